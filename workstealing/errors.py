@@ -1,0 +1,78 @@
+"""Every error that this package raises of its own accord, in one tree.
+
+Errors of redis-py, of the user's own jobs and of frameworks pass through unchanged.
+"""
+
+from __future__ import annotations
+
+# Names, not types: redis-py's ConnectionError and TimeoutError are no OSErrors, and this level
+# imports no client library to ask for them.
+_FAULT_NAMES = frozenset({"ConnectionError", "TimeoutError"})
+
+
+class WorkStealingError(Exception):
+    """The root of all errors of this package."""
+
+
+class ConfigurationError(WorkStealingError, ValueError):
+    """A setting or an argument is wrong, and nothing has been changed."""
+
+
+class RateError(ConfigurationError):
+    """A rate is outside (0, 1], or all rates together exceed 1."""
+
+
+class DuplicateJobError(ConfigurationError):
+    """A job of that name is installed already."""
+
+
+class UnknownJobError(ConfigurationError, KeyError):
+    """No job of that name is installed."""
+
+    def __str__(self) -> str:
+        # KeyError would show the sentence in quotes.
+        return str(self.args[0]) if self.args else ""
+
+
+class Aborted(WorkStealingError):
+    """Another writer came first, or a lock was held; the next recruit will find what is left."""
+
+
+class OutOfTime(WorkStealingError):
+    """The slice's deadline passed before its next command could be sent."""
+
+
+class Moved(WorkStealingError):
+    """The cluster's slot lives, or is about to live, on another node than the one that was asked."""
+
+
+class LayoutError(WorkStealingError):
+    """A key holds data of a foreign or newer layout, and nothing has been changed."""
+
+
+class EvictionPolicyError(WorkStealingError):
+    """The server may evict one part of a structure without the others."""
+
+
+class CrossSlotError(ConfigurationError):
+    """The keys of one attempt or script do not share a hash slot."""
+
+
+class MissingExtraError(WorkStealingError, ImportError):
+    """A part of this package was used whose optional dependency is not installed."""
+
+    def __init__(self, extra: str, module: str) -> None:
+        super().__init__(f"{module} is not installed; run: pip install 'workstealing[{extra}]'")
+        self.extra = extra
+
+
+def is_connection_fault(error: BaseException) -> bool:
+    """Say whether an error means that a server could not be reached or did not answer.
+
+    Arguments: the error. Returns: True for OSErrors (built-in ConnectionError and TimeoutError are
+    among them) and for any class named ConnectionError or TimeoutError, as redis-py, kombu and
+    others define of their own. Costs nothing but a walk over the class's bases.
+    """
+    if isinstance(error, OSError):
+        return True
+    return any(base.__name__ in _FAULT_NAMES for base in type(error).__mro__)
