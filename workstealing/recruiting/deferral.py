@@ -1,0 +1,159 @@
+"""Putting an enlist off until the response has gone out.
+
+A web integration sets `current` for the length of one request. A handler decorated with
+`Recruiter.enlists` finds it there and hands its enlist over instead of making the client wait; the
+integration closes the deferral after the last byte. Code without an integration finds None.
+
+This module knows no framework and no protocol: what a response is, and when it has gone out, is
+the integration's business.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Protocol
+
+from workstealing.clock import SYSTEM_CLOCK, Clock
+
+logger = logging.getLogger(__name__)
+
+# `when` receives the integration's own response object (flask.Response, say); this module cannot
+# name that type, and its answer is only asked for its truth.
+When = Callable[..., object]
+
+
+class Enlister(Protocol):
+    """What can be enlisted: a Recruiter."""
+
+    def enlist(self) -> object:
+        """Offer this process's spare moment."""
+        ...
+
+
+class FaultLog:
+    """Logs a fault that any request may repeat at most once in an interval, with a count.
+
+    Arguments: interval, in seconds; clock.
+    """
+
+    def __init__(self, interval: float = 60.0, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._interval = interval
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._count = 0
+        self._quiet_until: float | None = None
+
+    def report(self, sentence: str) -> None:
+        """Log the exception being handled under this sentence, or only count it."""
+        now = self._clock.monotonic()
+        with self._lock:
+            self._count += 1
+            if self._quiet_until is not None and now < self._quiet_until:
+                return
+            count, self._count = self._count, 0
+            self._quiet_until = now + self._interval
+        logger.exception("%s (%d since the last such message)", sentence, count)
+
+
+when_faults = FaultLog()
+
+
+class Deferral:
+    """One request's enlist, put off until its response has gone out; it happens at most once.
+
+    Arguments: recruiter_default and when_default, the integration's own offer, which stands unless
+    a decorated handler makes one; when_default None means every response. One deferral belongs to
+    one request and is not shared between threads.
+    """
+
+    __slots__ = (
+        "_decided",
+        "_decision",
+        "_recruiter",
+        "_responded",
+        "_response",
+        "_when",
+        "closed",
+    )
+
+    def __init__(self, recruiter_default: Enlister, when_default: When | None = None) -> None:
+        self._recruiter = recruiter_default
+        self._when = when_default
+        self._response: object = None
+        self._responded = False
+        self._decided = False
+        self._decision = False
+        self.closed = False
+
+    def offer(self, recruiter: Enlister, when: When | None = None) -> bool:
+        """Let this recruiter and this `when` govern the request; the last offer wins.
+
+        Arguments: recruiter; when, which receives the response object and says whether to enlist
+        (None: always). Returns: False when the request is over already, for example in a thread
+        that copied its context; then nothing was put off and the caller enlists at once.
+        """
+        if self.closed:
+            return False
+        self._recruiter = recruiter
+        self._when = when
+        self._decided = False
+        return True
+
+    def respond(self, response: object) -> None:
+        """Say what the response is, and ask the governing `when` about it.
+
+        It is asked now, while the framework's request is still at hand. A later respond() replaces
+        an earlier one (an error page instead of the page); a later offer() is asked at close().
+        """
+        if self.closed:
+            return
+        self._response = response
+        self._responded = True
+        self._decide()
+
+    def close(self) -> None:
+        """Enlist if the response asked for it; to be called when the last byte has gone out.
+
+        The first call counts, all others do nothing. Without a respond() before it nobody is
+        enlisted: the server is still to answer with an error of its own.
+        """
+        if self.closed:
+            return
+        if self._responded and not self._decided:
+            self._decide()
+        # Before the enlist, so that what runs inside the slice finds no request to defer to.
+        self.closed = True
+        if self._decision:
+            self._recruiter.enlist()
+
+    def drop(self) -> None:
+        """End the request without an enlist, because its client would have to wait for it."""
+        self.closed = True
+
+    def _decide(self) -> None:
+        self._decided = True
+        self._decision = False
+        if self._when is None:
+            self._decision = True
+            return
+        try:
+            self._decision = bool(self._when(self._response))
+        except Exception:  # noqa: BLE001 - a user's function may raise anything
+            when_faults.report("the `when` of an enlist raised, so its request did not enlist")
+
+
+current: ContextVar[Deferral | None] = ContextVar("workstealing_deferral", default=None)
+"""The deferral of the request that this context serves, or None."""
+
+
+def defer(recruiter: Enlister, when: When | None = None) -> bool:
+    """Put an enlist off to the end of the current request, if an integration is at work.
+
+    Arguments: as of Deferral.offer(). Returns: False when there is no request to put it off to, and
+    the caller is to enlist at once.
+    """
+    deferral = current.get()
+    return deferral is not None and deferral.offer(recruiter, when)
