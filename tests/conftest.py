@@ -1,0 +1,130 @@
+"""Fixtures that every test may use: real servers, started when first asked for, wiped after use.
+
+The servers live as long as the test session (one set for each xdist worker). A test that changes a
+server's settings, or wants its own, takes `start_redis`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from support.servers import (
+    AnyServer,
+    FakeRedisServer,
+    RedisCluster3,
+    RedisServer,
+    ServerMissing,
+    find_server,
+)
+
+IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
+
+# Servers answer when they answer, so no example has a deadline; and our function-scoped fixtures
+# only wipe servers, which an example does for itself where it needs to.
+_COMMON: dict[str, Any] = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+}
+settings.register_profile("dev", max_examples=50, **_COMMON)
+settings.register_profile("ci", max_examples=200, print_blob=True, **_COMMON)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "dev"))
+
+_SERVERS = ("redis7", "redis8", "valkey8", "cluster", "cluster8", "fakeredis_server")
+
+
+def _find(product: str, major: int) -> Any:
+    """Return the binary; without it the test is skipped, but in CI it fails."""
+    try:
+        return find_server(product, major)
+    except ServerMissing as error:
+        if IN_CI:
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def redis7() -> Iterator[RedisServer]:
+    """One plain Redis 7."""
+    with RedisServer(_find("redis", 7), 7, name="redis7") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis8() -> Iterator[RedisServer]:
+    """One plain Redis 8, with the native field commands."""
+    with RedisServer(_find("redis", 8), 8, name="redis8") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey8() -> Iterator[RedisServer]:
+    """One plain Valkey 8, without native field commands."""
+    with RedisServer(_find("valkey", 8), 8, name="valkey8") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[RedisCluster3]:
+    """A Redis 7 cluster of three masters."""
+    with RedisCluster3(_find("redis", 7), 7, name="cluster") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cluster8() -> Iterator[RedisCluster3]:
+    """A Redis 8 cluster of three masters."""
+    with RedisCluster3(_find("redis", 8), 8, name="cluster8") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def fakeredis_server() -> FakeRedisServer:
+    """A fakeredis in this process, speaking as Redis 6.2 does."""
+    return FakeRedisServer()
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("fakeredis_server", id="fakeredis", marks=pytest.mark.fake),
+        pytest.param("redis7", id="redis7", marks=pytest.mark.real),
+        pytest.param("redis8", id="redis8", marks=pytest.mark.real),
+        pytest.param("cluster", id="cluster", marks=[pytest.mark.real, pytest.mark.cluster]),
+    ]
+)
+def any_server(request: pytest.FixtureRequest) -> Iterator[AnyServer]:
+    """Each kind of server in turn: a contract that takes it runs once on every one."""
+    server: AnyServer = request.getfixturevalue(request.param)
+    yield server
+    server.wipe()
+
+
+@pytest.fixture(autouse=True)
+def _wiped(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Wipe, after each test, the shared servers that the test has asked for by name."""
+    used = [
+        request.getfixturevalue(name) for name in _SERVERS if name in request.fixturenames
+    ]
+    yield
+    for server in used:
+        server.wipe()
+
+
+@pytest.fixture
+def start_redis() -> Iterator[Callable[..., RedisServer]]:
+    """Start servers of the test's own: `start_redis(7, maxmemory="3mb")`; they end with the test."""
+    started: list[RedisServer] = []
+
+    def start(version: int = 7, product: str = "redis", **config: Any) -> RedisServer:
+        server = RedisServer(
+            _find(product, version), version, name=f"own {product}{version}", **config
+        )
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.stop()

@@ -1,0 +1,62 @@
+"""Free ports, and children that cannot outlive the tests."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+# Below the range from which the kernel takes the ports of outgoing connections, so that no client
+# can sit on a port between our look and the server's bind; and independent of any seeded generator.
+_PORTS = range(15_000, 32_000)
+_RANDOM = random.SystemRandom()
+
+
+def free_port() -> int:
+    """Return a loopback port on which nobody listens just now.
+
+    Another process may take it before the caller binds it: whoever starts a server tries again
+    with another port.
+    """
+    while True:
+        port = _RANDOM.choice(_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def spawn(command: Sequence[str | Path], **options: object) -> subprocess.Popen[bytes]:
+    """Start a child that the kernel kills when the thread that started it ends.
+
+    Even a SIGKILL of the test process leaves no orphan then. Call it from a thread that lives as
+    long as the child should. Arguments: the command, and any options of subprocess.Popen.
+    """
+    settings: dict[str, object] = {"stdin": subprocess.DEVNULL, **options}
+    return subprocess.Popen(command, preexec_fn=_die_with_parent, **settings)  # type: ignore[call-overload,no-any-return]
+
+
+def end(process: subprocess.Popen[bytes], patience: float = 5.0) -> None:
+    """End exactly this child: SIGTERM, and SIGKILL after `patience` seconds; a dead one is fine."""
+    if process.poll() is None:
+        process.terminate()
+        # A stopped process sees SIGTERM only once it goes on.
+        process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    process.wait()

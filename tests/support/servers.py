@@ -1,0 +1,403 @@
+"""Real Redis and Valkey servers on free loopback ports, each private to the test that started it.
+
+All three kinds (RedisServer, RedisCluster3, FakeRedisServer) answer to `name`, `is_cluster`,
+`is_real`, `client()`, `async_client()`, `wipe()` and `stop()`, so that one contract runs on each.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import fakeredis
+import redis
+import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from support.processes import end, free_port, spawn
+
+START_SECONDS = 20.0
+POLL_SECONDS = 0.005
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "servers"
+
+
+class ServerMissing(Exception):
+    """No binary of the wanted server is on this machine."""
+
+
+class ServerBroken(Exception):
+    """A server did not start, or is another one than was asked for."""
+
+
+class AnyServer(Protocol):
+    """What a contract may use of whatever server it runs on."""
+
+    name: str
+    is_cluster: bool
+    is_real: bool
+
+    def client(self, **options: Any) -> Any:
+        """Return a synchronous client; it is closed when the test is over."""
+        ...
+
+    def async_client(self, **options: Any) -> Any:
+        """Return an asynchronous client; use it by `async with`, which closes it."""
+        ...
+
+    def wipe(self) -> None:
+        """Remove all data, close the clients handed out, bring back what a test has killed."""
+        ...
+
+
+def find_server(product: str, major: int) -> Path:
+    """Return the binary of "redis" or "valkey" of that major version.
+
+    Looks on PATH, then among those that scripts/fetch_servers.sh put into .cache/servers.
+    Raises: ServerMissing when there is none.
+    """
+    on_path = shutil.which(f"{product}-server")
+    if on_path is not None:
+        said = subprocess.run([on_path, "--version"], capture_output=True, text=True, check=False)
+        if f"v={major}." in said.stdout:
+            return Path(on_path)
+    fetched = CACHE / f"{product}-{major}"
+    if fetched.exists():
+        return fetched
+    raise ServerMissing(
+        f"no {product}-server {major}.x is on PATH or in .cache/servers;"
+        " run scripts/fetch_servers.sh and read what it says"
+    )
+
+
+class _Clients:
+    """The synchronous clients that a server has handed out since its last wipe."""
+
+    def __init__(self) -> None:
+        self._open: list[Any] = []
+
+    def add(self, client: Any) -> Any:
+        self._open.append(client)
+        return client
+
+    def close(self) -> None:
+        for client in self._open:
+            with contextlib.suppress(redis.RedisError, OSError):
+                client.close()
+        self._open.clear()
+
+
+class RedisServer:
+    """One redis-server or valkey-server process without persistence.
+
+    Arguments: the binary; the major version that it must turn out to have, or None for any; a name
+    for messages; and configuration options, dashes written as underscores (`maxmemory="3mb"`,
+    `maxmemory_policy="noeviction"`). The process runs when the constructor returns.
+    """
+
+    is_cluster = False
+    is_real = True
+
+    def __init__(
+        self, binary: str | Path, version: int | None = None, *, name: str = "redis", **config: Any
+    ) -> None:
+        self.binary = Path(binary)
+        self.name = name
+        self.config: Mapping[str, Any] = config
+        self.directory = Path(tempfile.mkdtemp(prefix="workstealing-"))
+        self.socket = self.directory / "redis.sock"
+        self.port = 0
+        self.bus_port = 0
+        self.process: subprocess.Popen[bytes]
+        self._clients = _Clients()
+        atexit.register(self.stop)
+        try:
+            self._start_somewhere()
+            self.version = self._ask_version()
+        except BaseException:
+            self.stop()
+            raise
+        if version is not None and self.version[0] != version:
+            self.stop()
+            raise ServerBroken(f"{binary} is version {self.version}, but {version}.x was wanted")
+
+    @property
+    def url(self) -> str:
+        """The address as redis-py and connect() take it."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def log(self) -> str:
+        """What the server has logged so far."""
+        path = self.directory / "redis.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def client(self, **options: Any) -> redis.Redis:
+        """Return a redis.Redis; options are redis-py's. It is closed by the next wipe."""
+        client: redis.Redis = self._clients.add(
+            redis.Redis(**{"host": "127.0.0.1", "port": self.port, **options})
+        )
+        return client
+
+    def async_client(self, **options: Any) -> redis.asyncio.Redis:
+        """Return a redis.asyncio.Redis; use it by `async with`, which closes it."""
+        return redis.asyncio.Redis(**{"host": "127.0.0.1", "port": self.port, **options})
+
+    def wipe(self) -> None:
+        """Remove all data, close the clients handed out, and start the server again if it died."""
+        self._clients.close()
+        if self.process.poll() is not None:
+            self.restart()
+            return
+        try:
+            with contextlib.closing(self.probe(5.0)) as client:
+                client.flushall()
+        except redis.RedisError:
+            # A test has left it stopped, wedged or closed to writes.
+            self.restart()
+
+    def restart(self) -> None:
+        """End the process and start it anew on the same port, empty, with its first options."""
+        end(self.process)
+        self._start()
+
+    def kill(self) -> None:
+        """Kill the process as a crash would (SIGKILL), and wait until it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """End the process and remove its folder; a second call does nothing."""
+        self._clients.close()
+        if hasattr(self, "process"):
+            end(self.process)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        atexit.unregister(self.stop)
+
+    def __enter__(self) -> RedisServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _start_somewhere(self) -> None:
+        for _ in range(10):
+            self.port, self.bus_port = free_port(), free_port()
+            try:
+                self._start()
+                return
+            except ServerBroken:
+                # Another process took one of the ports in between: only then is another try right.
+                if "in use" not in self.log and "bind" not in self.log:
+                    raise
+                (self.directory / "redis.log").unlink()
+        raise ServerBroken(f"{self.name} found no free port in ten tries")
+
+    def _start(self) -> None:
+        options: dict[str, Any] = {
+            "port": self.port,
+            "bind": "127.0.0.1",
+            "unixsocket": self.socket,
+            "dir": self.directory,
+            "logfile": "redis.log",
+            "save": "",
+            "appendonly": "no",
+            "daemonize": "no",
+            **self.config,
+        }
+        if "cluster_enabled" in self.config:
+            options["cluster_port"] = self.bus_port
+        command: list[str | Path] = [self.binary]
+        for option, value in options.items():
+            command += [f"--{option.replace('_', '-')}", str(value)]
+        self.process = spawn(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with contextlib.closing(self.probe()) as client:
+            wait_until(lambda: self._answers(client), f"{self.name} to answer PING")
+
+    def _answers(self, client: redis.Redis) -> bool:
+        if self.process.poll() is not None:
+            raise ServerBroken(f"{self.name} ended while starting; its log: {self.log[-800:]}")
+        try:
+            return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+    def _ask_version(self) -> tuple[int, ...]:
+        with contextlib.closing(self.probe()) as client:
+            info = client.info("server")
+        said = info.get("valkey_version", info["redis_version"])
+        return tuple(int(part) for part in said.split("."))
+
+    def probe(self, seconds: float = 1.0) -> redis.Redis:
+        """Return a client that makes one attempt of at most `seconds`; the caller closes it."""
+        return redis.Redis(
+            host="127.0.0.1",
+            port=self.port,
+            socket_timeout=seconds,
+            socket_connect_timeout=seconds,
+            retry=Retry(NoBackoff(), 0),
+            decode_responses=True,
+        )
+
+
+class RedisCluster3:
+    """A cluster of three masters that share all 16,384 slots; no replicas.
+
+    Arguments as for RedisServer; the options go to each node. `nodes` are the RedisServers.
+    """
+
+    is_cluster = True
+    is_real = True
+    FIRST_SLOTS = (0, 5_461, 10_923, 16_384)
+
+    def __init__(
+        self,
+        binary: str | Path,
+        version: int | None = None,
+        *,
+        name: str = "cluster",
+        **config: Any,
+    ) -> None:
+        self.name = name
+        self.nodes: list[RedisServer] = []
+        self._clients = _Clients()
+        settings = {"cluster_enabled": "yes", "cluster_node_timeout": 2_000, **config}
+        try:
+            for number in range(3):
+                node = RedisServer(binary, version, name=f"{name}, node {number}", **settings)
+                self.nodes.append(node)
+            self._join()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def port(self) -> int:
+        """The first node's port."""
+        return self.nodes[0].port
+
+    @property
+    def url(self) -> str:
+        """The address as connect() takes it."""
+        return f"redis+cluster://127.0.0.1:{self.port}"
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """The nodes' version."""
+        return self.nodes[0].version
+
+    def client(self, **options: Any) -> redis.RedisCluster:
+        """Return a redis.RedisCluster; options are redis-py's. It is closed by the next wipe."""
+        client: redis.RedisCluster = self._clients.add(
+            redis.RedisCluster(**{"host": "127.0.0.1", "port": self.port, **options})
+        )
+        return client
+
+    def async_client(self, **options: Any) -> redis.asyncio.RedisCluster:
+        """Return a redis.asyncio.RedisCluster; use it by `async with`, which closes it."""
+        return redis.asyncio.RedisCluster(**{"host": "127.0.0.1", "port": self.port, **options})
+
+    def node_of(self, slot: int) -> RedisServer:
+        """Return the node that served the slot when the cluster was made."""
+        return next(
+            node
+            for node, end_slot in zip(self.nodes, self.FIRST_SLOTS[1:], strict=True)
+            if slot < end_slot
+        )
+
+    def wipe(self) -> None:
+        """Remove all data from every node, and bring back nodes that a test has killed."""
+        self._clients.close()
+        for node in self.nodes:
+            node.wipe()
+        self._wait_until_whole()
+
+    def stop(self) -> None:
+        """End the three processes and remove their folders; a second call does nothing."""
+        self._clients.close()
+        for node in self.nodes:
+            node.stop()
+
+    def __enter__(self) -> RedisCluster3:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _join(self) -> None:
+        for number, node in enumerate(self.nodes):
+            with contextlib.closing(node.probe(5.0)) as client:
+                first, after = self.FIRST_SLOTS[number : number + 2]
+                client.execute_command("CLUSTER ADDSLOTSRANGE", first, after - 1)
+                # Different epochs from the start spare the nodes their first quarrel.
+                client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
+                for other in self.nodes:
+                    if other is not node:
+                        client.execute_command(
+                            "CLUSTER MEET", "127.0.0.1", other.port, other.bus_port
+                        )
+        self._wait_until_whole()
+
+    def _wait_until_whole(self) -> None:
+        for node in self.nodes:
+            with contextlib.closing(node.probe(5.0)) as client:
+                wait_until(lambda client=client: _is_whole(client), f"{node.name} to join")  # type: ignore[misc]
+
+
+class FakeRedisServer:
+    """fakeredis in this process, in its Redis 6.2 dialect; it proves no race."""
+
+    is_cluster = False
+    is_real = False
+    version = (6, 2)
+
+    def __init__(self, name: str = "fakeredis") -> None:
+        self.name = name
+        self.server = fakeredis.FakeServer(version=self.version)
+
+    def client(self, **options: Any) -> redis.Redis:
+        """Return a FakeRedis of this server; options are redis-py's."""
+        return fakeredis.FakeRedis(server=self.server, version=self.version, **options)
+
+    def async_client(self, **options: Any) -> redis.asyncio.Redis:
+        """Return a FakeAsyncRedis of this server; options are redis-py's."""
+        return fakeredis.FakeAsyncRedis(server=self.server, version=self.version, **options)
+
+    def wipe(self) -> None:
+        """Forget all data."""
+        self.server.connected = True
+        with contextlib.closing(self.client()) as client:
+            client.flushall()
+
+    def stop(self) -> None:
+        """Do nothing: there is no process."""
+
+
+def wait_until(
+    is_so: Callable[[], bool], what: str, seconds: float = START_SECONDS
+) -> None:
+    """Ask every few milliseconds until it is so. Raises: ServerBroken after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise ServerBroken(f"waited {seconds:.0f} s in vain for {what}")
+        time.sleep(POLL_SECONDS)
+
+
+def _is_whole(client: redis.Redis) -> bool:
+    """Say whether this node sees a cluster that is up and in which nobody is suspected."""
+    info = client.execute_command("CLUSTER INFO")
+    nodes = client.execute_command("CLUSTER NODES")
+    return (
+        info["cluster_state"] == "ok"
+        and info["cluster_slots_ok"] == "16384"
+        and info["cluster_known_nodes"] == "3"
+        and not any("fail" in node["flags"] or not node["connected"] for node in nodes.values())
+    )
