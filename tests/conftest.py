@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
 from support.servers import (
     AnyServer,
     FakeRedisServer,
     RedisCluster3,
     RedisServer,
-    ServerMissing,
+    ServerMissingError,
     find_server,
 )
 
@@ -40,7 +41,7 @@ def _find(product: str, major: int) -> Any:
     """Return the binary; without it the test is skipped, but in CI it fails."""
     try:
         return find_server(product, major)
-    except ServerMissing as error:
+    except ServerMissingError as error:
         if IN_CI:
             pytest.fail(str(error))
         pytest.skip(str(error))
@@ -105,9 +106,7 @@ def any_server(request: pytest.FixtureRequest) -> Iterator[AnyServer]:
 @pytest.fixture(autouse=True)
 def _wiped(request: pytest.FixtureRequest) -> Iterator[None]:
     """Wipe, after each test, the shared servers that the test has asked for by name."""
-    used = [
-        request.getfixturevalue(name) for name in _SERVERS if name in request.fixturenames
-    ]
+    used = [request.getfixturevalue(name) for name in _SERVERS if name in request.fixturenames]
     yield
     for server in used:
         server.wipe()
@@ -115,7 +114,7 @@ def _wiped(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def start_redis() -> Iterator[Callable[..., RedisServer]]:
-    """Start servers of the test's own: `start_redis(7, maxmemory="3mb")`; they end with the test."""
+    """Start servers for one test alone: `start_redis(7, maxmemory="3mb")`; they end with it."""
     started: list[RedisServer] = []
 
     def start(version: int = 7, product: str = "redis", **config: Any) -> RedisServer:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import redis
+
 from support.servers import AnyServer, FakeRedisServer, RedisCluster3, RedisServer
 
 

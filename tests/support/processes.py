@@ -9,6 +9,7 @@ import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -39,14 +40,15 @@ def _die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def spawn(command: Sequence[str | Path], **options: object) -> subprocess.Popen[bytes]:
+def spawn(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[bytes]:
     """Start a child that the kernel kills when the thread that started it ends.
 
     Even a SIGKILL of the test process leaves no orphan then. Call it from a thread that lives as
     long as the child should. Arguments: the command, and any options of subprocess.Popen.
     """
-    settings: dict[str, object] = {"stdin": subprocess.DEVNULL, **options}
-    return subprocess.Popen(command, preexec_fn=_die_with_parent, **settings)  # type: ignore[call-overload,no-any-return]
+    settings: dict[str, Any] = {"stdin": subprocess.DEVNULL, **options}
+    # preexec_fn is unsafe where it takes a lock that another thread may hold; prctl takes none.
+    return subprocess.Popen(command, preexec_fn=_die_with_parent, **settings)  # noqa: PLW1509
 
 
 def end(process: subprocess.Popen[bytes], patience: float = 5.0) -> None:

@@ -13,8 +13,9 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import fakeredis
 import redis
@@ -29,11 +30,11 @@ POLL_SECONDS = 0.005
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "servers"
 
 
-class ServerMissing(Exception):
+class ServerMissingError(Exception):
     """No binary of the wanted server is on this machine."""
 
 
-class ServerBroken(Exception):
+class ServerBrokenError(Exception):
     """A server did not start, or is another one than was asked for."""
 
 
@@ -61,7 +62,7 @@ def find_server(product: str, major: int) -> Path:
     """Return the binary of "redis" or "valkey" of that major version.
 
     Looks on PATH, then among those that scripts/fetch_servers.sh put into .cache/servers.
-    Raises: ServerMissing when there is none.
+    Raises: ServerMissingError when there is none.
     """
     on_path = shutil.which(f"{product}-server")
     if on_path is not None:
@@ -71,7 +72,7 @@ def find_server(product: str, major: int) -> Path:
     fetched = CACHE / f"{product}-{major}"
     if fetched.exists():
         return fetched
-    raise ServerMissing(
+    raise ServerMissingError(
         f"no {product}-server {major}.x is on PATH or in .cache/servers;"
         " run scripts/fetch_servers.sh and read what it says"
     )
@@ -126,7 +127,9 @@ class RedisServer:
             raise
         if version is not None and self.version[0] != version:
             self.stop()
-            raise ServerBroken(f"{binary} is version {self.version}, but {version}.x was wanted")
+            raise ServerBrokenError(
+                f"{binary} is version {self.version}, but {version}.x was wanted"
+            )
 
     @property
     def url(self) -> str:
@@ -181,7 +184,7 @@ class RedisServer:
         shutil.rmtree(self.directory, ignore_errors=True)
         atexit.unregister(self.stop)
 
-    def __enter__(self) -> RedisServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -193,12 +196,12 @@ class RedisServer:
             try:
                 self._start()
                 return
-            except ServerBroken:
+            except ServerBrokenError:
                 # Another process took one of the ports in between: only then is another try right.
                 if "in use" not in self.log and "bind" not in self.log:
                     raise
                 (self.directory / "redis.log").unlink()
-        raise ServerBroken(f"{self.name} found no free port in ten tries")
+        raise ServerBrokenError(f"{self.name} found no free port in ten tries")
 
     def _start(self) -> None:
         options: dict[str, Any] = {
@@ -223,7 +226,7 @@ class RedisServer:
 
     def _answers(self, client: redis.Redis) -> bool:
         if self.process.poll() is not None:
-            raise ServerBroken(f"{self.name} ended while starting; its log: {self.log[-800:]}")
+            raise ServerBrokenError(f"{self.name} ended while starting; its log: {self.log[-800:]}")
         try:
             return bool(client.ping())
         except redis.RedisError:
@@ -325,7 +328,7 @@ class RedisCluster3:
         for node in self.nodes:
             node.stop()
 
-    def __enter__(self) -> RedisCluster3:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -348,7 +351,7 @@ class RedisCluster3:
     def _wait_until_whole(self) -> None:
         for node in self.nodes:
             with contextlib.closing(node.probe(5.0)) as client:
-                wait_until(lambda client=client: _is_whole(client), f"{node.name} to join")  # type: ignore[misc]
+                wait_until(partial(_is_whole, client), f"{node.name} to join")
 
 
 class FakeRedisServer:
@@ -380,14 +383,12 @@ class FakeRedisServer:
         """Do nothing: there is no process."""
 
 
-def wait_until(
-    is_so: Callable[[], bool], what: str, seconds: float = START_SECONDS
-) -> None:
-    """Ask every few milliseconds until it is so. Raises: ServerBroken after `seconds`."""
+def wait_until(is_so: Callable[[], bool], what: str, seconds: float = START_SECONDS) -> None:
+    """Ask every few milliseconds until it is so. Raises: ServerBrokenError after `seconds`."""
     deadline = time.monotonic() + seconds
     while not is_so():
         if time.monotonic() > deadline:
-            raise ServerBroken(f"waited {seconds:.0f} s in vain for {what}")
+            raise ServerBrokenError(f"waited {seconds:.0f} s in vain for {what}")
         time.sleep(POLL_SECONDS)
 
 

@@ -1,0 +1,43 @@
+# Each target prepares what it needs; see scripts/setup.sh. Variables: DEMO_ARGS, TEST_ARGS,
+# TEST_WORKERS, BENCH_ARGS, PYTHON.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format types bench wheel clean
+
+TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -lt 2 ] && n=2; [ $$n -gt 4 ] && n=4; echo $$n)
+# -P keeps the checkout's root off the import path, so that nothing can import `jobs` or `lua`.
+PY := .venv/bin/python -P
+
+help:  ## show this list
+	@sed -n -E 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 16
+
+setup:  ## prepare .venv and the servers for all the other targets
+	@bash scripts/setup.sh dev
+
+demo:  ## run the demo: make demo DEMO_ARGS="--seconds 20"
+	@bash scripts/setup.sh demo
+	@.venv/bin/workstealing demo $(DEMO_ARGS)
+
+test: setup  ## run all tests: make test TEST_ARGS="-k attempt"
+	@$(PY) -m pytest -n $(TEST_WORKERS) --dist worksteal $(TEST_ARGS)
+
+lint: setup  ## check style and formatting
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+
+format: setup  ## repair style and formatting
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+types: setup  ## check types: mypy strict over the installed package
+	@bash scripts/types.sh
+
+bench: setup  ## measure, each figure beside its reference: make bench BENCH_ARGS="..."
+	@.venv/bin/python benchmarks/run.py $(BENCH_ARGS)
+
+wheel: setup  ## build the wheel into dist/
+	@bash scripts/build_wheel.sh dist
+
+clean:  ## remove all that make has made
+	@rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

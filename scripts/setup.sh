@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# Prepares what a make target needs: scripts/setup.sh demo|dev
+#   demo  .venv with this project and its demo; redis-server where it may be installed
+#   dev   the same with every extra and all development tools, and the servers that the tests want
+# Says nothing and takes no time when everything is there. Touches this checkout only, and installs
+# missing system packages through apt as root or by a sudo that asks for no password.
+set -euo pipefail
+
+kind=${1:?usage: scripts/setup.sh demo|dev}
+cd "$(dirname "$0")/.."
+mkdir -p .cache
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { say "$@"; exit 1; }
+
+# Two makes at once would write into one .venv.
+if [ -z "${WORKSTEALING_SETUP_LOCKED:-}" ] && command -v flock > /dev/null; then
+    WORKSTEALING_SETUP_LOCKED=1 exec flock .cache/setup.lock bash "$PWD/scripts/setup.sh" "$kind"
+fi
+
+# ---- system packages -----------------------------------------------------------------------------
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        env DEBIAN_FRONTEND=noninteractive "$@"
+    else
+        sudo -n env DEBIAN_FRONTEND=noninteractive "$@"
+    fi
+}
+
+may_install() {
+    command -v apt-get > /dev/null || return 1
+    [ "$(id -u)" = 0 ] || { command -v sudo > /dev/null && sudo -n true 2> /dev/null; }
+}
+
+apt_command() { printf 'sudo apt-get install --no-install-recommends %s' "$*"; }
+
+# install PACKAGE...: true when they are installed now; the output is kept for the case of failure.
+install() {
+    may_install || return 1
+    say "installing system packages: $*"
+    local -a get=(apt-get -qq -y -o DPkg::Lock::Timeout=120 install --no-install-recommends "$@")
+    # The lists of a fresh machine are empty or old: update them only when they do not suffice.
+    as_root "${get[@]}" < /dev/null > .cache/apt.log 2>&1 && return 0
+    as_root apt-get -qq -o DPkg::Lock::Timeout=120 update < /dev/null > .cache/apt.log 2>&1 || true
+    as_root "${get[@]}" < /dev/null >> .cache/apt.log 2>&1 && return 0
+    say "apt-get failed ($(tail -n 1 .cache/apt.log)); its whole output is in .cache/apt.log"
+    return 1
+}
+
+# ---- Python --------------------------------------------------------------------------------------
+
+is_new_enough() {
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' > /dev/null 2>&1
+}
+
+can_make_venv() { "$1" -c 'import ensurepip, venv' > /dev/null 2>&1; }
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11 python3.14; do
+        if is_new_enough "$candidate"; then
+            printf %s "$candidate"
+            return 0
+        fi
+    done
+    return 1
+}
+
+make_venv() {
+    local python version
+    if ! python=$(find_python); then
+        # Newer releases bring it as python3; Ubuntu 22.04 has 3.11 beside its own 3.10.
+        install python3 python3-venv || true
+        find_python > /dev/null || install python3.11 python3.11-venv || true
+        python=$(find_python) || die "Python 3.11 or newer is missing; run:" \
+            "$(apt_command python3 python3-venv) (or set PYTHON to one)"
+    fi
+    if ! can_make_venv "$python"; then
+        version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+        install "python$version-venv" || true
+        can_make_venv "$python" || die "$python cannot make virtual environments; run:" \
+            "$(apt_command "python$version-venv")"
+    fi
+    say "making .venv with $("$python" --version)"
+    "$python" -m venv --clear .venv
+}
+
+# ---- .venv ---------------------------------------------------------------------------------------
+
+# What a stamp holds: a moved checkout, new pins or a new package list make it stale. The editable
+# install lists the packages, so a change of pyproject.toml has to be installed again.
+fingerprint() { { pwd; cat pyproject.toml constraints.txt scripts/setup.sh; } | cksum; }
+
+pip_install() {
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+        --constraint constraints.txt "$@" < /dev/null ||
+        die "pip could not install what constraints.txt pins; its message is above"
+}
+
+prepare_venv() {
+    local stamp=.venv/stamp-$kind
+    [ "$(cat "$stamp" 2> /dev/null)" = "$(fingerprint)" ] && return 0
+    # What was installed for development serves the demo too.
+    if [ "$kind" = demo ] && [ "$(cat .venv/stamp-dev 2> /dev/null)" = "$(fingerprint)" ]; then
+        return 0
+    fi
+    if [ "$(cat .venv/home 2> /dev/null)" != "$PWD" ] ||
+        ! .venv/bin/python -m pip --version > /dev/null 2>&1; then
+        make_venv
+        pwd > .venv/home
+    fi
+    say "installing the pinned Python packages into .venv (about a minute the first time)"
+    pip_install pip setuptools
+    # --group needs the pip that has just been installed; no isolation, so that the builder is pinned.
+    if [ "$kind" = dev ]; then
+        pip_install --no-build-isolation --editable '.[all]' --group dev
+    else
+        pip_install --no-build-isolation --editable '.[demo]'
+    fi
+    fingerprint > "$stamp"
+}
+
+# ---- servers -------------------------------------------------------------------------------------
+
+prepare_servers() {
+    local -a wanted=()
+    command -v redis-server > /dev/null || wanted+=(redis-server)
+    if [ "$kind" = dev ] && { [ ! -x .cache/servers/redis-8 ] || [ ! -x .cache/servers/valkey-8 ]; }; then
+        command -v debootstrap > /dev/null || wanted+=(debootstrap)
+        [ -r /usr/share/keyrings/debian-archive-keyring.gpg ] || wanted+=(debian-archive-keyring)
+        command -v gpgv > /dev/null || wanted+=(gpgv)
+    fi
+    if [ ${#wanted[@]} -gt 0 ] && ! install "${wanted[@]}"; then
+        if [ "$kind" = demo ]; then
+            say "no redis-server is here, so the demo runs on fakeredis; to have it, run:" \
+                "$(apt_command "${wanted[@]}")"
+        else
+            say "some servers that the tests want are missing; run: $(apt_command "${wanted[@]}")"
+        fi
+    fi
+    [ "$kind" != dev ] || bash scripts/fetch_servers.sh
+}
+
+case $kind in
+demo | dev)
+    prepare_venv
+    prepare_servers
+    ;;
+*)
+    die "unknown kind \"$kind\": expected demo or dev"
+    ;;
+esac

@@ -1,0 +1,211 @@
+"""The package as users get it: what is in the wheel, what an import loads, what extras say."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import textwrap
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# Folder of the checkout -> folder of the installed package.
+MAPPED = {"workstealing": "workstealing", "jobs": "workstealing/jobs", "lua": "workstealing/lua"}
+NOT_SHIPPED = {"__pycache__"}
+
+EXTRAS = {"flask": "flask", "statsd": "statsd"}
+
+
+def files_of_the_tree() -> dict[str, Path]:
+    """Return what the wheel should hold: installed path -> file in the checkout."""
+    found = {}
+    for folder, installed in MAPPED.items():
+        for path in sorted((ROOT / folder).rglob("*")):
+            inner = path.relative_to(ROOT / folder)
+            if path.is_file() and not NOT_SHIPPED & set(inner.parts) and path.suffix != ".pyc":
+                found[f"{installed}/{inner.as_posix()}"] = path
+    return found
+
+
+def python_files() -> Iterator[Path]:
+    """Return every Python file of the package in the checkout."""
+    return (path for path in files_of_the_tree().values() if path.suffix == ".py")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel, built from the checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = ["bash", ROOT / "scripts" / "build_wheel.sh", folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_the_wheel_holds_exactly_the_trees_files(wheel: zipfile.ZipFile) -> None:
+    shipped = {
+        name for name in wheel.namelist() if not name.partition("/")[0].endswith(".dist-info")
+    }
+    tree = files_of_the_tree()
+    assert shipped == set(tree), (
+        "add the missing folder to [tool.setuptools] packages, or the file's kind to package-data"
+    )
+    assert {name for name in shipped if wheel.read(name) != tree[name].read_bytes()} == set()
+
+
+def test_the_wheel_has_its_licence_its_types_and_its_command(wheel: zipfile.ZipFile) -> None:
+    names = wheel.namelist()
+    assert "workstealing/py.typed" in names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    (points,) = [name for name in names if name.endswith("entry_points.txt")]
+    assert "workstealing = workstealing.cli:main" in wheel.read(points).decode()
+
+
+def test_every_extra_is_part_of_all() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    (everything,) = extras["all"]
+    listed = set(everything.removeprefix("workstealing[").removesuffix("]").split(","))
+    assert listed == set(extras) - {"all"}
+    assert [name.partition(">")[0] for name in project["dependencies"]] == ["redis"]
+
+
+def test_every_pin_is_exact_and_names_no_registry() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert pins
+    assert [pin for pin in pins if pin.count("==") != 1 or "/" in pin or " " in pin] == []
+
+
+def run_python(program: str, *options: str) -> str:
+    """Return what a fresh interpreter prints that runs the program away from the checkout."""
+    done = subprocess.run(
+        [sys.executable, "-P", *options, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+# The editable install's own finder, and what site packages' .pth files load, are there before us.
+LOADED = """
+    import sys
+    before = set(sys.modules)
+    import {module}
+    new = {{name.partition(".")[0] for name in set(sys.modules) - before}}
+    print(*sorted(new - set(sys.stdlib_module_names) - {{"workstealing"}}))
+"""
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["workstealing", "workstealing.errors", "workstealing.recruiting", "workstealing.testing"],
+)
+def test_an_import_loads_the_standard_library_only(module: str) -> None:
+    assert run_python(LOADED.format(module=module)) == ""
+
+
+def test_the_allow_list_sees_what_is_not_allowed() -> None:
+    assert "redis" in run_python(LOADED.format(module="redis")).split()
+
+
+# Stands for an environment without the extra: the import system finds no such package.
+WITHOUT = """
+    import importlib, sys
+
+    class Hidden:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] == {package!r}:
+                raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+    sys.meta_path.insert(0, Hidden())
+    import workstealing
+    from workstealing.errors import MissingExtraError
+    try:
+        {use}
+    except MissingExtraError as error:
+        print(error)
+"""
+
+USES = {
+    "flask": "from workstealing.integrations.flask import WorkStealing; WorkStealing()",
+    "statsd": "from workstealing.metrics.statsd import StatsdHooks; StatsdHooks()",
+}
+
+
+@pytest.mark.parametrize(("extra", "package"), EXTRAS.items())
+def test_a_missing_extra_says_how_to_install_it(extra: str, package: str) -> None:
+    said = run_python(WITHOUT.format(package=package, use=USES[extra]))
+    assert f"pip install 'workstealing[{extra}]'" in said
+
+
+def test_nothing_imports_the_mapped_folders_by_their_own_names() -> None:
+    guilty = []
+    for path in python_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            if {name.partition(".")[0] for name in names} & {"jobs", "lua"}:
+                guilty.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert guilty == []
+
+
+# The house of design.md: a part may import parts of a lower level, and itself.
+LEVELS = {
+    "errors": 0,
+    "clock": 0,
+    "config": 0,
+    "lua": 0,
+    "recruiting": 1,
+    "store": 1,
+    "structures": 2,
+    "jobs": 3,
+    "metrics": 3,
+    "integrations": 4,
+    "cli": 5,
+}
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and part for each import of workstealing.PART, those inside functions included."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        modules: list[str] = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for module in modules:
+            first, _, rest = module.partition(".")
+            part = rest.partition(".")[0]
+            if first == "workstealing" and part in LEVELS:
+                yield node.lineno, part
+
+
+def test_imports_point_down_the_levels() -> None:
+    guilty = []
+    for installed, path in files_of_the_tree().items():
+        part = installed.split("/")[1].removesuffix(".py")
+        if path.suffix != ".py" or part not in LEVELS:
+            continue
+        for line, imported in imports_of(path):
+            if imported != part and LEVELS[imported] > LEVELS[part]:
+                guilty.append(f"{path.relative_to(ROOT)}:{line} imports {imported}")
+    assert guilty == []
+
+
+def test_recruiting_knows_no_redis() -> None:
+    for path in (ROOT / "workstealing" / "recruiting").glob("*.py"):
+        assert "import redis" not in path.read_text(), path
+        assert "store" not in {part for _, part in imports_of(path)}, path
