@@ -1,0 +1,99 @@
+"""Background maintenance of Redis without a background process.
+
+Processes that have just finished early enlist; a few in a thousand are recruited, do one small,
+bounded slice of a job, and go. See Recruiter.
+
+    import workstealing
+
+    @workstealing.job(rate=0.003)
+    def drop_stale_drafts(slice): ...   # returns the number of items handled
+
+    workstealing.enlist()               # at a cache hit, a 304, an empty queue
+
+The functions here are the methods of `default_recruiter`. Importing this package loads only the
+standard library; every name loads what it needs when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workstealing import errors
+    from workstealing.errors import Aborted, WorkStealingError
+    from workstealing.recruiting import Hooks, Job, Outcome, Recruiter, Slice
+    from workstealing.recruiting.default import recruiter as default_recruiter
+    from workstealing.store import connect
+
+    add_hook = default_recruiter.add_hook
+    enlist = default_recruiter.enlist
+    enlists = default_recruiter.enlists
+    flush = default_recruiter.flush
+    install = default_recruiter.install
+    job = default_recruiter.job
+    pause = default_recruiter.pause
+    reraise = default_recruiter.reraise
+    resume = default_recruiter.resume
+    set_rate = default_recruiter.set_rate
+    stats = default_recruiter.stats
+    uninstall = default_recruiter.uninstall
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Aborted",
+    "Hooks",
+    "Job",
+    "Outcome",
+    "Recruiter",
+    "Slice",
+    "WorkStealingError",
+    "__version__",
+    "add_hook",
+    "connect",
+    "default_recruiter",
+    "enlist",
+    "enlists",
+    "errors",
+    "flush",
+    "install",
+    "job",
+    "pause",
+    "reraise",
+    "resume",
+    "set_rate",
+    "stats",
+    "uninstall",
+]
+
+_MODULES = {
+    "Aborted": "workstealing.errors",
+    "Hooks": "workstealing.recruiting",
+    "Job": "workstealing.recruiting",
+    "Outcome": "workstealing.recruiting",
+    "Recruiter": "workstealing.recruiting",
+    "Slice": "workstealing.recruiting",
+    "WorkStealingError": "workstealing.errors",
+    "connect": "workstealing.store",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used, and keep it: the next use costs nothing extra."""
+    value: Any
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "errors":
+        value = import_module("workstealing.errors")
+    elif name in _MODULES:
+        value = getattr(import_module(_MODULES[name]), name)
+    else:
+        default = import_module("workstealing.recruiting.default").recruiter
+        value = default if name == "default_recruiter" else getattr(default, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

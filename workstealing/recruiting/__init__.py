@@ -1,0 +1,11 @@
+"""Recruiting: who does a slice of which job, when, and what became of it. No Redis here."""
+
+from __future__ import annotations
+
+from workstealing.recruiting.hooks import Hooks
+from workstealing.recruiting.job import FunctionJob, Job
+from workstealing.recruiting.outcome import Outcome
+from workstealing.recruiting.recruiter import JobStats, Recruiter, Stats
+from workstealing.recruiting.slice import Slice
+
+__all__ = ["FunctionJob", "Hooks", "Job", "JobStats", "Outcome", "Recruiter", "Slice", "Stats"]

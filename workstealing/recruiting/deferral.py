@@ -10,15 +10,13 @@ the integration's business.
 
 from __future__ import annotations
 
-import logging
-import threading
+import os
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Protocol
 
-from workstealing.clock import SYSTEM_CLOCK, Clock
-
-logger = logging.getLogger(__name__)
+from workstealing.clock import SYSTEM_CLOCK
+from workstealing.recruiting.faultlog import FaultLog
 
 # `when` receives the integration's own response object (flask.Response, say); this module cannot
 # name that type, and its answer is only asked for its truth.
@@ -33,32 +31,10 @@ class Enlister(Protocol):
         ...
 
 
-class FaultLog:
-    """Logs a fault that any request may repeat at most once in an interval, with a count.
-
-    Arguments: interval, in seconds; clock.
-    """
-
-    def __init__(self, interval: float = 60.0, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._interval = interval
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._count = 0
-        self._quiet_until: float | None = None
-
-    def report(self, sentence: str) -> None:
-        """Log the exception being handled under this sentence, or only count it."""
-        now = self._clock.monotonic()
-        with self._lock:
-            self._count += 1
-            if self._quiet_until is not None and now < self._quiet_until:
-                return
-            count, self._count = self._count, 0
-            self._quiet_until = now + self._interval
-        logger.exception("%s (%d since the last such message)", sentence, count)
-
-
-when_faults = FaultLog()
+when_faults = FaultLog(SYSTEM_CLOCK)
+if hasattr(os, "register_at_fork"):
+    # A forked child must not wait for a lock whose holder stayed behind in its parent.
+    os.register_at_fork(after_in_child=when_faults.after_fork)
 
 
 class Deferral:
@@ -129,6 +105,11 @@ class Deferral:
         if self._decision:
             self._recruiter.enlist()
 
+    @property
+    def responded(self) -> bool:
+        """Whether respond() was called."""
+        return self._responded
+
     def drop(self) -> None:
         """End the request without an enlist, because its client would have to wait for it."""
         self.closed = True
@@ -141,8 +122,8 @@ class Deferral:
             return
         try:
             self._decision = bool(self._when(self._response))
-        except Exception:  # noqa: BLE001 - a user's function may raise anything
-            when_faults.report("the `when` of an enlist raised, so its request did not enlist")
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+            when_faults.report("the `when` of an enlist", error)
 
 
 current: ContextVar[Deferral | None] = ContextVar("workstealing_deferral", default=None)

@@ -1,0 +1,55 @@
+"""Checks of the arguments that several modules here take; each error is one clear sentence."""
+
+from __future__ import annotations
+
+import math
+import numbers
+
+from workstealing.errors import ConfigurationError, RateError
+
+
+def checked_rate(rate: object, name: str) -> float:
+    """Return a job's rate as a float.
+
+    Arguments: rate, the share of enlisted callers that the job wants; name, the job's.
+    Raises: RateError unless it is a number with 0 < rate <= 1.
+    """
+    if isinstance(rate, bool) or not isinstance(rate, numbers.Real):
+        raise RateError(f"the rate of job {name!r} is {rate!r}; expected a number, 0 < rate <= 1")
+    share = float(rate)
+    if not 0.0 < share <= 1.0:
+        raise RateError(f"the rate of job {name!r} is {share:g}; expected 0 < rate <= 1")
+    return share
+
+
+def checked_seconds(seconds: object, what: str) -> float:
+    """Return a duration in seconds as a float.
+
+    Arguments: seconds; what, the words that an error names it by.
+    Raises: ConfigurationError unless it is a finite number above 0.
+    """
+    if isinstance(seconds, numbers.Real) and not isinstance(seconds, bool):
+        length = float(seconds)
+        if 0.0 < length < math.inf:
+            return length
+    raise ConfigurationError(f"{what} is {seconds!r}; expected a number of seconds above 0")
+
+
+def checked_limit(limit: object) -> int:
+    """Return a slice's number of items.
+
+    Raises: ConfigurationError unless it is an int of at least 1.
+    """
+    if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1:
+        return limit
+    raise ConfigurationError(f"a slice's limit is {limit!r}; expected at least 1 item")
+
+
+def checked_name(name: object) -> str:
+    """Return a job's name.
+
+    Raises: ConfigurationError unless it is a str with something in it.
+    """
+    if isinstance(name, str) and name.strip():
+        return name
+    raise ConfigurationError(f"a job's name is {name!r}; expected a str that is not empty")

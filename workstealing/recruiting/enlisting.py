@@ -1,0 +1,182 @@
+"""The hot path: dismissing a caller costs one step of a C iterator, and the draw is made ahead."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from workstealing.clock import Clock
+from workstealing.config import is_disabled
+from workstealing.recruiting.countdown import Blocks
+from workstealing.recruiting.faultlog import FaultLog
+from workstealing.recruiting.hooks import HookList
+from workstealing.recruiting.hosttimeouts import HostTimeouts
+from workstealing.recruiting.loopslices import LoopSlices
+from workstealing.recruiting.lottery import Draw, Installed
+from workstealing.recruiting.outcome import Outcome
+from workstealing.recruiting.performing import Performer
+
+_REPORT_SECONDS = 1.0
+
+
+class Enlisting:
+    """Counts and dismisses callers, and picks those who are recruited.
+
+    Arguments: seconds, the default length of a slice; random; clock. The jobs come by `_change`.
+    """
+
+    def __init__(self, seconds: float, random: Callable[[], float], clock: Clock) -> None:
+        self._random = random
+        self._clock = clock
+        self._faults = FaultLog(clock)
+        self._timeouts = HostTimeouts()
+        self._hooks = HookList(self._faults, self._timeouts)
+        self._performer = Performer(seconds, clock, self._hooks, self._faults, self._timeouts)
+        self._loop_slices = LoopSlices(self._performer)
+        self._draw = Draw(())
+        self._begin()
+
+    def _begin(self) -> None:
+        """Take a new lock, count from zero, and let the next caller draw."""
+        # Re-entrant, because a signal handler or a finalizer may enlist while the interrupted frame
+        # holds it; `_drawing` tells such a caller to touch nothing.
+        self._lock = threading.RLock()
+        self._drawing = False
+        self._interrupting: list[None] = []
+        now = self._clock.monotonic()
+        self._reported = 0
+        self._report_due = now + _REPORT_SECONDS
+        self._blocks = Blocks(now)
+        self._countdown: Iterator[Outcome] = self._blocks.open(0)
+        self._before_recruit = 0
+        self._next: Installed | None = None
+        self._stale = True
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child; called by the package itself."""
+        self._begin()
+        for part in (self._faults, self._hooks, self._performer, self._loop_slices):
+            part.after_fork()
+
+    def enlist(self) -> Outcome:
+        """Offer this caller's spare moment.
+
+        Returns: DISMISSED nearly always; any other outcome when this caller was recruited, who is
+        then held for at most the slice's length plus one socket time-out. Raises: nothing of ours;
+        what a job raises passes only if it is no Exception or a host's time-out. A dismissed caller
+        sends no command and pays for one step of a C iterator.
+        """
+        return next(self._countdown, None) or self._recruit()
+
+    def flush(self) -> None:
+        """Tell the hooks of the enlisted that they have not heard of yet.
+
+        Without it they hear of them about once a second, as long as callers enlist: call it where a
+        process ends in order.
+        """
+        with self._lock:
+            enlisted = self._enlisted()
+            count, self._reported = enlisted - self._reported, enlisted
+            self._report_due = self._clock.monotonic() + _REPORT_SECONDS
+        if count > 0:
+            self._hooks.enlisted(count)
+
+    def _enlisted(self) -> int:
+        """Return how many callers have enlisted so far. The lock is held."""
+        return self._blocks.enlisted(self._countdown) + len(self._interrupting)
+
+    def _change(self, draw: Draw) -> None:
+        """Let the next caller draw anew, by these rates. The lock is held."""
+        self._draw = draw
+        self._stale = True
+        # Whom a signal handler's change has interrupted will see that the draw is stale.
+        if not self._drawing:
+            self._blocks.cut(self._countdown)
+
+    def _recruit(self) -> Outcome:
+        installed = self._recruited()
+        return Outcome.DISMISSED if installed is None else self._performer.serve(installed)
+
+    def enlist_after(
+        self, when: Callable[[Any], object] | None, result: object, *, on_loop: bool = False
+    ) -> None:
+        """Enlist if `when` wants it, which harms nobody; on a loop, nobody waits for the slice."""
+        if when is not None:
+            try:
+                if not when(result):
+                    return
+            except Exception as error:
+                if self._timeouts.include(error):
+                    raise
+                self._faults.report(f"when= {getattr(when, '__qualname__', when)!s}", error)
+                return
+        if not on_loop:
+            self.enlist()
+        elif next(self._countdown, None) is None:
+            installed = self._recruited()
+            if installed is not None:
+                self._loop_slices.serve(installed)
+
+    def _recruited(self) -> Installed | None:
+        """Take the slow path: return the job that this caller is recruited for, or None."""
+        winner, due = None, False
+        try:
+            now = self._clock.monotonic()
+            with self._lock:
+                if self._drawing:
+                    self._interrupting.append(None)
+                    return None
+                self._drawing = True
+                try:
+                    # Another thread may have opened a new block meanwhile.
+                    if next(self._countdown, None) is None:
+                        winner = self._end_block(now)
+                finally:
+                    self._drawing = False
+                if now >= self._report_due:
+                    self._report_due = now + _REPORT_SECONDS
+                    due = True
+        except Exception as error:
+            # From a random or a clock of the user's own.
+            if self._timeouts.include(error):
+                raise
+            self._faults.report("the lottery", error)
+        if due:
+            self.flush()
+        return winner
+
+    def _end_block(self, now: float) -> Installed | None:
+        """Count this caller as the block's last, draw if need be, and open the next block."""
+        blocks = self._blocks
+        blocks.end(now)
+        if self._interrupting:
+            count = len(self._interrupting)
+            del self._interrupting[:count]
+            blocks.add(count)
+        if self._stale:
+            # Drawing anew in the midst of a count is fair: that distribution has no memory.
+            self._redraw()
+        winner = None
+        if self._before_recruit:
+            self._before_recruit -= 1
+        elif is_disabled():
+            # The draw stays as it is, for the time after.
+            self._countdown = blocks.open(blocks.limit)
+            return None
+        else:
+            winner = self._next
+            self._redraw()
+        size = min(self._before_recruit, blocks.limit)
+        self._before_recruit -= size
+        self._countdown = blocks.open(size)
+        return winner
+
+    def _redraw(self) -> None:
+        # Cleared first, so that a change in the midst of this draw leads to another one.
+        self._stale = False
+        try:
+            self._before_recruit, self._next = self._draw.next_recruit(self._random)
+        except BaseException:
+            self._stale = True
+            raise

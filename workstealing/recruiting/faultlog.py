@@ -1,0 +1,43 @@
+"""Errors are logged once per job and minute, with a count."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from workstealing.clock import Clock
+
+_LOGGER = logging.getLogger("workstealing")
+_SECONDS_BETWEEN = 60.0
+
+
+class FaultLog:
+    """Logs the first error of each subject at once, and then at most one a minute, with a count.
+
+    Arguments: clock, what the minute is measured with. The lines go to the logger `workstealing` at
+    level ERROR, with a traceback.
+    """
+
+    __slots__ = ("_clock", "_lock", "_silent")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._silent: dict[str, tuple[float, int]] = {}
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Take a new lock: the old one's holder may not exist in this process."""
+        # Re-entrant: a signal handler may log while the interrupted frame holds it.
+        self._lock = threading.RLock()
+
+    def report(self, subject: str, error: BaseException) -> None:
+        """Log that the subject failed, or count it when the subject's minute is not over."""
+        now = self._clock.monotonic()
+        with self._lock:
+            logged, missed = self._silent.get(subject, (now - _SECONDS_BETWEEN, 0))
+            if now - logged < _SECONDS_BETWEEN:
+                self._silent[subject] = (logged, missed + 1)
+                return
+            self._silent[subject] = (now, 0)
+        times = f"failed {missed + 1} times since the last report" if missed else "failed"
+        _LOGGER.error("%s %s: %s: %s", subject, times, type(error).__name__, error, exc_info=error)

@@ -1,0 +1,104 @@
+"""Hooks: who else is told about the enlisted, the recruited and the outcomes."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting.outcome import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workstealing.recruiting.faultlog import FaultLog
+    from workstealing.recruiting.hosttimeouts import HostTimeouts
+
+_METHODS = ("on_enlisted", "on_recruited", "on_outcome")
+
+
+class Hooks:
+    """What a listener may override; each method does nothing by itself.
+
+    Hooks run in the caller's time: count, and send later. An Exception that one raises is logged
+    and never propagates. An enlist inside a hook tells no hook.
+    """
+
+    def on_enlisted(self, count: int) -> None:
+        """Hear that `count` more callers have enlisted; called at most once a second."""
+
+    def on_recruited(self, job: str) -> None:
+        """Hear that a caller has been recruited for the job of that name."""
+
+    def on_outcome(
+        self, job: str, outcome: Outcome, items: int, seconds: float, error: BaseException | None
+    ) -> None:
+        """Hear what became of a recruit.
+
+        Arguments: job, its name; outcome, any but DISMISSED; items handled; seconds that the slice
+        took, 0.0 when it was SKIPPED; error, what a FAILED slice raised, otherwise None.
+        """
+
+
+class HookList:
+    """The hooks of one recruiter, told in the order in which they were added.
+
+    Arguments: faults, where their errors go; timeouts, which errors must reach the host.
+    """
+
+    __slots__ = ("_faults", "_hooks", "_telling", "_timeouts")
+
+    def __init__(self, faults: FaultLog, timeouts: HostTimeouts) -> None:
+        self._hooks: tuple[Hooks, ...] = ()
+        self._faults = faults
+        self._timeouts = timeouts
+        self._telling: set[int] = set()
+
+    def add(self, hook: Hooks) -> None:
+        """Add a hook.
+
+        Raises: ConfigurationError when it is a class or lacks one of the three methods.
+        """
+        if isinstance(hook, type):
+            raise ConfigurationError(f"a hook is an instance, not a class: write {hook.__name__}()")
+        for method in _METHODS:
+            if not callable(getattr(hook, method, None)):
+                raise ConfigurationError(f"{hook!r} is no hook: it has no method {method}()")
+        self._hooks += (hook,)
+
+    def after_fork(self) -> None:
+        """Forget who was telling the hooks: those threads may not exist in this process."""
+        self._telling.clear()
+
+    def enlisted(self, count: int) -> None:
+        """Tell all hooks of newly enlisted callers."""
+        self._tell(lambda hook: hook.on_enlisted(count))
+
+    def recruited(self, job: str) -> None:
+        """Tell all hooks of a recruit."""
+        self._tell(lambda hook: hook.on_recruited(job))
+
+    def outcome(
+        self, job: str, outcome: Outcome, items: int, seconds: float, error: BaseException | None
+    ) -> None:
+        """Tell all hooks what became of a recruit."""
+        self._tell(lambda hook: hook.on_outcome(job, outcome, items, seconds, error))
+
+    def _tell(self, call: Callable[[Hooks], None]) -> None:
+        if not self._hooks:
+            return
+        me = threading.get_ident()
+        if me in self._telling:
+            # A hook that enlists would otherwise be told of its own enlist without end.
+            return
+        try:
+            self._telling.add(me)
+            for hook in self._hooks:
+                try:
+                    call(hook)
+                except Exception as error:
+                    if self._timeouts.include(error):
+                        raise
+                    self._faults.report(f"hook {type(hook).__qualname__}", error)
+        finally:
+            self._telling.discard(me)

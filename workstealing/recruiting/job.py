@@ -1,0 +1,86 @@
+"""What a job is: a named piece of maintenance that does one slice at a time."""
+
+from __future__ import annotations
+
+import abc
+import inspect
+from collections.abc import Callable, Hashable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting.checks import checked_limit, checked_name
+
+if TYPE_CHECKING:
+    from workstealing.recruiting.slice import Slice
+
+DEFAULT_LIMIT = 100
+
+
+class Job(abc.ABC):
+    """A named piece of maintenance, done one slice at a time by whoever is recruited.
+
+    A subclass sets `name` (not empty, one per recruiter), may set `limit` and `dependency`, and
+    writes `perform`. None of them may change while the job is installed.
+    """
+
+    name: str
+    """What the job is called in statistics, metrics and logs."""
+
+    limit: int = DEFAULT_LIMIT
+    """The most items that one slice handles."""
+
+    if TYPE_CHECKING:
+        dependency: Hashable
+        """What the job talks to; jobs with an equal dependency share one breaker."""
+    else:
+        # Not a property: a subclass may set it on the class or on the instance.
+        @cached_property
+        def dependency(self) -> Hashable:
+            """What the job talks to, by default its name; equal dependencies share one breaker."""
+            return self.name
+
+    @abc.abstractmethod
+    def perform(self, slice: Slice) -> int | None:
+        """Do one slice.
+
+        Arguments: slice, the bound on items and on time. Returns: the number of items handled; 0 or
+        None when there was nothing to do. Raises: anything; Aborted when another writer came first.
+        """
+
+
+class FunctionJob(Job):
+    """A plain function as a job.
+
+    Arguments: function, called with the slice, which returns the number of items handled or None;
+    name, by default the function's; limit, the most items of one slice.
+    Raises: ConfigurationError for what is no plain function, an empty name, or a limit below 1.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Slice], int | None],
+        *,
+        name: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+    ) -> None:
+        if not callable(function):
+            raise ConfigurationError(f"a job is a function that takes a slice, not {function!r}")
+        if (
+            inspect.iscoroutinefunction(function)
+            or inspect.isgeneratorfunction(function)
+            or inspect.isasyncgenfunction(function)
+        ):
+            raise ConfigurationError(
+                f"{function!r} is a coroutine function or a generator; a job is a plain function"
+            )
+        self.name = checked_name(getattr(function, "__name__", None) if name is None else name)
+        self.limit = checked_limit(limit)
+        self._function = function
+
+    def perform(self, slice: Slice) -> int | None:
+        """Call the function with the slice and return what it returns."""
+        return self._function(slice)
+
+    def __repr__(self) -> str:
+        return f"FunctionJob({self.name!r}, limit={self.limit})"

@@ -1,0 +1,172 @@
+"""The lottery: which jobs want which share of the enlisted, and whom the next draw names.
+
+The number of callers to dismiss before the next recruit is geometrically distributed, so one draw
+serves all of them; that is the same lottery as one draw for each, at a fraction of the cost.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from itertools import accumulate
+
+from workstealing.errors import DuplicateJobError, RateError, UnknownJobError
+from workstealing.recruiting.breaker import Breaker
+from workstealing.recruiting.checks import checked_rate
+from workstealing.recruiting.job import Job
+from workstealing.recruiting.outcome import Outcome
+
+NEVER = sys.maxsize
+_ROUNDING = 1e-9
+_NAMED_IN_ERRORS = 20
+
+
+class Installed:
+    """A job as it is installed in one recruiter: its rate, its length of slice, its figures.
+
+    Arguments: job; rate; seconds, the length of its slices, or None for the recruiter's; breaker,
+    shared by all jobs of its dependency.
+    """
+
+    __slots__ = (
+        "breaker",
+        "items",
+        "job",
+        "name",
+        "outcomes",
+        "paused",
+        "rate",
+        "seconds",
+        "spent",
+    )
+
+    def __init__(self, job: Job, rate: float, seconds: float | None, breaker: Breaker) -> None:
+        self.job = job
+        self.name = job.name
+        self.rate = rate
+        self.seconds = seconds
+        self.breaker = breaker
+        self.paused = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Set every figure to zero."""
+        self.items = 0
+        self.spent = 0.0
+        self.outcomes = dict.fromkeys(
+            (Outcome.WORKED, Outcome.IDLE, Outcome.ABORTED, Outcome.FAILED, Outcome.SKIPPED), 0
+        )
+
+
+class Draw:
+    """The jobs' rates at one moment, ready to draw from. Never changes; O(log jobs) a draw."""
+
+    __slots__ = ("_bounds", "_jobs", "_rate")
+
+    def __init__(self, jobs: Iterable[Installed]) -> None:
+        self._jobs = tuple(jobs)
+        self._bounds = tuple(accumulate(installed.rate for installed in self._jobs))
+        self._rate = min(1.0, self._bounds[-1]) if self._bounds else 0.0
+
+    def next_recruit(self, random: Callable[[], float]) -> tuple[int, Installed | None]:
+        """Draw the next recruit.
+
+        Arguments: random, which returns numbers in [0, 1); 1.0 stands for never. It is called
+        twice: for how many callers come before, and for which job. Returns: how many callers are to
+        be dismissed first, and the job; (NEVER, None) when there is no job.
+        """
+        if not self._jobs:
+            return NEVER, None
+        first, second = random(), random()
+        job = bisect_right(self._bounds, second * self._bounds[-1])
+        # The product may round up to the last bound.
+        return self._dismissals(first), self._jobs[min(job, len(self._jobs) - 1)]
+
+    def _dismissals(self, drawn: float) -> int:
+        if drawn >= 1.0:
+            return NEVER
+        if self._rate >= 1.0:
+            return 0
+        # log1p keeps its digits where the rate is tiny. A rate below the smallest normal number
+        # makes this infinite.
+        dismissals = math.log1p(-drawn) / math.log1p(-self._rate)
+        return int(dismissals) if dismissals < NEVER else NEVER
+
+
+class Roster:
+    """The installed jobs of one recruiter by name. A call that fails changes nothing."""
+
+    __slots__ = ("_jobs",)
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Installed] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def all(self) -> list[Installed]:
+        """Return every installed job, in the order of installation."""
+        return list(self._jobs.values())
+
+    def get(self, name: str) -> Installed:
+        """Return the installed job of that name.
+
+        Raises: UnknownJobError, which names the jobs that there are.
+        """
+        try:
+            return self._jobs[name]
+        except (KeyError, TypeError):
+            known = ", ".join(map(repr, self._jobs)) or "none"
+            raise UnknownJobError(f"no job {name!r} is installed; installed: {known}") from None
+
+    def check_new(self, name: str, rate: object) -> float:
+        """Return the rate as a float if a job of that name and rate may be installed.
+
+        Raises: DuplicateJobError; RateError when the rate is outside (0, 1] or the sum exceeds 1.
+        """
+        share = checked_rate(rate, name)
+        if name in self._jobs:
+            raise DuplicateJobError(
+                f"a job {name!r} is installed already, with rate {self._jobs[name].rate:g}; the new"
+                f" one, with rate {share:g}, needs another name"
+            )
+        self._check_sum(name, share)
+        return share
+
+    def add(self, installed: Installed) -> None:
+        """Add a job that check_new() has let through."""
+        self._jobs[installed.name] = installed
+
+    def remove(self, name: str) -> None:
+        """Remove a job.
+
+        Raises: UnknownJobError.
+        """
+        del self._jobs[self.get(name).name]
+
+    def set_rate(self, name: str, rate: object) -> None:
+        """Change a job's rate.
+
+        Raises: UnknownJobError; RateError when the rate is outside (0, 1] or the sum exceeds 1.
+        """
+        installed = self.get(name)
+        share = checked_rate(rate, name)
+        self._check_sum(name, share)
+        installed.rate = share
+
+    def _check_sum(self, name: str, share: float) -> None:
+        rates = {each.name: each.rate for each in self._jobs.values()} | {name: share}
+        total = math.fsum(rates.values())
+        if total <= 1.0 + _ROUNDING:
+            return
+        # The job at fault first, so that a long list does not hide it.
+        others = sorted((each for each in rates if each != name), key=rates.__getitem__)[::-1]
+        shown = [name, *others][:_NAMED_IN_ERRORS]
+        listed = ", ".join(f"{each!r} {rates[each]:g}" for each in shown)
+        more = f" and {len(rates) - len(shown)} more" if len(rates) > len(shown) else ""
+        raise RateError(
+            f"job {name!r} at rate {share:g} would bring all rates together to {total:g}, more than"
+            f" 1: {listed}{more}; lower one of them"
+        )

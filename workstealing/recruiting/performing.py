@@ -1,0 +1,138 @@
+"""One recruit's service: the single flight, the breaker, the slice, and what became of it."""
+
+from __future__ import annotations
+
+import operator
+import sys
+import threading
+
+from workstealing.clock import Clock
+from workstealing.errors import Aborted, is_connection_fault
+from workstealing.recruiting.faultlog import FaultLog
+from workstealing.recruiting.flight import FLIGHT
+from workstealing.recruiting.hooks import HookList
+from workstealing.recruiting.hosttimeouts import HostTimeouts
+from workstealing.recruiting.lottery import Installed
+from workstealing.recruiting.outcome import Outcome
+from workstealing.recruiting.slice import Slice
+
+
+class Performer:
+    """Lets recruits perform, one at a time in this process, and keeps the figures.
+
+    Arguments: seconds, the default length of a slice; clock; hooks, faults and timeouts, the
+    recruiter's own.
+    """
+
+    __slots__ = ("_clock", "_faults", "_hooks", "_lock", "_seconds", "_timeouts")
+
+    def __init__(
+        self,
+        seconds: float,
+        clock: Clock,
+        hooks: HookList,
+        faults: FaultLog,
+        timeouts: HostTimeouts,
+    ) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._hooks = hooks
+        self._faults = faults
+        self._timeouts = timeouts
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Take a new lock: the old one's holder may not exist in this process."""
+        # Re-entrant: a signal handler may be recruited while the interrupted frame holds it.
+        self._lock = threading.RLock()
+
+    def serve(self, installed: Installed) -> Outcome:
+        """Let this caller do one slice of the job, unless the job or the process is not free to.
+
+        Returns: any outcome but DISMISSED. Raises: what the job raised if that is no Exception or a
+        host's time-out, once the process is free for the next slice and the outcome is counted.
+        """
+        self._hooks.recruited(installed.name)
+        token = object()
+        try:
+            if installed.paused or not FLIGHT.claim(token):
+                return self.skip(installed)
+            if installed.breaker.is_open(self._clock.monotonic()):
+                return self.skip(installed)
+            return self._perform(installed, token)
+        finally:
+            FLIGHT.release(token)
+
+    def skip(self, installed: Installed) -> Outcome:
+        """Count a recruit who could not perform; touches nothing."""
+        self._record(installed, Outcome.SKIPPED, 0, 0.0, None)
+        return Outcome.SKIPPED
+
+    def figures(self, installed: Installed) -> tuple[dict[Outcome, int], int, float]:
+        """Return a job's count of each outcome, its items, and its seconds, all of one moment."""
+        with self._lock:
+            return installed.outcomes.copy(), installed.items, installed.spent
+
+    def _perform(self, installed: Installed, token: object) -> Outcome:
+        started = self._clock.monotonic()
+        outcome, items = Outcome.FAILED, 0
+        error: BaseException | None = None
+        try:
+            seconds = self._seconds if installed.seconds is None else installed.seconds
+            items = _items(installed, Slice(installed.job.limit, seconds, self._clock))
+            outcome = Outcome.WORKED if items else Outcome.IDLE
+        except Aborted:
+            outcome = Outcome.ABORTED
+        except Exception as raised:
+            error = raised
+            if self._timeouts.include(raised):
+                raise
+        finally:
+            # Not in an except clause: what is no Exception is on its way to the host meanwhile.
+            ended = self._clock.monotonic()
+            if outcome is Outcome.FAILED:
+                error = error or sys.exc_info()[1]
+                if error is not None and is_connection_fault(error):
+                    installed.breaker.trip(ended)
+            else:
+                installed.breaker.close()
+            FLIGHT.release(token)
+            self._record(installed, outcome, items, ended - started, error)
+            if isinstance(error, Exception) and not self._timeouts.include(error):
+                self._faults.report(f"job {installed.name!r}", error)
+            # The traceback holds this frame, and this frame would hold the traceback.
+            error = None
+        return outcome
+
+    def _record(
+        self,
+        installed: Installed,
+        outcome: Outcome,
+        items: int,
+        seconds: float,
+        error: BaseException | None,
+    ) -> None:
+        with self._lock:
+            installed.outcomes[outcome] += 1
+            installed.items += items
+            installed.spent += seconds
+        self._hooks.outcome(installed.name, outcome, items, seconds, error)
+
+
+def _items(installed: Installed, slice: Slice) -> int:
+    """Return what the job says that it has handled, checked."""
+    answer: object = installed.job.perform(slice)
+    if answer is None:
+        return 0
+    if not isinstance(answer, bool):
+        try:
+            items = operator.index(answer)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+        else:
+            if items >= 0:
+                return items
+    raise TypeError(
+        f"job {installed.name!r} returned {answer!r}; expected the number of items handled, an int"
+        " of at least 0, or None"
+    )

@@ -1,0 +1,258 @@
+"""The recruiter: it dismisses nearly everybody at once, and lets the rest do one slice each."""
+
+from __future__ import annotations
+
+import os
+import random as _random
+from collections.abc import Callable, Hashable
+from typing import Any, TypedDict, TypeVar, overload
+from weakref import WeakSet, WeakValueDictionary
+
+from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting.breaker import Breaker
+from workstealing.recruiting.checks import checked_limit, checked_name, checked_seconds
+from workstealing.recruiting.decorators import When, enlisting
+from workstealing.recruiting.enlisting import Enlisting
+from workstealing.recruiting.hooks import Hooks
+from workstealing.recruiting.job import DEFAULT_LIMIT, FunctionJob, Job
+from workstealing.recruiting.lottery import Draw, Installed, Roster
+from workstealing.recruiting.outcome import Outcome
+from workstealing.recruiting.slice import Slice
+
+SliceFunction = TypeVar("SliceFunction", bound=Callable[[Slice], "int | None"])
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
+
+class JobStats(TypedDict):
+    """The figures of one job: `recruited` is the sum of the five outcomes after it."""
+
+    rate: float
+    recruited: int
+    worked: int
+    idle: int
+    aborted: int
+    failed: int
+    skipped: int
+    items: int
+    seconds: float
+
+
+class Stats(TypedDict):
+    """The figures of one recruiter in this process, since its start or its fork."""
+
+    enlisted: int
+    jobs: dict[str, JobStats]
+
+
+class Recruiter(Enlisting):
+    """Recruits a few of the callers who enlist, each for one slice of one job.
+
+    Safe under threads, gevent and fork; a child of a fork draws anew and counts from zero. All
+    recruiters of a process together run at most one slice at a time.
+
+    Arguments: seconds, the length of a slice unless a job is installed with its own; random, which
+    returns numbers in [0, 1), and 1.0 for never (the default is reseeded in every forked child; a
+    random.Random of your own is not); clock, what seconds are measured with; breaker_seconds, for
+    how long on average a server that could not be reached is left alone.
+    Raises: ConfigurationError for a duration that is no number above 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        seconds: float = 0.010,
+        random: Callable[[], float] = _random.random,
+        clock: Clock = SYSTEM_CLOCK,
+        breaker_seconds: float = 10.0,
+    ) -> None:
+        checked = checked_seconds(seconds, "the recruiter's length of a slice")
+        self._breaker_seconds = checked_seconds(breaker_seconds, "breaker_seconds")
+        if not callable(random):
+            raise ConfigurationError(f"random= is {random!r}; expected a function of nothing")
+        super().__init__(checked, random, clock)
+        self._roster = Roster()
+        # A breaker lives for as long as any job of its dependency is installed.
+        self._breakers: WeakValueDictionary[Hashable, Breaker] = WeakValueDictionary()
+        _RECRUITERS.add(self)
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child; called by the package itself."""
+        super().after_fork()
+        for installed in self._roster.all():
+            installed.reset()
+
+    def install(self, job: Job, rate: float, seconds: float | None = None) -> None:
+        """Install a job, so that callers are recruited for it from now on.
+
+        Arguments: job; rate, the share of the enlisted that it wants, 0 < rate <= 1, all rates
+        together at most 1; seconds, the length of its slices, by default the recruiter's.
+        Raises: DuplicateJobError, RateError or ConfigurationError; then nothing has changed.
+        O(installed jobs), no command.
+        """
+        if not isinstance(job, Job):
+            raise ConfigurationError(
+                f"install() expects an instance of Job, not {job!r}; a function becomes a job by"
+                " @recruiter.job(rate=...)"
+            )
+        name = checked_name(getattr(job, "name", None))
+        checked_limit(job.limit)
+        if seconds is not None:
+            seconds = checked_seconds(seconds, f"the length of a slice of job {name!r}")
+        dependency = job.dependency
+        try:
+            hash(dependency)
+        except TypeError:
+            raise ConfigurationError(
+                f"the dependency of job {name!r} is {dependency!r}; expected something hashable"
+            ) from None
+        with self._lock:
+            share = self._roster.check_new(name, rate)
+            breaker = self._breakers.setdefault(dependency, Breaker(self._breaker_seconds))
+            self._roster.add(Installed(job, share, seconds, breaker))
+            self._change(Draw(self._roster.all()))
+
+    def uninstall(self, name: str) -> None:
+        """Remove a job and its figures. A slice of it that is running ends by itself.
+
+        Raises: UnknownJobError. O(installed jobs), no command.
+        """
+        with self._lock:
+            self._roster.remove(name)
+            self._change(Draw(self._roster.all()))
+
+    def job(
+        self,
+        rate: float,
+        name: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        seconds: float | None = None,
+    ) -> Callable[[SliceFunction], SliceFunction]:
+        """Decorate a function that takes a slice and returns how many items it handled: a job.
+
+        The function stays what it is. Arguments: rate, as of install(); name, by default the
+        function's; limit, the most items of one slice; seconds, as of install().
+        Raises: as install().
+        """
+
+        def decorate(function: SliceFunction) -> SliceFunction:
+            self.install(FunctionJob(function, name=name, limit=limit), rate, seconds)
+            return function
+
+        return decorate
+
+    def set_rate(self, name: str, rate: float) -> None:
+        """Change a job's rate from the next enlist on.
+
+        Arguments: name; rate, as of install(). Raises: UnknownJobError or RateError; then nothing
+        has changed. O(installed jobs), no command.
+        """
+        with self._lock:
+            self._roster.set_rate(name, rate)
+            self._change(Draw(self._roster.all()))
+
+    def pause(self, name: str | None = None) -> None:
+        """Let a job rest: whom the lottery picks for it is SKIPPED until resume().
+
+        The other jobs' shares stay what they are. Arguments: name, or None for every job that is
+        installed now. Raises: UnknownJobError.
+        """
+        self._set_paused(name, True)
+
+    def resume(self, name: str | None = None) -> None:
+        """End a pause.
+
+        Arguments: name, or None for every job that is installed now. Raises: UnknownJobError.
+        """
+        self._set_paused(name, False)
+
+    def _set_paused(self, name: str | None, paused: bool) -> None:
+        with self._lock:
+            for installed in self._roster.all() if name is None else [self._roster.get(name)]:
+                installed.paused = paused
+
+    def stats(self) -> Stats:
+        """Return the figures of this process, as plain data.
+
+        Returns: {"enlisted": count, "jobs": {name: {"rate", "recruited", "worked", "idle",
+        "aborted", "failed", "skipped", "items", "seconds"}}}; `recruited` is the sum of the five
+        outcomes after it, `seconds` is what all slices of the job took. O(installed jobs).
+        """
+        with self._lock:
+            return {
+                "enlisted": self._enlisted(),
+                "jobs": {each.name: self._job_stats(each) for each in self._roster.all()},
+            }
+
+    def _job_stats(self, installed: Installed) -> JobStats:
+        outcomes, items, seconds = self._performer.figures(installed)
+        return {
+            "rate": installed.rate,
+            "recruited": sum(outcomes.values()),
+            "worked": outcomes[Outcome.WORKED],
+            "idle": outcomes[Outcome.IDLE],
+            "aborted": outcomes[Outcome.ABORTED],
+            "failed": outcomes[Outcome.FAILED],
+            "skipped": outcomes[Outcome.SKIPPED],
+            "items": items,
+            "seconds": seconds,
+        }
+
+    @overload
+    def enlists(self, function: AnyFunction, /) -> AnyFunction: ...
+
+    @overload
+    def enlists(self, *, when: When | None = None) -> Callable[[AnyFunction], AnyFunction]: ...
+
+    def enlists(
+        self, function: AnyFunction | None = None, /, *, when: When | None = None
+    ) -> AnyFunction | Callable[[AnyFunction], AnyFunction]:
+        """Decorate a function, so that each call of it that ends without an exception enlists.
+
+        A plain function enlists before its result reaches the caller, who waits for the slice when
+        recruited (a web integration puts the enlist off until the response has gone out). A
+        coroutine function draws on the event loop; the slice runs in a thread of the loop's default
+        executor and nobody awaits it. A generator, plain or asynchronous, enlists after its last
+        item. An exception of the function passes through, and nobody enlists.
+
+        Arguments: function; when, called with the function's result (None for an asynchronous
+        generator; the response object where a web integration is at work): enlist only if it
+        answers true. A `when` that raises is logged once a minute and stands for no.
+        Raises: ConfigurationError for what is no function.
+        """
+        if function is not None:
+            return enlisting(self, function, when)
+        return lambda decorated: enlisting(self, decorated, when)
+
+    def add_hook(self, hook: Hooks) -> None:
+        """Tell this hook, too, of the enlisted, the recruited and the outcomes.
+
+        Raises: ConfigurationError when it lacks one of the methods of Hooks.
+        """
+        self._hooks.add(hook)
+
+    def reraise(self, *types: type[BaseException]) -> None:
+        """Let exceptions of these classes pass through enlist(): time-outs that the host raises.
+
+        Celery's SoftTimeLimitExceeded and RQ's JobTimeoutException pass without being named, and so
+        does whatever is no Exception. They count as FAILED all the same.
+        Raises: ConfigurationError for what is no exception class.
+        """
+        self._timeouts.register(*types)
+
+    def __repr__(self) -> str:
+        rates = ", ".join(f"{each.name!r}: {each.rate:g}" for each in self._roster.all())
+        return f"<Recruiter {{{rates}}}>"
+
+
+_RECRUITERS: WeakSet[Recruiter] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for recruiter in list(_RECRUITERS):
+        recruiter.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    # After random's own, which was registered when it was imported above.
+    os.register_at_fork(after_in_child=_after_fork_in_child)
