@@ -94,8 +94,10 @@ fingerprint() { { pwd; cat pyproject.toml constraints.txt scripts/setup.sh; } | 
 
 pip_install() {
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
-        --constraint constraints.txt "$@" < /dev/null ||
+        --constraint constraints.txt "$@" < /dev/null > .cache/pip.log 2>&1 || {
+        cat .cache/pip.log >&2
         die "pip could not install what constraints.txt pins; its message is above"
+    }
 }
 
 prepare_venv() {
