@@ -1,0 +1,1 @@
+"""Where frameworks meet the recruiter; one file each, which needs that framework alone."""

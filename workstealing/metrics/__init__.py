@@ -1,0 +1,1 @@
+"""Listeners that carry the recruiter's counts to where they are watched."""

@@ -1,0 +1,26 @@
+"""A recruiter that always recruits, and a log of what happened, for all integration tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from workstealing.recruiting import Recruiter, Slice
+
+
+@pytest.fixture
+def events() -> list[object]:
+    """Return the log of what happened, in order; a slice appends "slice"."""
+    return []
+
+
+@pytest.fixture
+def recruiter(events: list[object]) -> Recruiter:
+    """Return a recruiter that recruits every caller for a job that only notes it."""
+    recruiter = Recruiter()
+
+    def note(slice: Slice) -> int:
+        events.append("slice")
+        return 1
+
+    recruiter.job(rate=1.0)(note)
+    return recruiter

@@ -1,0 +1,192 @@
+"""One request's enlist, put off: who governs it, and when it happens."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+
+import pytest
+
+from workstealing.recruiting import Recruiter
+from workstealing.recruiting import deferral as module
+from workstealing.recruiting.deferral import Deferral, current, defer
+from workstealing.recruiting.faultlog import FaultLog
+
+
+class Note:
+    """An enlister that notes its name."""
+
+    def __init__(self, name: str, events: list[object]) -> None:
+        self.name = name
+        self.events = events
+
+    def enlist(self) -> None:
+        """Note that it was asked."""
+        self.events.append(self.name)
+
+
+class HandClock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        """Return the time that was set."""
+        return self.now
+
+
+def test_default_enlists_once_at_close(recruiter: Recruiter, events: list[object]) -> None:
+    deferral = Deferral(recruiter)
+    deferral.respond("response")
+    assert events == []
+    deferral.close()
+    deferral.close()
+    assert events == ["slice"]
+    assert recruiter.stats()["enlisted"] == 1
+
+
+def test_last_offer_governs(events: list[object]) -> None:
+    deferral = Deferral(Note("default", events))
+    assert deferral.offer(Note("inner", events))
+    assert deferral.offer(Note("outer", events), None)
+    deferral.respond("response")
+    deferral.close()
+    assert events == ["outer"]
+
+
+def test_offer_overrules_a_default_that_would_enlist(events: list[object]) -> None:
+    deferral = Deferral(Note("default", events))
+    deferral.offer(Note("handler", events), lambda response: False)
+    deferral.respond("response")
+    deferral.close()
+    assert events == []
+
+
+def test_offer_overrules_a_default_that_would_not(events: list[object]) -> None:
+    deferral = Deferral(Note("default", events), lambda response: False)
+    deferral.offer(Note("handler", events))
+    deferral.respond("response")
+    deferral.close()
+    assert events == ["handler"]
+
+
+def test_when_is_asked_once_and_at_once(events: list[object]) -> None:
+    asked: list[object] = []
+    deferral = Deferral(Note("default", events), lambda response: asked.append(response) or True)
+    deferral.respond("page")
+    assert asked == ["page"]
+    deferral.close()
+    assert asked == ["page"]
+    assert events == ["default"]
+
+
+def test_a_later_response_replaces_an_earlier_one(events: list[object]) -> None:
+    deferral = Deferral(Note("default", events), lambda response: response == "page")
+    deferral.respond("page")
+    deferral.respond("error page")
+    deferral.close()
+    assert events == []
+
+
+def test_an_offer_after_the_response_is_asked_about_it(events: list[object]) -> None:
+    asked: list[object] = []
+    deferral = Deferral(Note("default", events))
+    deferral.respond("page")
+    deferral.offer(Note("stream", events), asked.append)
+    deferral.close()
+    assert asked == ["page"]
+    assert events == []
+
+
+def test_no_response_no_enlist(events: list[object]) -> None:
+    deferral = Deferral(Note("default", events))
+    deferral.close()
+    assert events == []
+
+
+def test_drop_ends_it(events: list[object]) -> None:
+    deferral = Deferral(Note("default", events))
+    deferral.respond("page")
+    deferral.drop()
+    deferral.close()
+    assert events == []
+    assert deferral.closed
+
+
+def test_a_closed_deferral_takes_no_offer(events: list[object]) -> None:
+    deferral = Deferral(Note("default", events))
+    deferral.respond("page")
+    deferral.close()
+    deferral.respond("another page")
+    assert not deferral.offer(Note("late", events))
+    deferral.close()
+    assert events == ["default"]
+
+
+def test_defer_without_an_integration() -> None:
+    assert current.get() is None
+    assert not defer(Note("nobody", []))
+
+
+def test_defer_finds_the_request_and_not_one_that_is_over(events: list[object]) -> None:
+    deferral = Deferral(Note("default", events))
+    token = current.set(deferral)
+    try:
+        assert defer(Note("handler", events))
+        copied = contextvars.copy_context()
+    finally:
+        current.reset(token)
+    deferral.respond("page")
+    deferral.close()
+    assert not copied.run(defer, Note("late thread", events))
+    assert events == ["handler"]
+
+
+def test_the_slice_finds_no_request(events: list[object]) -> None:
+    class Nosy:
+        def enlist(self) -> None:
+            events.append(defer(Note("inner", events)))
+
+    deferral = Deferral(Nosy())
+    token = current.set(deferral)
+    try:
+        deferral.respond("page")
+        deferral.close()
+    finally:
+        current.reset(token)
+    assert events == [False]
+
+
+def test_a_when_that_raises_is_logged_and_means_no(
+    events: list[object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = HandClock()
+    monkeypatch.setattr(module, "when_faults", FaultLog(clock))
+
+    def request() -> None:
+        deferral = Deferral(Note("default", events), lambda response: response.nonsense)
+        deferral.respond("page")
+        deferral.close()
+
+    with caplog.at_level(logging.ERROR, logger="workstealing"):
+        for _ in range(3):
+            request()
+        assert len(caplog.records) == 1
+        assert caplog.records[0].exc_info is not None
+        clock.now = 60.0
+        request()
+    assert events == []
+    assert len(caplog.records) == 2
+    assert "failed 3 times" in caplog.records[1].getMessage()
+
+
+def test_a_when_may_end_the_process(events: list[object]) -> None:
+    def when(response: object) -> bool:
+        raise SystemExit(3)
+
+    deferral = Deferral(Note("default", events), when)
+    with pytest.raises(SystemExit):
+        deferral.respond("page")
+    deferral.close()
+    assert events == []

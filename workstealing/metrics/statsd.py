@@ -1,0 +1,278 @@
+"""StatsD: counts gather in this process and go out at most once an interval, by a thread.
+
+These are the names, after the prefix ("workstealing" unless told otherwise):
+
+| name | type | what |
+|---|---|---|
+| `enlisted` | counter | callers who enlisted |
+| `<job>.recruited` | counter | callers who won the draw for this job |
+| `<job>.worked`, `idle`, `aborted`, `failed`, `skipped` | counter | what became of them |
+| `<job>.items` | counter | items handled |
+| `<job>.duration` | timing | how long slices took, in milliseconds; skipped ones took no time |
+
+A job's name keeps its letters (a-z, A-Z), digits, "_" and "-"; every other character becomes "_",
+the dot included, so that a job is one level of the tree. Jobs whose names become the same are
+counted together. Of the slices of one interval, at most 20 a job, chosen at random, send a timing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import queue
+import random
+import re
+import threading
+import weakref
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.errors import ConfigurationError, MissingExtraError
+from workstealing.recruiting.faultlog import FaultLog
+from workstealing.recruiting.hooks import Hooks
+from workstealing.recruiting.outcome import Outcome
+
+try:
+    import statsd
+except ModuleNotFoundError as error:
+    if error.name != "statsd":
+        raise
+    raise MissingExtraError("statsd", "statsd") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TIMINGS_KEPT = 20
+_JOBS_NAMED = 1_000
+_OTHER_JOBS = "_other"
+_NAME_LENGTH = 100
+# Fits one Ethernet frame, also inside the tunnels of container networks.
+_DATAGRAM_BYTES = 1_400
+_SECONDS_BETWEEN_TRIALS = 30.0
+_UNSAFE_IN_JOB = re.compile(r"[^A-Za-z0-9_-]")
+_PREFIX = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+
+class StatsDHooks(Hooks):
+    """Sends a recruiter's counts to StatsD: `recruiter.add_hook(StatsDHooks("statsd.local"))`.
+
+    Arguments: host (a name or an IPv4 address) and port of the StatsD server; prefix of all names;
+    interval between two sends, in seconds; clock, what the interval is measured with.
+    Raises: ConfigurationError for a port, a prefix or an interval that cannot be. Nothing is
+    resolved or sent yet.
+
+    A hook's call only counts, under a lock. When the interval is over it wakes a daemon thread of
+    this process, which resolves the host's name, once, and sends as few UDP packets as hold the
+    counts. A server that is down, a name that does not resolve or a resolver that hangs harms
+    nobody: the counts of a bounded number of names wait, and what UDP loses is lost. A forked child
+    starts from zero with a thread and a socket of its own. Counts of an interval that never ended
+    are sent when the process ends normally.
+    """
+
+    def __init__(
+        self,
+        host: str = "localhost",
+        port: int = 8125,
+        prefix: str = "workstealing",
+        interval: float = 1.0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        if not isinstance(port, int) or not 0 < port < 65536:
+            raise ConfigurationError(f"a StatsD port is a number from 1 to 65535, not {port!r}")
+        if not interval > 0:
+            raise ConfigurationError(
+                f"an interval is a number of seconds above 0, not {interval!r}"
+            )
+        if not _PREFIX.fullmatch(prefix):
+            raise ConfigurationError(
+                "a StatsD prefix is made of letters, digits, '_' and '-', with dots between,"
+                f" not {prefix!r}"
+            )
+        self._host = host
+        self._port = port
+        self._prefix = prefix
+        self._interval = interval
+        self._clock = clock
+        self._faults = FaultLog(clock)
+        self._names: dict[str, str] = {}
+        self._closed = False
+        self._start_from_zero()
+        _alive.add(self)
+
+    def _start_from_zero(self) -> None:
+        """Begin as a new process: no counts, no thread, no socket, and locks that nobody holds."""
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._batch = _Batch()
+        self._waiting: list[queue.SimpleQueue[bool]] = []
+        self._thread: threading.Thread | None = None
+        self._client: statsd.StatsClient | None = None
+        self._next_send = self._clock.monotonic() + self._interval
+        self._next_trial = self._clock.monotonic()
+
+    def on_enlisted(self, count: int) -> None:
+        """Count callers who enlisted."""
+        self._count({"enlisted": count})
+
+    def on_recruited(self, job: str) -> None:
+        """Count a caller who was recruited."""
+        self._count({f"{self._name(job)}.recruited": 1})
+
+    def on_outcome(
+        self,
+        job: str,
+        outcome: Outcome,
+        items: int,
+        seconds: float,
+        error: BaseException | None,  # noqa: ARG002 - the hook's signature
+    ) -> None:
+        """Count what became of a recruit, and keep how long it took."""
+        name = self._name(job)
+        counts = {f"{name}.{outcome.value}": 1, f"{name}.items": items}
+        took = None if outcome is Outcome.SKIPPED else seconds * 1000.0
+        self._count(counts, f"{name}.duration", took)
+
+    def flush(self, timeout: float = 1.0) -> bool:
+        """Send now what has been counted, and wait for it.
+
+        Arguments: timeout, in seconds. Returns: True when it was handed to the socket, or there was
+        nothing to send; False when the name could not be resolved, or not in time: the counts are
+        kept then.
+        """
+        with self._lock:
+            if self._closed or not self._batch:
+                return not self._batch
+            sent: queue.SimpleQueue[bool] = queue.SimpleQueue()
+            self._waiting.append(sent)
+            self._next_trial = self._clock.monotonic()
+            self._rouse()
+        try:
+            return sent.get(timeout=timeout)
+        except queue.Empty:
+            with self._lock, contextlib.suppress(ValueError):
+                self._waiting.remove(sent)
+            return False
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Flush, and end the thread; later calls only count.
+
+        Arguments: timeout of the flush, in seconds.
+        """
+        self.flush(timeout)
+        with self._lock:
+            self._closed = True
+            self._wake.set()
+
+    def _count(
+        self, counts: Mapping[str, int], timing: str | None = None, took: float | None = None
+    ) -> None:
+        with self._lock:
+            self._batch.counts.update(counts)
+            if timing is not None and took is not None:
+                self._batch.keep(timing, took)
+            now = self._clock.monotonic()
+            if now >= self._next_send and not self._closed:
+                self._next_send = now + self._interval
+                self._rouse()
+
+    def _rouse(self) -> None:
+        """Wake the sending thread, or start it."""
+        if self._thread is None or not self._thread.is_alive():
+            thread = threading.Thread(target=self._run, name="workstealing-statsd", daemon=True)
+            thread.start()
+            self._thread = thread
+        self._wake.set()
+
+    def _name(self, job: str) -> str:
+        name = self._names.get(job)
+        if name is None:
+            if len(self._names) >= _JOBS_NAMED:
+                return _OTHER_JOBS
+            name = _UNSAFE_IN_JOB.sub("_", job)[:_NAME_LENGTH] or "_"
+            self._names[job] = name
+        return name
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._wake.wait()
+            self._wake.clear()
+            delivered = False
+            try:
+                delivered = self._deliver()
+            except Exception as error:  # noqa: BLE001 - nobody else could hear of it
+                self._faults.report(f"StatsD at {self._host}:{self._port}", error)
+            with self._lock:
+                waiting, self._waiting = self._waiting, []
+            for sent in waiting:
+                sent.put(delivered)
+        if self._client is not None:
+            self._client.close()
+
+    def _deliver(self) -> bool:
+        """Send what has been counted, once there is a client; say whether that was done."""
+        now = self._clock.monotonic()
+        if self._client is None:
+            if now < self._next_trial:
+                return False
+            self._next_trial = now + _SECONDS_BETWEEN_TRIALS
+            # This resolves the name, which may take for ever.
+            self._client = statsd.StatsClient(
+                self._host, self._port, prefix=self._prefix, maxudpsize=_DATAGRAM_BYTES
+            )
+        with self._lock:
+            batch, self._batch = self._batch, _Batch()
+        with self._client.pipeline() as packets:
+            for name, count in batch.counts.items():
+                if count:
+                    packets.incr(name, count)
+            for name, timings in batch.timings.items():
+                for took in timings:
+                    packets.timing(name, took)
+        return True
+
+
+class _Batch:
+    """What was counted since the last send."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.timings: dict[str, list[float]] = {}
+        self._seen: Counter[str] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self.counts)
+
+    def keep(self, name: str, took: float) -> None:
+        """Keep a timing, so that each of the interval's is as likely as any other to stay."""
+        kept = self.timings.setdefault(name, [])
+        self._seen[name] += 1
+        if len(kept) < _TIMINGS_KEPT:
+            kept.append(took)
+            return
+        place = random.randrange(self._seen[name])
+        if place < _TIMINGS_KEPT:
+            kept[place] = took
+
+
+_alive: weakref.WeakSet[StatsDHooks] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for hooks in list(_alive):
+        hooks._faults.after_fork()  # noqa: SLF001 - this module's own class
+        hooks._start_from_zero()  # noqa: SLF001
+
+
+def _at_exit() -> None:
+    for hooks in list(_alive):
+        # Without a client the name is not resolved, and the end of a process must not wait for it.
+        if hooks._client is not None:  # noqa: SLF001
+            with contextlib.suppress(RuntimeError):  # no new thread at this late hour
+                hooks.flush(timeout=0.2)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+atexit.register(_at_exit)
