@@ -138,7 +138,7 @@ WITHOUT = """
 
 USES = {
     "flask": "from workstealing.integrations.flask import WorkStealing; WorkStealing()",
-    "statsd": "from workstealing.metrics.statsd import StatsdHooks; StatsdHooks()",
+    "statsd": "from workstealing.metrics.statsd import StatsDHooks; StatsDHooks()",
 }
 
 
