@@ -28,7 +28,8 @@ def checked_seconds(seconds: object, what: str) -> float:
     Arguments: seconds; what, the words that an error names it by.
     Raises: ConfigurationError unless it is a finite number above 0.
     """
-    if isinstance(seconds, numbers.Real) and not isinstance(seconds, bool):
+    # float first: it is quick, and every slice comes by here.
+    if isinstance(seconds, (float, numbers.Real)) and not isinstance(seconds, bool):
         length = float(seconds)
         if 0.0 < length < math.inf:
             return length

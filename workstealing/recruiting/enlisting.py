@@ -18,6 +18,8 @@ from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.performing import Performer
 
 _REPORT_SECONDS = 1.0
+# Looking up a member of an enum costs as much as a whole dismissal.
+_DISMISSED = Outcome.DISMISSED
 
 
 class Enlisting:
@@ -26,9 +28,32 @@ class Enlisting:
     Arguments: seconds, the default length of a slice; random; clock. The jobs come by `_change`.
     """
 
+    # Looking up a method is quicker where there is no __dict__ to look into first.
+    __slots__ = (
+        "_blocks",
+        "_clock",
+        "_countdown",
+        "_draw",
+        "_drawing",
+        "_faults",
+        "_hooks",
+        "_interrupting",
+        "_lock",
+        "_loop_slices",
+        "_monotonic",
+        "_next",
+        "_performer",
+        "_random",
+        "_report_due",
+        "_reported",
+        "_stale",
+        "_timeouts",
+    )
+
     def __init__(self, seconds: float, random: Callable[[], float], clock: Clock) -> None:
         self._random = random
         self._clock = clock
+        self._monotonic = clock.monotonic
         self._faults = FaultLog(clock)
         self._timeouts = HostTimeouts()
         self._hooks = HookList(self._faults, self._timeouts)
@@ -48,8 +73,7 @@ class Enlisting:
         self._reported = 0
         self._report_due = now + _REPORT_SECONDS
         self._blocks = Blocks(now)
-        self._countdown: Iterator[Outcome] = self._blocks.open(0)
-        self._before_recruit = 0
+        self._countdown: Iterator[Outcome] = iter(())
         self._next: Installed | None = None
         self._stale = True
 
@@ -67,7 +91,10 @@ class Enlisting:
         what a job raises passes only if it is no Exception or a host's time-out. A dismissed caller
         sends no command and pays for one step of a C iterator.
         """
-        return next(self._countdown, None) or self._recruit()
+        # A loop of at most one turn: the cheapest way to take one item, and all of it is C.
+        for dismissed in self._countdown:
+            return dismissed
+        return self._recruit()
 
     def flush(self) -> None:
         """Tell the hooks of the enlisted that they have not heard of yet.
@@ -81,6 +108,13 @@ class Enlisting:
             self._report_due = self._clock.monotonic() + _REPORT_SECONDS
         if count > 0:
             self._hooks.enlisted(count)
+
+    def use_random(self, random: Callable[[], float]) -> Callable[[], float]:
+        """Draw with another random from the next enlist on; return the one before (for tests)."""
+        with self._lock:
+            before, self._random = self._random, random
+            self._change(self._draw)
+        return before
 
     def _enlisted(self) -> int:
         """Return how many callers have enlisted so far. The lock is held."""
@@ -96,7 +130,7 @@ class Enlisting:
 
     def _recruit(self) -> Outcome:
         installed = self._recruited()
-        return Outcome.DISMISSED if installed is None else self._performer.serve(installed)
+        return _DISMISSED if installed is None else self._performer.serve(installed)
 
     def enlist_after(
         self, when: Callable[[Any], object] | None, result: object, *, on_loop: bool = False
@@ -122,7 +156,7 @@ class Enlisting:
         """Take the slow path: return the job that this caller is recruited for, or None."""
         winner, due = None, False
         try:
-            now = self._clock.monotonic()
+            now = self._monotonic()
             with self._lock:
                 if self._drawing:
                     self._interrupting.append(None)
@@ -149,34 +183,30 @@ class Enlisting:
     def _end_block(self, now: float) -> Installed | None:
         """Count this caller as the block's last, draw if need be, and open the next block."""
         blocks = self._blocks
-        blocks.end(now)
-        if self._interrupting:
-            count = len(self._interrupting)
-            del self._interrupting[:count]
-            blocks.add(count)
+        winner = None
         if self._stale:
             # Drawing anew in the midst of a count is fair: that distribution has no memory.
             self._redraw()
-        winner = None
-        if self._before_recruit:
-            self._before_recruit -= 1
+        if blocks.ahead:
+            blocks.ahead -= 1
         elif is_disabled():
-            # The draw stays as it is, for the time after.
-            self._countdown = blocks.open(blocks.limit)
-            return None
+            # The recruit is put off by one block, again and again.
+            blocks.ahead = blocks.limit
         else:
             winner = self._next
             self._redraw()
-        size = min(self._before_recruit, blocks.limit)
-        self._before_recruit -= size
-        self._countdown = blocks.open(size)
+        self._countdown = blocks.renew(now)
         return winner
 
     def _redraw(self) -> None:
         # Cleared first, so that a change in the midst of this draw leads to another one.
         self._stale = False
         try:
-            self._before_recruit, self._next = self._draw.next_recruit(self._random)
+            self._blocks.ahead, self._next = self._draw.next_recruit(self._random)
         except BaseException:
             self._stale = True
             raise
+        if self._interrupting:
+            count = len(self._interrupting)
+            del self._interrupting[:count]
+            self._blocks.add(count)

@@ -58,6 +58,8 @@ class Recruiter(Enlisting):
     Raises: ConfigurationError for a duration that is no number above 0.
     """
 
+    __slots__ = ("__weakref__", "_breaker_seconds", "_breakers", "_roster")
+
     def __init__(
         self,
         *,
@@ -202,11 +204,13 @@ class Recruiter(Enlisting):
     def enlists(self, function: AnyFunction, /) -> AnyFunction: ...
 
     @overload
-    def enlists(self, *, when: When | None = None) -> Callable[[AnyFunction], AnyFunction]: ...
+    def enlists(
+        self, function: None = None, /, *, when: When | None = None
+    ) -> Callable[[AnyFunction], AnyFunction]: ...
 
     def enlists(
-        self, function: AnyFunction | None = None, /, *, when: When | None = None
-    ) -> AnyFunction | Callable[[AnyFunction], AnyFunction]:
+        self, function: Callable[..., Any] | None = None, /, *, when: When | None = None
+    ) -> Callable[..., Any]:
         """Decorate a function, so that each call of it that ends without an exception enlists.
 
         A plain function enlists before its result reaches the caller, who waits for the slice when
