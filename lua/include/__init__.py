@@ -1,0 +1,1 @@
+"""Parts that several scripts share, taken in by ``--@include``."""

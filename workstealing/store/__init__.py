@@ -1,0 +1,8 @@
+"""How this package talks to Redis: clients, their one-attempt twins, attempts and operations."""
+
+from workstealing.store.attempt import Attempt, attempt
+from workstealing.store.client import connect, connect_async
+from workstealing.store.embedded import EmbeddedServer
+from workstealing.store.twin import Twin, twin_of
+
+__all__ = ["Attempt", "EmbeddedServer", "Twin", "attempt", "connect", "connect_async", "twin_of"]

@@ -1,0 +1,23 @@
+-- HTTL and its three siblings.
+-- Returns per field: -2 no such field, -1 no deadline, else the time in units of unit_ms, rounded up.
+--@include volatile
+local function field_times(unit_ms, is_relative)
+  local fields = fields_argument(1)
+  local size = redis.pcall('HLEN', hash)
+  if type(size) == 'table' then
+    return size
+  end
+  local at, found, replies = now(), deadlines_of(fields), {}
+  for i, field in ipairs(fields) do
+    local deadline = found[i] and tonumber(found[i])
+    if is_past(deadline, at) or redis.call('HEXISTS', hash, field) == 0 then
+      replies[i] = -2
+    elseif not deadline then
+      replies[i] = -1
+    else
+      local time = is_relative and deadline - at or deadline
+      replies[i] = math.ceil(time / unit_ms)
+    end
+  end
+  return replies
+end

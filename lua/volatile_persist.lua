@@ -1,0 +1,11 @@
+-- PERSIST hash, for a whole volatile hash; its fields keep their deadlines.
+-- KEYS: hash, deadlines, due, mark. ARGV: mark. Returns 1 or 0.
+--@include volatile_write
+local problem = refuse()
+if problem then
+  return problem
+end
+if live_count() == 0 then
+  return 0
+end
+return redis.call('PERSIST', hash)

@@ -1,0 +1,109 @@
+"""One attempt: WATCH, read, MULTI, EXEC, exactly once.
+
+What makes it exact: only EXEC's nil says that another writer came first; every other end is an error
+of its own kind; and after any fault the socket is closed, because a reply may still be under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from redis.exceptions import ExecAbortError, ResponseError
+
+from workstealing.errors import Aborted, Moved
+from workstealing.recruiting.slice import Slice
+from workstealing.store.connection import Budget, Command, OneAttempt
+from workstealing.store.keys import require_one_slot, to_bytes
+from workstealing.store.twin import twin_of
+
+
+class Attempt:
+    """The middle of an attempt: what `attempt()` yields."""
+
+    def __init__(self, connection: OneAttempt, keys: tuple[bytes, ...], budget: Budget) -> None:
+        self._connection = connection
+        self._keys = keys
+        self._budget = budget
+        self._watching = False
+        self._committed = False
+
+    def read(self, *commands: Command) -> list[Any]:
+        """Run reading commands; the first call WATCHes the attempt's keys before them.
+
+        Arguments: commands, as tuples of a name and its arguments. Returns: their replies. Errors:
+        an error reply is raised; OutOfTime, Moved and connection faults as in `OneAttempt.call`.
+        One round trip, the WATCH included.
+        """
+        if self._watching:
+            return _values(self._connection.call(commands, self._budget))
+        self._watching = True
+        return _values(self._connection.call([("WATCH", *self._keys), *commands], self._budget))[1:]
+
+    def commit(self, *commands: Command) -> list[Any]:
+        """Run the changing commands as one MULTI/EXEC, unless a WATCHed key has changed.
+
+        Arguments: commands, as tuples. Returns: their replies. Errors: Aborted if another writer
+        came first, in which case nothing has been changed; redis.exceptions.OutOfMemoryError if the
+        server refuses them for lack of memory; other error replies as they come. One round trip.
+        """
+        if self._committed:
+            raise RuntimeError("an attempt commits once; begin another one for more")
+        self._committed = True
+        replies = self._connection.call([("MULTI",), *commands, ("EXEC",)], self._budget)
+        # EXEC, MULTI's refusal included, ends the WATCH whatever it says.
+        self._watching = False
+        result = replies[-1]
+        if isinstance(result, ExecAbortError):
+            raise next((reply for reply in replies if isinstance(reply, ResponseError)), result)
+        if isinstance(result, Exception):
+            raise result
+        if result is None:
+            raise Aborted("another writer changed the keys between WATCH and EXEC")
+        return _values(result)
+
+    def _release(self) -> None:
+        """End a WATCH that no EXEC has ended, or close the connection that still has it."""
+        if not self._watching or self._connection._sock is None:
+            return
+        try:
+            self._connection.call([("UNWATCH",)], self._budget)
+        except Exception:
+            self._connection.disconnect()
+
+
+def _values(replies: list[Any]) -> list[Any]:
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+@contextmanager
+def attempt(client: Any, *keys: str | bytes, slice: Slice | None = None) -> Iterator[Attempt]:
+    """Make one attempt on keys of one hash slot: WATCH, read, MULTI, EXEC, once.
+
+    Arguments: client: any client of redis-py, or the `Twin` of one; keys: what every writer that
+    matters certainly modifies; slice: whose deadline bounds the whole attempt (none: each wait is
+    bounded by 50 ms). Yields: an `Attempt`, whose `read` and `commit` do the work. Errors:
+    CrossSlotError before anything is sent; see `Attempt`. Two round trips if it reads once and
+    commits.
+
+        with attempt(client, "{u1}:a", "{u1}:b") as a:
+            (value,) = a.read(("GET", "{u1}:a"))
+            a.commit(("SET", "{u1}:b", value))
+    """
+    twin = twin_of(client)
+    raw = tuple(to_bytes(key) for key in keys)
+    slot = require_one_slot(raw)
+    budget = Budget(None if slice is None else slice.remaining())
+    with twin.connection(twin.node_of(slot)) as connection:
+        current = Attempt(connection, raw, budget)
+        try:
+            yield current
+        except Moved as error:
+            twin.note_moved(slot, error)
+            raise
+        finally:
+            current._release()

@@ -1,0 +1,158 @@
+"""A private, throw-away server: for the demo, the examples and whoever asks for ``embedded://``.
+
+A real redis-server where one is on PATH, on a UNIX socket in a temporary folder of its own, with
+nothing written to disk; otherwise fakeredis' TCP server on a free port of the loopback interface.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import redis
+
+from workstealing.errors import MissingExtraError, WorkStealingError
+
+START_SECONDS = 15.0
+STOP_SECONDS = 5.0
+
+# Run by a Python of its own, so that several processes can talk to it.
+_FAKE = """
+import sys
+from fakeredis import TcpFakeServer
+TcpFakeServer(("127.0.0.1", int(sys.argv[1])), server_type="redis", server_version=(6, 2)).serve_forever()
+"""
+
+
+class EmbeddedServer:
+    """A server that lives as long as this object, or this process at the most.
+
+    `start` it, connect to its `url`, `stop` it; as a context manager it does both. Its process, its
+    port or socket and its temporary folder are gone after `stop`.
+    """
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.kind = ""
+        self._folder = ""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._finalizer: weakref.finalize[..., EmbeddedServer] | None = None
+
+    def start(self) -> EmbeddedServer:
+        """Start the server and wait until it answers.
+
+        Returns: this object; `kind` says which server it is. Errors: MissingExtraError if there is
+        neither a redis-server on PATH nor fakeredis; WorkStealingError if it does not answer.
+        """
+        binary = shutil.which("redis-server")
+        if binary is None and importlib.util.find_spec("fakeredis") is None:
+            raise MissingExtraError("demo", "no redis-server is on PATH, and fakeredis")
+        self._folder = tempfile.mkdtemp(prefix="workstealing-")
+        if binary is not None:
+            path = Path(self._folder) / "redis.sock"
+            self.url = f"unix://{path}"
+            command = [
+                *_die_with_parent(),
+                *(binary, "--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"),
+                *("--save", "", "--appendonly", "no", "--dir", self._folder),
+            ]
+        else:
+            port = _free_port()
+            self.url = f"redis://127.0.0.1:{port}/0"
+            command = [*_die_with_parent(), sys.executable, "-c", _FAKE, str(port)]
+        log = Path(self._folder) / "server.log"
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
+                # A Ctrl-C at the terminal is for the program, which ends the server itself.
+                start_new_session=True,
+            )
+        self._finalizer = weakref.finalize(self, _end, self._process, self._folder)
+        atexit.register(self._finalizer)
+        try:
+            version = self._wait()
+        except BaseException:
+            self.stop()
+            raise
+        self.kind = "fakeredis" if binary is None else f"redis-server {version}"
+        return self
+
+    def stop(self) -> None:
+        """End the server and remove its folder; nothing happens the second time."""
+        if self._finalizer is not None:
+            atexit.unregister(self._finalizer)
+            self._finalizer()
+
+    def __enter__(self) -> EmbeddedServer:
+        """Start the server."""
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the server."""
+        self.stop()
+
+    def _wait(self) -> str:
+        assert self._process is not None
+        give_up = time.monotonic() + START_SECONDS
+        with redis.Redis.from_url(self.url, socket_timeout=1.0) as client:
+            while True:
+                try:
+                    client.ping()
+                except (redis.ConnectionError, redis.TimeoutError):
+                    ended = self._process.poll()
+                    if ended is not None or time.monotonic() > give_up:
+                        log = (Path(self._folder) / "server.log").read_text(errors="replace")
+                        raise WorkStealingError(
+                            f"the embedded server did not start: {log.strip()[-500:] or ended}"
+                        ) from None
+                    time.sleep(0.02)
+                else:
+                    break
+            try:
+                return str(client.info("server").get("redis_version", ""))
+            except redis.ResponseError:
+                return ""
+
+
+def _end(process: subprocess.Popen[bytes], folder: str) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _die_with_parent() -> list[str]:
+    """Return the command prefix that ends the server even if this process is killed outright.
+
+    The kernel ties the signal to the thread that started the process, so it is of use for the main
+    thread alone, which lives as long as the process does.
+    """
+    setpriv = shutil.which("setpriv")
+    if setpriv is None or threading.current_thread() is not threading.main_thread():
+        return []
+    return [setpriv, "--pdeathsig", "KILL"]
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,93 @@
+"""An operation is written once: which script on which keys, and how its reply is read.
+
+The same operation runs on a client, is awaited on an asyncio client, or is queued on a pipeline.
+What takes more than one command (opening a layout, registering a slot) is written once too, as a
+generator that yields commands and is sent their replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from redis.exceptions import NoScriptError
+
+from workstealing.store.scripts import Script
+
+T = TypeVar("T")
+Steps = Generator[tuple[Any, ...], Any, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One script on one set of keys.
+
+    Fields: script; keys: all of one hash slot; args; read: makes the caller's result from the reply.
+    """
+
+    script: Script
+    keys: tuple[Any, ...]
+    args: tuple[Any, ...]
+    read: Callable[[Any], Any]
+
+    def by_digest(self) -> tuple[Any, ...]:
+        """Return the command that names the script by its digest."""
+        return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
+
+    def by_text(self) -> tuple[Any, ...]:
+        """Return the command that carries the script's text, and makes the server know it."""
+        return ("EVAL", self.script.body, len(self.keys), *self.keys, *self.args)
+
+
+def run(client: Any, operation: Operation) -> Any:
+    """Run an operation on a blocking client and return its result.
+
+    One round trip; one more the first time that a server sees the script (it had run nothing then).
+    """
+    try:
+        reply = client.execute_command(*operation.by_digest())
+    except NoScriptError:
+        reply = client.execute_command(*operation.by_text())
+    return operation.read(reply)
+
+
+async def run_async(client: Any, operation: Operation) -> Any:
+    """Run an operation on an asyncio client; see `run`."""
+    try:
+        reply = await client.execute_command(*operation.by_digest())
+    except NoScriptError:
+        reply = await client.execute_command(*operation.by_text())
+    return operation.read(reply)
+
+
+def drive(client: Any, steps: Steps[T]) -> T:
+    """Run a generator of commands on a blocking client and return what it returns."""
+    reply: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            command = steps.send(reply) if error is None else steps.throw(error)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        try:
+            reply, error = client.execute_command(*command), None
+        except Exception as raised:
+            reply, error = None, raised
+
+
+async def drive_async(client: Any, steps: Steps[T]) -> T:
+    """Run a generator of commands on an asyncio client; see `drive`."""
+    reply: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            command = steps.send(reply) if error is None else steps.throw(error)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        try:
+            reply, error = await client.execute_command(*command), None
+        except Exception as raised:
+            reply, error = None, raised

@@ -1,0 +1,231 @@
+"""The one-attempt twin of an application's client: the connections that jobs work through.
+
+The application's own client keeps redis-py's habits, retries among them. A job must never retry and
+never wait long, so it gets connections of its own, made from the same settings.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import redis
+from redis import asyncio as redis_asyncio
+from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
+
+from workstealing.errors import ConfigurationError, Moved
+from workstealing.store.connection import (
+    Budget,
+    Command,
+    OneAttempt,
+    one_attempt_class,
+    one_attempt_options,
+)
+from workstealing.store.keys import require_one_slot
+
+# What identifies a node to a twin: its address in a cluster, None for the only server there is.
+Node = tuple[str, int] | None
+
+_BLOCKING = {
+    redis_asyncio.Connection: Connection,
+    redis_asyncio.SSLConnection: SSLConnection,
+    redis_asyncio.UnixDomainSocketConnection: UnixDomainSocketConnection,
+}
+
+
+def is_cluster(client: Any) -> bool:
+    """Say whether a client talks to a Redis Cluster."""
+    return isinstance(client, redis.RedisCluster | redis_asyncio.RedisCluster)
+
+
+def is_async(client: Any) -> bool:
+    """Say whether a client's commands must be awaited."""
+    return isinstance(client, redis_asyncio.Redis | redis_asyncio.RedisCluster)
+
+
+class Twin:
+    """One-attempt connections to the server, or to the nodes of the cluster, of a client.
+
+    Arguments: client: a redis.Redis, redis.RedisCluster or their asyncio counterparts, whose
+    settings (address, password, TLS, database) are taken over. Makes no connection before its first
+    use; safe under threads and after fork.
+    """
+
+    def __init__(self, client: Any) -> None:
+        if not isinstance(
+            client, redis.Redis | redis.RedisCluster | redis_asyncio.Redis | redis_asyncio.RedisCluster
+        ):
+            raise ConfigurationError(
+                f"a client of redis-py was expected (redis.Redis, redis.RedisCluster or their asyncio"
+                f" counterparts), not {type(client).__name__}"
+            )
+        # Not a strong reference: the twin is kept by a table that is keyed by its client.
+        self._client_ref = ref(client)
+        self.is_cluster = is_cluster(client)
+        self._idle: dict[Node, list[OneAttempt]] = {}
+        self._moved: dict[int, Node] = {}
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    @property
+    def _client(self) -> Any:
+        client = self._client_ref()
+        if client is None:
+            raise ConfigurationError("the client that this twin was made from is gone: keep it alive")
+        return client
+
+    @property
+    def identity(self) -> Hashable:
+        """What jobs on the same server or cluster have in common, so that they share one breaker."""
+        if self.is_cluster:
+            nodes = getattr(self._client.nodes_manager, "startup_nodes", {})
+            return ("cluster", *sorted(map(str, nodes)))
+        options = self._client.connection_pool.connection_kwargs
+        return ("server", options.get("path") or (options.get("host"), options.get("port")))
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes that hold slots, as the application's client knows them; no round trip."""
+        if not self.is_cluster:
+            return [None]
+        cache = self._client.nodes_manager.slots_cache
+        return list({(nodes[0].host, nodes[0].port) for nodes in list(cache.values()) if nodes})
+
+    def node_of(self, slot: int) -> Node:
+        """Return the node that holds a slot.
+
+        Errors: Moved if the client's map does not know. No round trip.
+        """
+        if not self.is_cluster:
+            return None
+        if slot in self._moved:
+            return self._moved[slot]
+        nodes = self._client.nodes_manager.slots_cache.get(slot)
+        if not nodes:
+            raise Moved(f"the client does not know yet which node of the cluster holds slot {slot}")
+        return (nodes[0].host, int(nodes[0].port))
+
+    @contextmanager
+    def connection(self, node: Node) -> Iterator[OneAttempt]:
+        """Lend a connection to a node; it goes back when the block ends, unless it was closed."""
+        connection = self._take(node)
+        try:
+            yield connection
+        finally:
+            self._put(node, connection)
+
+    def call(self, node: Node, commands: Sequence[Command], budget: Budget) -> list[Any]:
+        """Send commands to a node in one round trip; see `OneAttempt.call`."""
+        with self.connection(node) as connection:
+            return connection.call(commands, budget)
+
+    def call_keys(
+        self, keys: tuple[bytes, ...], commands: Sequence[Command], budget: Budget
+    ) -> list[Any]:
+        """Send commands to the node that holds the keys' slot, in one round trip.
+
+        Errors: CrossSlotError if the keys do not share a slot; see `OneAttempt.call`.
+        """
+        slot = require_one_slot(keys)
+        try:
+            return self.call(self.node_of(slot), commands, budget)
+        except Moved as error:
+            self.note_moved(slot, error)
+            raise
+
+    def note_moved(self, slot: int, error: Moved) -> None:
+        """Remember where a slot has gone, so that the next recruit asks there."""
+        cause = error.__cause__
+        if type(cause) is redis.exceptions.MovedError:
+            self._moved[slot] = (cause.host, int(cause.port))
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        with self._lock:
+            idle, self._idle = self._idle, {}
+        for connections in idle.values():
+            for connection in connections:
+                connection.disconnect()
+
+    def _take(self, node: Node) -> OneAttempt:
+        if self._pid != os.getpid():
+            # A child of fork() shares its parent's sockets: it may close its copies, not use them.
+            self._lock = threading.Lock()
+            self._pid = os.getpid()
+            self.close()
+        with self._lock:
+            waiting = self._idle.get(node)
+            connection = waiting.pop() if waiting else None
+        if connection is None:
+            return self._make(node)
+        if connection.is_stale():
+            # The server closed it while it was idle. Nothing was sent, so this is no retry.
+            connection.disconnect()
+        return connection
+
+    def _put(self, node: Node, connection: OneAttempt) -> None:
+        if connection._sock is None:
+            return
+        with self._lock:
+            self._idle.setdefault(node, []).append(connection)
+
+    def _make(self, node: Node) -> OneAttempt:
+        kind, options = self._settings(node)
+        kind = _blocking_class(kind)
+        return one_attempt_class(kind)(**one_attempt_options(kind, options))
+
+    def _settings(self, node: Node) -> tuple[type[Any], dict[str, Any]]:
+        """Return the application's connection class and options for a node."""
+        if node is None:
+            pool = self._client.connection_pool
+            return pool.connection_class, dict(pool.connection_kwargs)
+        manager = self._client.nodes_manager
+        if is_async(self._client):
+            known = next(iter(manager.startup_nodes.values()))
+            kind, options = known.connection_class, dict(known.connection_kwargs)
+        else:
+            known = self._client.get_default_node()
+            pool = self._client.get_redis_connection(known).connection_pool
+            kind, options = pool.connection_class, dict(pool.connection_kwargs)
+        return kind, {**options, "host": node[0], "port": node[1]}
+
+
+def _blocking_class(kind: type[Any]) -> type[Any]:
+    """Return the blocking connection class that does what an asynchronous one does."""
+    if kind in _BLOCKING:
+        return _BLOCKING[kind]
+    if not inspect.iscoroutinefunction(kind.send_packed_command):
+        return kind
+    if kind.__module__.startswith("fakeredis"):
+        import fakeredis
+
+        sibling: type[Any] = fakeredis.FakeRedisConnection
+        return sibling
+    raise ConfigurationError(
+        f"the connection class {kind.__name__} has no blocking counterpart that is known here:"
+        " pass a client with redis-py's own connection classes"
+    )
+
+
+_twins: WeakKeyDictionary[Any, Twin] = WeakKeyDictionary()
+
+
+def twin_of(client: Any) -> Twin:
+    """Return the one twin of a client, made on first use; no round trip.
+
+    Arguments: client: a client of redis-py, or a twin, which is returned as it is. Errors:
+    ConfigurationError for anything else.
+    """
+    if isinstance(client, Twin):
+        return client
+    try:
+        twin = _twins.get(client)
+    except TypeError:
+        return Twin(client)
+    if twin is None:
+        twin = _twins.setdefault(client, Twin(client))
+    return twin

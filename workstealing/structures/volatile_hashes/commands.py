@@ -1,0 +1,153 @@
+"""What becomes of each command on an emulated namespace: which script, and how its reply is read.
+
+The signatures and the checks of arguments are redis-py's own, because the public methods are
+redis-py's own: they end in ``execute_command("HSETEX", ...)``, and here that command is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from workstealing.errors import LayoutError
+from workstealing.store.keys import key_slot, to_bytes
+from workstealing.store.operations import Operation
+from workstealing.store.scripts import Script, load
+from workstealing.structures.volatile_hashes.layout import Layout, Names
+
+Arguments = Sequence[Any]
+
+
+def _same(reply: Any) -> Any:
+    return reply
+
+
+def _pairs(reply: list[Any]) -> dict[Any, Any]:
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def _scanned(reply: Any) -> tuple[int, dict[Any, Any]]:
+    return int(reply[0]), _pairs(reply[1])
+
+
+def _scanned_fields(reply: Any) -> tuple[int, list[Any]]:
+    return int(reply[0]), list(reply[1])
+
+
+def _is_ok(reply: Any) -> bool:
+    return reply in (b"OK", "OK")
+
+
+def _is_done(_: Any) -> bool:
+    return True
+
+
+def _listed_pairs(reply: list[Any]) -> list[list[Any]]:
+    return [list(pair) for pair in zip(reply[::2], reply[1::2], strict=True)]
+
+
+@dataclass(frozen=True)
+class _Command:
+    """One command: its script, whether it writes, and the reader of its reply."""
+
+    script: str
+    writes: bool
+    read: Callable[[Any], Any] = _same
+    keys: int = 1
+
+
+def _reading(name: str, read: Callable[[Any], Any] = _same) -> _Command:
+    return _Command(f"volatile_{name}", False, read)
+
+
+def _writing(name: str, read: Callable[[Any], Any] = _same, keys: int = 1) -> _Command:
+    return _Command(f"volatile_{name}", True, read, keys)
+
+
+_COMMANDS: dict[str, _Command] = {
+    **{name.upper(): _reading(name) for name in ("hget", "hmget", "hlen", "hkeys", "hvals")},
+    **{name.upper(): _reading(name) for name in ("hstrlen", "hrandfield", "exists", "ttl", "pttl")},
+    **{name.upper(): _reading(name) for name in ("httl", "hpttl", "hexpiretime", "hpexpiretime")},
+    **{name.upper(): _reading(name) for name in ("expiretime", "pexpiretime")},
+    "HEXISTS": _reading("hexists", bool),
+    "HGETALL": _reading("hgetall", _pairs),
+    "HSCAN": _reading("hscan", _scanned),
+    **{name.upper(): _writing(name) for name in ("hset", "hsetnx", "hsetex", "hgetex", "hgetdel")},
+    **{name.upper(): _writing(name) for name in ("hincrby", "hdel", "hpersist")},
+    **{name.upper(): _writing(name) for name in ("hexpire", "hpexpire", "hexpireat", "hpexpireat")},
+    "HMSET": _writing("hset", _is_done),
+    "HINCRBYFLOAT": _writing("hincrbyfloat", float),
+    "DEL": _writing("delete"),
+    "UNLINK": _writing("unlink"),
+    **{name: _writing(name.lower(), bool) for name in ("EXPIRE", "PEXPIRE", "EXPIREAT")},
+    "PEXPIREAT": _writing("pexpireat", bool),
+    "PERSIST": _writing("persist", bool),
+    "RENAME": _writing("rename", _is_ok, keys=2),
+    "RENAMENX": _writing("renamenx", bool, keys=2),
+    "COPY": _writing("copy", bool, keys=2),
+}
+
+
+class Translator:
+    """Turns redis-py's commands into operations on one namespace.
+
+    Arguments: names of the namespace; nested_pairs: whether the client shows HRANDFIELD's values as
+    nested pairs, as redis-py does when protocol 3 was asked for; clock_shift_ms: for tests.
+    """
+
+    def __init__(self, names: Names, *, nested_pairs: bool, clock_shift_ms: int = 0) -> None:
+        self._names = names
+        self._nested_pairs = nested_pairs
+        self.clock_shift_ms = clock_shift_ms
+        self._scripts: dict[str, Script] = {}
+
+    def translate(self, layout: Layout, args: Arguments, options: dict[str, Any]) -> Operation:
+        """Return the operation that does, on an emulated namespace, what a command says.
+
+        Errors: LayoutError for a write to a layout that this release may only read; ResponseError
+        for a command that volatile hashes do not have.
+        """
+        word = args[0]
+        if word == "HGETEX" and args[2] == "FIELDS":
+            # Without an option it only reads, and needs none of the writing keys.
+            word, args = "HMGET", ("HMGET", args[1], *args[4:])
+        command = _COMMANDS.get(word)
+        if command is None:
+            raise ResponseError(f"volatile hashes do not have the command {word}")
+        script = self.script(command.script)
+        name = to_bytes(args[1])
+        if not command.writes:
+            read = command.read
+            if word == "HSCAN" and options.get("no_values"):
+                read = _scanned_fields
+            elif word == "HRANDFIELD" and options.get("withvalues") and self._nested_pairs:
+                read = _listed_pairs
+            return Operation(script, self._names.for_reading(name), tuple(args[2:]), read)
+        if not layout.writable:
+            raise LayoutError(
+                f"the namespace {layout.namespace!r} has layout version {layout.version}, which this"
+                " release may read but not write: upgrade workstealing"
+            )
+        keys = self._names.for_writing(name, layout)
+        if command.keys == 2:
+            keys += self._names.for_writing(to_bytes(args[2]), layout)
+        return Operation(script, keys, (layout.mark, *args[1 + command.keys :]), command.read)
+
+    def shards(self, layout: Layout, args: Arguments) -> tuple[int, ...]:
+        """Return the index shards that a command may write to, () if it only reads."""
+        command = _COMMANDS.get(args[0])
+        if command is None or not command.writes:
+            return ()
+        return tuple(
+            layout.shard_of(key_slot(to_bytes(name))) for name in args[1 : 1 + command.keys]
+        )
+
+    def script(self, name: str) -> Script:
+        """Return a script by its name, with the clock of this translator."""
+        script = self._scripts.get(name)
+        if script is None:
+            script = self._scripts[name] = load(name, self.clock_shift_ms)
+        return script

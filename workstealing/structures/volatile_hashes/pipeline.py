@@ -1,0 +1,200 @@
+"""Hash commands, and the user's own, queued for one round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError, ResponseError
+
+from workstealing.store.operations import Operation, drive, drive_async
+from workstealing.store.twin import is_cluster
+from workstealing.structures.volatile_hashes.layout import (
+    Layout,
+    as_layout_error,
+    register_shards,
+)
+from workstealing.structures.volatile_hashes.surface import QueuedSurface
+
+if TYPE_CHECKING:
+    from workstealing.structures.volatile_hashes.hashes import AsyncVolatileHashes, VolatileHashes
+
+Reader = Callable[[Any], Any]
+
+
+class _Plain:
+    """The user's own commands: what redis-py's pipeline would take, put off until `execute`."""
+
+    def __init__(self, pipeline: _Pipeline) -> None:
+        self._pipeline = pipeline
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name in _IMMEDIATE or name.startswith("_"):
+            raise AttributeError(
+                f"{name} has no place on a pipeline of volatile hashes: it only queues commands"
+            )
+
+        def queue(*args: Any, **options: Any) -> _Pipeline:
+            self._pipeline._queue.append((name, args, options))
+            return self._pipeline
+
+        return queue
+
+
+_IMMEDIATE = frozenset({"watch", "unwatch", "multi", "immediate_execute_command", "pipeline"})
+
+
+class _Pipeline(QueuedSurface):
+    """What both forms of a pipeline share; see `HashPipeline`."""
+
+    def __init__(self, hashes: Any, transaction: bool) -> None:
+        self._hashes = hashes
+        self._transaction = transaction
+        # (method, args, options) of the user's own; ("", args, options) of a hash command.
+        self._queue: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self._event_dispatcher = hashes._event_dispatcher
+        self.plain: Any = _Plain(self)
+
+    def __len__(self) -> int:
+        """Return how many commands are queued."""
+        return len(self._queue)
+
+    def __bool__(self) -> bool:
+        """Return True: a pipeline is a thing, however little is queued on it."""
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "plain":
+            raise AttributeError(name)
+        return getattr(self.plain, name)
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Queue one hash command; what all the methods end in. Returns the pipeline."""
+        self._queue.append(("", args, options))
+        return self
+
+    def reset(self) -> None:
+        """Forget what is queued."""
+        self._queue = []
+
+    def _fresh_shards(self, layout: Layout) -> set[int]:
+        fresh: set[int] = set()
+        for method, args, _ in self._queue:
+            if not method and not layout.is_native:
+                fresh |= self._hashes._unregistered(layout, args)
+        return fresh
+
+    def _fill(self, layout: Layout) -> tuple[Any, list[Reader | None]]:
+        """Return redis-py's own pipeline with everything queued, and the readers of its replies."""
+        client = self._hashes.client
+        on_cluster = is_cluster(client)
+        target = client.pipeline() if on_cluster else client.pipeline(transaction=self._transaction)
+        readers: list[Reader | None] = []
+        sent: set[str] = set()
+        for method, args, options in self._queue:
+            if method:
+                getattr(target, method)(*args, **options)
+                readers.append(None)
+            elif layout.is_native and args[0] not in layout.missing:
+                target.execute_command(*args, **options)
+                readers.append(None)
+            else:
+                operation: Operation = self._hashes.translator.translate(layout, args, options)
+                # The first use of a script carries its text, so that the server knows it for the
+                # rest; on a cluster each use does, because each may go to another node.
+                known = operation.script.sha in sent and not on_cluster
+                target.execute_command(
+                    *(operation.by_digest() if known else operation.by_text())
+                )
+                sent.add(operation.script.sha)
+                readers.append(operation.read)
+        return target, readers
+
+    def _read(
+        self, replies: list[Any], readers: list[Reader | None], raise_on_error: bool
+    ) -> list[Any]:
+        results: list[Any] = []
+        for reply, read in zip(replies, readers, strict=True):
+            result = reply
+            if isinstance(reply, ResponseError) and read is not None:
+                result = as_layout_error(reply) or reply
+            elif read is not None and not isinstance(reply, Exception):
+                result = read(reply)
+            results.append(result)
+        if raise_on_error:
+            for position, result in enumerate(results, 1):
+                if isinstance(result, Exception):
+                    if isinstance(result, RedisError):
+                        result.args = (f"command {position} of the pipeline: {result}",)
+                    raise result
+        return results
+
+
+class HashPipeline(_Pipeline):
+    """Hash commands and the user's own, sent together by `execute` in one round trip.
+
+    The methods are those of `VolatileHashes`; every other method of redis-py's pipelines queues the
+    user's own command (``p.incr("visits")``), and so does ``p.plain.hset(...)`` where the name is
+    taken by the hash's own. Use as a context manager, or call `reset` when it is not executed.
+    """
+
+    _hashes: VolatileHashes
+
+    def __enter__(self) -> HashPipeline:
+        """Return the pipeline."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Forget what was not executed."""
+        self.reset()
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Send everything queued and return the replies in order.
+
+        Arguments: raise_on_error: whether the first error reply is raised, or returned in its
+        place. Errors: as the commands'; those of a transaction are redis-py's own. One round trip
+        (at a namespace's or a cluster slot's first use, those that the setting up takes).
+        """
+        queue = self._queue
+        try:
+            layout = self._hashes.open()
+            if fresh := self._fresh_shards(layout):
+                drive(self._hashes.client, register_shards(self._hashes.names, fresh))
+                self._hashes._registered |= fresh
+            if not queue:
+                return []
+            target, readers = self._fill(layout)
+            return self._read(target.execute(raise_on_error=False), readers, raise_on_error)
+        finally:
+            self.reset()
+
+
+class AsyncHashPipeline(_Pipeline):
+    """A `HashPipeline` whose `execute` is awaited."""
+
+    _hashes: AsyncVolatileHashes
+
+    async def __aenter__(self) -> AsyncHashPipeline:
+        """Return the pipeline."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Forget what was not executed."""
+        self.reset()
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Send everything queued and return the replies in order; see `HashPipeline.execute`."""
+        queue = self._queue
+        try:
+            layout = await self._hashes.open()
+            if fresh := self._fresh_shards(layout):
+                await drive_async(
+                    self._hashes.client, register_shards(self._hashes.names, fresh)
+                )
+                self._hashes._registered |= fresh
+            if not queue:
+                return []
+            target, readers = self._fill(layout)
+            return self._read(await target.execute(raise_on_error=False), readers, raise_on_error)
+        finally:
+            self.reset()

@@ -1,0 +1,96 @@
+"""The commands that volatile hashes offer, by redis-py's own signatures.
+
+The methods on fields are redis-py's (`redis.commands.core.HashCommands`); those on whole hashes are
+its methods on keys, bounded here to those that keep a hash and its deadlines together.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from redis.commands.core import (
+    AsyncScanCommands,
+    BasicKeyCommands,
+    HashCommands,
+    ScanCommands,
+)
+
+
+class _Surface(HashCommands):
+    """What the blocking, the asyncio and the pipeline form have in common.
+
+    Every command costs one round trip and one script of a fixed number of Redis commands per field;
+    HGETALL, HKEYS, HVALS, and HLEN and HRANDFIELD while some fields have expired, are O(fields). On
+    a native namespace every command is the server's own.
+
+    A time to live is in whole seconds (ex, exat) or milliseconds (px, pxat), or a timedelta or
+    datetime. Errors beyond redis-py's own: LayoutError if a key of ours holds something foreign, in
+    which case nothing is changed.
+    """
+
+    expire = BasicKeyCommands.expire
+    pexpire = BasicKeyCommands.pexpire
+    expireat = BasicKeyCommands.expireat
+    pexpireat = BasicKeyCommands.pexpireat
+    expiretime = BasicKeyCommands.expiretime
+    pexpiretime = BasicKeyCommands.pexpiretime
+    ttl = BasicKeyCommands.ttl
+    pttl = BasicKeyCommands.pttl
+    persist = BasicKeyCommands.persist
+    rename = BasicKeyCommands.rename
+    renamenx = BasicKeyCommands.renamenx
+    copy = BasicKeyCommands.copy
+    hrandfield = BasicKeyCommands.hrandfield
+    hscan = ScanCommands.hscan
+
+    def delete(self, *names: Any) -> Any:
+        """Delete whole hashes with their deadlines; return how many had a live field.
+
+        Arguments: names of hashes. One round trip and six Redis commands a name.
+        """
+        return self._each("DEL", names)
+
+    def unlink(self, *names: Any) -> Any:
+        """Delete whole hashes as `delete` does, and let the server free their memory later."""
+        return self._each("UNLINK", names)
+
+    def exists(self, *names: Any) -> Any:
+        """Return how many of the named hashes have a live field; one round trip a name."""
+        return self._each("EXISTS", names)
+
+    def _each(self, command: str, names: tuple[Any, ...]) -> Any:
+        raise NotImplementedError
+
+
+class BlockingSurface(_Surface):
+    """The surface of `VolatileHashes`."""
+
+    _is_async_client: Literal[False] = False
+    hscan_iter = ScanCommands.hscan_iter
+
+    def _each(self, command: str, names: tuple[Any, ...]) -> int:
+        return sum(self.execute_command(command, name) for name in names)
+
+
+class AsyncSurface(_Surface):
+    """The surface of `AsyncVolatileHashes`."""
+
+    _is_async_client: Literal[True] = True
+    hscan_iter = AsyncScanCommands.hscan_iter
+
+    async def _each(self, command: str, names: tuple[Any, ...]) -> int:
+        return sum([await self.execute_command(command, name) for name in names])
+
+
+class QueuedSurface(_Surface):
+    """The surface of a pipeline: every command is queued, and answered by `execute`."""
+
+    _is_async_client: Literal[False] = False
+
+    def _each(self, command: str, names: tuple[Any, ...]) -> Any:
+        if len(names) != 1:
+            raise TypeError(
+                f"{len(names)} names were given: on a pipeline, {command} takes one, so that each"
+                " has its own reply"
+            )
+        return self.execute_command(command, names[0])
