@@ -49,12 +49,8 @@ class HashFieldExpiry(Job):
         self.limit = limit
         self.dry_run = dry_run
         self.name = f"hash_field_expiry.{hashes.namespace}" if name is None else name
+        self.dependency: Hashable = hashes.twin.identity
         self._collector = Collector(hashes.twin, hashes.names, hashes.translator, random, clock)
-
-    @property
-    def dependency(self) -> Hashable:
-        """The server or cluster that the hashes live on."""
-        return self.hashes.twin.identity
 
     def perform(self, slice: Slice) -> int:
         """Remove up to ``slice.limit`` expired fields, each hash in one attempt.

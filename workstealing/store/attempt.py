@@ -1,7 +1,8 @@
 """One attempt: WATCH, read, MULTI, EXEC, exactly once.
 
-What makes it exact: only EXEC's nil says that another writer came first; every other end is an error
-of its own kind; and after any fault the socket is closed, because a reply may still be under way.
+What makes it exact: only EXEC's nil says that another writer came first; every other end is an
+error of its own kind; and after any fault the socket is closed, because a reply may still be under
+way.
 """
 
 from __future__ import annotations
@@ -63,13 +64,13 @@ class Attempt:
             raise Aborted("another writer changed the keys between WATCH and EXEC")
         return _values(result)
 
-    def _release(self) -> None:
+    def release(self) -> None:
         """End a WATCH that no EXEC has ended, or close the connection that still has it."""
-        if not self._watching or self._connection._sock is None:
+        if not self._watching or not self._connection.is_open:
             return
         try:
             self._connection.call([("UNWATCH",)], self._budget)
-        except Exception:
+        except Exception:  # noqa: BLE001 - the attempt is over, and what it said is said
             self._connection.disconnect()
 
 
@@ -106,4 +107,4 @@ def attempt(client: Any, *keys: str | bytes, slice: Slice | None = None) -> Iter
             twin.note_moved(slot, error)
             raise
         finally:
-            current._release()
+            current.release()

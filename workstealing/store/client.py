@@ -35,7 +35,9 @@ def connect(url: str | None = None, **options: Any) -> redis.Redis | redis.Redis
         return client
     try:
         if scheme in _CLUSTER:
-            cluster: redis.RedisCluster = redis.RedisCluster.from_url(_plain(url, scheme), **options)
+            cluster: redis.RedisCluster = redis.RedisCluster.from_url(
+                _plain(url, scheme), **options
+            )
             return cluster
         single: redis.Redis = redis.Redis.from_url(url, **options)
         return single
@@ -66,7 +68,7 @@ def _checked(url: str | None) -> tuple[str, str]:
         url = config.redis_url()
     if not isinstance(url, str):
         raise ConfigurationError(
-            f"a URL was expected as text, not {type(url).__name__}: structures take a client as it is"
+            f"a URL was expected as text, not {type(url).__name__}; a structure takes a client"
         )
     scheme = url.partition("://")[0] if "://" in url else ""
     if scheme not in (*_PLAIN, *_CLUSTER, "embedded"):
@@ -81,7 +83,9 @@ def _checked(url: str | None) -> tuple[str, str]:
         except ValueError as error:
             raise _malformed(scheme, error) from error
         if not complete:
-            raise ConfigurationError(f"the {scheme}:// URL names no host: give {scheme}://host:port")
+            raise ConfigurationError(
+                f"the {scheme}:// URL names no host: give {scheme}://host:port"
+            )
     return url, scheme
 
 

@@ -34,7 +34,7 @@ Command = tuple[Any, ...]
 
 
 class Budget:
-    """How long one use of a connection may take: a deadline for all of it, a time-out for each wait.
+    """How long one use of a connection may take: a deadline for all of it, a bound for each wait.
 
     Arguments: seconds: the length of the whole use, None for no end; timeout: the longest single
     wait, in seconds.
@@ -63,7 +63,7 @@ class Budget:
             return self.timeout
         remaining = self.deadline - self.clock.monotonic()
         if remaining <= 0:
-            raise socket.timeout("the slice's deadline has passed")
+            raise TimeoutError("the slice's deadline has passed")
         return min(self.timeout, remaining)
 
 
@@ -128,7 +128,7 @@ class OneAttempt(AbstractConnection):
         # fakeredis' connections have a queue in place of a socket, and nothing to wait for.
         return _BoundedSocket(sock, self) if isinstance(sock, socket.socket) else sock
 
-    def on_connect_check_health(self, check_health: bool = True) -> None:
+    def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: ARG002 - redis-py's own signature
         """Authenticate and select the database, in one round trip and without anything else."""
         self._parser.on_connect(self)
         handshake: list[Command] = []
@@ -167,6 +167,11 @@ class OneAttempt(AbstractConnection):
                 raise Moved(f"the cluster has moved the slot: {reply}") from reply
         return replies
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a socket that the next call would use."""
+        return self._sock is not None
+
     def is_stale(self) -> bool:
         """Say whether an idle connection was closed by the other side, without waiting."""
         sock = self._sock
@@ -196,16 +201,22 @@ class OneAttempt(AbstractConnection):
             return error
 
 
-@cache
+_classes: dict[type[Any], type[OneAttempt]] = {}
+
+
 def one_attempt_class(kind: type[Any]) -> type[OneAttempt]:
     """Return the one-attempt sibling of one of redis-py's (blocking) connection classes."""
+    known = _classes.get(kind)
+    if known is not None:
+        return known
     bases: tuple[type, ...] = (OneAttempt, kind)
     if kind is Connection:
         bases = (OneAttempt, _BoundedTcp)
     elif issubclass(kind, Connection):
         # The subclass (TLS, say) wraps the socket that the bounded base opens.
         bases = (OneAttempt, kind, _BoundedTcp)
-    return type(f"OneAttempt{kind.__name__}", bases, {})
+    made: type[OneAttempt] = type(f"OneAttempt{kind.__name__}", bases, {})
+    return _classes.setdefault(kind, made)
 
 
 def one_attempt_options(kind: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -299,7 +310,7 @@ def resolve(host: str, port: int, budget: Budget) -> list[Any]:
         lookup = _lookups[host, port] = _Lookup(host, port)
         threading.Thread(target=lookup.run, name="workstealing-resolve", daemon=True).start()
     if not lookup.done.wait(budget.wait_seconds()):
-        raise socket.timeout(f"the name {host} was not resolved in time")
+        raise TimeoutError(f"the name {host} was not resolved in time")
     if lookup.error is not None:
         raise lookup.error
     return lookup.addresses

@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
+from typing import Self
 
 import redis
 
@@ -30,7 +31,8 @@ STOP_SECONDS = 5.0
 _FAKE = """
 import sys
 from fakeredis import TcpFakeServer
-TcpFakeServer(("127.0.0.1", int(sys.argv[1])), server_type="redis", server_version=(6, 2)).serve_forever()
+address = ("127.0.0.1", int(sys.argv[1]))
+TcpFakeServer(address, server_type="redis", server_version=(6, 2)).serve_forever()
 """
 
 
@@ -48,7 +50,7 @@ class EmbeddedServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._finalizer: weakref.finalize[..., EmbeddedServer] | None = None
 
-    def start(self) -> EmbeddedServer:
+    def start(self) -> Self:
         """Start the server and wait until it answers.
 
         Returns: this object; `kind` says which server it is. Errors: MissingExtraError if there is
@@ -72,7 +74,7 @@ class EmbeddedServer:
             command = [*_die_with_parent(), sys.executable, "-c", _FAKE, str(port)]
         log = Path(self._folder) / "server.log"
         with log.open("wb") as output:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603 - our own command line
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -97,7 +99,7 @@ class EmbeddedServer:
             atexit.unregister(self._finalizer)
             self._finalizer()
 
-    def __enter__(self) -> EmbeddedServer:
+    def __enter__(self) -> Self:
         """Start the server."""
         return self.start()
 

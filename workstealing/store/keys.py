@@ -1,7 +1,7 @@
 """Hash slots and the tags that put a key of ours into the slot of a key of the user's.
 
-User keys may hold any braces, so a side key cannot simply repeat the user's own hash tag. Every side
-key therefore begins with a short tag from a fixed table, one per slot: ``{tag}:...``.
+User keys may hold any braces, so a side key cannot simply repeat the user's own hash tag. Every
+side key therefore begins with a short tag from a fixed table, one per slot: ``{tag}:...``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SLOTS = 16384
 _ALPHABET = b"0123456789abcdefghijklmnopqrstuvwxyz"
 
 
-def to_bytes(key: str | bytes | int | float | memoryview) -> bytes:
+def to_bytes(key: str | bytes | float | memoryview) -> bytes:
     """Return a key or a field as the bytes that redis-py would send (UTF-8 for text)."""
     if isinstance(key, bytes):
         return key

@@ -23,7 +23,7 @@ Steps = Generator[tuple[Any, ...], Any, T]
 class Operation:
     """One script on one set of keys.
 
-    Fields: script; keys: all of one hash slot; args; read: makes the caller's result from the reply.
+    Fields: script; keys: all of one hash slot; args; read: makes the result from the reply.
     """
 
     script: Script
@@ -73,7 +73,7 @@ def drive(client: Any, steps: Steps[T]) -> T:
             return result
         try:
             reply, error = client.execute_command(*command), None
-        except Exception as raised:
+        except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
             reply, error = None, raised
 
 
@@ -89,5 +89,5 @@ async def drive_async(client: Any, steps: Steps[T]) -> T:
             return result
         try:
             reply, error = await client.execute_command(*command), None
-        except Exception as raised:
+        except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
             reply, error = None, raised

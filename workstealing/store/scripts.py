@@ -63,7 +63,9 @@ def _join(name: str) -> str:
         def part(match: re.Match[str]) -> str:
             wanted = match.group(1)
             if wanted in path:
-                raise ScriptError(f"Lua includes go round in a circle: {' -> '.join((*path, wanted))}")
+                raise ScriptError(
+                    f"Lua includes go round in a circle: {' -> '.join((*path, wanted))}"
+                )
             if wanted in taken:
                 return ""
             taken.add(wanted)

@@ -58,11 +58,12 @@ class Twin:
 
     def __init__(self, client: Any) -> None:
         if not isinstance(
-            client, redis.Redis | redis.RedisCluster | redis_asyncio.Redis | redis_asyncio.RedisCluster
+            client,
+            redis.Redis | redis.RedisCluster | redis_asyncio.Redis | redis_asyncio.RedisCluster,
         ):
             raise ConfigurationError(
-                f"a client of redis-py was expected (redis.Redis, redis.RedisCluster or their asyncio"
-                f" counterparts), not {type(client).__name__}"
+                f"a client of redis-py was expected (redis.Redis, redis.RedisCluster or their"
+                f" asyncio counterparts), not {type(client).__name__}"
             )
         # Not a strong reference: the twin is kept by a table that is keyed by its client.
         self._client_ref = ref(client)
@@ -76,12 +77,14 @@ class Twin:
     def _client(self) -> Any:
         client = self._client_ref()
         if client is None:
-            raise ConfigurationError("the client that this twin was made from is gone: keep it alive")
+            raise ConfigurationError(
+                "the client that this twin was made from is gone: keep it alive"
+            )
         return client
 
     @property
     def identity(self) -> Hashable:
-        """What jobs on the same server or cluster have in common, so that they share one breaker."""
+        """What jobs on one server or cluster have in common, so that they share a breaker."""
         if self.is_cluster:
             nodes = getattr(self._client.nodes_manager, "startup_nodes", {})
             return ("cluster", *sorted(map(str, nodes)))
@@ -89,7 +92,7 @@ class Twin:
         return ("server", options.get("path") or (options.get("host"), options.get("port")))
 
     def nodes(self) -> list[Node]:
-        """Return the nodes that hold slots, as the application's client knows them; no round trip."""
+        """Return the nodes that hold slots, as the client knows them; no round trip."""
         if not self.is_cluster:
             return [None]
         cache = self._client.nodes_manager.slots_cache
@@ -168,7 +171,7 @@ class Twin:
         return connection
 
     def _put(self, node: Node, connection: OneAttempt) -> None:
-        if connection._sock is None:
+        if not connection.is_open:
             return
         with self._lock:
             self._idle.setdefault(node, []).append(connection)

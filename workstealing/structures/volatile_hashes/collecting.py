@@ -166,7 +166,7 @@ class Collector:
                 )
                 for key in reply
             ]
-            for key, (size, first) in zip(members, self._ages(node, members, clock, budget)):
+            for size, first in self._ages(node, members, clock, budget):
                 counted += 1
                 fields += size
                 if first is not None:
@@ -280,9 +280,7 @@ class Collector:
         script = self._script("volatile_collect")
         command = ("EVAL", script.body, len(keys), *keys, limit)
         (removed,) = _checked(
-            self._twin.call(
-                self._twin.node_of(due.shard), [command], Budget(slice.remaining())
-            )
+            self._twin.call(self._twin.node_of(due.shard), [command], Budget(slice.remaining()))
         )
         return int(removed)
 
@@ -356,9 +354,7 @@ class Collector:
 
 
 def _scored(reply: Sequence[bytes]) -> list[tuple[bytes, float]]:
-    return [
-        (member, float(score)) for member, score in zip(reply[::2], reply[1::2], strict=True)
-    ]
+    return [(member, float(score)) for member, score in zip(reply[::2], reply[1::2], strict=True)]
 
 
 def _checked(replies: list[Any]) -> list[Any]:

@@ -112,7 +112,7 @@ class Translator:
         """
         word = args[0]
         if word == "HGETEX" and args[2] == "FIELDS":
-            # Without an option it only reads, and needs none of the writing keys.
+            # Without an option it only reads.
             word, args = "HMGET", ("HMGET", args[1], *args[4:])
         command = _COMMANDS.get(word)
         if command is None:
@@ -128,8 +128,8 @@ class Translator:
             return Operation(script, self._names.for_reading(name), tuple(args[2:]), read)
         if not layout.writable:
             raise LayoutError(
-                f"the namespace {layout.namespace!r} has layout version {layout.version}, which this"
-                " release may read but not write: upgrade workstealing"
+                f"the namespace {layout.namespace!r} has layout version {layout.version}, which"
+                " this release may read but not write: upgrade workstealing"
             )
         keys = self._names.for_writing(name, layout)
         if command.keys == 2:

@@ -54,8 +54,7 @@ class _Hashes:
         self._backend = backend
         self._policies = frozenset(allow_eviction)
         self._layout: Layout | None = None
-        self._registered: set[int] = set()
-        self._event_dispatcher = getattr(client, "_event_dispatcher", None)
+        self.registered: set[int] = set()
         self.translator = Translator(
             self.names, nested_pairs=_protocol(client) == 3, clock_shift_ms=clock_shift_ms
         )
@@ -72,25 +71,25 @@ class _Hashes:
         shards = SLOTS if is_cluster(self.client) else INDEX_SHARDS_OF_A_SERVER
         return open_layout(self.names, self._backend, shards, self._policies)
 
-    def _unregistered(self, layout: Layout, args: tuple[Any, ...]) -> set[int]:
+    def fresh_shards(self, layout: Layout, args: tuple[Any, ...]) -> set[int]:
         """Return the index shards that must be registered before a command is run."""
         if not layout.registers_shards:
             return set()
-        return set(self.translator.shards(layout, args)) - self._registered
+        return set(self.translator.shards(layout, args)) - self.registered
 
 
 class VolatileHashes(_Hashes, BlockingSurface):
-    """Hashes whose fields expire one by one, by Redis 8's API on every Redis from 6.2 on.
+    """Hashes whose fields expire one by one, by Redis 8's API on any Redis from 6.2 on.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster of the user's own (an asyncio client gives
-    an `AsyncVolatileHashes`); namespace: what groups the hashes that one job collects, 1 to 64
-    letters, digits, dots, dashes or underscores; backend: "auto" (native where a new namespace's
-    server has the commands), "emulated" or "native"; allow_eviction: names of ``allkeys-*`` policies
-    that are accepted although they may evict a hash's deadlines without the hash; clock_shift_ms:
+    Arguments: client: a redis.Redis or redis.RedisCluster of the user's own (an asyncio client
+    gives an `AsyncVolatileHashes`); namespace: what groups the hashes that one job collects, 1 to
+    64 letters, digits, dots, dashes or underscores; backend: "auto" (native where a new
+    namespace's server has the commands), "emulated" or "native"; allow_eviction: names of ``allkeys-*``
+    policies that are accepted although they may evict a hash's deadlines without the hash; clock_shift_ms:
     for tests, how far this object's clock is ahead of the server's.
 
     The values stay in an ordinary hash at the user's own key; other keys are in the catalogue in
-    ``lua/README.md``. Expired means gone for every reader at once; `HashFieldExpiry` frees the memory.
+    ``lua/README.md``. Expired means gone for every reader at once; `HashFieldExpiry` frees memory.
 
     Source: seed of Jim Nelson's talk on work stealing at the Internet Archive (deadlines in a
     sorted set beside the hash), with a due index added, so that garbage is found without looking
@@ -120,9 +119,9 @@ class VolatileHashes(_Hashes, BlockingSurface):
         if layout.is_native and args[0] not in layout.missing:
             return self.client.execute_command(*args, **options)
         operation = self.translator.translate(layout, args, options)
-        if fresh := self._unregistered(layout, args):
+        if fresh := self.fresh_shards(layout, args):
             drive(self.client, register_shards(self.names, fresh))
-            self._registered |= fresh
+            self.registered |= fresh
         try:
             return run(self.client, operation)
         except ResponseError as error:
@@ -141,9 +140,10 @@ class AsyncVolatileHashes(_Hashes, AsyncSurface):
 
     async def open(self) -> Layout:
         """Read or write down the namespace's layout; see `VolatileHashes.open`."""
-        if self._layout is None:
-            self._layout = await drive_async(self.client, self._open_steps())
-        return self._layout
+        layout = self._layout
+        if layout is None:
+            layout = self._layout = await drive_async(self.client, self._open_steps())
+        return layout
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one hash command of redis-py's on this namespace; what all the methods end in."""
@@ -151,9 +151,9 @@ class AsyncVolatileHashes(_Hashes, AsyncSurface):
         if layout.is_native and args[0] not in layout.missing:
             return await self.client.execute_command(*args, **options)
         operation = self.translator.translate(layout, args, options)
-        if fresh := self._unregistered(layout, args):
+        if fresh := self.fresh_shards(layout, args):
             await drive_async(self.client, register_shards(self.names, fresh))
-            self._registered |= fresh
+            self.registered |= fresh
         try:
             return await run_async(self.client, operation)
         except ResponseError as error:

@@ -109,7 +109,12 @@ class Names:
         slot = key_slot(key)
         tag = b"{" + tags[slot]
         index = b"{" + tags[slot % layout.index_shards]
-        return (key, tag + self._deadlines_middle + key, index + self._due_end, index + self._mark_end)
+        return (
+            key,
+            tag + self._deadlines_middle + key,
+            index + self._due_end,
+            index + self._mark_end,
+        )
 
 
 def as_pairs(reply: Any) -> dict[str, str]:
@@ -174,8 +179,8 @@ def open_layout(
         layout = _parse(names, as_pairs(reply))
     if backend not in ("auto", layout.backend):
         raise LayoutError(
-            f"the namespace {names.namespace!r} was laid out as {layout.backend}, not {backend}: use"
-            ' backend="auto", or move it over with the MigrateToNative job'
+            f"the namespace {names.namespace!r} was laid out as {layout.backend}, not {backend}:"
+            ' use backend="auto", or move it over with the MigrateToNative job'
         )
     if layout.is_native:
         if not has_native:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -35,8 +35,7 @@ class _Plain:
             )
 
         def queue(*args: Any, **options: Any) -> _Pipeline:
-            self._pipeline._queue.append((name, args, options))
-            return self._pipeline
+            return self._pipeline.queue(name, args, options)
 
         return queue
 
@@ -52,7 +51,6 @@ class _Pipeline(QueuedSurface):
         self._transaction = transaction
         # (method, args, options) of the user's own; ("", args, options) of a hash command.
         self._queue: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-        self._event_dispatcher = hashes._event_dispatcher
         self.plain: Any = _Plain(self)
 
     def __len__(self) -> int:
@@ -68,6 +66,11 @@ class _Pipeline(QueuedSurface):
             raise AttributeError(name)
         return getattr(self.plain, name)
 
+    def queue(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Self:
+        """Queue one of the user's own commands, by the name of redis-py's method."""
+        self._queue.append((method, args, options))
+        return self
+
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Queue one hash command; what all the methods end in. Returns the pipeline."""
         self._queue.append(("", args, options))
@@ -81,7 +84,7 @@ class _Pipeline(QueuedSurface):
         fresh: set[int] = set()
         for method, args, _ in self._queue:
             if not method and not layout.is_native:
-                fresh |= self._hashes._unregistered(layout, args)
+                fresh |= self._hashes.fresh_shards(layout, args)
         return fresh
 
     def _fill(self, layout: Layout) -> tuple[Any, list[Reader | None]]:
@@ -103,9 +106,7 @@ class _Pipeline(QueuedSurface):
                 # The first use of a script carries its text, so that the server knows it for the
                 # rest; on a cluster each use does, because each may go to another node.
                 known = operation.script.sha in sent and not on_cluster
-                target.execute_command(
-                    *(operation.by_digest() if known else operation.by_text())
-                )
+                target.execute_command(*(operation.by_digest() if known else operation.by_text()))
                 sent.add(operation.script.sha)
                 readers.append(operation.read)
         return target, readers
@@ -140,7 +141,7 @@ class HashPipeline(_Pipeline):
 
     _hashes: VolatileHashes
 
-    def __enter__(self) -> HashPipeline:
+    def __enter__(self) -> Self:
         """Return the pipeline."""
         return self
 
@@ -160,7 +161,7 @@ class HashPipeline(_Pipeline):
             layout = self._hashes.open()
             if fresh := self._fresh_shards(layout):
                 drive(self._hashes.client, register_shards(self._hashes.names, fresh))
-                self._hashes._registered |= fresh
+                self._hashes.registered |= fresh
             if not queue:
                 return []
             target, readers = self._fill(layout)
@@ -174,7 +175,7 @@ class AsyncHashPipeline(_Pipeline):
 
     _hashes: AsyncVolatileHashes
 
-    async def __aenter__(self) -> AsyncHashPipeline:
+    async def __aenter__(self) -> Self:
         """Return the pipeline."""
         return self
 
@@ -188,10 +189,8 @@ class AsyncHashPipeline(_Pipeline):
         try:
             layout = await self._hashes.open()
             if fresh := self._fresh_shards(layout):
-                await drive_async(
-                    self._hashes.client, register_shards(self._hashes.names, fresh)
-                )
-                self._hashes._registered |= fresh
+                await drive_async(self._hashes.client, register_shards(self._hashes.names, fresh))
+                self._hashes.registered |= fresh
             if not queue:
                 return []
             target, readers = self._fill(layout)

@@ -28,6 +28,9 @@ class _Surface(HashCommands):
     which case nothing is changed.
     """
 
+    # redis-py's protocol for its command classes asks for it; none of the commands here uses it.
+    _event_dispatcher: Any = None
+
     expire = BasicKeyCommands.expire
     pexpire = BasicKeyCommands.pexpire
     expireat = BasicKeyCommands.expireat
@@ -69,7 +72,8 @@ class BlockingSurface(_Surface):
     hscan_iter = ScanCommands.hscan_iter
 
     def _each(self, command: str, names: tuple[Any, ...]) -> int:
-        return sum(self.execute_command(command, name) for name in names)
+        replies: list[Any] = [self.execute_command(command, name) for name in names]
+        return sum(replies)
 
 
 class AsyncSurface(_Surface):
