@@ -14,7 +14,6 @@ import select
 import socket
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from redis.backoff import NoBackoff
@@ -261,7 +260,6 @@ _DROPPED = frozenset(
 )
 
 
-@cache
 def _parameters(kind: type[Any]) -> frozenset[str]:
     names: set[str] = set()
     for base in kind.__mro__:

@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import SLOTS
-from workstealing.store.operations import drive, drive_async, run, run_async
+from workstealing.store.operations import Steps, drive, drive_async, run, run_async
 from workstealing.store.twin import Twin, is_async, is_cluster, twin_of
 from workstealing.structures.volatile_hashes.commands import Translator
 from workstealing.structures.volatile_hashes.layout import (
@@ -67,7 +67,7 @@ class _Hashes:
         """The namespace's layout as this process has read it; None before the first command."""
         return self._layout
 
-    def _open_steps(self) -> Any:
+    def _open_steps(self) -> Steps[Layout]:
         shards = SLOTS if is_cluster(self.client) else INDEX_SHARDS_OF_A_SERVER
         return open_layout(self.names, self._backend, shards, self._policies)
 
@@ -83,10 +83,10 @@ class VolatileHashes(_Hashes, BlockingSurface):
 
     Arguments: client: a redis.Redis or redis.RedisCluster of the user's own (an asyncio client
     gives an `AsyncVolatileHashes`); namespace: what groups the hashes that one job collects, 1 to
-    64 letters, digits, dots, dashes or underscores; backend: "auto" (native where a new
-    namespace's server has the commands), "emulated" or "native"; allow_eviction: names of ``allkeys-*``
-    policies that are accepted although they may evict a hash's deadlines without the hash; clock_shift_ms:
-    for tests, how far this object's clock is ahead of the server's.
+    64 letters, digits, dots, dashes or underscores; backend: "auto" (native where a new namespace's
+    server has the commands), "emulated" or "native"; allow_eviction: names of ``allkeys-*``
+    policies that are accepted although they may evict a hash's deadlines without the hash;
+    clock_shift_ms: for tests, how far this object's clock is ahead of the server's.
 
     The values stay in an ordinary hash at the user's own key; other keys are in the catalogue in
     ``lua/README.md``. Expired means gone for every reader at once; `HashFieldExpiry` frees memory.
