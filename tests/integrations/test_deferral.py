@@ -73,7 +73,12 @@ def test_offer_overrules_a_default_that_would_not(events: list[object]) -> None:
 
 def test_when_is_asked_once_and_at_once(events: list[object]) -> None:
     asked: list[object] = []
-    deferral = Deferral(Note("default", events), lambda response: asked.append(response) or True)
+
+    def when(response: object) -> bool:
+        asked.append(response)
+        return True
+
+    deferral = Deferral(Note("default", events), when)
     deferral.respond("page")
     assert asked == ["page"]
     deferral.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flask
@@ -16,7 +16,7 @@ from workstealing.errors import ConfigurationError
 from workstealing.integrations.flask import WorkStealing
 from workstealing.integrations.wsgi import WorkStealingMiddleware
 from workstealing.recruiting import Recruiter
-from workstealing.recruiting.deferral import current
+from workstealing.recruiting.deferral import When, current
 
 
 @pytest.fixture
@@ -64,6 +64,16 @@ def app(recruiter: Recruiter, events: list[object]) -> flask.Flask:
         return flask.send_file(io.BytesIO(b"file"), mimetype="text/plain")
 
     return app
+
+
+def noting(seen: list[Any], read: Callable[[flask.Response], object]) -> When:
+    """Return a `when` that always says yes and notes something of the response."""
+
+    def when(response: flask.Response) -> bool:
+        seen.append(read(response))
+        return True
+
+    return when
 
 
 def get(app: Any, path: str, **options: Any) -> tuple[int, bytes]:
@@ -184,8 +194,8 @@ def test_when_sees_what_after_request_made_of_the_response(
     @app.after_request
     def tag(response: flask.Response) -> flask.Response:
         response.set_etag("1")
-        conditional: flask.Response = response.make_conditional(flask.request)
-        return conditional
+        response.make_conditional(flask.request)
+        return response
 
     if not early:
         extension.init_app(app)
@@ -199,7 +209,7 @@ def test_error_pages_enlist(
     app: flask.Flask, recruiter: Recruiter, events: list[object], path: str, status: int
 ) -> None:
     seen: list[int] = []
-    WorkStealing(app, recruiter, when=lambda response: seen.append(response.status_code) or True)
+    WorkStealing(app, recruiter, when=noting(seen, lambda response: response.status_code))
     assert get(app, path)[0] == status
     assert seen == [status]
     assert events == ["slice"]
@@ -209,7 +219,7 @@ def test_a_failing_after_request_still_shows_its_error_page(
     app: flask.Flask, recruiter: Recruiter, events: list[object]
 ) -> None:
     seen: list[object] = []
-    WorkStealing(app, recruiter, when=lambda response: seen.append(response) or True)
+    WorkStealing(app, recruiter, when=noting(seen, lambda response: response))
 
     @app.after_request
     def fail(response: flask.Response) -> flask.Response:
@@ -260,10 +270,8 @@ def test_head_and_file(app: flask.Flask, recruiter: Recruiter, events: list[obje
 
 def test_the_outermost_wins(app: flask.Flask, recruiter: Recruiter, events: list[object]) -> None:
     asked: list[str] = []
-    WorkStealing(app, recruiter, when=lambda response: asked.append("inner") or True)
-    outside = WorkStealingMiddleware(
-        app, recruiter, when=lambda response: asked.append("outer") or True
-    )
+    WorkStealing(app, recruiter, when=noting(asked, lambda _: "inner"))
+    outside = WorkStealingMiddleware(app, recruiter, when=noting(asked, lambda _: "outer"))
     assert get(outside, "/") == (200, b"home")
     assert asked == ["outer"]
     assert events == ["home", "slice"]

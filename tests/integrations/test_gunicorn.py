@@ -111,9 +111,9 @@ class Client:
 
     def head(self) -> dict[str, str]:
         """Read the status line and the headers."""
-        lines = []
-        while (line := self.reader.readline()) not in {b"\r\n", b""}:
-            lines.append(line.decode().strip())
+        lines: list[str] = []
+        while (raw := self.reader.readline()) not in {b"\r\n", b""}:
+            lines.append(raw.decode().strip())
         found = {"status": lines[0].split(" ", 2)[1]}
         for line in lines[1:]:
             name, _, value = line.partition(":")
