@@ -1,0 +1,51 @@
+"""The README's Python blocks run as they stand, in order, against a real server."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.servers import RedisServer
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def test_python_blocks_run_and_do_what_they_say(
+    redis7: RedisServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORKSTEALING_REDIS_URL", redis7.url)
+    # As a program's own: Flask looks for the module that its app is in.
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks():
+        exec(compile(block, "README.md", "exec"), names)
+    assert "'rate': 0.001" in capsys.readouterr().out
+
+    web = names["app"].test_client()
+    # buffered: as a server does, the client closes the response, and only then does it enlist.
+    assert web.get("/item/17", buffered=True).headers["X-Cache"] == "miss"
+    before = names["recruiter"].stats()["enlisted"]
+    assert web.get("/item/17", buffered=True).headers["X-Cache"] == "hit"
+    assert names["recruiter"].stats()["enlisted"] == before + 1
+
+    names["client"].zadd("drafts:by-age", {"old": 1.0})
+    from workstealing import Slice
+
+    assert names["drop_stale_drafts"](Slice(100, 1.0)) == 1
+
+
+def test_the_first_lines_are_the_two_commands() -> None:
+    lines = [line.strip() for line in README.splitlines() if line.strip()]
+    assert lines[1].startswith("make demo")
+    assert lines[2].startswith("make test")
+
+
+@pytest.mark.parametrize("target", re.findall(r"\]\((?!http)([^)#]+)\)", README))
+def test_every_link_leads_somewhere(target: str) -> None:
+    assert (ROOT / target).exists()
