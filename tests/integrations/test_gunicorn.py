@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import end, spawn
+from support.processes import spawn
 
 PATIENCE = 60.0
 HERE = Path(__file__).parent
@@ -69,6 +69,7 @@ class Server:
             ],
             env=environment,
             pass_fds=[listener.fileno()],
+            start_new_session=True,
             stdout=self._log,
             stderr=subprocess.STDOUT,
         )
@@ -91,9 +92,10 @@ class Server:
         self._control.close()
         for held in self._held:
             held._connection.close()
-        # gunicorn's quick way out; SIGTERM would let it look round once a second.
-        self._process.send_signal(signal.SIGQUIT)
-        end(self._process)
+        # Arbiter and worker at once: gunicorn's own ways out take a second, or, now and then, hang
+        # when the signal finds the worker in its thread pool's lock.
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
         self._log.close()
 
 
