@@ -1,17 +1,17 @@
-"""What a dismissed enlist costs, as a ratio to an empty Python function call in the same run."""
+"""What a dismissed enlist costs, beside an empty Python function call."""
 
 from __future__ import annotations
 
-import json
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
+from figures import Figure, Target, cost_figure
+
 from workstealing import Job, Recruiter, Slice
 
-ROUNDS = 15
-CALLS = 400_000
+ROUNDS = 60
+CALLS = 100_000
 RATE = 1e-9  # All are dismissed: what is timed is dismissing, with its blocks, clock and counts.
 
 
@@ -30,7 +30,8 @@ def _empty() -> None:
     pass
 
 
-def _recruiter(jobs: int) -> Recruiter:
+def recruiter_of(jobs: int) -> Recruiter:
+    """Return a recruiter of that many jobs, whose callers are as good as all dismissed."""
     recruiter = Recruiter()
     for number in range(jobs):
         recruiter.install(_Rest(f"job-{number}"), rate=RATE / jobs)
@@ -59,37 +60,30 @@ def _time_function(enlist: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def measure() -> dict[str, float]:
+def measure() -> list[Figure]:
     """Time dismissed enlists and empty calls in turn: draws, blocks, clock and counts included.
 
-    Returns: the medians over all rounds of dismissed / empty with 1 and with 1,000 jobs (target:
-    at most 2.0), of the two to each other (target: 0.9 to 1.1), and of the bound method that
-    `workstealing.enlist` is to an empty call; and the empty call in nanoseconds. Each includes its
-    share of a for loop, as timeit's figures do. No server and no command is involved.
+    Each includes its share of a for loop, as timeit's figures do. No server and no command is
+    involved.
     """
-    one, thousand = _recruiter(1), _recruiter(1000)
+    one, thousand = recruiter_of(1), recruiter_of(1000)
     enlist = one.enlist
-    ratios: dict[str, list[float]] = {"one": [], "thousand": [], "bound": [], "many_to_one": []}
-    empties = []
+    costs: dict[str, list[float]] = {"empty": [], "one": [], "thousand": [], "bound": []}
     for _ in range(ROUNDS):
-        empty = _time_empty()
-        first = _time_enlist(one)
-        second = _time_enlist(thousand)
-        bound = _time_function(enlist)
-        empties.append(empty / CALLS * 1e9)
-        ratios["one"].append(first / empty)
-        ratios["thousand"].append(second / empty)
-        ratios["bound"].append(bound / empty)
-        ratios["many_to_one"].append(second / first)
-    medians = {name: statistics.median(values) for name, values in ratios.items()}
-    return {
-        "dismissed_to_empty_1_job": round(medians["one"], 3),
-        "dismissed_to_empty_1000_jobs": round(medians["thousand"], 3),
-        "dismissed_1000_to_1_job": round(medians["many_to_one"], 3),
-        "dismissed_default_to_empty": round(medians["bound"], 3),
-        "empty_call_ns": round(statistics.median(empties), 1),
-    }
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure(), indent=2))
+        costs["empty"].append(_time_empty())
+        costs["one"].append(_time_enlist(one))
+        costs["thousand"].append(_time_enlist(thousand))
+        costs["bound"].append(_time_function(enlist))
+    each = {name: [took / CALLS for took in some] for name, some in costs.items()}
+    empty, cheap = "an empty Python call", Target(most=2.0)
+    return [
+        cost_figure("enlist_1_job", empty, (each["one"], each["empty"]), cheap),
+        cost_figure("enlist_1000_jobs", empty, (each["thousand"], each["empty"]), cheap),
+        cost_figure(
+            "enlist_1000_to_1_job",
+            "enlist with 1 job",
+            (each["thousand"], each["one"]),
+            Target(least=0.9, most=1.1),
+        ),
+        cost_figure("enlist_bound_method", empty, (each["bound"], each["empty"]), cheap),
+    ]

@@ -1,0 +1,90 @@
+"""Run the benchmarks: ``make bench``, or ``python benchmarks/run.py --help``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+if "--without-hiredis" in sys.argv:
+    # redis-py looks for it when it is imported, and falls back to its own parser.
+    sys.modules["hiredis"] = None  # type: ignore[assignment]
+
+import collecting
+import enlist
+import round_trips
+import web
+from figures import Figure, show
+from redis.utils import HIREDIS_AVAILABLE
+from servers import newest_redis
+
+RESULTS = Path(__file__).resolve().parents[1] / "bench-results"
+
+
+def _on_a_server(measure: Callable[[Any], list[Figure]]) -> Callable[[], list[Figure]]:
+    def run() -> list[Figure]:
+        with newest_redis() as server:
+            return measure(server)
+
+    return run
+
+
+GROUPS: dict[str, Callable[[], list[Figure]]] = {
+    "enlist": enlist.measure,
+    "round-trips": _on_a_server(round_trips.measure),
+    "collecting": _on_a_server(collecting.measure),
+    "web": web.measure,
+}
+
+
+def main() -> None:
+    """Measure what was asked for, show it, and write it down."""
+    options = _options()
+    figures: list[Figure] = []
+    started = time.monotonic()
+    for name, measure in GROUPS.items():
+        if not options.only or name in options.only:
+            print(f"measuring {name} ...", file=sys.stderr, flush=True)
+            figures += measure()
+    report = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "hiredis": HIREDIS_AVAILABLE,
+        "seconds": round(time.monotonic() - started, 1),
+        "figures": [figure.as_json() for figure in figures],
+    }
+    text = json.dumps(report, indent=2)
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
+    path.write_text(text + "\n", encoding="utf-8")
+    if options.json:
+        print(text)
+        return
+    show(figures)
+    print(f"written to {RESULTS.name}/{path.name}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=GROUPS,
+        metavar="NAME",
+        help=f"one of {', '.join(GROUPS)}",
+    )
+    parser.add_argument(
+        "--without-hiredis", action="store_true", help="let redis-py use its own parser"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
