@@ -1,0 +1,449 @@
+"""What becomes of a recruit: the slice it gets, the outcome of its job, and who hears of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from workstealing import Aborted, Hooks, Job, Outcome, Recruiter, Slice
+from workstealing.errors import ConfigurationError, OutOfTime
+from workstealing.recruiting import FunctionJob
+from workstealing.testing import ManualClock, OutcomeEvent, RecordingHooks, always
+
+
+def installed(perform: Callable[[Slice], Any], **options: Any) -> Recruiter:
+    recruiter = always(**options)
+    recruiter.install(FunctionJob(perform, name="sweep"), rate=0.1)
+    return recruiter
+
+
+def raising(error: BaseException) -> Callable[[Slice], int]:
+    def perform(slice: Slice) -> int:
+        raise error
+
+    return perform
+
+
+class Index:
+    def __index__(self) -> int:
+        return 4
+
+
+class TestResult:
+    @pytest.mark.parametrize(
+        ("answer", "outcome", "items"),
+        [
+            (None, Outcome.IDLE, 0),
+            (0, Outcome.IDLE, 0),
+            (1, Outcome.WORKED, 1),
+            (25, Outcome.WORKED, 25),
+            (Index(), Outcome.WORKED, 4),
+        ],
+    )
+    def test_the_items_decide(self, answer: Any, outcome: Outcome, items: int) -> None:
+        recruiter = installed(lambda slice: answer)
+        assert recruiter.enlist() is outcome
+        figures = recruiter.stats()["jobs"]["sweep"]
+        assert figures["items"] == items
+        assert figures[outcome.value] == figures["recruited"] == 1  # type: ignore[literal-required]
+
+    @pytest.mark.parametrize("answer", ["3", -1, 1.5, [], True, False])
+    def test_nonsense_is_a_failure_that_says_what_was_expected(
+        self, answer: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        recruiter = installed(lambda slice: answer)
+        assert recruiter.enlist() is Outcome.FAILED
+        assert f"job 'sweep' returned {answer!r}; expected the number of items" in caplog.text
+        assert recruiter.stats()["jobs"]["sweep"]["items"] == 0
+
+    def test_aborted_is_an_outcome_and_no_error(self, caplog: pytest.LogCaptureFixture) -> None:
+        hooks = RecordingHooks()
+        recruiter = installed(raising(Aborted("another writer came first")))
+        recruiter.add_hook(hooks)
+        assert recruiter.enlist() is Outcome.ABORTED
+        assert caplog.records == []
+        assert hooks.outcomes[0].error is None
+
+    @pytest.mark.parametrize(
+        "error", [ValueError("bad"), OSError("gone"), OutOfTime("late"), StopIteration()]
+    )
+    def test_every_other_exception_is_a_failure_and_is_swallowed(self, error: Exception) -> None:
+        hooks = RecordingHooks()
+        recruiter = installed(raising(error))
+        recruiter.add_hook(hooks)
+        assert recruiter.enlist() is Outcome.FAILED
+        assert hooks.outcomes[0].error is error
+
+
+class HostTimeout(Exception):
+    """A time-out that some host raises into running code."""
+
+
+def known_timeout(module: str, name: str) -> type[Exception]:
+    return type(name, (Exception,), {"__module__": module, "__qualname__": name})
+
+
+SOFT = known_timeout("billiard.exceptions", "SoftTimeLimitExceeded")
+RQ = known_timeout("rq.timeouts", "JobTimeoutException")
+
+
+class TestWhatPasses:
+    @pytest.mark.parametrize(
+        "error",
+        [
+            KeyboardInterrupt(),
+            SystemExit(3),
+            GeneratorExit(),
+            HostTimeout(),
+            SOFT(),
+            type("Derived", (SOFT,), {})(),
+            RQ(),
+        ],
+        ids=lambda error: type(error).__name__,
+    )
+    def test_it_passes_after_the_outcome_is_counted(
+        self, error: BaseException, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        hooks = RecordingHooks()
+        recruiter = installed(raising(error))
+        recruiter.add_hook(hooks)
+        recruiter.reraise(HostTimeout)
+        with pytest.raises(type(error)) as caught:
+            recruiter.enlist()
+        assert caught.value is error
+        assert recruiter.stats()["jobs"]["sweep"]["failed"] == 1
+        assert [(event.outcome, event.error) for event in hooks.outcomes] == [
+            (Outcome.FAILED, error)
+        ]
+        # It is the host's own affair.
+        assert caplog.records == []
+
+    def test_the_next_slice_runs(self) -> None:
+        errors: list[BaseException] = [KeyboardInterrupt()]
+
+        def perform(slice: Slice) -> int:
+            if errors:
+                raise errors.pop()
+            return 1
+
+        recruiter = installed(perform)
+        with pytest.raises(KeyboardInterrupt):
+            recruiter.enlist()
+        assert recruiter.enlist() is Outcome.WORKED
+
+    def test_an_error_that_the_caller_is_handling_is_not_taken_for_the_jobs(self) -> None:
+        hooks = RecordingHooks()
+        recruiter = installed(lambda slice: 1)
+        recruiter.add_hook(hooks)
+        try:
+            raise ConnectionError
+        except ConnectionError:
+            assert recruiter.enlist() is Outcome.WORKED
+        assert hooks.outcomes[0].error is None
+
+    def test_a_class_of_that_name_elsewhere_is_an_ordinary_error(self) -> None:
+        error = known_timeout("somewhere.else", "SoftTimeLimitExceeded")()
+        assert installed(raising(error)).enlist() is Outcome.FAILED
+
+    @pytest.mark.parametrize("types", [(int,), (HostTimeout, "Timeout"), (HostTimeout(),)])
+    def test_only_exception_classes_are_registered(self, types: tuple[Any, ...]) -> None:
+        recruiter = installed(raising(HostTimeout()))
+        with pytest.raises(ConfigurationError, match=r"reraise\(\) expects exception classes"):
+            recruiter.reraise(*types)
+        assert recruiter.enlist() is Outcome.FAILED
+
+
+class TestLog:
+    def test_once_per_job_and_minute_with_a_count(self, caplog: pytest.LogCaptureFixture) -> None:
+        clock = ManualClock()
+        recruiter = installed(raising(ValueError("bad row")), clock=clock)
+        recruiter.job(rate=0.1, name="other")(raising(KeyError("lost")))
+        recruiter.pause("other")
+        for _ in range(100):
+            recruiter.enlist()
+            clock.advance(0.5)
+        failed = recruiter.stats()["jobs"]["sweep"]["failed"]
+        assert [record.message for record in caplog.records] == [
+            "job 'sweep' failed: ValueError: bad row"
+        ]
+        assert caplog.records[0].name == "workstealing"
+        assert caplog.records[0].levelno == logging.ERROR
+        assert caplog.records[0].exc_info is not None
+        clock.advance(10)
+        recruiter.pause("sweep")
+        recruiter.resume("other")
+        while recruiter.stats()["jobs"]["other"]["failed"] == 0:
+            recruiter.enlist()
+        assert caplog.records[1].message == "job 'other' failed: KeyError: 'lost'"
+        recruiter.pause("other")
+        recruiter.resume("sweep")
+        while recruiter.stats()["jobs"]["sweep"]["failed"] == failed:
+            recruiter.enlist()
+        assert caplog.records[2].message == (
+            f"job 'sweep' failed {failed} times since the last report: ValueError: bad row"
+        )
+
+
+class TestSlice:
+    def test_a_slice_has_the_jobs_limit_and_the_recruiters_seconds(self) -> None:
+        seen: list[Slice] = []
+        recruiter = always(seconds=0.025)
+
+        @recruiter.job(rate=0.1, limit=7)
+        def sweep(slice: Slice) -> None:
+            seen.append(slice)
+
+        recruiter.enlist()
+        assert (seen[0].limit, seen[0].seconds) == (7, 0.025)
+
+    def test_seconds_of_the_installation_come_first(self) -> None:
+        seen: list[float] = []
+        recruiter = always(seconds=0.025)
+
+        @recruiter.job(rate=0.1, seconds=0.5)
+        def sweep(slice: Slice) -> None:
+            seen.append(slice.seconds)
+
+        recruiter.enlist()
+        assert seen == [0.5]
+
+    def test_a_functions_limit_is_100_and_its_name_is_the_jobs(self) -> None:
+        job = FunctionJob(TestSlice.test_seconds_of_the_installation_come_first)
+        assert job.limit == 100
+        assert job.name == "test_seconds_of_the_installation_come_first"
+
+    def test_the_deadline_counts_from_construction(self) -> None:
+        clock = ManualClock(start=50)
+        slice = Slice(5, 2.0, clock)
+        assert slice.deadline == 52
+        assert slice.remaining() == 2.0
+        assert not slice.expired
+        clock.advance(2)
+        assert slice.expired
+        clock.advance(1)
+        assert slice.remaining() == -1.0
+        assert repr(slice) == "Slice(limit=5, remaining=-1.0000 of 2.0 s)"
+
+    @pytest.mark.parametrize("limit", [0, -1, 1.5, True, None, "5"])
+    def test_a_limit_is_a_number_of_items(self, limit: Any) -> None:
+        with pytest.raises(ConfigurationError, match="a slice's limit is"):
+            Slice(limit, 1.0)
+        with pytest.raises(ConfigurationError, match="a slice's limit is"):
+            FunctionJob(lambda slice: 0, name="a", limit=limit)
+
+    @pytest.mark.parametrize("seconds", [0, -1, True, None, "5", float("nan"), float("inf")])
+    def test_a_length_is_a_number_of_seconds_above_0(self, seconds: Any) -> None:
+        with pytest.raises(ConfigurationError, match="a slice's length is"):
+            Slice(1, seconds)
+        with pytest.raises(ConfigurationError, match="the recruiter's length of a slice is"):
+            Recruiter(seconds=seconds)
+        with pytest.raises(ConfigurationError, match="breaker_seconds is"):
+            Recruiter(breaker_seconds=seconds)
+        if seconds is not None:
+            recruiter = always()
+            with pytest.raises(ConfigurationError, match="the length of a slice of job 'a' is"):
+                recruiter.install(FunctionJob(lambda slice: 0, name="a"), 0.1, seconds)
+            assert recruiter.stats()["jobs"] == {}
+
+    def test_a_random_is_a_function(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"random= is 0\.5"):
+            Recruiter(random=0.5)  # type: ignore[arg-type]
+
+    def test_an_unknown_option_is_an_error(self) -> None:
+        with pytest.raises(TypeError, match="second"):
+            Recruiter(second=1)  # type: ignore[call-arg]
+
+
+class TestJob:
+    def test_the_dependency_is_the_name_unless_the_job_says_otherwise(self) -> None:
+        class Plain(Job):
+            name = "plain"
+
+            def perform(self, slice: Slice) -> int:
+                return 0
+
+        class Shared(Plain):
+            dependency = ("localhost", 6379)
+
+        class Own(Plain):
+            def __init__(self) -> None:
+                self.dependency = "own"
+
+        assert Plain().dependency == "plain"
+        assert Shared().dependency == ("localhost", 6379)
+        assert Own().dependency == "own"
+
+    def test_a_dependency_is_hashable(self) -> None:
+        job = FunctionJob(lambda slice: 0, name="a")
+        job.dependency = []  # type: ignore[assignment]
+        with pytest.raises(ConfigurationError, match="the dependency of job 'a'"):
+            always().install(job, rate=0.1)
+
+    def test_a_job_without_perform_cannot_be_made(self) -> None:
+        class Nothing(Job):
+            name = "nothing"
+
+        with pytest.raises(TypeError, match="perform"):
+            Nothing()  # type: ignore[abstract]
+
+    @pytest.mark.parametrize("wrong", [FunctionJob, lambda slice: 0, None, "sweep"])
+    def test_only_a_job_is_installed(self, wrong: Any) -> None:
+        with pytest.raises(ConfigurationError, match="expects an instance of Job"):
+            always().install(wrong, rate=0.1)
+
+    def test_a_job_is_a_plain_function(self) -> None:
+        async def coroutine(slice: Slice) -> int:
+            return 0
+
+        def generator(slice: Slice) -> Any:
+            yield 1
+
+        async def async_generator(slice: Slice) -> Any:
+            yield 1
+
+        recruiter = always()
+        for function in (coroutine, generator, async_generator):
+            with pytest.raises(ConfigurationError, match="a job is a plain function"):
+                recruiter.job(rate=0.1)(function)
+        with pytest.raises(ConfigurationError, match="a job is a function"):
+            recruiter.job(rate=0.1)(3)  # type: ignore[type-var]
+        assert recruiter.stats()["jobs"] == {}
+
+    def test_the_decorator_leaves_the_function_as_it_is(self) -> None:
+        def sweep(slice: Slice) -> int:
+            return 2
+
+        recruiter = always()
+        assert recruiter.job(rate=0.1, name="tidy")(sweep) is sweep
+        assert recruiter.enlist() is Outcome.WORKED
+        assert recruiter.stats()["jobs"]["tidy"]["items"] == 2
+        assert repr(recruiter) == "<Recruiter {'tidy': 0.1}>"
+
+
+class TestPause:
+    def test_one_job(self) -> None:
+        recruiter = installed(lambda slice: 1)
+        recruiter.pause("sweep")
+        assert recruiter.enlist() is Outcome.SKIPPED
+        recruiter.resume("sweep")
+        assert recruiter.enlist() is Outcome.WORKED
+
+    def test_all_jobs(self) -> None:
+        recruiter = installed(lambda slice: 1)
+        recruiter.job(rate=0.1, name="other")(lambda slice: 1)
+        recruiter.pause()
+        assert {recruiter.enlist() for _ in range(20)} == {Outcome.SKIPPED}
+        recruiter.resume()
+        assert {recruiter.enlist() for _ in range(20)} == {Outcome.WORKED}
+
+
+class TestStats:
+    def test_the_whole_dict(self) -> None:
+        clock = ManualClock()
+
+        def perform(slice: Slice) -> int:
+            clock.advance(0.25)
+            return 5
+
+        recruiter = installed(perform, clock=clock)
+        recruiter.enlist()
+        recruiter.enlist()
+        assert recruiter.stats() == {
+            "enlisted": 2,
+            "jobs": {
+                "sweep": {
+                    "rate": 0.1,
+                    "recruited": 2,
+                    "worked": 2,
+                    "idle": 0,
+                    "aborted": 0,
+                    "failed": 0,
+                    "skipped": 0,
+                    "items": 10,
+                    "seconds": 0.5,
+                }
+            },
+        }
+
+
+class TestHooks:
+    def test_they_hear_of_recruits_and_outcomes(self) -> None:
+        clock, hooks = ManualClock(), RecordingHooks()
+
+        def perform(slice: Slice) -> int:
+            clock.advance(0.5)
+            return 3
+
+        recruiter = installed(perform, clock=clock)
+        recruiter.add_hook(hooks)
+        recruiter.enlist()
+        recruiter.pause()
+        recruiter.enlist()
+        assert hooks.recruited == ["sweep", "sweep"]
+        assert hooks.outcomes == [
+            OutcomeEvent("sweep", Outcome.WORKED, 3, 0.5, None),
+            OutcomeEvent("sweep", Outcome.SKIPPED, 0, 0.0, None),
+        ]
+
+    def test_a_failing_hook_is_logged_and_harms_neither_the_host_nor_the_next_hook(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Broken(Hooks):
+            def on_enlisted(self, count: int) -> None:
+                raise ValueError("enlisted")
+
+            def on_recruited(self, job: str) -> None:
+                raise ValueError("recruited")
+
+            def on_outcome(self, *arguments: Any) -> None:
+                raise ValueError("outcome")
+
+        clock, after = ManualClock(), RecordingHooks()
+        recruiter = installed(lambda slice: 1, clock=clock)
+        recruiter.add_hook(Broken())
+        recruiter.add_hook(after)
+        for _ in range(10):
+            assert recruiter.enlist() is Outcome.WORKED
+        recruiter.flush()
+        assert len(after.outcomes) == len(after.recruited) == 10
+        assert after.enlisted == [10]
+        assert len(caplog.records) == 1
+        assert "Broken failed: ValueError: recruited" in caplog.text
+
+    def test_a_hosts_timeout_in_a_hook_reaches_the_host(self) -> None:
+        class Slow(Hooks):
+            def on_outcome(self, *arguments: Any) -> None:
+                raise SOFT
+
+        recruiter = installed(lambda slice: 1)
+        recruiter.add_hook(Slow())
+        with pytest.raises(SOFT):
+            recruiter.enlist()
+        assert recruiter.stats()["jobs"]["sweep"]["worked"] == 1
+
+    def test_a_hook_that_enlists_is_not_told_of_that(self) -> None:
+        recruiter = installed(lambda slice: 1)
+        inner: list[Outcome] = []
+
+        class Keen(Hooks):
+            def on_recruited(self, job: str) -> None:
+                inner.append(recruiter.enlist())
+
+        recruiter.add_hook(Keen())
+        assert recruiter.enlist() is Outcome.WORKED
+        assert len(inner) == 1
+        assert recruiter.stats()["enlisted"] == 2
+
+    def test_the_base_does_nothing(self) -> None:
+        recruiter = installed(lambda slice: 1)
+        recruiter.add_hook(Hooks())
+        assert recruiter.enlist() is Outcome.WORKED
+        recruiter.flush()
+
+    @pytest.mark.parametrize("wrong", [RecordingHooks, object(), None])
+    def test_only_a_hook_is_added(self, wrong: Any) -> None:
+        with pytest.raises(ConfigurationError, match="hook"):
+            always().add_hook(wrong)
