@@ -15,7 +15,7 @@ from redis.exceptions import ExecAbortError, ResponseError
 
 from workstealing.errors import Aborted, Moved
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import Budget, Command, OneAttempt
+from workstealing.store.connection import Budget, Command, OneAttempt, checked
 from workstealing.store.keys import require_one_slot, to_bytes
 from workstealing.store.twin import twin_of
 
@@ -38,9 +38,9 @@ class Attempt:
         One round trip, the WATCH included.
         """
         if self._watching:
-            return _values(self._connection.call(commands, self._budget))
+            return checked(self._connection.call(commands, self._budget))
         self._watching = True
-        return _values(self._connection.call([("WATCH", *self._keys), *commands], self._budget))[1:]
+        return checked(self._connection.call([("WATCH", *self._keys), *commands], self._budget))[1:]
 
     def commit(self, *commands: Command) -> list[Any]:
         """Run the changing commands as one MULTI/EXEC, unless a WATCHed key has changed.
@@ -62,7 +62,7 @@ class Attempt:
             raise result
         if result is None:
             raise Aborted("another writer changed the keys between WATCH and EXEC")
-        return _values(result)
+        return checked(result)
 
     def release(self) -> None:
         """End a WATCH that no EXEC has ended, or close the connection that still has it."""
@@ -72,13 +72,6 @@ class Attempt:
             self._connection.call([("UNWATCH",)], self._budget)
         except Exception:  # noqa: BLE001 - the attempt is over, and what it said is said
             self._connection.disconnect()
-
-
-def _values(replies: list[Any]) -> list[Any]:
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies
 
 
 @contextmanager

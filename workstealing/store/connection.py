@@ -200,6 +200,14 @@ class OneAttempt(AbstractConnection):
             return error
 
 
+def checked(replies: list[Any]) -> list[Any]:
+    """Return replies as they are, or raise the first error reply among them."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
 _classes: dict[type[Any], type[OneAttempt]] = {}
 
 

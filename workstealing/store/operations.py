@@ -2,7 +2,7 @@
 
 The same operation runs on a client, is awaited on an asyncio client, or is queued on a pipeline.
 What takes more than one command (opening a layout, registering a slot) is written once too, as a
-generator that yields commands and is sent their replies.
+generator that yields commands and operations and is sent their replies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from redis.exceptions import NoScriptError
 from workstealing.store.scripts import Script
 
 T = TypeVar("T")
-Steps = Generator[tuple[Any, ...], Any, T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +37,17 @@ class Operation:
     def by_text(self) -> tuple[Any, ...]:
         """Return the command that carries the script's text, and makes the server know it."""
         return ("EVAL", self.script.body, len(self.keys), *self.keys, *self.args)
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """One of redis-py's own commands, with the options that its reply is read by."""
+
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+Steps = Generator[tuple[Any, ...] | Plain | Operation, Any, T]
 
 
 def run(client: Any, operation: Operation) -> Any:
@@ -62,17 +72,22 @@ async def run_async(client: Any, operation: Operation) -> Any:
 
 
 def drive(client: Any, steps: Steps[T]) -> T:
-    """Run a generator of commands on a blocking client and return what it returns."""
+    """Run a generator of commands and operations on a blocking client; return what it returns."""
     reply: Any = None
     error: Exception | None = None
     while True:
         try:
-            command = steps.send(reply) if error is None else steps.throw(error)
+            step = steps.send(reply) if error is None else steps.throw(error)
         except StopIteration as done:
             result: T = done.value
             return result
         try:
-            reply, error = client.execute_command(*command), None
+            if isinstance(step, Operation):
+                reply, error = run(client, step), None
+            elif isinstance(step, Plain):
+                reply, error = client.execute_command(*step.args, **step.options), None
+            else:
+                reply, error = client.execute_command(*step), None
         except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
             reply, error = None, raised
 
@@ -83,11 +98,16 @@ async def drive_async(client: Any, steps: Steps[T]) -> T:
     error: Exception | None = None
     while True:
         try:
-            command = steps.send(reply) if error is None else steps.throw(error)
+            step = steps.send(reply) if error is None else steps.throw(error)
         except StopIteration as done:
             result: T = done.value
             return result
         try:
-            reply, error = await client.execute_command(*command), None
+            if isinstance(step, Operation):
+                reply, error = await run_async(client, step), None
+            elif isinstance(step, Plain):
+                reply, error = await client.execute_command(*step.args, **step.options), None
+            else:
+                reply, error = await client.execute_command(*step), None
         except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
             reply, error = None, raised

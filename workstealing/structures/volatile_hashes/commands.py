@@ -16,7 +16,13 @@ from workstealing.errors import LayoutError
 from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import Script, load
-from workstealing.structures.volatile_hashes.layout import Layout, Names
+from workstealing.structures.volatile_hashes.layout import (
+    EMULATED,
+    MIGRATING,
+    NATIVE,
+    Layout,
+    Names,
+)
 
 Arguments = Sequence[Any]
 
@@ -57,6 +63,8 @@ class _Command:
     writes: bool
     read: Callable[[Any], Any] = _same
     keys: int = 1
+    # Whether a reading script must know which backend holds the deadlines.
+    checked: bool = False
 
 
 def _reading(name: str, read: Callable[[Any], Any] = _same) -> _Command:
@@ -70,7 +78,10 @@ def _writing(name: str, read: Callable[[Any], Any] = _same, keys: int = 1) -> _C
 _COMMANDS: dict[str, _Command] = {
     **{name.upper(): _reading(name) for name in ("hget", "hmget", "hlen", "hkeys", "hvals")},
     **{name.upper(): _reading(name) for name in ("hstrlen", "hrandfield", "exists", "ttl", "pttl")},
-    **{name.upper(): _reading(name) for name in ("httl", "hpttl", "hexpiretime", "hpexpiretime")},
+    **{
+        name.upper(): _Command(f"volatile_{name}", writes=False, checked=True)
+        for name in ("httl", "hpttl", "hexpiretime", "hpexpiretime")
+    },
     **{name.upper(): _reading(name) for name in ("expiretime", "pexpiretime")},
     "HEXISTS": _reading("hexists", bool),
     "HGETALL": _reading("hgetall", _pairs),
@@ -125,7 +136,11 @@ class Translator:
                 read = _scanned_fields
             elif word == "HRANDFIELD" and options.get("withvalues") and self._nested_pairs:
                 read = _listed_pairs
-            return Operation(script, self._names.for_reading(name), tuple(args[2:]), read)
+            keys = self._names.for_reading(name)
+            if command.checked:
+                keys += (self._names.mark(layout.shard_of(key_slot(name))),)
+                return Operation(script, keys, (layout.mark, *args[2:]), read)
+            return Operation(script, keys, tuple(args[2:]), read)
         if not layout.writable:
             raise LayoutError(
                 f"the namespace {layout.namespace!r} has layout version {layout.version}, which"
@@ -135,6 +150,24 @@ class Translator:
         if command.keys == 2:
             keys += self._names.for_writing(to_bytes(args[2]), layout)
         return Operation(script, keys, (layout.mark, *args[1 + command.keys :]), command.read)
+
+    def moves(self, layout: Layout, args: Arguments) -> list[Operation]:
+        """Return the operations that hand a command's hashes over to the server before it runs."""
+        command = _COMMANDS.get(args[0])
+        names = args[1 : 1 + command.keys] if command is not None else ()
+        return [self.move(layout, to_bytes(name), None) for name in names]
+
+    def move(self, layout: Layout, key: bytes, most: int | None) -> Operation:
+        """Return the operation that hands at most so many fields of a hash over to the server."""
+        marks = (layout.mark_of(MIGRATING), layout.mark_of(EMULATED), layout.mark_of(NATIVE))
+        args = (*marks, "" if most is None else most)
+        script = self.script("volatile_migrate")
+        return Operation(script, self._names.for_writing(key, layout), args, int)
+
+    def substitute(self, args: Arguments) -> Operation:
+        """Return the operation for a command that a native server lacks."""
+        script = self.script(f"native_{args[0].lower()}")
+        return Operation(script, (args[1],), tuple(args[2:]), _same)
 
     def shards(self, layout: Layout, args: Arguments) -> tuple[int, ...]:
         """Return the index shards that a command may write to, () if it only reads."""

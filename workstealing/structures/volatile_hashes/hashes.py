@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import SLOTS
-from workstealing.store.operations import Steps, drive, drive_async, run, run_async
+from workstealing.store.operations import Plain, Steps, drive, drive_async
 from workstealing.store.twin import Twin, is_async, is_cluster, twin_of
 from workstealing.structures.volatile_hashes.commands import Translator
 from workstealing.structures.volatile_hashes.layout import (
@@ -24,6 +25,7 @@ from workstealing.structures.volatile_hashes.pipeline import AsyncHashPipeline, 
 from workstealing.structures.volatile_hashes.surface import AsyncSurface, BlockingSurface
 
 BACKENDS = ("auto", "emulated", "native")
+_MIGRATION_SECONDS = 5.0
 
 
 class _Hashes:
@@ -54,7 +56,8 @@ class _Hashes:
         self._backend = backend
         self._policies = frozenset(allow_eviction)
         self._layout: Layout | None = None
-        self.registered: set[int] = set()
+        self._layout_read = 0.0
+        self._registered: set[int] = set()
         self.translator = Translator(
             self.names, nested_pairs=_protocol(client) == 3, clock_shift_ms=clock_shift_ms
         )
@@ -67,15 +70,57 @@ class _Hashes:
         """The namespace's layout as this process has read it; None before the first command."""
         return self._layout
 
-    def _open_steps(self) -> Steps[Layout]:
-        shards = SLOTS if is_cluster(self.client) else INDEX_SHARDS_OF_A_SERVER
-        return open_layout(self.names, self._backend, shards, self._policies)
+    def layout_steps(self, *, again: bool = False) -> Steps[Layout]:
+        """Return the layout, having read it (again, if asked to) or written it down.
 
-    def fresh_shards(self, layout: Layout, args: tuple[Any, ...]) -> set[int]:
-        """Return the index shards that must be registered before a command is run."""
-        if not layout.registers_shards:
-            return set()
-        return set(self.translator.shards(layout, args)) - self.registered
+        A namespace that is being migrated is looked at every few seconds, to see the end of it.
+        """
+        layout = self._layout
+        if layout is not None and layout.is_migrating:
+            again = again or time.monotonic() - self._layout_read > _MIGRATION_SECONDS
+        if layout is None or again:
+            shards = SLOTS if is_cluster(self.client) else INDEX_SHARDS_OF_A_SERVER
+            steps = open_layout(self.names, self._backend, shards, self._policies)
+            layout = self._layout = yield from steps
+            self._layout_read = time.monotonic()
+        return layout
+
+    def register_steps(self, layout: Layout, commands: Iterable[tuple[Any, ...]]) -> Steps[Layout]:
+        """Register the index shards that commands will write to, before their first use.
+
+        Returns: the layout, read again if anything was registered: a migration closes the
+        registered index shards, so whoever adds one looks whether one has begun.
+        """
+        if not layout.registers_shards or not layout.is_emulated:
+            return layout
+        used = {shard for args in commands for shard in self.translator.shards(layout, args)}
+        fresh = used - self._registered
+        if not fresh:
+            return layout
+        yield from register_shards(self.names, fresh)
+        self._registered |= fresh
+        return (yield from self.layout_steps(again=True))
+
+    def _command_steps(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
+        """Run one command by whatever backend the namespace has at the moment."""
+        layout = yield from self.layout_steps()
+        layout = yield from self.register_steps(layout, (args,))
+        if layout.is_emulated:
+            try:
+                return (yield self.translator.translate(layout, args, options))
+            except ResponseError as error:
+                problem = as_layout_error(error)
+                if problem is None:
+                    raise
+                # The script did nothing. If a migration has begun, the command goes its new way.
+                layout = yield from self.layout_steps(again=True)
+                if layout.is_emulated:
+                    raise problem from None
+        if layout.is_migrating:
+            yield from self.translator.moves(layout, args)
+        if args[0] in layout.missing:
+            return (yield self.translator.substitute(args))
+        return (yield Plain(args, options))
 
 
 class VolatileHashes(_Hashes, BlockingSurface):
@@ -109,23 +154,14 @@ class VolatileHashes(_Hashes, BlockingSurface):
         Every command does this by itself. Errors: LayoutError, EvictionPolicyError,
         ConfigurationError. Two or three round trips the first time, then none.
         """
-        if self._layout is None:
-            self._layout = drive(self.client, self._open_steps())
-        return self._layout
+        return drive(self.client, self.layout_steps())
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one hash command of redis-py's on this namespace; what all the methods end in."""
-        layout = self._layout or self.open()
-        if layout.is_native and args[0] not in layout.missing:
+        layout = self._layout
+        if layout is not None and layout.is_native and args[0] not in layout.missing:
             return self.client.execute_command(*args, **options)
-        operation = self.translator.translate(layout, args, options)
-        if fresh := self.fresh_shards(layout, args):
-            drive(self.client, register_shards(self.names, fresh))
-            self.registered |= fresh
-        try:
-            return run(self.client, operation)
-        except ResponseError as error:
-            raise as_layout_error(error) or error from None
+        return drive(self.client, self._command_steps(args, options))
 
     def pipeline(self, transaction: bool = True) -> HashPipeline:
         """Return a pipeline that queues hash commands, and the user's own, for one round trip.
@@ -140,24 +176,11 @@ class AsyncVolatileHashes(_Hashes, AsyncSurface):
 
     async def open(self) -> Layout:
         """Read or write down the namespace's layout; see `VolatileHashes.open`."""
-        layout = self._layout
-        if layout is None:
-            layout = self._layout = await drive_async(self.client, self._open_steps())
-        return layout
+        return await drive_async(self.client, self.layout_steps())
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one hash command of redis-py's on this namespace; what all the methods end in."""
-        layout = self._layout or await self.open()
-        if layout.is_native and args[0] not in layout.missing:
-            return await self.client.execute_command(*args, **options)
-        operation = self.translator.translate(layout, args, options)
-        if fresh := self.fresh_shards(layout, args):
-            await drive_async(self.client, register_shards(self.names, fresh))
-            self.registered |= fresh
-        try:
-            return await run_async(self.client, operation)
-        except ResponseError as error:
-            raise as_layout_error(error) or error from None
+        return await drive_async(self.client, self._command_steps(args, options))
 
     def pipeline(self, transaction: bool = True) -> AsyncHashPipeline:
         """Return a pipeline whose `execute` is awaited; see `VolatileHashes.pipeline`."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError, EvictionPolicyError, LayoutError
 from workstealing.store.keys import SLOTS, key_slot, slot_tags
@@ -20,7 +20,7 @@ from workstealing.store.operations import Steps
 from workstealing.store.scripts import load
 
 VERSION = 1
-EMULATED, NATIVE = "emulated", "native"
+EMULATED, MIGRATING, NATIVE = "emulated", "migrating", "native"
 # On one server there is nothing to be spread for but the size of a sorted set and the collisions of
 # recruits. Part of the layout: a change holds for new namespaces only.
 INDEX_SHARDS_OF_A_SERVER = 16
@@ -34,9 +34,9 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 class Layout:
     """How the data of one namespace is laid out.
 
-    Fields: namespace; backend: "emulated" or "native"; index_shards: how many; version; writable:
-    whether this version of the package may write it; missing: commands of a native server that it
-    does not have.
+    Fields: namespace; backend: "emulated", "migrating" or "native"; index_shards: how many;
+    version; writable: whether this version of the package may write it; missing: commands of a
+    native server that it does not have.
     """
 
     namespace: str
@@ -47,6 +47,16 @@ class Layout:
     missing: frozenset[str] = frozenset()
 
     @property
+    def is_emulated(self) -> bool:
+        """Whether the deadlines stand in keys of our own."""
+        return self.backend == EMULATED
+
+    @property
+    def is_migrating(self) -> bool:
+        """Whether each hash is handed over to the server before its next use."""
+        return self.backend == MIGRATING
+
+    @property
     def is_native(self) -> bool:
         """Whether the server itself expires the fields."""
         return self.backend == NATIVE
@@ -54,7 +64,11 @@ class Layout:
     @property
     def mark(self) -> str:
         """What every index shard's mark must say before a script writes there."""
-        return f"{self.version}:{self.backend}"
+        return self.mark_of(self.backend)
+
+    def mark_of(self, backend: str) -> str:
+        """Return the mark of an index shard with that backend."""
+        return f"{self.version}:{backend}"
 
     @property
     def registers_shards(self) -> bool:
@@ -172,17 +186,15 @@ def open_layout(
         fields = _fields(chosen, index_shards)
         try:
             reply = yield ("EVAL", script.body, 1, names.layout, *fields)
-        except NoScriptError:  # pragma: no cover - EVAL carries its text
-            raise
         except ResponseError as error:
             raise as_layout_error(error) or error from error
         layout = _parse(names, as_pairs(reply))
-    if backend not in ("auto", layout.backend):
+    if backend not in ("auto", layout.backend) and (backend, layout.backend) != (NATIVE, MIGRATING):
         raise LayoutError(
             f"the namespace {names.namespace!r} was laid out as {layout.backend}, not {backend}:"
             ' use backend="auto", or move it over with the MigrateToNative job'
         )
-    if layout.is_native:
+    if not layout.is_emulated:
         if not has_native:
             raise LayoutError(
                 f"the namespace {names.namespace!r} was laid out for a server that expires fields"
@@ -190,9 +202,7 @@ def open_layout(
                 " namespace"
             )
         missing = frozenset(OPTIONAL_NATIVE_COMMANDS) - set(known)
-        return Layout(
-            layout.namespace, NATIVE, layout.index_shards, layout.version, layout.writable, missing
-        )
+        return replace(layout, missing=missing)
     _require_policy(policy, allowed_policies)
     return layout
 
@@ -245,7 +255,11 @@ def _foreign(names: Names) -> LayoutError:
 
 def _parse(names: Names, pairs: dict[str, str]) -> Layout:
     try:
-        if pairs["structure"] != "volatile_hashes" or pairs["backend"] not in (EMULATED, NATIVE):
+        if pairs["structure"] != "volatile_hashes" or pairs["backend"] not in (
+            EMULATED,
+            MIGRATING,
+            NATIVE,
+        ):
             raise _foreign(names)
         version = int(pairs["version"])
         shards = int(pairs["index_shards"])

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from redis.exceptions import RedisError, ResponseError
 
-from workstealing.store.operations import Operation, drive, drive_async
+from workstealing.store.operations import Operation, Steps, drive, drive_async
 from workstealing.store.twin import is_cluster
 from workstealing.structures.volatile_hashes.layout import (
     Layout,
     as_layout_error,
-    register_shards,
 )
 from workstealing.structures.volatile_hashes.surface import QueuedSurface
 
@@ -20,6 +19,11 @@ if TYPE_CHECKING:
     from workstealing.structures.volatile_hashes.hashes import AsyncVolatileHashes, VolatileHashes
 
 Reader = Callable[[Any], Any]
+
+
+def _left_out(reply: Any) -> Any:
+    """Mark a reply that the user has not asked for."""
+    return reply
 
 
 class _Plain:
@@ -80,12 +84,10 @@ class _Pipeline(QueuedSurface):
         """Forget what is queued."""
         self._queue = []
 
-    def _fresh_shards(self, layout: Layout) -> set[int]:
-        fresh: set[int] = set()
-        for method, args, _ in self._queue:
-            if not method and not layout.is_native:
-                fresh |= self._hashes.fresh_shards(layout, args)
-        return fresh
+    def _layout_steps(self) -> Steps[Layout]:
+        layout: Layout = yield from self._hashes.layout_steps()
+        commands = [args for method, args, _ in self._queue if not method]
+        return (yield from self._hashes.register_steps(layout, commands))
 
     def _fill(self, layout: Layout) -> tuple[Any, list[Reader | None]]:
         """Return redis-py's own pipeline with everything queued, and the readers of its replies."""
@@ -94,21 +96,34 @@ class _Pipeline(QueuedSurface):
         target = client.pipeline() if on_cluster else client.pipeline(transaction=self._transaction)
         readers: list[Reader | None] = []
         sent: set[str] = set()
+
+        def send(operation: Operation, read: Reader) -> None:
+            # The first use of a script carries its text, so that the server knows it for the rest;
+            # on a cluster each use does, because each may go to another node.
+            known = operation.script.sha in sent and not on_cluster
+            target.execute_command(*(operation.by_digest() if known else operation.by_text()))
+            sent.add(operation.script.sha)
+            readers.append(read)
+
+        translator = self._hashes.translator
         for method, args, options in self._queue:
             if method:
                 getattr(target, method)(*args, **options)
                 readers.append(None)
-            elif layout.is_native and args[0] not in layout.missing:
+                continue
+            if layout.is_emulated:
+                operation = translator.translate(layout, args, options)
+                send(operation, operation.read)
+                continue
+            if layout.is_migrating:
+                for operation in translator.moves(layout, args):
+                    send(operation, _left_out)
+            if args[0] in layout.missing:
+                operation = translator.substitute(args)
+                send(operation, operation.read)
+            else:
                 target.execute_command(*args, **options)
                 readers.append(None)
-            else:
-                operation: Operation = self._hashes.translator.translate(layout, args, options)
-                # The first use of a script carries its text, so that the server knows it for the
-                # rest; on a cluster each use does, because each may go to another node.
-                known = operation.script.sha in sent and not on_cluster
-                target.execute_command(*(operation.by_digest() if known else operation.by_text()))
-                sent.add(operation.script.sha)
-                readers.append(operation.read)
         return target, readers
 
     def _read(
@@ -116,6 +131,8 @@ class _Pipeline(QueuedSurface):
     ) -> list[Any]:
         results: list[Any] = []
         for reply, read in zip(replies, readers, strict=True):
+            if read is _left_out and not isinstance(reply, Exception):
+                continue
             result = reply
             if isinstance(reply, ResponseError) and read is not None:
                 result = as_layout_error(reply) or reply
@@ -158,10 +175,7 @@ class HashPipeline(_Pipeline):
         """
         queue = self._queue
         try:
-            layout = self._hashes.open()
-            if fresh := self._fresh_shards(layout):
-                drive(self._hashes.client, register_shards(self._hashes.names, fresh))
-                self._hashes.registered |= fresh
+            layout = drive(self._hashes.client, self._layout_steps())
             if not queue:
                 return []
             target, readers = self._fill(layout)
@@ -187,10 +201,7 @@ class AsyncHashPipeline(_Pipeline):
         """Send everything queued and return the replies in order; see `HashPipeline.execute`."""
         queue = self._queue
         try:
-            layout = await self._hashes.open()
-            if fresh := self._fresh_shards(layout):
-                await drive_async(self._hashes.client, register_shards(self._hashes.names, fresh))
-                self._hashes.registered |= fresh
+            layout = await drive_async(self._hashes.client, self._layout_steps())
             if not queue:
                 return []
             target, readers = self._fill(layout)

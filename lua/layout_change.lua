@@ -1,0 +1,7 @@
+-- Changes the backend of a namespace's layout, if it is still what the caller read.
+-- KEYS: the layout. ARGV: the backend before, the backend after. Returns 1 if it was changed, else 0.
+if redis.call('HGET', KEYS[1], 'backend') ~= ARGV[1] then
+  return 0
+end
+redis.call('HSET', KEYS[1], 'backend', ARGV[2])
+return 1
