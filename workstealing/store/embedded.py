@@ -64,14 +64,14 @@ class EmbeddedServer:
             path = Path(self._folder) / "redis.sock"
             self.url = f"unix://{path}"
             command = [
-                *_die_with_parent(),
+                *die_with_parent(),
                 *(binary, "--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"),
                 *("--save", "", "--appendonly", "no", "--dir", self._folder),
             ]
         else:
             port = _free_port()
             self.url = f"redis://127.0.0.1:{port}/0"
-            command = [*_die_with_parent(), sys.executable, "-c", _FAKE, str(port)]
+            command = [*die_with_parent(), sys.executable, "-c", _FAKE, str(port)]
         log = Path(self._folder) / "server.log"
         with log.open("wb") as output:
             self._process = subprocess.Popen(  # noqa: S603 - our own command line
@@ -141,16 +141,17 @@ def _end(process: subprocess.Popen[bytes], folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _die_with_parent() -> list[str]:
-    """Return the command prefix that ends the server even if this process is killed outright.
+def die_with_parent(signal_name: str = "KILL") -> list[str]:
+    """Return the command prefix that ends a child even if this process is killed outright.
 
-    The kernel ties the signal to the thread that started the process, so it is of use for the main
+    Arguments: signal_name: what the child gets then, without the SIG. Returns: an empty list where
+    setpriv is missing. The kernel ties the signal to the thread that started the process, so it is of use for the main
     thread alone, which lives as long as the process does.
     """
     setpriv = shutil.which("setpriv")
     if setpriv is None or threading.current_thread() is not threading.main_thread():
         return []
-    return [setpriv, "--pdeathsig", "KILL"]
+    return [setpriv, "--pdeathsig", signal_name]
 
 
 def _free_port() -> int:

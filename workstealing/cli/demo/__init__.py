@@ -1,0 +1,5 @@
+"""The demo: one web app, its traffic, and how much garbage its fast exits collect."""
+
+from workstealing.cli.demo.run import run
+
+__all__ = ["run"]

@@ -1,0 +1,81 @@
+"""The figures of a run, while it goes on and at its end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+# Of the fields that were overdue for longer, this share must have been collected.
+OVERDUE_MS = 2000
+WANTED_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What `--json` prints, in its order.
+
+    Fields: requests answered, enlisted, recruited, and what became of the recruited (worked, idle,
+    aborted, failed, skipped); items: fields collected; garbage_peak and garbage_end: expired fields
+    in memory, at most and at the end; garbage_without: how many the same traffic would have left
+    without work stealing; oldest_garbage_s: how long the oldest of them has been expired, seconds;
+    p50_ms and p99_ms of the requests; errors: requests that failed.
+    """
+
+    requests: int
+    enlisted: int
+    recruited: int
+    worked: int
+    idle: int
+    aborted: int
+    failed: int
+    skipped: int
+    items: int
+    garbage_peak: int
+    garbage_end: int
+    garbage_without: int
+    oldest_garbage_s: float
+    p50_ms: float
+    p99_ms: float
+    errors: int
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the figures by name, in order."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the garbage was kept down.
+
+    Fields: overdue: fields that were overdue for more than two seconds at the end, had nobody
+    collected them; left: how many of those are still there.
+    """
+
+    overdue: int
+    left: int
+
+    @property
+    def share(self) -> float:
+        """The share that was collected; 1.0 when nothing was overdue."""
+        return 1.0 - self.left / self.overdue if self.overdue else 1.0
+
+    @property
+    def is_good(self) -> bool:
+        """Whether enough of them were collected."""
+        return self.share >= WANTED_SHARE
+
+
+def garbage_without(last_deadlines: Mapping[tuple[str, str], int], now_ms: int) -> int:
+    """Return how many fields had expired by then and were never rewritten.
+
+    Arguments: (key, field) -> the deadline of its last write; now_ms, on the same clock.
+    """
+    return sum(deadline <= now_ms for deadline in last_deadlines.values())
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return the smallest of the sorted values that this share does not exceed; 0.0 for none."""
+    if not ordered:
+        return 0.0
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
