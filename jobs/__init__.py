@@ -1,5 +1,6 @@
 """The ready-made jobs, one file each; every job keeps one structure clean."""
 
 from workstealing.jobs.hash_field_expiry import Backlog, HashFieldExpiry
+from workstealing.jobs.migrate_to_native import MigrateToNative
 
-__all__ = ["Backlog", "HashFieldExpiry"]
+__all__ = ["Backlog", "HashFieldExpiry", "MigrateToNative"]

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Hashable
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.errors import ConfigurationError
+from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import Slice
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
@@ -41,12 +41,8 @@ class HashFieldExpiry(Job):
         random: Callable[[], float] = random.random,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-            raise ConfigurationError(
-                f"limit={limit!r} bounds nothing: give the most fields of a slice, 1 or more"
-            )
         self.hashes = hashes
-        self.limit = limit
+        self.limit = checked_limit(limit)
         self.dry_run = dry_run
         self.name = f"hash_field_expiry.{hashes.namespace}" if name is None else name
         self.dependency: Hashable = hashes.twin.identity

@@ -340,7 +340,10 @@ class RedisCluster3:
                 first, after = self.FIRST_SLOTS[number : number + 2]
                 client.execute_command("CLUSTER ADDSLOTSRANGE", first, after - 1)
                 # Different epochs from the start spare the nodes their first quarrel.
+                # Only a node that knows no other takes one, so this comes before any meeting.
                 client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
+        for node in self.nodes:
+            with contextlib.closing(node.probe(5.0)) as client:
                 for other in self.nodes:
                     if other is not node:
                         client.execute_command(

@@ -117,7 +117,8 @@ class _Hashes:
                 if layout.is_emulated:
                     raise problem from None
         if layout.is_migrating:
-            yield from self.translator.moves(layout, args)
+            for operation in self.translator.moves(layout, args):
+                yield operation
         if args[0] in layout.missing:
             return (yield self.translator.substitute(args))
         return (yield Plain(args, options))

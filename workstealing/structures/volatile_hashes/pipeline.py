@@ -87,7 +87,8 @@ class _Pipeline(QueuedSurface):
     def _layout_steps(self) -> Steps[Layout]:
         layout: Layout = yield from self._hashes.layout_steps()
         commands = [args for method, args, _ in self._queue if not method]
-        return (yield from self._hashes.register_steps(layout, commands))
+        layout = yield from self._hashes.register_steps(layout, commands)
+        return layout
 
     def _fill(self, layout: Layout) -> tuple[Any, list[Reader | None]]:
         """Return redis-py's own pipeline with everything queued, and the readers of its replies."""

@@ -1,0 +1,193 @@
+"""A namespace moves from emulated to native under traffic, and nothing changes for its readers."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.servers import RedisServer
+from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.jobs import HashFieldExpiry, MigrateToNative
+from workstealing.recruiting.slice import Slice
+from workstealing.structures import AsyncVolatileHashes, VolatileHashes
+
+HOUR = 3600
+
+
+def hashes_on(client: Any, **options: Any) -> VolatileHashes:
+    return VolatileHashes(client, namespace="m", **options)
+
+
+def run_to_the_end(job: MigrateToNative, most: int = 1000) -> int:
+    moved = 0
+    for _ in range(most):
+        moved += job.perform(Slice(job.limit, 5.0))
+        if hashes_layout(job) == "native":
+            return moved
+    raise AssertionError(f"still {hashes_layout(job)} after {most} slices")
+
+
+def hashes_layout(job: MigrateToNative) -> str:
+    backend = job.hashes.client.hget("ws:m:layout", "backend")
+    return backend.decode() if backend else ""
+
+
+@pytest.fixture(params=["redis8", "cluster8"])
+def client(request: pytest.FixtureRequest) -> Iterator[Any]:
+    client = request.getfixturevalue(request.param).client()
+    yield client
+    client.flushall()
+
+
+@pytest.mark.real
+def test_deadlines_are_the_same_before_and_after(client: Any) -> None:
+    hashes = hashes_on(client, backend="emulated")
+    for i in range(200):
+        hashes.hsetex(f"h:{i}", mapping={"a": i, "b": i}, ex=HOUR + i)
+        hashes.hset(f"h:{i}", "for ever", 1)
+    hashes = hashes_on(client)
+    before = {i: hashes.hpexpiretime(f"h:{i}", "a", "b", "for ever") for i in range(200)}
+    assert run_to_the_end(MigrateToNative(hashes, limit=25)) == 400
+    # Nothing of ours is left but the layout, the registry and the marks.
+    left = set(client.scan_iter("*ws:m:*"))
+    assert not [key for key in left if key.endswith(b":due") or b":ttl:" in key]
+    for name, times in before.items():
+        assert client.hpexpiretime(f"h:{name}", "a", "b", "for ever") == times
+        assert hashes.hpexpiretime(f"h:{name}", "a", "b", "for ever") == times
+    assert hashes_on(client).open().is_native
+    assert MigrateToNative(hashes).perform(Slice(25, 5.0)) == 0
+
+
+@pytest.mark.real
+def test_expired_fields_do_not_come_back(client: Any) -> None:
+    hashes_on(client, backend="emulated").hsetex("h", mapping={"a": 1, "b": 2}, ex=HOUR)
+    hashes_on(client).hsetex("h", "c", 3, ex=3 * HOUR)
+    later = hashes_on(client, clock_shift_ms=2 * HOUR * 1000)
+    assert later.hgetall("h") == {b"c": b"3"}
+    run_to_the_end(MigrateToNative(later))
+    assert client.hgetall("h") == {b"c": b"3"}
+
+
+@pytest.mark.real
+def test_processes_that_have_not_noticed_lose_and_see_nothing_wrong(client: Any) -> None:
+    old = hashes_on(client)
+    stale = hashes_on(client, backend="auto")
+    hashes_on(client, backend="emulated").hsetex("h", mapping={"a": 1, "b": 2}, ex=HOUR)
+    assert stale.hget("h", "a") == b"1"
+    assert stale.open().is_emulated
+    assert old.httl("h", "a") == [HOUR]
+    run_to_the_end(MigrateToNative(hashes_on(client)))
+    # Both still believe in the emulated layout.
+    assert stale.hget("h", "b") == b"2"
+    assert old.httl("h", "a", "b") == [HOUR, HOUR]
+    assert stale.hsetex("h", "b", 3, ex=2 * HOUR) == 1
+    assert stale.open().is_native
+    assert client.httl("h", "a", "b") == [HOUR, 2 * HOUR]
+
+
+@pytest.mark.real
+def test_a_hash_is_handed_over_before_its_next_use(client: Any) -> None:
+    emulated = hashes_on(client, backend="emulated")
+    names = [f"h:{i}" for i in range(60)]
+    for name in names:
+        emulated.hsetex(name, mapping={"a": 1, "b": 2}, ex=HOUR)
+    job = MigrateToNative(hashes_on(client), limit=1)
+    assert job.perform(Slice(1, 5.0)) == 1
+    hashes = hashes_on(client)
+    assert hashes.open().is_migrating
+    with hashes.pipeline() as p:
+        for name in names:
+            p.hpersist(name, "a")
+            p.httl(name, "a", "b")
+        replies = p.execute()
+    assert replies == [[1], [-1, HOUR]] * 60
+    assert run_to_the_end(job) == 0
+
+
+@pytest.mark.real
+def test_renaming_hands_both_hashes_over(client: Any) -> None:
+    emulated = hashes_on(client, backend="emulated")
+    for name in ("{s}:a", "{s}:b", "other"):
+        emulated.hsetex(name, name, 1, ex=HOUR)
+    job = MigrateToNative(hashes_on(client), limit=1)
+    job.perform(Slice(1, 5.0))
+    assert hashes_on(client).rename("{s}:a", "{s}:b") is True
+    run_to_the_end(job)
+    assert client.hgetall("{s}:b") == {b"{s}:a": b"1"}
+    assert client.httl("{s}:b", "{s}:a") == [HOUR]
+
+
+@pytest.mark.real
+async def test_asyncio_clients_take_part(redis8: RedisServer) -> None:
+    client = redis8.client()
+    hashes_on(client, backend="emulated").hsetex("h", "a", 1, ex=HOUR)
+    async with redis8.async_client() as other:
+        hashes = AsyncVolatileHashes(other, namespace="m")
+        assert await hashes.httl("h", "a") == [HOUR]
+        run_to_the_end(MigrateToNative(hashes_on(client)))
+        assert await hashes.hsetex("h", "b", 1, ex=HOUR) == 1
+        assert await hashes.httl("h", "a", "b") == [HOUR, HOUR]
+        assert (await hashes.open()).is_native
+
+
+@pytest.mark.real
+def test_under_traffic_every_field_keeps_its_last_deadline(client: Any) -> None:
+    hashes_on(client, backend="emulated").open()
+    names = [f"h:{i}" for i in range(40)]
+    last: dict[int, dict[str, int]] = {}
+    stop = threading.Event()
+
+    def write(seed: int) -> None:
+        rng, hashes = random.Random(seed), hashes_on(client)
+        written = last[seed] = {}
+        while not stop.is_set():
+            name, hours = rng.choice(names), rng.randint(1, 9)
+            hashes.hsetex(name, f"f{seed}", hours, ex=hours * HOUR)
+            written[name] = hours
+
+    writers = [threading.Thread(target=write, args=(seed,)) for seed in range(3)]
+    for writer in writers:
+        writer.start()
+    job = MigrateToNative(hashes_on(client), limit=5)
+    try:
+        run_to_the_end(job, most=5000)
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    assert sorted(last) == [0, 1, 2]
+    for seed, written in last.items():
+        for name, hours in written.items():
+            assert client.hget(name, f"f{seed}") == str(hours).encode()
+            (left,) = client.httl(name, f"f{seed}")
+            assert hours * HOUR - 60 <= left <= hours * HOUR
+    assert HashFieldExpiry(hashes_on(client)).perform(Slice(5, 5.0)) == 0
+
+
+@pytest.mark.real
+def test_a_server_without_the_commands_keeps_its_layout(redis7: RedisServer) -> None:
+    client = redis7.client()
+    hashes = hashes_on(client)
+    hashes.hsetex("h", "a", 1, ex=HOUR)
+    with pytest.raises(ConfigurationError, match="lacks HSETEX"):
+        MigrateToNative(hashes).perform(Slice(25, 5.0))
+    assert client.hget("ws:m:layout", "backend") == b"emulated"
+    assert hashes.hget("h", "a") == b"1"
+
+
+@pytest.mark.real
+def test_emulated_by_name_is_refused_once_native(client: Any) -> None:
+    hashes = hashes_on(client, backend="emulated")
+    hashes.hsetex("h", "a", 1, ex=HOUR)
+    run_to_the_end(MigrateToNative(hashes))
+    with pytest.raises(LayoutError, match="laid out as native"):
+        hashes_on(client, backend="emulated").hget("h", "a")
+
+
+def test_an_unused_namespace_is_idle(fakeredis_server: Any) -> None:
+    hashes = hashes_on(fakeredis_server.client())
+    assert MigrateToNative(hashes).perform(Slice(25, 5.0)) == 0

@@ -1,0 +1,120 @@
+"""Handing a namespace over from our own deadlines to those of a server that keeps them itself.
+
+The layout goes from emulated over migrating to native. While it is migrating, each hash is handed
+over before its next use, and the job hands over those that nobody uses. What keeps it exact are the
+marks: from its first hash on, an index shard refuses writers that do not know of the migration, and
+an empty one is closed for good.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting.slice import Slice
+from workstealing.store.connection import Budget, checked
+from workstealing.store.keys import key_slot
+from workstealing.store.operations import Operation
+from workstealing.store.scripts import load
+from workstealing.store.twin import Twin
+from workstealing.structures.volatile_hashes.commands import Translator
+from workstealing.structures.volatile_hashes.due_index import DueIndex
+from workstealing.structures.volatile_hashes.layout import (
+    EMULATED,
+    MIGRATING,
+    NATIVE,
+    NATIVE_COMMANDS,
+    Layout,
+    Names,
+)
+
+SHARDS_A_CLOSING = 64
+
+
+class Migrator:
+    """Hands over the hashes of one namespace; arguments as of `Collector`."""
+
+    def __init__(
+        self,
+        twin: Twin,
+        names: Names,
+        translator: Translator,
+        random: Callable[[], float] = random.random,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._index = DueIndex(twin, names, translator.clock_shift_ms, random, clock)
+        self._twin = twin
+        self._names = names
+        self._translator = translator
+
+    def migrate(self, slice: Slice) -> int:
+        """Do one slice of the migration.
+
+        Returns: how many fields were handed over; 0 when the namespace is native, and in the slice
+        that finds nothing left and closes the index shards. Errors: ConfigurationError if the
+        server lacks the commands; LayoutError; connection faults. One script a hash.
+        """
+        # Another process may have begun or ended the migration since the last slice.
+        self._index.forget_layout()
+        layout = self._index.layout(Budget(slice.remaining()))
+        if layout is None or layout.is_native:
+            return 0
+        if layout.is_emulated:
+            self._require_commands(slice)
+            self._change_layout(EMULATED, MIGRATING, slice)
+            self._index.forget_layout()
+            layout = self._index.layout(Budget(slice.remaining()))
+            if layout is None or not layout.is_migrating:
+                return 0
+        moved, found_any = 0, False
+        for found in self._index.looks(slice, overdue=False):
+            found_any = True
+            for due in found:
+                if moved >= slice.limit or slice.expired:
+                    return moved
+                operation = self._translator.move(layout, due.key, slice.limit - moved)
+                moved += self._run(operation, slice)
+        if not found_any:
+            self._close(layout, slice)
+        return moved
+
+    def _close(self, layout: Layout, slice: Slice) -> None:
+        """Close the index shards in use, and the migration if all of them are empty."""
+        script = load("volatile_close_shard")
+        native = layout.mark_of(NATIVE)
+        all_closed = True
+        # The registry is read after the layout was changed, and a writer looks at the layout after
+        # it has registered a shard: so no shard is missed.
+        budget = Budget(slice.remaining())
+        for node, shards in self._index.shards_by_node(layout, budget).items():
+            for start in range(0, len(shards), SHARDS_A_CLOSING):
+                commands: list[tuple[Any, ...]] = []
+                for shard in shards[start : start + SHARDS_A_CLOSING]:
+                    keys = (self._names.due(shard), self._names.mark(shard))
+                    commands.append(("EVAL", script.body, len(keys), *keys, native))
+                replies = checked(self._twin.call(node, commands, Budget(slice.remaining())))
+                all_closed = all_closed and all(replies)
+        if all_closed:
+            self._change_layout(MIGRATING, NATIVE, slice)
+
+    def _change_layout(self, before: str, after: str, slice: Slice) -> None:
+        operation = Operation(load("layout_change"), (self._names.layout,), (before, after), bool)
+        self._run(operation, slice)
+
+    def _require_commands(self, slice: Slice) -> None:
+        facts = Operation(load("server_facts"), (self._names.layout,), NATIVE_COMMANDS, list)
+        known = {name.decode() for name in self._run(facts, slice)[1:]}
+        if missing := [name for name in NATIVE_COMMANDS if name not in known]:
+            raise ConfigurationError(
+                f"the server lacks {', '.join(missing)}, so the namespace stays emulated: upgrade"
+                " the server to Redis 8 or Valkey 9 first"
+            )
+
+    def _run(self, operation: Operation, slice: Slice) -> Any:
+        # By the first key's slot: on one server the others may lie in other slots.
+        node = self._twin.node_of(key_slot(operation.keys[0]))
+        (reply,) = checked(self._twin.call(node, [operation.by_text()], Budget(slice.remaining())))
+        return operation.read(reply)
