@@ -9,10 +9,10 @@ end
 local past = redis.call(
   'ZRANGEBYSCORE', deadlines, '-inf', string.format('%.0f', now()), 'LIMIT', 0, limit
 )
-if #past > 0 then
-  redis.call('HDEL', hash, unpack(past))
-  redis.call('ZREM', deadlines, unpack(past))
-end
+in_runs(1, #past, function(first, last)
+  redis.call('HDEL', hash, unpack(past, first, last))
+  redis.call('ZREM', deadlines, unpack(past, first, last))
+end)
 redis.call('ZREM', due, hash)
 local first = redis.call('ZRANGE', deadlines, 0, 0, 'WITHSCORES')
 local next_due = first[2] and tonumber(first[2])

@@ -5,6 +5,8 @@ Errors of redis-py, of the user's own jobs and of frameworks pass through unchan
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 # Names, not types: redis-py's ConnectionError and TimeoutError are no OSErrors, and this level
 # imports no client library to ask for them.
 _FAULT_NAMES = frozenset({"ConnectionError", "TimeoutError"})
@@ -43,7 +45,14 @@ class OutOfTime(WorkStealingError):
 
 
 class Moved(WorkStealingError):
-    """The cluster's slot lives, or is about to live, on another node than the one that was asked."""
+    """The cluster's slot lives, or is about to live, on another node than the one that was asked.
+
+    Arguments: the message; gone: of each slot that has gone for good, the host and port where to.
+    """
+
+    def __init__(self, message: str, gone: Mapping[int, tuple[str, int]] | None = None) -> None:
+        super().__init__(message)
+        self.gone = dict(gone or {})
 
 
 class LayoutError(WorkStealingError):

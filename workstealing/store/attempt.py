@@ -7,13 +7,13 @@ way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from redis.exceptions import ExecAbortError, ResponseError
+from redis.exceptions import ConnectionError, ExecAbortError
 
-from workstealing.errors import Aborted, Moved
+from workstealing.errors import Aborted
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget, Command, OneAttempt, checked
 from workstealing.store.keys import require_one_slot, to_bytes
@@ -27,6 +27,7 @@ class Attempt:
         self._connection = connection
         self._keys = keys
         self._budget = budget
+        self._begun = False
         self._watching = False
         self._committed = False
 
@@ -38,9 +39,9 @@ class Attempt:
         One round trip, the WATCH included.
         """
         if self._watching:
-            return checked(self._connection.call(commands, self._budget))
+            return checked(self._call(commands))
         self._watching = True
-        return checked(self._connection.call([("WATCH", *self._keys), *commands], self._budget))[1:]
+        return checked(self._call([("WATCH", *self._keys), *commands]))[1:]
 
     def commit(self, *commands: Command) -> list[Any]:
         """Run the changing commands as one MULTI/EXEC, unless a WATCHed key has changed.
@@ -52,17 +53,27 @@ class Attempt:
         if self._committed:
             raise RuntimeError("an attempt commits once; begin another one for more")
         self._committed = True
-        replies = self._connection.call([("MULTI",), *commands, ("EXEC",)], self._budget)
+        replies = self._call([("MULTI",), *commands, ("EXEC",)])
         # EXEC, MULTI's refusal included, ends the WATCH whatever it says.
         self._watching = False
-        result = replies[-1]
+        *queued, result = replies
+        refused = next((reply for reply in queued if isinstance(reply, Exception)), None)
         if isinstance(result, ExecAbortError):
-            raise next((reply for reply in replies if isinstance(reply, ResponseError)), result)
-        if isinstance(result, Exception):
-            raise result
+            raise refused or result
+        if refused is not None or isinstance(result, Exception):
+            # MULTI or EXEC itself was refused: nobody knows what this connection still WATCHes.
+            self._connection.disconnect()
+            raise refused or result
         if result is None:
             raise Aborted("another writer changed the keys between WATCH and EXEC")
         return checked(result)
+
+    def _call(self, commands: Sequence[Command]) -> list[Any]:
+        if self._begun and not self._connection.is_open:
+            # A job may have caught the fault. On a new connection nothing would be WATCHed.
+            raise ConnectionError("this attempt's connection was closed by a fault before")
+        self._begun = True
+        return self._connection.call(commands, self._budget)
 
     def release(self) -> None:
         """End a WATCH that no EXEC has ended, or close the connection that still has it."""
@@ -96,8 +107,11 @@ def attempt(client: Any, *keys: str | bytes, slice: Slice | None = None) -> Iter
         current = Attempt(connection, raw, budget)
         try:
             yield current
-        except Moved as error:
-            twin.note_moved(slot, error)
+        except Exception:
+            raise
+        except BaseException:
+            # On its way to the host, which must not wait for UNWATCH's reply.
+            connection.disconnect()
             raise
         finally:
             current.release()

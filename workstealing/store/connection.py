@@ -16,10 +16,17 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from redis._parsers.socket import SocketBuffer
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, Connection
 from redis.credentials import UsernamePasswordCredentialProvider
-from redis.exceptions import AskError, ConnectionError, MovedError, ResponseError
+from redis.exceptions import (
+    AskError,
+    ConnectionError,
+    InvalidResponse,
+    MovedError,
+    ResponseError,
+)
 from redis.retry import Retry
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
@@ -156,14 +163,24 @@ class OneAttempt(AbstractConnection):
         try:
             if self._sock is None:
                 self.connect_check_health(check_health=False, retry_socket_connect=False)
+            elif self.is_stale():
+                raise ConnectionError("the server closed the connection, or sent what nobody asked")
             replies = self._round_trip(commands)
+        except InvalidResponse as error:
+            self.disconnect()
+            raise ConnectionError(f"the server does not speak Redis' protocol: {error}") from error
         except BaseException:
             # Whatever it was, a host's own time-out included: an answer may still be under way.
             self.disconnect()
             raise
-        for reply in replies:
-            if isinstance(reply, MovedError | AskError):
-                raise Moved(f"the cluster has moved the slot: {reply}") from reply
+        elsewhere = [reply for reply in replies if isinstance(reply, AskError)]
+        if elsewhere:
+            gone = {
+                reply.slot_id: (reply.host, reply.port)
+                for reply in elsewhere
+                if isinstance(reply, MovedError)
+            }
+            raise Moved(f"the cluster has moved the slot: {elsewhere[0]}", gone) from elsewhere[0]
         return replies
 
     @property
@@ -179,9 +196,16 @@ class OneAttempt(AbstractConnection):
         raw = getattr(sock, "_sock", None)
         if raw is None:
             return False
-        readable, _, _ = select.select([raw], [], [], 0)
         # Nothing is owed to an idle connection: what can be read is its end, or garbage.
-        return bool(readable)
+        return self._has_unread() or _is_readable(raw)
+
+    def _has_unread(self) -> bool:
+        """Say whether the parser holds bytes beyond the replies that were asked for."""
+        reader = getattr(self._parser, "_reader", None)
+        if reader is not None:
+            return bool(reader.has_data())
+        buffer = getattr(self._parser, "_buffer", None)
+        return isinstance(buffer, SocketBuffer) and buffer.unread_bytes() > 0
 
     def _round_trip(self, commands: Sequence[Command]) -> list[Any]:
         if not commands:
@@ -189,7 +213,10 @@ class OneAttempt(AbstractConnection):
         pack = self._command_packer.pack
         text = b"".join(part for command in commands for part in pack(*command))
         self.send_packed_command([text], check_health=False)
-        return [self._reply() for _ in commands]
+        replies = [self._reply() for _ in commands]
+        if self._has_unread():
+            raise ConnectionError("the server sent more replies than there were commands")
+        return replies
 
     def _reply(self) -> Any:
         try:
@@ -206,6 +233,16 @@ def checked(replies: list[Any]) -> list[Any]:
         if isinstance(reply, Exception):
             raise reply
     return replies
+
+
+def _is_readable(sock: socket.socket) -> bool:
+    """Say, without waiting, whether a read would return at once."""
+    if not hasattr(select, "poll"):
+        return bool(select.select([sock], [], [], 0)[0])
+    # select() refuses the high descriptors of a process with many files open.
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 _classes: dict[type[Any], type[OneAttempt]] = {}

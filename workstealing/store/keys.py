@@ -68,6 +68,8 @@ def require_one_slot(keys: tuple[bytes, ...]) -> int:
     Arguments: the keys of one attempt or script, at least one. Errors: CrossSlotError naming the
     keys when they do not share a slot, on one server too, so that it is found before a cluster is.
     """
+    if not keys:
+        raise CrossSlotError("no keys were given: name at least one, whose slot decides the node")
     slots = {key_slot(key) for key in keys}
     if len(slots) != 1:
         names = ", ".join(repr(key) for key in keys)

@@ -18,7 +18,7 @@ import redis
 from redis import asyncio as redis_asyncio
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
-from workstealing.errors import ConfigurationError, Moved
+from workstealing.errors import ConfigurationError, Moved, is_connection_fault
 from workstealing.store.connection import (
     Budget,
     Command,
@@ -69,7 +69,8 @@ class Twin:
         self._client_ref = ref(client)
         self.is_cluster = is_cluster(client)
         self._idle: dict[Node, list[OneAttempt]] = {}
-        self._moved: dict[int, Node] = {}
+        # Slot -> what the client's map said when its move was noted, and where it has gone.
+        self._moved: dict[int, tuple[Node, Node]] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -105,8 +106,17 @@ class Twin:
         """
         if not self.is_cluster:
             return None
-        if slot in self._moved:
-            return self._moved[slot]
+        known = self._known_node_of(slot)
+        noted = self._moved.get(slot)
+        if noted is not None:
+            told_then, gone_to = noted
+            if told_then == known:
+                return gone_to
+            # The client has read the map anew since, and knows better.
+            self._moved.pop(slot, None)
+        return known
+
+    def _known_node_of(self, slot: int) -> tuple[str, int]:
         nodes = self._client.nodes_manager.slots_cache.get(slot)
         if not nodes:
             raise Moved(f"the client does not know yet which node of the cluster holds slot {slot}")
@@ -114,10 +124,20 @@ class Twin:
 
     @contextmanager
     def connection(self, node: Node) -> Iterator[OneAttempt]:
-        """Lend a connection to a node; it goes back when the block ends, unless it was closed."""
+        """Lend a connection to a node; it goes back when the block ends, unless it was closed.
+
+        Where the node says that slots have gone, the next recruit will ask.
+        """
         connection = self._take(node)
         try:
             yield connection
+        except Moved as error:
+            self._note_moved(node, error)
+            raise
+        except Exception as error:
+            if is_connection_fault(error):
+                self._forget_moved_to(node)
+            raise
         finally:
             self._put(node, connection)
 
@@ -133,18 +153,23 @@ class Twin:
 
         Errors: CrossSlotError if the keys do not share a slot; see `OneAttempt.call`.
         """
-        slot = require_one_slot(keys)
-        try:
-            return self.call(self.node_of(slot), commands, budget)
-        except Moved as error:
-            self.note_moved(slot, error)
-            raise
+        return self.call(self.node_of(require_one_slot(keys)), commands, budget)
 
-    def note_moved(self, slot: int, error: Moved) -> None:
-        """Remember where a slot has gone, so that the next recruit asks there."""
-        cause = error.__cause__
-        if type(cause) is redis.exceptions.MovedError:
-            self._moved[slot] = (cause.host, int(cause.port))
+    def _note_moved(self, asked: Node, error: Moved) -> None:
+        """Remember where slots have gone, for as long as the client's own map stays as it is."""
+        if asked is None:
+            return
+        remap = getattr(self._client.nodes_manager, "address_remap", None)
+        for slot, (host, port) in error.gone.items():
+            # An empty host stands for the one that was asked.
+            address = (host or asked[0], port)
+            self._moved[slot] = (self._known_node_of(slot), remap(address) if remap else address)
+
+    def _forget_moved_to(self, node: Node) -> None:
+        """Trust the client's map again, rather than a node that cannot be reached."""
+        for slot, (_, gone_to) in list(self._moved.items()):
+            if gone_to == node:
+                self._moved.pop(slot, None)
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -191,7 +216,8 @@ class Twin:
             known = next(iter(manager.startup_nodes.values()))
             kind, options = known.connection_class, dict(known.connection_kwargs)
         else:
-            known = self._client.get_default_node()
+            # There is no default node in the moment when the client reads its map anew.
+            known = self._client.get_default_node() or next(iter(manager.startup_nodes.values()))
             pool = self._client.get_redis_connection(known).connection_pool
             kind, options = pool.connection_class, dict(pool.connection_kwargs)
         return kind, {**options, "host": node[0], "port": node[1]}

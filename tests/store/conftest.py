@@ -1,0 +1,17 @@
+"""Fixtures of the store's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.faulty_server import FaultyServer
+from support.servers import RedisServer
+
+
+@pytest.fixture
+def faulty(redis7: RedisServer) -> Iterator[FaultyServer]:
+    """A socket in front of Redis 7 that can misbehave."""
+    with FaultyServer(redis7.port) as server:
+        yield server

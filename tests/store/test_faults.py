@@ -1,0 +1,391 @@
+"""Laws 1 and 2: what a recruit does when the server fails at any one of its commands.
+
+A listening socket counts: one connection, each command once, nothing after the fault, and the
+caller is held no longer than its slice and one time-out.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis._parsers import _RESP2Parser
+from redis.connection import Connection
+
+from support.faulty_server import FaultyServer, black_hole
+from support.jumping_clock import JumpingClock
+from support.servers import RedisServer
+from workstealing.jobs import HashFieldExpiry
+from workstealing.recruiting import Outcome, Recruiter
+from workstealing.recruiting.slice import Slice
+from workstealing.store import attempt
+from workstealing.store.connection import TIMEOUT_SECONDS
+from workstealing.structures import VolatileHashes
+from workstealing.testing import always
+
+SECONDS = 0.150
+# What a busy machine of two cores may take on top; an upper bound, not a measurement.
+NOISE_SECONDS = 0.15
+HOUR_MS = 3_600_000
+NAMESPACE = "faults"
+
+# What one slice sends that finds one hash with five expired fields and a limit of three.
+HANDSHAKE = ["AUTH", "SELECT"]
+SLICE = [
+    *HANDSHAKE,
+    "HGETALL",
+    *["TIME", *["ZRANGE"] * 4],
+    *["TIME", *["ZRANGE"] * 12],
+    *["WATCH", "TIME", "PTTL", "ZRANGE"],
+    *["MULTI", "HDEL", "ZREM", "ZADD", "EXEC"],
+]
+FAULTS = [kind for kind in FaultyServer.KINDS if kind != "error"]
+
+
+class PurePython(Connection):
+    """A connection that parses as redis-py does where hiredis is not installed."""
+
+    def set_parser(self, parser_class: Any) -> None:
+        super().set_parser(_RESP2Parser)
+
+
+@pytest.fixture(scope="module")
+def backend(redis7: RedisServer) -> Iterator[RedisServer]:
+    """Redis 7 with a user who has a password and may do everything."""
+    admin = redis7.client()
+    admin.execute_command("ACL SETUSER worker on >secret ~* &* +@all")
+    yield redis7
+    redis7.client().execute_command("ACL DELUSER worker")
+
+
+def fill(server: RedisServer) -> None:
+    """Write one hash with five fields that will have expired on the clock of the job."""
+    server.wipe()
+    hashes = VolatileHashes(server.client(db=1), namespace=NAMESPACE, backend="emulated")
+    hashes.hsetex("h", mapping={f"f{i}": i for i in range(5)}, ex=60)
+
+
+def client_of(port: int, connection_class: type[Connection] = Connection) -> redis.Redis:
+    """Return a client as an application has it, with redis-py's retries and a name and password."""
+    pool = redis.ConnectionPool(
+        connection_class=connection_class,
+        host="127.0.0.1",
+        port=port,
+        db=1,
+        username="worker",
+        password="secret",
+        client_name="application",
+    )
+    return redis.Redis(connection_pool=pool)
+
+
+def job_on(client: redis.Redis, limit: int = 3) -> HashFieldExpiry:
+    hashes = VolatileHashes(client, namespace=NAMESPACE, backend="emulated", clock_shift_ms=HOUR_MS)
+    return HashFieldExpiry(hashes, limit=limit, random=lambda: 0.0)
+
+
+def recruiter_for(job: HashFieldExpiry, clock: JumpingClock, seconds: float = SECONDS) -> Recruiter:
+    recruiter = always(seconds=seconds, clock=clock, breaker_seconds=10.0)
+    recruiter.install(job, rate=1.0)
+    return recruiter
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    started = time.monotonic()
+    result = call()
+    return result, time.monotonic() - started
+
+
+def assert_nothing_sent_after(
+    server: FaultyServer, at: int, kind: str, expected: list[str]
+) -> None:
+    """The commands of the batch with the fault are the last ones, and none came twice."""
+    names = server.names()
+    assert names == expected[: len(names)]
+    assert len(names) >= at
+    # A reply of a few bytes may drip in within the time that there is: then it is no fault yet.
+    assert kind == "drip" or server.seen[-1].batch == server.seen[at - 1].batch
+    assert server.connections == 1
+
+
+@pytest.mark.real
+class TestHashFieldExpiry:
+    """One recruit of the job, through enlist()."""
+
+    def test_a_slice_sends_what_these_tests_expect(
+        self, backend: RedisServer, faulty: FaultyServer
+    ) -> None:
+        fill(backend)
+        job = job_on(client_of(faulty.port))
+        recruiter = recruiter_for(job, JumpingClock())
+        assert recruiter.enlist() is Outcome.WORKED
+        assert recruiter.stats()["jobs"][job.name]["items"] == 3
+        # The handshake is AUTH and SELECT alone: no HELLO, no CLIENT SETINFO, no maintenance.
+        assert faulty.names() == SLICE
+        assert faulty.seen[0].command == (b"AUTH", b"worker", b"secret")
+        assert faulty.seen[1].command == (b"SELECT", b"1")
+        batches = [seen.batch for seen in faulty.seen]
+        # Handshake, layout, two looks, the reads, the transaction: a round trip each.
+        assert len(set(batches)) == 6
+        assert faulty.connections == 1
+
+    @pytest.mark.parametrize("kind", FAULTS)
+    def test_a_fault_at_each_command_in_turn(
+        self, backend: RedisServer, faulty: FaultyServer, kind: str
+    ) -> None:
+        for at in range(1, len(SLICE) + 1):
+            if SLICE[at - 2 : at + 1] == ["ZRANGE"] * 3:
+                # The ones in the middle of a row are all alike.
+                continue
+            fill(backend)
+            faulty.reset()
+            faulty.fail(at, kind)
+            clock = JumpingClock()
+            job = job_on(client_of(faulty.port))
+            recruiter = recruiter_for(job, clock)
+            outcome, held = timed(recruiter.enlist)
+            context = f"{kind} at command {at} ({SLICE[at - 1]})"
+            if kind == "drip" and outcome is Outcome.WORKED:
+                # The last replies are short enough to come in time.
+                assert at > len(SLICE) - 2, context
+                continue
+            assert outcome is Outcome.FAILED, context
+            assert held < SECONDS + TIMEOUT_SECONDS + NOISE_SECONDS, context
+            assert_nothing_sent_after(faulty, at, kind, SLICE)
+            assert recruiter.enlist() is Outcome.SKIPPED, context
+            assert faulty.connections == 1, context
+
+    @pytest.mark.parametrize("kind", ["half", "half_silent", "garbage", "drip"])
+    def test_without_hiredis(self, backend: RedisServer, faulty: FaultyServer, kind: str) -> None:
+        for at in (1, 3, 4, len(SLICE) - 6, len(SLICE)):
+            fill(backend)
+            faulty.reset()
+            faulty.fail(at, kind)
+            recruiter = recruiter_for(job_on(client_of(faulty.port, PurePython)), JumpingClock())
+            outcome, held = timed(recruiter.enlist)
+            if kind == "drip" and at == len(SLICE) and outcome is Outcome.WORKED:
+                continue
+            assert outcome is Outcome.FAILED, f"{kind} at {at}"
+            assert held < SECONDS + TIMEOUT_SECONDS + NOISE_SECONDS
+            assert_nothing_sent_after(faulty, at, kind, SLICE)
+            assert recruiter.enlist() is Outcome.SKIPPED
+
+    def test_an_unexpected_error_reply_fails_the_slice_and_is_no_reason_to_stay_away(
+        self, backend: RedisServer, faulty: FaultyServer
+    ) -> None:
+        for at in range(1, len(SLICE) + 1):
+            fill(backend)
+            faulty.reset()
+            faulty.fail(at, "error")
+            recruiter = recruiter_for(job_on(client_of(faulty.port)), JumpingClock())
+            outcome, held = timed(recruiter.enlist)
+            assert held < SECONDS + TIMEOUT_SECONDS + NOISE_SECONDS
+            assert faulty.connections == 1, at
+            names = [name for name in faulty.names() if name != "UNWATCH"]
+            assert names == SLICE[: len(names)], at
+            if SLICE[at - 1] == "ZRANGE" and at < len(SLICE) - 8:
+                # One due index cannot be read: the slice goes on with the others.
+                assert outcome in (Outcome.FAILED, Outcome.WORKED)
+            else:
+                assert outcome is Outcome.FAILED, at
+            # The server answers, so the breaker stays closed; what is left is found again.
+            assert recruiter.enlist() in (Outcome.WORKED, Outcome.IDLE), at
+
+    def test_forty_milliseconds_for_every_reply(
+        self, backend: RedisServer, faulty: FaultyServer
+    ) -> None:
+        fill(backend)
+        faulty.fail(1, "slow")
+        recruiter = recruiter_for(job_on(client_of(faulty.port)), JumpingClock())
+        outcome, held = timed(recruiter.enlist)
+        assert outcome is Outcome.FAILED
+        assert held < SECONDS + TIMEOUT_SECONDS + NOISE_SECONDS
+        assert faulty.connections == 1
+        assert faulty.names() == SLICE[: len(faulty.names())]
+
+    def test_one_trial_at_a_time_after_the_breakers_period(
+        self, backend: RedisServer, faulty: FaultyServer
+    ) -> None:
+        fill(backend)
+        faulty.fail(1, "silent")
+        clock = JumpingClock()
+        recruiter = recruiter_for(job_on(client_of(faulty.port)), clock)
+        assert recruiter.enlist() is Outcome.FAILED
+        for trial in range(2, 4):
+            clock.jump(16.0)
+            outcomes: list[Outcome] = []
+            start = threading.Barrier(8)
+
+            def enlist(start: threading.Barrier = start, to: list[Outcome] = outcomes) -> None:
+                start.wait()
+                to.append(recruiter.enlist())
+
+            threads = [threading.Thread(target=enlist) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert sorted(outcome.value for outcome in outcomes) == ["failed"] + ["skipped"] * 7
+            assert faulty.connections == trial
+        clock.jump(16.0)
+        faulty.fail(0, "cut")
+        assert recruiter.enlist() is Outcome.WORKED
+
+    def test_a_server_that_takes_no_connection(self, backend: RedisServer) -> None:
+        with black_hole() as port:
+            clock = JumpingClock()
+            recruiter = recruiter_for(job_on(client_of(port)), clock)
+            outcome, held = timed(recruiter.enlist)
+            assert outcome is Outcome.FAILED
+            assert held < SECONDS + TIMEOUT_SECONDS + NOISE_SECONDS
+            assert recruiter.enlist() is Outcome.SKIPPED
+
+    def test_a_port_that_refuses(self, faulty: FaultyServer) -> None:
+        faulty.stop()
+        recruiter = recruiter_for(job_on(client_of(faulty.port)), JumpingClock())
+        outcome, held = timed(recruiter.enlist)
+        assert outcome is Outcome.FAILED
+        assert held < NOISE_SECONDS
+        assert recruiter.enlist() is Outcome.SKIPPED
+
+    def test_name_resolution_that_hangs(
+        self, faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = []
+        release = threading.Event()
+
+        def hang(*args: Any, **options: Any) -> list[Any]:
+            asked.append(args)
+            release.wait(30)
+            raise OSError("no such name")
+
+        monkeypatch.setattr("socket.getaddrinfo", hang)
+        clock = JumpingClock()
+        client = redis.Redis(host="redis.invalid", port=faulty.port)
+        recruiter = recruiter_for(job_on(client), clock)
+        try:
+            for _ in range(3):
+                outcome, held = timed(recruiter.enlist)
+                assert outcome is Outcome.FAILED
+                assert held < SECONDS + TIMEOUT_SECONDS + NOISE_SECONDS
+                assert recruiter.enlist() is Outcome.SKIPPED
+                clock.jump(16.0)
+            # One thread waits for the name, however often it was wanted.
+            assert len(asked) == 1
+        finally:
+            release.set()
+
+    def test_an_idle_connection_that_the_server_closed_is_replaced(
+        self, backend: RedisServer, faulty: FaultyServer
+    ) -> None:
+        fill(backend)
+        recruiter = recruiter_for(job_on(client_of(faulty.port)), JumpingClock())
+        assert recruiter.enlist() is Outcome.WORKED
+        assert recruiter.enlist() is Outcome.WORKED
+        assert faulty.connections == 1
+        faulty.close_idle()
+        assert recruiter.enlist() is Outcome.IDLE
+        assert faulty.connections == 2
+        assert faulty.names().count("AUTH") == 2
+
+    @pytest.mark.parametrize("connection_class", [Connection, PurePython])
+    def test_a_reply_too_many_is_never_taken_for_the_next_one(
+        self, backend: RedisServer, faulty: FaultyServer, connection_class: type[Connection]
+    ) -> None:
+        client = client_of(faulty.port, connection_class)
+        backend.client(db=1).set("a", "1")
+        for surplus in (1, 2, 3):
+            faulty.extra_reply = b""
+            with attempt(client, "a") as current:
+                assert current.read(("GET", "a")) == [b"1"]
+                faulty.extra_reply = b"+surplus\r\n" * surplus
+                with pytest.raises(redis.ConnectionError):
+                    # Whether it comes with the right reply or a moment later.
+                    _ = current.read(("GET", "a")), current.read(("GET", "a"))
+            assert faulty.connections == surplus
+
+
+ATTEMPT = [*HANDSHAKE, "WATCH", "GET", "GET", "MULTI", "SET", "INCR", "EXEC"]
+
+
+def one_attempt(client: redis.Redis) -> list[Any]:
+    with attempt(client, "{a}1", "{a}2", slice=Slice(5, SECONDS)) as current:
+        (value,) = current.read(("GET", "{a}1"))
+        current.read(("GET", "{a}2"))
+        return current.commit(("SET", "{a}2", value or 0), ("INCR", "{a}1"))
+
+
+def read_and_raise(client: redis.Redis, error: BaseException) -> None:
+    with attempt(client, "{a}1", slice=Slice(5, SECONDS)) as current:
+        current.read(("GET", "{a}1"))
+        raise error
+
+
+@pytest.mark.real
+class TestAttempt:
+    """attempt() itself."""
+
+    def test_an_attempt_sends_what_these_tests_expect(
+        self, backend: RedisServer, faulty: FaultyServer
+    ) -> None:
+        backend.client(db=1).set("{a}1", 7)
+        assert one_attempt(client_of(faulty.port)) == [b"OK", 8]
+        assert faulty.names() == ATTEMPT
+
+    @pytest.mark.parametrize("kind", FAULTS)
+    def test_a_fault_at_each_command_in_turn(
+        self, backend: RedisServer, faulty: FaultyServer, kind: str
+    ) -> None:
+        for at in range(1, len(ATTEMPT) + 1):
+            backend.client(db=1).set("{a}1", 7)
+            faulty.reset()
+            faulty.fail(at, kind)
+            client = client_of(faulty.port)
+            started = time.monotonic()
+            try:
+                one_attempt(client)
+            except (redis.ConnectionError, redis.TimeoutError):
+                pass
+            else:
+                assert kind == "drip", f"{kind} at {at}"
+                assert at > len(ATTEMPT) - 4
+            assert time.monotonic() - started < SECONDS + TIMEOUT_SECONDS + NOISE_SECONDS
+            assert_nothing_sent_after(faulty, at, kind, ATTEMPT)
+
+    @pytest.mark.parametrize("kind", FAULTS)
+    def test_a_fault_at_unwatch_hides_no_error_of_the_jobs_own(
+        self, backend: RedisServer, faulty: FaultyServer, kind: str
+    ) -> None:
+        client = client_of(faulty.port)
+        faulty.fail(5, kind)
+        with pytest.raises(KeyError, match="the job's own"):
+            read_and_raise(client, KeyError("the job's own"))
+        assert faulty.names() == [*HANDSHAKE, "WATCH", "GET", "UNWATCH"]
+        if kind != "drip":
+            faulty.fail(0, "cut")
+            assert one_attempt(client)[0] == b"OK"
+            assert faulty.connections == 2
+
+    def test_what_is_no_exception_does_not_wait_for_unwatch(
+        self, backend: RedisServer, faulty: FaultyServer
+    ) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            read_and_raise(client_of(faulty.port), KeyboardInterrupt())
+        assert faulty.names() == [*HANDSHAKE, "WATCH", "GET"]
+
+    def test_a_job_that_catches_the_fault_cannot_commit_without_its_watch(
+        self, backend: RedisServer, faulty: FaultyServer
+    ) -> None:
+        faulty.fail(5, "cut")
+        with attempt(client_of(faulty.port), "{a}1", slice=Slice(5, SECONDS)) as current:
+            current.read(("GET", "{a}1"))
+            with pytest.raises(redis.ConnectionError):
+                current.read(("GET", "{a}1"))
+            with pytest.raises(redis.ConnectionError, match="closed by a fault before"):
+                current.commit(("SET", "{a}1", "written without a WATCH"))
+        assert faulty.connections == 1
+        assert backend.client(db=1).get("{a}1") is None
