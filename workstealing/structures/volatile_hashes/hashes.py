@@ -117,7 +117,8 @@ class _Hashes:
                 if layout.is_emulated:
                     raise problem from None
         if layout.is_migrating:
-            for operation in self.translator.moves(layout, args):
+            # One by one: what yields from a list cannot be sent the replies.
+            for operation in self.translator.moves(layout, args):  # noqa: UP028
                 yield operation
         if args[0] in layout.missing:
             return (yield self.translator.substitute(args))
