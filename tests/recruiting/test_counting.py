@@ -158,6 +158,17 @@ class TestHooksHearOfTheEnlisted:
         # 400 a second: no block is longer than a quarter of that.
         assert sum(hooks.enlisted) >= 400 + 200 - 2
 
+    def test_within_1024_enlists_after_the_busiest_time(self) -> None:
+        clock, hooks = ManualClock(), RecordingHooks()
+        recruiter = never(clock=clock)
+        recruiter.add_hook(hooks)
+        for _ in range(100_000):
+            recruiter.enlist()
+        clock.advance(1)
+        for _ in range(1_025):
+            recruiter.enlist()
+        assert sum(hooks.enlisted) >= 100_000
+
     def test_not_of_zero(self) -> None:
         hooks = RecordingHooks()
         recruiter = never()
@@ -212,18 +223,20 @@ class TestInterruptedSlowPath:
         random, inner = _Interrupting(), []
         recruiter = Recruiter(random=random)
         recruiter.install(FunctionJob(lambda slice: 1, name="a"), rate=1)
+        recruiter.enlist()
         random.then = lambda: inner.append(recruiter.enlist())
         assert recruiter.enlist() is Outcome.WORKED
         assert inner == [Outcome.DISMISSED]
-        assert recruiter.stats()["enlisted"] == 2
-        recruiter.enlist()
         assert recruiter.stats()["enlisted"] == 3
+        recruiter.enlist()
+        assert recruiter.stats()["enlisted"] == 4
 
     @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no SIGUSR1")
     def test_by_a_signal_handler_that_enlists(self) -> None:
         random, inner = _Interrupting(), []
         recruiter = Recruiter(random=random)
         recruiter.install(FunctionJob(lambda slice: 1, name="a"), rate=1)
+        recruiter.enlist()
         random.then = lambda: signal.raise_signal(signal.SIGUSR1)
         before = signal.signal(signal.SIGUSR1, lambda *_: inner.append(recruiter.enlist()))
         try:
@@ -231,7 +244,7 @@ class TestInterruptedSlowPath:
         finally:
             signal.signal(signal.SIGUSR1, before)
         assert inner == [Outcome.DISMISSED]
-        assert recruiter.stats()["enlisted"] == 2
+        assert recruiter.stats()["enlisted"] == 3
 
     def test_by_a_finalizer_that_enlists(self) -> None:
         random, inner = _Interrupting(), []
@@ -249,6 +262,7 @@ class TestInterruptedSlowPath:
             Last()
             gc.collect()
 
+        recruiter.enlist()
         random.then = collect
         assert recruiter.enlist() is Outcome.WORKED
         assert inner == [Outcome.DISMISSED]
@@ -262,6 +276,25 @@ class TestInterruptedSlowPath:
         assert {recruiter.enlist() for _ in range(100)} == {Outcome.DISMISSED}
         assert recruiter.stats()["enlisted"] == 101
 
+    def test_by_a_change_in_the_midst_of_the_counting(self) -> None:
+        class Moment(float):
+            """A clock's answer whose comparison is interrupted, as any step may be."""
+
+            def __ge__(self, other: float) -> bool:
+                if recruiter._drawing:
+                    recruiter.set_rate("a", 0.25)
+                return float(self) >= other
+
+        class Clock:
+            def monotonic(self) -> float:
+                return Moment(5)
+
+        recruiter = never(clock=Clock())
+        recruiter.install(FunctionJob(lambda slice: 1, name="a"), rate=0.5)
+        for count in range(1, 1_001):
+            recruiter.enlist()
+            assert recruiter.stats()["enlisted"] == count
+
 
 class TestFaultyArguments:
     """A random or a clock of the user's own may fail; the host is not harmed."""
@@ -274,6 +307,19 @@ class TestFaultyArguments:
         assert set(outcomes) == {Outcome.DISMISSED}
         assert [record.name for record in caplog.records] == ["workstealing"]
         assert "the lottery failed: StopIteration" in caplog.text
+
+    def test_a_hosts_timeout_in_a_random_reaches_the_host(self) -> None:
+        class HostTimeout(Exception):
+            pass
+
+        def slow() -> float:
+            raise HostTimeout
+
+        recruiter = Recruiter(random=slow)
+        recruiter.install(FunctionJob(lambda slice: 1, name="a"), rate=1)
+        recruiter.reraise(HostTimeout)
+        with pytest.raises(HostTimeout):
+            recruiter.enlist()
 
     def test_a_random_of_1_is_never(self) -> None:
         recruiter = Recruiter(random=lambda: 1.0)

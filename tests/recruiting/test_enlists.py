@@ -7,6 +7,7 @@ import functools
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -218,19 +219,24 @@ class TestCoroutineFunction:
 
     async def test_another_winner_is_skipped_meanwhile_and_never_queued(self) -> None:
         recruiter = always()
-        thread = Thread(recruiter)
-        thread.go.clear()
+        Thread(recruiter)
+        # The slice must wait for the executor's only thread.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=1))
+        busy = threading.Event()
+        other = asyncio.create_task(asyncio.to_thread(busy.wait, 10))
+        await asyncio.sleep(0)
 
         @recruiter.enlists
         async def get() -> None: ...
 
         for _ in range(50):
             await get()
-        thread.go.set()
+        assert recruiter.stats()["jobs"]["threaded"]["skipped"] == 49
+        busy.set()
+        assert await other
         async with asyncio.timeout(10):
             await until(lambda: recruiter.stats()["jobs"]["threaded"]["worked"])
-        figures = recruiter.stats()["jobs"]["threaded"]
-        assert (figures["recruited"], figures["worked"], figures["skipped"]) == (50, 1, 49)
+        assert recruiter.stats()["jobs"]["threaded"]["recruited"] == 50
 
     async def test_when_and_exceptions(self, recruiter: Recruiter) -> None:
         @recruiter.enlists(when=lambda result: result == "hit")
@@ -269,6 +275,23 @@ class TestCoroutineFunction:
             # run() waits for the executor's threads.
             asyncio.run(get())
             assert recruiter.stats()["jobs"]["threaded"]["worked"] == turn
+
+    def test_a_loop_that_was_closed_over_a_slice_does_not_end_recruiting(self) -> None:
+        recruiter = always()
+        thread = Thread(recruiter)
+        thread.go.clear()
+
+        @recruiter.enlists
+        async def get() -> None: ...
+
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(get())
+        loop.close()
+        thread.go.set()
+        assert thread.done.wait(10)
+        thread.ran[0].join(10)
+        asyncio.run(get())
+        assert recruiter.stats()["jobs"]["threaded"]["worked"] == 2
 
     def test_a_loop_of_another_kind_skips(self, recruiter: Recruiter) -> None:
         @recruiter.enlists

@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 
 class Breaker:
-    """Closed until a connection fault, then open for a period, then open to one trial at a time.
+    """Closed until a connection fault, then open for a period, then closed again.
 
     The period is jittered between half and one and a half times its length, so that the processes
-    of a fleet do not all try a recovering server at once. That a single trial runs at a time is the
-    single flight's doing: whoever asks a breaker holds the process's one slice.
+    of a fleet do not all try a recovering server at once. Whoever asks a breaker holds the one
+    slice of its process; so the first slice after the period is the only trial there is, and either
+    it opens the breaker again or nothing needs to be done.
 
     Arguments: seconds, the mean period; random, what the jitter is drawn with. (It is not the
     lottery's own, which tests script.)
@@ -31,7 +32,3 @@ class Breaker:
     def trip(self, now: float) -> None:
         """Open, or stay open, for one period from that moment (monotonic seconds)."""
         self._open_until = now + self._seconds * (0.5 + self._random())
-
-    def close(self) -> None:
-        """Close: the server has answered."""
-        self._open_until = None

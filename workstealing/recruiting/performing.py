@@ -59,7 +59,7 @@ class Performer:
                 return self.skip(installed)
             if installed.breaker.is_open(self._clock.monotonic()):
                 return self.skip(installed)
-            return self._perform(installed, token)
+            return self._perform(installed)
         finally:
             FLIGHT.release(token)
 
@@ -73,7 +73,7 @@ class Performer:
         with self._lock:
             return installed.outcomes.copy(), installed.items, installed.spent
 
-    def _perform(self, installed: Installed, token: object) -> Outcome:
+    def _perform(self, installed: Installed) -> Outcome:
         started = self._clock.monotonic()
         outcome, items = Outcome.FAILED, 0
         error: BaseException | None = None
@@ -94,9 +94,6 @@ class Performer:
                 error = error or sys.exc_info()[1]
                 if error is not None and is_connection_fault(error):
                     installed.breaker.trip(ended)
-            else:
-                installed.breaker.close()
-            FLIGHT.release(token)
             self._record(installed, outcome, items, ended - started, error)
             if isinstance(error, Exception) and not self._timeouts.include(error):
                 self._faults.report(f"job {installed.name!r}", error)
