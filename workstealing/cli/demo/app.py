@@ -36,7 +36,10 @@ class Site:
             self.plan.url, socket_timeout=_SOCKET_SECONDS, socket_connect_timeout=_SOCKET_SECONDS
         )
         self.hashes: VolatileHashes = VolatileHashes(
-            self.client, namespace=self.plan.namespace, backend="emulated"
+            self.client,
+            namespace=self.plan.namespace,
+            backend="emulated",
+            clock_shift_ms=self.plan.clock_shift_ms,
         )
         self.figures = FiguresFile(folder, recruiter)
         self._folder = folder
@@ -126,8 +129,9 @@ def create_app(folder: Path | None = None) -> flask.Flask:
 
     Arguments: folder with the plan; by default the one that WORKSTEALING_DEMO_FOLDER names.
     """
-    recruiter = Recruiter()
-    demo = Demo(Path(os.environ[FOLDER_VARIABLE]) if folder is None else folder, recruiter)
+    folder = Path(os.environ[FOLDER_VARIABLE]) if folder is None else folder
+    recruiter = Recruiter(breaker_seconds=Plan.load(folder).breaker_seconds)
+    demo = Demo(folder, recruiter)
     app = flask.Flask(__name__, static_folder=None)
     app.extensions[_NAME] = demo
     # Logged paths are items as they stand.

@@ -11,6 +11,10 @@ from workstealing.cli.demo.traffic import Request
 REAL_SECONDS = {"content": 12 * 3600.0, "related": 3600.0, "likes": 300.0}
 SHARES = {"content": 0.3, "related": 0.15, "likes": 0.05}
 
+# What a recruiter's default of 10 s becomes: all times of the demo are scaled to its run, and a
+# worker that rests for 10 of 20 seconds would show nothing but that.
+BREAKER_SHARE = 0.025
+
 LIMIT = 25
 SAFETY = 2.0
 HIGHEST_RATE = 0.5

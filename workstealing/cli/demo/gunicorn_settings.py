@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from typing import Any
 
 from workstealing.cli.demo.app import close
+from workstealing.cli.demo.plan import FOLDER_VARIABLE
 
 worker_class = "sync"
 # One import for all workers, and the proof that a recruiter survives a fork.
@@ -16,7 +19,15 @@ graceful_timeout = 5
 control_socket_disable = True
 loglevel = "warning"
 
+_PARENT = os.getppid()
+
 
 def worker_exit(server: Any, worker: Any) -> None:  # noqa: ARG001 - gunicorn's own signature
     """Write down the worker's last figures."""
     close(worker.app.wsgi())
+
+
+def on_exit(server: Any) -> None:  # noqa: ARG001 - gunicorn's own signature
+    """Remove the temporary folder if the demo was killed and cannot do it any more."""
+    if os.getppid() != _PARENT:
+        shutil.rmtree(os.environ[FOLDER_VARIABLE], ignore_errors=True)

@@ -78,9 +78,13 @@ class Load:
         """How many requests have failed."""
         return sum(self._errors)
 
-    def latencies(self) -> list[float]:
-        """Return the seconds that each answer has taken, sorted."""
-        return sorted(itertools.chain.from_iterable(list(part) for part in self._latencies))
+    def latencies(self, recent: int | None = None) -> list[float]:
+        """Return the seconds that each answer has taken, sorted.
+
+        Arguments: recent, take each client's last so many only; by default all.
+        """
+        last = slice(None if recent is None else -recent, None)
+        return sorted(itertools.chain.from_iterable(part[last] for part in self._latencies))
 
     def start(self) -> None:
         """Begin to send."""

@@ -17,14 +17,18 @@ class Plan:
     """The settings of one run.
 
     Fields: url of the Redis; namespace of the volatile hashes; lives, each part's time to live in
-    milliseconds; limit, the fields of a slice; rate of the job, 0.0 for no job at all.
+    milliseconds; breaker_seconds, for how long a worker leaves a server alone that did not answer;
+    limit, the fields of a slice; rate of the job, 0.0 for no job at all; clock_shift_ms, for tests,
+    how far the hashes' clock is ahead of the server's.
     """
 
     url: str
     namespace: str
     lives: dict[str, int]
+    breaker_seconds: float
     limit: int
     rate: float = 0.0
+    clock_shift_ms: int = 0
 
     def save(self, folder: Path) -> None:
         """Write the plan into the folder, in place of the one that is there."""

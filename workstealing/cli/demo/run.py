@@ -23,7 +23,7 @@ from workstealing.cli.demo.figures import (
     garbage_without,
     percentile,
 )
-from workstealing.cli.demo.forecast import LIMIT, forecast, lifetimes
+from workstealing.cli.demo.forecast import BREAKER_SHARE, LIMIT, forecast, lifetimes
 from workstealing.cli.demo.interrupting import stop_wish
 from workstealing.cli.demo.ledger import last_deadlines, total_figures
 from workstealing.cli.demo.load import Load, capacity, wait_for_answer
@@ -42,6 +42,8 @@ START_SECONDS = 30.0
 LOAD_SHARE = 0.4
 LOWEST_PACE, HIGHEST_PACE = 10.0, 400.0
 TICK_SECONDS = 0.5
+# The live table shows the percentiles of so many answers to each client.
+RECENT = 200
 EXTRA_MODULES = ("flask", "gunicorn", "rich")
 
 
@@ -101,7 +103,13 @@ class _Demo:
         else:
             kind = "the Redis at --redis"
         self._storage = stack.enter_context(Storage(url))
-        self._plan = Plan(url, self._storage.namespace, lifetimes(options.seconds), LIMIT)
+        self._plan = Plan(
+            url,
+            self._storage.namespace,
+            lifetimes(options.seconds),
+            breaker_seconds=BREAKER_SHARE * options.seconds,
+            limit=LIMIT,
+        )
         self._plan.save(self._folder)
         self._web = stack.enter_context(WebServer(self._folder, options.workers))
         self._load = self._no_load()
@@ -160,7 +168,7 @@ class _Demo:
             tick += 1
             if tick % 2 == 0:
                 self._look_at_garbage()
-            shown.update(self.seconds, self._figures(0))
+            shown.update(self.seconds, self._figures(recent=RECENT))
         self._load.stop()
         self.seconds = time.monotonic() - begin
 
@@ -218,9 +226,9 @@ class _Demo:
         self._garbage, self._oldest = backlog.fields, backlog.oldest_seconds
         self._peak = max(self._peak, self._garbage)
 
-    def _figures(self, without: int) -> Figures:
+    def _figures(self, without: int = 0, recent: int | None = None) -> Figures:
         total = total_figures(self._folder)
-        latencies = self._load.latencies()
+        latencies = self._load.latencies(recent)
         return Figures(
             requests=self._load.answered,
             enlisted=total["enlisted"],

@@ -1,0 +1,85 @@
+"""The books: what was written, what would have been left, and what the verdict says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from workstealing.cli.demo.figures import Figures, Verdict, garbage_without, percentile
+from workstealing.cli.demo.ledger import FiguresFile, WriteLedger, last_deadlines, total_figures
+from workstealing.cli.demo.show import summary
+from workstealing.recruiting import Recruiter, Slice
+
+KEYS = [
+    *("requests", "enlisted", "recruited", "worked", "idle", "aborted", "failed", "skipped"),
+    *("items", "garbage_peak", "garbage_end", "garbage_without", "oldest_garbage_s"),
+    *("p50_ms", "p99_ms", "errors"),
+]
+
+
+def figures(**known: float) -> Figures:
+    """Return figures that are 0 unless told otherwise."""
+    return Figures(**{**dict.fromkeys(KEYS, 0), **known})  # type: ignore[arg-type]
+
+
+def test_json_has_the_promised_keys_in_their_order() -> None:
+    assert list(figures().as_dict()) == KEYS
+
+
+def test_a_field_that_was_rewritten_counts_by_its_last_write(tmp_path: Path) -> None:
+    ledger = WriteLedger(tmp_path)
+    ledger.record("k:/a", {"likes": 100, "content": 900})
+    ledger.record("k:/b", {"likes": 150})
+    ledger.record("k:/a", {"likes": 300})
+    ledger.close()
+    # A second process, whose file is read in any order.
+    (tmp_path / "writes-0").write_text("250 likes k:/b\n50 likes k:/a\n")
+    last = last_deadlines(tmp_path)
+    assert last == {
+        ("k:/a", "likes"): 300,
+        ("k:/a", "content"): 900,
+        ("k:/b", "likes"): 250,
+    }
+    assert [garbage_without(last, now) for now in (249, 250, 300, 900)] == [0, 1, 2, 3]
+
+
+def test_all_processes_figures_are_added_up(tmp_path: Path) -> None:
+    recruiter = Recruiter()
+    file = FiguresFile(tmp_path, recruiter)
+    recruiter.add_hook(file)
+
+    @recruiter.job(rate=1.0)
+    def tidy(slice: Slice) -> int:
+        return 3
+
+    for _ in range(5):
+        recruiter.enlist()
+    file.write()
+    (tmp_path / "figures-0").write_text(json.dumps({"enlisted": 100, "worked": 1, "items": 2}))
+    total = total_figures(tmp_path)
+    assert (total["enlisted"], total["worked"], total["items"]) == (105, 6, 17)
+    assert total["recruited"] == 5
+
+
+@pytest.mark.parametrize(
+    ("overdue", "left", "is_good"),
+    [(0, 0, True), (100, 0, True), (100, 10, True), (100, 11, False), (1, 1, False)],
+)
+def test_nine_in_ten_overdue_fields_must_have_been_collected(
+    overdue: int, left: int, is_good: bool
+) -> None:
+    verdict = Verdict(overdue, left)
+    assert verdict.is_good is is_good
+    text = summary(["facts"], 5.0, figures(garbage_without=123), verdict)
+    assert "would have left 123 fields" in text
+    assert ("too few" in text) is not is_good
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    ordered = [float(n) for n in range(1, 101)]
+    assert percentile(ordered, 0.5) == 50.0
+    assert percentile(ordered, 0.99) == 99.0
+    assert percentile([7.0], 0.99) == 7.0
+    assert percentile([], 0.5) == 0.0
