@@ -1,42 +1,49 @@
 -- HGETEX hash EX | PX | EXAT | PXAT time | PERSIST FIELDS n field ..., for a volatile hash.
 -- KEYS: hash, deadlines, due, mark. ARGV: mark, then as the command takes them.
 -- Returns a list of values, nil for what is missing or expired.
---@include volatile_write
+--@include guard
 --@include deadline
+--@include arguments
+--@include live_values
+--@include set_fields
 local at = now()
 local options, problem = deadline_options('hgetex', at)
 if problem then
   return problem
 end
-problem = refuse()
+local gone = options.at and is_past(options.at, at)
+local schedules = options.at and not gone
+problem = refuse(schedules)
 if problem then
   return problem
 end
-local fields, values, present = fields_argument(2), {}, {}
-drop_past(fields)
-local gone = options.at and is_past(options.at, at)
-local taken = {}
+local fields, present, taken = fields_argument(2), {}, {}
+local values = live_values(fields, at)
 for i, field in ipairs(fields) do
-  values[i] = not taken[field] and redis.call('HGET', hash, field)
-  if values[i] then
+  if taken[field] then
+    values[i] = false
+  elseif values[i] then
     present[#present + 1] = field
     taken[field] = gone
   end
 end
 if #present == 0 then
-  return values
+  return schedules and refuse_due() or values
 end
-if gone then
-  remove(present)
-  tidy()
-elseif options.at then
+if schedules then
   problem = schedule(options.at)
   if problem then
     return problem
   end
   set_deadline(present, options.at)
+  return values
+end
+-- From here on the parts that most calls do without.
+--@include volatile_write
+if gone then
+  remove(present)
 else
   clear_deadline(present)
-  tidy()
 end
+tidy()
 return values

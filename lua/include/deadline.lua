@@ -2,11 +2,21 @@
 --@include now
 local LAST_DEADLINE = 70368744177663 -- 2^46 - 1 ms, Redis' own limit
 
+-- Whether a text is an integer as Redis reads one: 64 bits, no sign but a minus, no leading zero.
+local function is_integer(text)
+  local sign, digits = string.match(text, '^(-?)([1-9]%d*)$')
+  if not digits then
+    return text == '0'
+  end
+  local last = sign == '' and '9223372036854775807' or '9223372036854775808'
+  return #digits < #last or (#digits == #last and digits <= last)
+end
+
 -- Turns an amount and its unit into milliseconds since the epoch.
 -- Returns the deadline, or nil and an error reply.
 local function deadline_from(amount, unit_ms, is_relative, command, at)
   local number = tonumber(amount)
-  if not string.match(amount, '^-?%d+$') or math.abs(number) > 9.2233720368547e18 then
+  if not is_integer(amount) then
     return nil, redis.error_reply('ERR value is not an integer or out of range')
   end
   if number < 0 then
@@ -22,8 +32,6 @@ local function deadline_from(amount, unit_ms, is_relative, command, at)
   return deadline
 end
 
-local UNITS = { EX = { 1000, true }, PX = { 1, true }, EXAT = { 1000, false }, PXAT = { 1, false } }
-
 -- Reads the options between ARGV[2] and FIELDS.
 -- Returns { at = deadline or nil, flags = set of the other words }, or nil and an error reply.
 local function deadline_options(command, at)
@@ -31,9 +39,10 @@ local function deadline_options(command, at)
   local i = 2
   while i <= #ARGV and string.upper(ARGV[i]) ~= 'FIELDS' do
     local word = string.upper(ARGV[i])
-    local unit = UNITS[word]
-    if unit then
-      local deadline, problem = deadline_from(ARGV[i + 1], unit[1], unit[2], command, at)
+    local is_relative = word == 'EX' or word == 'PX'
+    if is_relative or word == 'EXAT' or word == 'PXAT' then
+      local unit_ms = (word == 'EX' or word == 'EXAT') and 1000 or 1
+      local deadline, problem = deadline_from(ARGV[i + 1], unit_ms, is_relative, command, at)
       if not deadline then
         return nil, problem
       end

@@ -1,22 +1,7 @@
--- What every script on a volatile hash shares.
---   KEYS[1] the user's hash: field -> value
---   KEYS[2] its deadlines, a sorted set: field -> milliseconds since the epoch
--- Fields without a deadline have no member in KEYS[2].
---@include now
-local hash, deadlines = KEYS[1], KEYS[2]
-
--- The one rule of expiry: a field is gone from the millisecond of its deadline on.
-local function is_past(deadline, at)
-  return deadline and tonumber(deadline) <= at
-end
-
--- Calls visit(first, last) for runs of at most 4,000 indexes, because unpack() has its limits.
-local function in_runs(first, last, visit)
-  while first <= last do
-    visit(first, math.min(first + 3999, last))
-    first = first + 4000
-  end
-end
+-- What scripts that look at a whole volatile hash share.
+--@include one_hash
+--@include runs
+--@include arguments
 
 -- The deadlines of fields, in order: strings, or false where there is none.
 local function deadlines_of(fields)
@@ -51,23 +36,4 @@ local function live_count()
     size = size - redis.call('HEXISTS', hash, field)
   end
   return size
-end
-
--- The arguments from index first on, as a list.
-local function arguments(first)
-  local list = {}
-  for i = first, #ARGV do
-    list[#list + 1] = ARGV[i]
-  end
-  return list
-end
-
--- The arguments behind FIELDS and their number.
-local function fields_argument(first)
-  for i = first, #ARGV do
-    if string.upper(ARGV[i]) == 'FIELDS' then
-      return arguments(i + 2)
-    end
-  end
-  return {}
 end
