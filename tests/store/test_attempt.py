@@ -13,6 +13,7 @@ import redis
 
 from support.faulty_server import FaultyServer
 from support.jumping_clock import JumpingClock
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing.errors import Aborted, CrossSlotError, OutOfTime, is_connection_fault
 from workstealing.jobs import HashFieldExpiry

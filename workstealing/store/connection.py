@@ -30,7 +30,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.errors import Moved, OutOfTime
+from workstealing.errors import ConfigurationError, Moved, OutOfTime
 
 TIMEOUT_SECONDS = 0.050
 # A command that cannot be answered in the time left would only break a good connection.
@@ -265,6 +265,12 @@ def one_attempt_class(kind: type[Any]) -> type[OneAttempt]:
 
 def one_attempt_options(kind: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return an application connection's options, less its retries, hooks and handshake extras."""
+    for name in ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled"):
+        if options.get(name):
+            raise ConfigurationError(
+                f"{name} asks another server, which nothing bounds: give the jobs a client of their"
+                " own without it"
+            )
     kept = {name: value for name, value in options.items() if name not in _DROPPED}
     if issubclass(kind, Connection) and kind.__module__.startswith("redis."):
         accepted = _parameters(kind)

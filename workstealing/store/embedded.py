@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import os
 import shutil
 import signal
 import socket
@@ -83,7 +84,7 @@ class EmbeddedServer:
                 # A Ctrl-C at the terminal is for the program, which ends the server itself.
                 start_new_session=True,
             )
-        self._finalizer = weakref.finalize(self, _end, self._process, self._folder)
+        self._finalizer = weakref.finalize(self, _end, self._process, self._folder, os.getpid())
         atexit.register(self._finalizer)
         try:
             version = self._wait()
@@ -130,7 +131,10 @@ class EmbeddedServer:
                 return ""
 
 
-def _end(process: subprocess.Popen[bytes], folder: str) -> None:
+def _end(process: subprocess.Popen[bytes], folder: str, owner: int) -> None:
+    if os.getpid() != owner:
+        # A forked child, such as a web server's worker, ends: the server is still its parent's.
+        return
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:
@@ -145,8 +149,8 @@ def die_with_parent(signal_name: str = "KILL") -> list[str]:
     """Return the command prefix that ends a child even if this process is killed outright.
 
     Arguments: signal_name: what the child gets then, without the SIG. Returns: an empty list where
-    setpriv is missing. The kernel ties the signal to the thread that started the process, so it is of use for the main
-    thread alone, which lives as long as the process does.
+    setpriv is missing. The kernel ties the signal to the thread that started the process, so it is
+    of use for the main thread alone, which lives as long as the process does.
     """
     setpriv = shutil.which("setpriv")
     if setpriv is None or threading.current_thread() is not threading.main_thread():

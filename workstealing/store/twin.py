@@ -16,6 +16,8 @@ from weakref import WeakKeyDictionary, ref
 
 import redis
 from redis import asyncio as redis_asyncio
+from redis import sentinel
+from redis.asyncio import sentinel as async_sentinel
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
 from workstealing.errors import ConfigurationError, Moved, is_connection_fault
@@ -28,7 +30,8 @@ from workstealing.store.connection import (
 )
 from workstealing.store.keys import require_one_slot
 
-# What identifies a node to a twin: its address in a cluster, None for the only server there is.
+# What identifies a node to a twin: its address in a cluster or behind sentinels, None for the only
+# server there is.
 Node = tuple[str, int] | None
 
 _BLOCKING = {
@@ -36,6 +39,13 @@ _BLOCKING = {
     redis_asyncio.SSLConnection: SSLConnection,
     redis_asyncio.UnixDomainSocketConnection: UnixDomainSocketConnection,
 }
+# The twin takes the address that the application's pool has learned; it asks no sentinel itself.
+_UNMANAGED = (
+    (sentinel.SentinelManagedSSLConnection, SSLConnection),
+    (sentinel.SentinelManagedConnection, Connection),
+    (async_sentinel.SentinelManagedSSLConnection, SSLConnection),
+    (async_sentinel.SentinelManagedConnection, Connection),
+)
 
 
 def is_cluster(client: Any) -> bool:
@@ -68,6 +78,13 @@ class Twin:
         # Not a strong reference: the twin is kept by a table that is keyed by its client.
         self._client_ref = ref(client)
         self.is_cluster = is_cluster(client)
+        pool: Any = getattr(client, "connection_pool", None)
+        self._is_managed = not self.is_cluster and _is_managed(pool)
+        if self._is_managed and not pool.is_master:
+            raise ConfigurationError(
+                "a client of Sentinel's replicas was given, but jobs and structures write: pass"
+                " sentinel.master_for(...)"
+            )
         self._idle: dict[Node, list[OneAttempt]] = {}
         # Slot -> what the client's map said when its move was noted, and where it has gone.
         self._moved: dict[int, tuple[Node, Node]] = {}
@@ -89,13 +106,17 @@ class Twin:
         if self.is_cluster:
             nodes = getattr(self._client.nodes_manager, "startup_nodes", {})
             return ("cluster", *sorted(map(str, nodes)))
-        options = self._client.connection_pool.connection_kwargs
+        pool = self._client.connection_pool
+        if self._is_managed:
+            known = (each.connection_pool for each in pool.sentinel_manager.sentinels)
+            return ("sentinel", pool.service_name, *sorted(_address(each) for each in known))
+        options = pool.connection_kwargs
         return ("server", options.get("path") or (options.get("host"), options.get("port")))
 
     def nodes(self) -> list[Node]:
         """Return the nodes that hold slots, as the client knows them; no round trip."""
         if not self.is_cluster:
-            return [None]
+            return [self._only_node()]
         cache = self._client.nodes_manager.slots_cache
         return list({(nodes[0].host, nodes[0].port) for nodes in list(cache.values()) if nodes})
 
@@ -105,7 +126,7 @@ class Twin:
         Errors: Moved if the client's map does not know. No round trip.
         """
         if not self.is_cluster:
-            return None
+            return self._only_node()
         known = self._known_node_of(slot)
         noted = self._moved.get(slot)
         if noted is not None:
@@ -115,6 +136,17 @@ class Twin:
             # The client has read the map anew since, and knows better.
             self._moved.pop(slot, None)
         return known
+
+    def _only_node(self) -> Node:
+        if not self._is_managed:
+            return None
+        address = self._client.connection_pool.master_address
+        if address is None:
+            raise Moved(
+                "the client has not asked its sentinels for the master yet: it does so before its"
+                " own first command"
+            )
+        return (address[0], int(address[1]))
 
     def _known_node_of(self, slot: int) -> tuple[str, int]:
         nodes = self._client.nodes_manager.slots_cache.get(slot)
@@ -157,7 +189,7 @@ class Twin:
 
     def _note_moved(self, asked: Node, error: Moved) -> None:
         """Remember where slots have gone, for as long as the client's own map stays as it is."""
-        if asked is None:
+        if asked is None or not self.is_cluster:
             return
         remap = getattr(self._client.nodes_manager, "address_remap", None)
         for slot, (host, port) in error.gone.items():
@@ -208,9 +240,14 @@ class Twin:
 
     def _settings(self, node: Node) -> tuple[type[Any], dict[str, Any]]:
         """Return the application's connection class and options for a node."""
-        if node is None:
+        if node is None or not self.is_cluster:
             pool = self._client.connection_pool
-            return pool.connection_class, dict(pool.connection_kwargs)
+            kind, options = pool.connection_class, dict(pool.connection_kwargs)
+            if node is None:
+                return kind, options
+            kind = next((plain for managed, plain in _UNMANAGED if issubclass(kind, managed)), kind)
+            del options["connection_pool"]
+            return kind, {**options, "host": node[0], "port": node[1]}
         manager = self._client.nodes_manager
         if is_async(self._client):
             known = next(iter(manager.startup_nodes.values()))
@@ -221,6 +258,16 @@ class Twin:
             pool = self._client.get_redis_connection(known).connection_pool
             kind, options = pool.connection_class, dict(pool.connection_kwargs)
         return kind, {**options, "host": node[0], "port": node[1]}
+
+
+def _is_managed(pool: Any) -> bool:
+    """Say whether a pool asks sentinels for the address of its server."""
+    return isinstance(pool, sentinel.SentinelConnectionPool | async_sentinel.SentinelConnectionPool)
+
+
+def _address(pool: Any) -> str:
+    options = pool.connection_kwargs
+    return f"{options.get('path') or options.get('host')}:{options.get('port')}"
 
 
 def _blocking_class(kind: type[Any]) -> type[Any]:

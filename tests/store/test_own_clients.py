@@ -1,0 +1,387 @@
+"""The twin follows whatever client the user has: pools, passwords, TLS, protocols, sentinels."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.backoff import NoBackoff
+from redis.connection import Connection
+from redis.credentials import CredentialProvider
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from support.faulty_server import FaultyServer
+from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.processes import end, free_port, spawn
+from support.servers import RedisServer, find_server, wait_until
+from workstealing.errors import ConfigurationError, Moved
+from workstealing.jobs import HashFieldExpiry
+from workstealing.recruiting.slice import Slice
+from workstealing.store import Twin, attempt, twin_of
+from workstealing.store.connection import Budget
+from workstealing.structures import VolatileHashes
+
+HOUR_MS = 3_600_000
+
+pytestmark = pytest.mark.real
+
+
+def collects(client: Any) -> bool:
+    """Say whether the job works through the twin of this client: fill by it, then collect."""
+    filler = VolatileHashes(client, namespace="own", backend="emulated")
+    filler.hsetex("h", mapping={"a": 1, "b": 2}, ex=60)
+    hashes = VolatileHashes(client, namespace="own", backend="emulated", clock_shift_ms=HOUR_MS)
+    return HashFieldExpiry(hashes).perform(Slice(5, 2.0)) == 2 and not client.exists("h")
+
+
+class TestClients:
+    @pytest.mark.parametrize("protocol", [None, 2, 3])
+    @pytest.mark.parametrize("decode", [False, True])
+    def test_protocols_and_decoding(
+        self, redis7: RedisServer, protocol: int | None, decode: bool
+    ) -> None:
+        client = redis7.client(protocol=protocol, decode_responses=decode)
+        assert collects(client)
+        with attempt(client, "k") as current:
+            current.commit(("SET", "k", b"\xff not text"))
+        with attempt(client, "k") as current:
+            # A job sees bytes, whatever the application has chosen for itself.
+            assert current.read(("GET", "k")) == [b"\xff not text"]
+            assert current.read(("HGETALL", "none")) == [[]]
+
+    def test_a_blocking_pool_that_is_exhausted(self, redis7: RedisServer) -> None:
+        pool = redis.BlockingConnectionPool(
+            host="127.0.0.1", port=redis7.port, max_connections=1, timeout=1
+        )
+        client = redis.Redis(connection_pool=pool)
+        assert collects(client)
+        held = pool.get_connection()
+        try:
+            # The twin takes none of the application's connections.
+            with attempt(client, "k") as current:
+                assert current.read(("GET", "k")) == [None]
+        finally:
+            pool.release(held)
+            client.close()
+
+    def test_a_subclass_of_the_client(self, redis7: RedisServer) -> None:
+        class OwnRedis(redis.Redis):
+            def __init__(self, *args: Any, **options: Any) -> None:
+                super().__init__(*args, **options)
+                self.calls: list[str] = []
+
+            def execute_command(self, *args: Any, **options: Any) -> Any:
+                self.calls.append(args[0])
+                return super().execute_command(*args, **options)
+
+        client = OwnRedis(host="127.0.0.1", port=redis7.port)
+        assert collects(client)
+        assert "WATCH" not in client.calls
+        client.close()
+
+    def test_a_subclass_of_the_connection(self, redis7: RedisServer) -> None:
+        made = []
+
+        class OwnConnection(Connection):
+            def __init__(self, *, flavour: str, **options: Any) -> None:
+                super().__init__(**options)
+                made.append((type(self).__name__, flavour, self.socket_timeout))
+
+        pool = redis.ConnectionPool(
+            connection_class=OwnConnection, flavour="sweet", host="127.0.0.1", port=redis7.port
+        )
+        client = redis.Redis(connection_pool=pool)
+        assert collects(client)
+        assert ("OneAttemptOwnConnection", "sweet", 0.05) in made
+        client.close()
+
+    def test_a_client_with_every_habit(self, redis7: RedisServer) -> None:
+        client = redis7.client(
+            retry=Retry(NoBackoff(), 5),
+            retry_on_error=[ConnectionResetError],
+            health_check_interval=1,
+            socket_timeout=30,
+            socket_connect_timeout=30,
+            socket_keepalive=True,
+            client_name="application",
+            single_connection_client=True,
+        )
+        assert collects(client)
+        (twin_connection,) = twin_of(client)._idle[None]
+        assert twin_connection.retry.get_retries() == 0
+        assert twin_connection.socket_timeout == 0.05
+        assert client.client_getname() in ("application", b"application")
+        with twin_of(client).connection(None) as connection:
+            assert connection.call([("CLIENT", "GETNAME")], Budget()) == [None]
+
+    async def test_asyncio_clients(self, redis7: RedisServer) -> None:
+        for options in ({}, {"protocol": 3, "decode_responses": True}, {"db": 3}):
+            async with redis7.async_client(**options) as client:
+                filler = VolatileHashes(client, namespace="own", backend="emulated")
+                await filler.hsetex("h", mapping={"a": 1, "b": 2}, ex=60)
+                hashes = VolatileHashes(
+                    client, namespace="own", backend="emulated", clock_shift_ms=HOUR_MS
+                )
+                assert HashFieldExpiry(hashes).perform(Slice(5, 2.0)) == 2
+                assert not await client.exists("h")
+
+    def test_asyncio_connections_of_the_users_own_are_refused(self, redis7: RedisServer) -> None:
+        class Own(redis.asyncio.Connection):
+            pass
+
+        pool: Any = redis.asyncio.ConnectionPool(connection_class=Own, port=redis7.port)
+        client = redis.asyncio.Redis(connection_pool=pool)
+        with pytest.raises(ConfigurationError, match="Own has no blocking counterpart"):
+            twin_of(client).call(None, [("PING",)], Budget())
+
+    @pytest.mark.parametrize("other", [None, "redis://localhost", object(), redis.ConnectionPool()])
+    def test_what_is_no_client_is_refused(self, other: Any) -> None:
+        with pytest.raises(ConfigurationError, match=r"a client of redis-py was expected"):
+            twin_of(other)
+
+    def test_one_twin_a_client_and_none_after_it(self, redis7: RedisServer) -> None:
+        client = redis.Redis(port=redis7.port)
+        twin = twin_of(client)
+        assert twin_of(client) is twin
+        assert twin_of(twin) is twin
+        twin.call(None, [("PING",)], Budget())
+        client.close()
+        del client
+        gc.collect()
+        with pytest.raises(ConfigurationError, match="keep it alive"):
+            twin.nodes() and twin._settings(None)
+        twin.close()
+
+    def test_a_clients_twin_is_not_kept_alive_by_our_table(self, redis7: RedisServer) -> None:
+        from weakref import ref
+
+        client = redis.Redis(port=redis7.port)
+        twin = ref(twin_of(client))
+        assert collects(client)
+        client.close()
+        del client
+        gc.collect()
+        assert twin() is None
+
+
+class TestHandshake:
+    """AUTH and SELECT alone, however the user has given the password."""
+
+    @pytest.fixture
+    def named(self, redis7: RedisServer) -> Iterator[RedisServer]:
+        admin = redis7.client()
+        admin.execute_command("ACL SETUSER worker on >secret ~* &* +@all")
+        yield redis7
+        redis7.client().execute_command("ACL DELUSER worker")
+
+    @pytest.mark.parametrize("given", ["options", "provider", "url"])
+    def test_name_and_password(self, named: RedisServer, faulty: FaultyServer, given: str) -> None:
+        address = {"host": "127.0.0.1", "port": faulty.port}
+        client: redis.Redis
+        if given == "options":
+            client = redis.Redis(**address, username="worker", password="secret", db=2)
+        elif given == "provider":
+            client = redis.Redis(**address, credential_provider=Provider(), db=2)
+        else:
+            client = redis.Redis.from_url(f"redis://worker:secret@127.0.0.1:{faulty.port}/2")
+        assert twin_of(client).call(None, [("ACL", "WHOAMI")], Budget()) == [b"worker"]
+        assert [seen.command for seen in faulty.seen] == [
+            (b"AUTH", b"worker", b"secret"),
+            (b"SELECT", b"2"),
+            (b"ACL", b"WHOAMI"),
+        ]
+
+    def test_a_password_alone(self, redis7: RedisServer, faulty: FaultyServer) -> None:
+        admin = redis7.client()
+        admin.config_set("requirepass", "secret")
+        try:
+            client = redis.Redis(host="127.0.0.1", port=faulty.port, password="secret")
+            assert twin_of(client).call(None, [("PING",)], Budget()) == [b"PONG"]
+            assert [seen.command for seen in faulty.seen] == [(b"AUTH", b"secret"), (b"PING",)]
+        finally:
+            admin.execute_command("AUTH", "secret")
+            admin.config_set("requirepass", "")
+
+    def test_nothing_at_all_where_nothing_is_needed(self, faulty: FaultyServer) -> None:
+        client = redis.Redis(host="127.0.0.1", port=faulty.port, protocol=3)
+        twin_of(client).call(None, [("PING",)], Budget())
+        assert faulty.names() == ["PING"]
+
+    def test_a_database_that_does_not_exist(self, redis7: RedisServer) -> None:
+        client = redis7.client(db=99)
+        with pytest.raises(redis.ResponseError, match="DB index is out of range"):
+            twin_of(client).call(None, [("PING",)], Budget())
+        assert twin_of(client)._idle == {}
+
+
+class Provider(CredentialProvider):
+    def get_credentials(self) -> tuple[str, str]:
+        return ("worker", "secret")
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a certificate for 127.0.0.1 and its key, and another one that nobody uses."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl command to make a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    for name in ("server", "stranger"):
+        subprocess.run(
+            [
+                *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt"),
+                *("ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"),
+                *("-subj", "/CN=workstealing test", "-addext", "subjectAltName=IP:127.0.0.1"),
+                *("-keyout", f"{folder}/{name}.key", "-out", f"{folder}/{name}.crt"),
+            ],
+            check=True,
+            capture_output=True,
+        )
+    return folder
+
+
+class TestTls:
+    @pytest.fixture
+    def port(self, certificates: Path, start_redis: Callable[..., RedisServer]) -> Iterator[int]:
+        port = free_port()
+        start_redis(
+            7,
+            tls_port=port,
+            tls_cert_file=certificates / "server.crt",
+            tls_key_file=certificates / "server.key",
+            tls_auth_clients="no",
+        )
+        return port
+
+    def test_the_job_works_over_tls(self, port: int, certificates: Path) -> None:
+        client = redis.Redis(
+            host="127.0.0.1", port=port, ssl=True, ssl_ca_certs=str(certificates / "server.crt")
+        )
+        assert collects(client)
+        for _ in range(3):
+            # The connection is kept between attempts, session tickets notwithstanding.
+            with attempt(client, "k") as current:
+                current.read(("GET", "k"))
+        assert len(twin_of(client)._idle[None]) == 1
+        (connection,) = twin_of(client)._idle[None]
+        before = connection._sock
+        with attempt(client, "k") as current:
+            current.read(("GET", "k"))
+        assert connection._sock is before
+        client.close()
+
+    def test_a_url(self, port: int, certificates: Path) -> None:
+        from workstealing import connect
+
+        url = f"rediss://127.0.0.1:{port}/1?ssl_ca_certs={certificates / 'server.crt'}"
+        with connect(url) as client:
+            assert collects(client)
+
+    async def test_asyncio(self, port: int, certificates: Path) -> None:
+        client = redis.asyncio.Redis(
+            host="127.0.0.1", port=port, ssl=True, ssl_ca_certs=str(certificates / "server.crt")
+        )
+        async with client:
+            await client.set("k", "v")
+            assert twin_of(client).call(None, [("GET", "k")], Budget()) == [b"v"]
+
+    def test_a_certificate_that_is_not_trusted(self, port: int, certificates: Path) -> None:
+        client = redis.Redis(
+            host="127.0.0.1", port=port, ssl=True, ssl_ca_certs=str(certificates / "stranger.crt")
+        )
+        with pytest.raises(redis.ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+            twin_of(client).call(None, [("PING",)], Budget())
+
+    def test_a_server_that_falls_silent_in_the_tls_handshake(self, faulty: FaultyServer) -> None:
+        import time
+
+        client = redis.Redis(host="127.0.0.1", port=faulty.port, ssl=True, ssl_cert_reqs="none")
+        started = time.monotonic()
+        with pytest.raises((redis.TimeoutError, redis.ConnectionError)):
+            twin_of(client).call(None, [("PING",)], Budget(0.1))
+        assert time.monotonic() - started < 0.1 + 0.05 + 0.15
+
+    @pytest.mark.parametrize("option", ["ssl_validate_ocsp", "ssl_validate_ocsp_stapled"])
+    def test_ocsp_is_refused(self, option: str) -> None:
+        # It would ask yet another server, for as long as that one likes.
+        client = redis.Redis(ssl=True, **{option: True})
+        with pytest.raises(ConfigurationError, match=option):
+            twin_of(client).call(None, [("PING",)], Budget())
+
+
+class TestSentinel:
+    @pytest.fixture
+    def sentinel_port(self, redis7: RedisServer, tmp_path: Path) -> Iterator[int]:
+        port = free_port()
+        conf = tmp_path / "sentinel.conf"
+        conf.write_text(
+            f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\n"
+            f"sentinel monitor main 127.0.0.1 {redis7.port} 1\n"
+        )
+        process = spawn([find_server("redis", 7), conf, "--sentinel"], stdout=subprocess.DEVNULL)
+        probe = redis.Redis(port=port, retry=Retry(NoBackoff(), 0))
+
+        def answers() -> bool:
+            try:
+                return bool(probe.ping())
+            except redis.RedisError:
+                return False
+
+        try:
+            wait_until(answers, "the sentinel to answer PING")
+            yield port
+        finally:
+            probe.close()
+            end(process)
+
+    def test_the_twin_takes_the_address_that_the_pool_has_learned(
+        self,
+        sentinel_port: int,
+        redis7: RedisServer,
+        start_redis: Callable[..., RedisServer],
+    ) -> None:
+        manager = Sentinel([("127.0.0.1", sentinel_port)])
+        client = manager.master_for("main", db=2)
+        with pytest.raises(Moved, match="not asked its sentinels"), attempt(client, "k"):
+            pass
+        assert collects(client)
+        assert twin_of(client).nodes() == [("127.0.0.1", redis7.port)]
+        # A fail-over: as soon as the application knows the new master, the twin does.
+        other = start_redis(7)
+        admin = redis.Redis(port=sentinel_port)
+        admin.execute_command("SENTINEL REMOVE", "main")
+        admin.execute_command("SENTINEL MONITOR", "main", "127.0.0.1", other.port, 1)
+        admin.close()
+        client.connection_pool.disconnect()
+        client.set("k", "on the new master")
+        with attempt(client, "k") as current:
+            assert current.read(("GET", "k")) == [b"on the new master"]
+        client.close()
+
+    async def test_asyncio(self, sentinel_port: int, redis7: RedisServer) -> None:
+        manager = AsyncSentinel([("127.0.0.1", sentinel_port)])
+        async with manager.master_for("main") as client:
+            await client.set("k", "v")
+            assert twin_of(client).nodes() == [("127.0.0.1", redis7.port)]
+            assert twin_of(client).call_keys((b"k",), [("GET", "k")], Budget()) == [b"v"]
+        for each in manager.sentinels:
+            await each.aclose()
+
+    def test_replicas_are_refused(self) -> None:
+        client = Sentinel([("127.0.0.1", 1)]).slave_for("main")
+        with pytest.raises(ConfigurationError, match=r"sentinel\.master_for"):
+            Twin(client)
+
+    def test_jobs_on_one_service_share_a_breaker(self) -> None:
+        clients = [Sentinel([("a", 1), ("b", 2)]).master_for("main") for _ in range(2)]
+        other = Sentinel([("a", 1), ("b", 2)]).master_for("other")
+        first, second = (twin_of(client).identity for client in clients)
+        assert first == second != twin_of(other).identity
