@@ -51,7 +51,7 @@ class TestBreaker:
         server.error = error
         assert recruiter.enlist() is Outcome.FAILED
         assert {recruiter.enlist() for _ in range(100)} == {Outcome.SKIPPED}
-        clock.advance(4.99)
+        clock.advance(0.49)
         assert recruiter.enlist() is Outcome.SKIPPED
         assert server.touched == 1
 
@@ -106,16 +106,26 @@ class TestBreaker:
         assert jobs["a"]["skipped"] + jobs["b"]["skipped"] + 1 == 300 - alive.touched
         assert jobs["c"]["worked"] == jobs["c"]["recruited"] == alive.touched > 0
 
-    @pytest.mark.parametrize(("drawn", "seconds"), [(0.0, 5.0), (0.5, 10.0), (0.999999, 14.99999)])
-    def test_its_period_is_jittered_by_half(self, drawn: float, seconds: float) -> None:
+    @pytest.mark.parametrize(("drawn", "share"), [(0.0, 0.5), (0.5, 1.0), (0.999999, 1.499999)])
+    def test_its_period_doubles_up_to_the_longest_and_is_jittered_by_half(
+        self, drawn: float, share: float
+    ) -> None:
         breaker = Breaker(10, random=lambda: drawn)
         assert not breaker.is_open(100)
-        breaker.trip(100)
-        assert breaker.is_open(100)
-        assert breaker.is_open(100 + seconds - 0.01)
-        assert not breaker.is_open(100 + seconds)
-        breaker.trip(200)
-        assert breaker.is_open(200)
+        for now, seconds in ((100, 1), (200, 2), (300, 4), (400, 8), (500, 10), (600, 10)):
+            breaker.trip(now)
+            assert breaker.is_open(now)
+            assert breaker.is_open(now + seconds * share - 0.01)
+            assert not breaker.is_open(now + seconds * share)
+
+    def test_a_slice_without_a_fault_begins_the_periods_anew(self) -> None:
+        breaker = Breaker(10, random=lambda: 0.5)
+        for now in (100, 200, 300):
+            breaker.trip(now)
+        breaker.recover()
+        breaker.trip(400)
+        assert breaker.is_open(400.99)
+        assert not breaker.is_open(401)
 
 
 class TestSingleFlight:

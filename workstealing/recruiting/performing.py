@@ -92,8 +92,10 @@ class Performer:
             ended = self._clock.monotonic()
             if outcome is Outcome.FAILED:
                 error = error or sys.exc_info()[1]
-                if error is not None and is_connection_fault(error):
-                    installed.breaker.trip(ended)
+            if error is not None and is_connection_fault(error):
+                installed.breaker.trip(ended)
+            else:
+                installed.breaker.recover()
             self._record(installed, outcome, items, ended - started, error)
             if isinstance(error, Exception) and not self._timeouts.include(error):
                 self._faults.report(f"job {installed.name!r}", error)

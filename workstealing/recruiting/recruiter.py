@@ -54,7 +54,8 @@ class Recruiter(Enlisting):
     Arguments: seconds, the length of a slice unless a job is installed with its own; random, which
     returns numbers in [0, 1), and 1.0 for never (the default is reseeded in every forked child; a
     random.Random of your own is not); clock, what seconds are measured with; breaker_seconds, for
-    how long on average a server that could not be reached is left alone.
+    how long at most, on average, a server that could not be reached is left alone (a tenth of it
+    after the first fault, then twice as long each time).
     Raises: ConfigurationError for a duration that is no number above 0.
     """
 
