@@ -17,8 +17,8 @@ class Breaker:
     do not all try a recovering server at once. Whoever asks a breaker holds the one slice of its
     process; so the first slice after the period is the only trial there is.
 
-    Arguments: seconds, the longest period, on average; random, what the jitter is drawn with. (It is not the
-    lottery's own, which tests script.)
+    Arguments: seconds, the longest period, on average; random, what the jitter is drawn with. (It
+    is not the lottery's own, which tests script.)
     """
 
     __slots__ = ("__weakref__", "_longest", "_next", "_open_until", "_random")
