@@ -135,7 +135,7 @@ def test_a_run_for_people(start_demo: Any) -> None:
     demo = start_demo("--seconds", "1", "--workers", "1")
     status, out = demo.end()
     assert status in {0, 1}
-    assert "rate = 2 x inflow / (enlisted x limit)" in out
+    assert "rate = 3 x inflow / (enlisted x limit)" in out
     assert "1 worker process\n" in out
     assert "without work stealing the same traffic would have left" in out
 

@@ -40,7 +40,7 @@ def run(server: RedisServer, folder: Path, rate: float) -> tuple[int, int, int]:
     requests = zipf_requests(STEPS * REQUESTS_A_STEP, popular=30, once=0.3)
     folder.mkdir()
     database.create(folder, sorted({request.target for request in requests}))
-    plan = Plan(server.url, f"demo-{folder.name}", LIVES, breaker_seconds=0.001, limit=25)
+    plan = Plan(server.url, f"demo-{folder.name}", LIVES, 25, 0.010, breaker_seconds=0.001)
     items = 0
     for step in range(STEPS):
         shift = step * STEP_MS

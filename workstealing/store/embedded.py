@@ -32,8 +32,30 @@ STOP_SECONDS = 5.0
 _FAKE = """
 import sys
 from fakeredis import TcpFakeServer
-address = ("127.0.0.1", int(sys.argv[1]))
-TcpFakeServer(address, server_type="redis", server_version=(6, 2)).serve_forever()
+from redis import ResponseError
+
+server = TcpFakeServer(("127.0.0.1", int(sys.argv[1])), server_type="redis", server_version=(6, 2))
+
+class Handler(server.RequestHandlerClass):
+    # It sends each reply by itself: with Nagle's algorithm a pipeline's second reply waits 40 ms
+    # for the client's delayed acknowledgement of the first.
+    disable_nagle_algorithm = True
+
+    def setup(self):
+        super().setup()
+        read = self.current_client.read_response
+
+        def answer():
+            # After an error that is raised it closes the connection; one that is returned is sent.
+            try:
+                return read()
+            except ResponseError as error:
+                return error
+
+        self.current_client.read_response = answer
+
+server.RequestHandlerClass = Handler
+server.serve_forever()
 """
 
 

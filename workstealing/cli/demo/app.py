@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from markupsafe import escape
 
 from workstealing.cli.demo.database import Database
 from workstealing.cli.demo.ledger import FiguresFile, WriteLedger
-from workstealing.cli.demo.plan import FOLDER_VARIABLE, WARM_UP, Plan
+from workstealing.cli.demo.plan import FOLDER_VARIABLE, WARM_UP, WARM_UP_LIFE_MS, Plan
 from workstealing.integrations.flask import WorkStealing
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Recruiter
@@ -68,20 +69,23 @@ class Site:
             if value is not None
         }
 
-    def fill(self, key: str, parts: dict[str, str]) -> None:
-        """Put parts into the cache, each with its own time to live. One round trip."""
-        assert self._ledger is not None
+    def write(self, key: str, parts: dict[str, str], lives: Mapping[str, int]) -> dict[str, int]:
+        """Put parts into the cache, each with its own time to live; return their deadlines.
+
+        Both times in milliseconds. One round trip.
+        """
         with self.hashes.pipeline() as queue:
             for part, value in parts.items():
-                queue.hsetex(key, mapping={part: value}, px=self.plan.lives[part])
+                queue.hsetex(key, mapping={part: value}, px=lives[part])
             # In the same transaction: the deadlines as the server has set them, for the books.
             queue.hpexpiretime(key, *parts)
             *_, deadlines = queue.execute()
-        self._ledger.record(key, dict(zip(parts, deadlines, strict=True)))
+        return dict(zip(parts, deadlines, strict=True))
 
     def parts(self, item: str) -> tuple[dict[str, str], bool] | None:
         """Return all parts of an item, and whether the cache had them; None for no such item."""
         assert self._database is not None
+        assert self._ledger is not None
         key = self.plan.key(item)
         cached = self.cached(key)
         if len(cached) == len(self.plan.lives):
@@ -89,7 +93,8 @@ class Site:
         stored = self._database.parts(item)
         if stored is None:
             return None
-        self.fill(key, {part: stored[part] for part in self.plan.lives if part not in cached})
+        missing = {part: stored[part] for part in self.plan.lives if part not in cached}
+        self._ledger.record(key, self.write(key, missing, self.plan.lives))
         return stored | cached, False
 
     def close(self) -> None:
@@ -130,7 +135,8 @@ def create_app(folder: Path | None = None) -> flask.Flask:
     Arguments: folder with the plan; by default the one that WORKSTEALING_DEMO_FOLDER names.
     """
     folder = Path(os.environ[FOLDER_VARIABLE]) if folder is None else folder
-    recruiter = Recruiter(breaker_seconds=Plan.load(folder).breaker_seconds)
+    plan = Plan.load(folder)
+    recruiter = Recruiter(seconds=plan.slice_seconds, breaker_seconds=plan.breaker_seconds)
     demo = Demo(folder, recruiter)
     app = flask.Flask(__name__, static_folder=None)
     app.extensions[_NAME] = demo
@@ -139,8 +145,12 @@ def create_app(folder: Path | None = None) -> flask.Flask:
 
     @app.get(WARM_UP)
     def warm_up() -> str:
-        """Do what a hit does, and neither write nor enlist."""
-        return page("warm-up", demo.site.cached(demo.site.plan.key(WARM_UP)))
+        """Do what a miss does, with a key that outlives the run; nobody enlists."""
+        site = demo.site
+        key = site.plan.key(WARM_UP)
+        parts = site.cached(key) or dict.fromkeys(site.plan.lives, "warm-up")
+        site.write(key, parts, dict.fromkeys(parts, WARM_UP_LIFE_MS))
+        return page("warm-up", parts)
 
     @app.get("/", defaults={"path": ""})
     @app.get("/<path:path>")

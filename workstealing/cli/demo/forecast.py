@@ -16,7 +16,11 @@ SHARES = {"content": 0.3, "related": 0.15, "likes": 0.05}
 BREAKER_SHARE = 0.025
 
 LIMIT = 25
-SAFETY = 2.0
+SLICE_SECONDS = 0.010
+# fakeredis takes ten times as long as a redis-server for each command.
+SLOW_SLICE_SECONDS = 0.050
+# Slices are rarely full: many hashes have one expired field only, and time may run out first.
+SAFETY = 3.0
 HIGHEST_RATE = 0.5
 
 

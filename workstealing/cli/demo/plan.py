@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 FOLDER_VARIABLE = "WORKSTEALING_DEMO_FOLDER"
-# A path that does what a hit does, to measure the machine with.
+# A path that does what a miss does, to measure the machine with, and for how long its key lives.
 WARM_UP = "/-/warm-up"
+WARM_UP_LIFE_MS = 3_600_000
 _NAME = "plan.json"
 
 
@@ -17,16 +18,17 @@ class Plan:
     """The settings of one run.
 
     Fields: url of the Redis; namespace of the volatile hashes; lives, each part's time to live in
-    milliseconds; breaker_seconds, for how long a worker leaves a server alone that did not answer;
-    limit, the fields of a slice; rate of the job, 0.0 for no job at all; clock_shift_ms, for tests,
-    how far the hashes' clock is ahead of the server's.
+    milliseconds; limit and slice_seconds, the bounds of a slice; breaker_seconds, for how long a
+    worker leaves a server alone that did not answer; rate of the job, 0.0 for no job at all;
+    clock_shift_ms, for tests, how far the hashes' clock is ahead of the server's.
     """
 
     url: str
     namespace: str
     lives: dict[str, int]
-    breaker_seconds: float
     limit: int
+    slice_seconds: float
+    breaker_seconds: float
     rate: float = 0.0
     clock_shift_ms: int = 0
 

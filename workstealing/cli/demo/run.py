@@ -23,7 +23,14 @@ from workstealing.cli.demo.figures import (
     garbage_without,
     percentile,
 )
-from workstealing.cli.demo.forecast import BREAKER_SHARE, LIMIT, forecast, lifetimes
+from workstealing.cli.demo.forecast import (
+    BREAKER_SHARE,
+    LIMIT,
+    SLICE_SECONDS,
+    SLOW_SLICE_SECONDS,
+    forecast,
+    lifetimes,
+)
 from workstealing.cli.demo.interrupting import stop_wish
 from workstealing.cli.demo.ledger import last_deadlines, total_figures
 from workstealing.cli.demo.load import Load, capacity, wait_for_answer
@@ -66,7 +73,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         text = json.dumps(figures.as_dict())
     else:
-        text = summary(demo.facts, demo.seconds, figures, verdict)
+        facts = () if shown.stands_with_summary else demo.facts
+        text = summary(facts, demo.seconds, figures, verdict)
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
     return 0 if verdict.is_good else 1
@@ -96,10 +104,13 @@ class _Demo:
         self._folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="workstealing-demo-"))
         )
-        url = options.redis
+        url, slice_seconds = options.redis, SLICE_SECONDS
         if url is None or url.startswith("embedded:"):
             server = stack.enter_context(EmbeddedServer())
             url, kind = server.url, f"an embedded {server.kind}"
+            if server.kind == "fakeredis":
+                kind += " (no redis-server is on PATH)"
+                slice_seconds = SLOW_SLICE_SECONDS
         else:
             kind = "the Redis at --redis"
         self._storage = stack.enter_context(Storage(url))
@@ -107,10 +118,12 @@ class _Demo:
             url,
             self._storage.namespace,
             lifetimes(options.seconds),
-            breaker_seconds=BREAKER_SHARE * options.seconds,
             limit=LIMIT,
+            slice_seconds=slice_seconds,
+            breaker_seconds=BREAKER_SHARE * options.seconds,
         )
         self._plan.save(self._folder)
+        self._storage.keys.add(self._plan.key(WARM_UP))
         self._web = stack.enter_context(WebServer(self._folder, options.workers))
         self._load = self._no_load()
         self._fact(
@@ -127,7 +140,10 @@ class _Demo:
             return
         if status != 200:
             self._web.check()
-            raise WorkStealingError(f"the demo's app answered {status or 'nothing'} at its start")
+            raise WorkStealingError(
+                f"the demo's app answered {status or 'nothing'} at its start;"
+                f" {self._web.last_words()}"
+            )
         able = capacity(
             self._web.address,
             WARM_UP,
@@ -161,7 +177,9 @@ class _Demo:
         self._load.start()
         tick = 0
         while self._load.is_running() and self.seconds < self._options.seconds:
-            if self._wish.wait(TICK_SECONDS):
+            # Never past the last request: nobody collects after it.
+            left = max(0.01, self._options.seconds - self.seconds)
+            if self._wish.wait(min(TICK_SECONDS, left)):
                 break
             self.seconds = time.monotonic() - begin
             self._web.check()
@@ -171,6 +189,11 @@ class _Demo:
             shown.update(self.seconds, self._figures(recent=RECENT))
         self._load.stop()
         self.seconds = time.monotonic() - begin
+        if self._load.errors and not self._load.answered:
+            raise WorkStealingError(
+                f"the demo's app answered none of {self._load.errors} requests;"
+                f" {self._web.last_words()}"
+            )
 
     def finish(self) -> tuple[Figures, Verdict]:
         """Return the final figures, once the workers have written down theirs."""

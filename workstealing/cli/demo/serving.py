@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -59,22 +60,28 @@ class WebServer:
     def check(self) -> None:
         """Say so if gunicorn has ended. Raises: WorkStealingError with the end of its log."""
         if self._process.poll() is not None:
-            log = (self._folder / _LOG).read_text(errors="replace").strip()
             raise WorkStealingError(
-                f"gunicorn ended with status {self._process.returncode}; its log ends with:"
-                f" {log[-1000:] or 'nothing'}"
+                f"gunicorn ended with status {self._process.returncode}; {self.last_words()}"
             )
+
+    def last_words(self) -> str:
+        """Return the last line of gunicorn's log, as the end of a sentence."""
+        lines = (self._folder / _LOG).read_text(errors="replace").split("\n")
+        said = [line.strip() for line in lines if line.strip()]
+        return f"its log ends with: {said[-1][:500]}" if said else "its log is empty"
 
     def stop(self) -> None:
         """End gunicorn and its workers; nothing happens the second time."""
         if self._process.poll() is None:
             self._process.terminate()
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                # It leads a session of its own: this reaches the workers too.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_SECONDS)
+        if self._process.returncode != 0:
+            # It hangs, or was killed and could not take its workers along. It leads a session of
+            # its own: this reaches them all.
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+            self._process.wait()
 
     def __enter__(self) -> Self:
         """Return the server, which has been started already."""

@@ -15,7 +15,12 @@ _OUTCOMES = ("worked", "idle", "aborted", "failed", "skipped")
 
 
 class Display(Protocol):
-    """Where the figures go while the demo runs; a context manager."""
+    """Where the figures go while the demo runs; a context manager.
+
+    `stands_with_summary` tells whether what is said here stands where the summary will stand.
+    """
+
+    stands_with_summary: bool
 
     def say(self, line: str) -> None:
         """Show a line of text."""
@@ -40,6 +45,8 @@ class Lines:
 
     Arguments: stream to write to.
     """
+
+    stands_with_summary = False
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -78,6 +85,8 @@ class Lines:
 class LiveTable:
     """One table that is drawn anew in place, by rich. Arguments: title."""
 
+    stands_with_summary = True
+
     def __init__(self, title: str) -> None:
         from rich.console import Console
         from rich.live import Live
@@ -88,7 +97,7 @@ class LiveTable:
 
     def say(self, line: str) -> None:
         """Print a line above the table."""
-        self._console.print(line, markup=False)
+        self._console.print(line, markup=False, soft_wrap=True)
 
     def update(self, seconds: float, figures: Figures) -> None:
         """Draw the table."""
