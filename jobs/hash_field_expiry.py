@@ -46,7 +46,9 @@ class HashFieldExpiry(Job):
         self.dry_run = dry_run
         self.name = f"hash_field_expiry.{hashes.namespace}" if name is None else name
         self.dependency: Hashable = hashes.twin.identity
-        self._collector = Collector(hashes.twin, hashes.names, hashes.translator, random, clock)
+        self._collector = Collector(
+            hashes.twin, hashes.names, hashes.translator, random, clock, on_loss=hashes.forget
+        )
 
     def perform(self, slice: Slice) -> int:
         """Remove up to ``slice.limit`` expired fields, each hash in one attempt.

@@ -3,7 +3,7 @@
 -- A full server lets a script delete, and then lets it write: so the deletes come first.
 --@include volatile
 local due, limit = KEYS[3], ARGV[1]
-if redis.call('EXISTS', hash) == 0 then
+if redis.call('TYPE', hash).ok ~= 'hash' then
   redis.call('UNLINK', deadlines)
 end
 local past = redis.call(

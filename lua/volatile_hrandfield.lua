@@ -3,7 +3,9 @@
 -- Complexity: the command's own while nothing has expired, else O(fields).
 --@include volatile
 local past, count = past_fields(now())
-if count == 0 then
+-- Amounts that cannot be meant are the server's to refuse.
+local wanted = ARGV[1] and tonumber(ARGV[1])
+if count == 0 or (ARGV[1] and not (wanted and math.abs(wanted) < 2 ^ 53 and wanted % 1 == 0)) then
   return redis.pcall('HRANDFIELD', hash, unpack(ARGV))
 end
 local list = redis.pcall('HGETALL', hash)
@@ -22,10 +24,7 @@ math.randomseed((clock[1] % 100000) * 1000000 + clock[2])
 if #ARGV == 0 then
   return #live > 0 and live[math.random(#live)][1]
 end
-local wanted, with_values, chosen = tonumber(ARGV[1]), #ARGV > 1, {}
-if not wanted then
-  return redis.error_reply('ERR value is not an integer or out of range')
-end
+local with_values, chosen = #ARGV > 1, {}
 local function choose(pair)
   chosen[#chosen + 1] = pair[1]
   if with_values then

@@ -39,7 +39,8 @@ class Collector:
     """Collects the garbage of one namespace, through a twin's one-attempt connections.
 
     Arguments: twin, names, translator of the namespace; random: returns a float in [0, 1); clock:
-    measures how old this process's copy of the registry is.
+    measures how old this process's copy of the registry is; on_loss: called when the layout turns
+    out to have been lost or changed.
     """
 
     def __init__(
@@ -49,8 +50,12 @@ class Collector:
         translator: Translator,
         random: Callable[[], float] = random.random,
         clock: Clock = SYSTEM_CLOCK,
+        *,
+        on_loss: Callable[[], None] = lambda: None,
     ) -> None:
-        self._index = DueIndex(twin, names, translator.clock_shift_ms, random, clock)
+        self._index = DueIndex(
+            twin, names, translator.clock_shift_ms, random, clock, on_loss=on_loss
+        )
         self._twin = twin
         self._names = names
         self._script = translator.script
@@ -162,8 +167,9 @@ class Collector:
         due_key = self._names.due(due.shard)
         try:
             with attempt(self._twin, *keys, slice=slice) as current:
-                clock, left, reply = current.read(
+                clock, kind, left, reply = current.read(
                     ("TIME",),
+                    ("TYPE", hash_key),
                     ("PTTL", hash_key),
                     ("ZRANGE", deadlines_key, 0, limit, "WITHSCORES"),
                 )
@@ -172,8 +178,10 @@ class Collector:
                 gone = [field for field, deadline in deadlines if deadline <= now][:limit]
                 following = deadlines[len(gone)][1] if len(deadlines) > len(gone) else None
                 commands: list[tuple[Any, ...]] = []
-                if left == -2:
-                    # The hash expired or was evicted as a whole; only its deadlines are left.
+                is_orphaned = kind != b"hash"
+                if is_orphaned:
+                    # The hash expired, was evicted or was overwritten as a whole; only its
+                    # deadlines are left.
                     following = None
                     commands.append(("UNLINK", deadlines_key))
                 elif gone:
@@ -186,7 +194,7 @@ class Collector:
                         following = min(following, now + left + 1)
                     commands.append(("ZADD", due_key, int(following), due.key))
                 current.commit(*commands)
-                return len(gone) if left != -2 else int(bool(deadlines))
+                return int(bool(deadlines)) if is_orphaned else len(gone)
         except OutOfMemoryError:
             return self._collect_when_full(due, slice, limit)
 

@@ -87,9 +87,10 @@ _COMMANDS: dict[str, _Command] = {
     "HGETALL": _reading("hgetall", _pairs),
     "HSCAN": _reading("hscan", _scanned),
     **{name.upper(): _writing(name) for name in ("hset", "hsetnx", "hsetex", "hgetex", "hgetdel")},
-    **{name.upper(): _writing(name) for name in ("hincrby", "hdel", "hpersist")},
+    **{name.upper(): _writing(name) for name in ("hdel", "hpersist")},
     **{name.upper(): _writing(name) for name in ("hexpire", "hpexpire", "hexpireat", "hpexpireat")},
     "HMSET": _writing("hset", _is_done),
+    "HINCRBY": _writing("hincrby", int),
     "HINCRBYFLOAT": _writing("hincrbyfloat", float),
     "DEL": _writing("delete"),
     "UNLINK": _writing("unlink"),
@@ -100,6 +101,26 @@ _COMMANDS: dict[str, _Command] = {
     "RENAMENX": _writing("renamenx", bool, keys=2),
     "COPY": _writing("copy", bool, keys=2),
 }
+
+
+_COUNTING = frozenset(
+    f"H{name}"
+    for name in (
+        *("EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "PERSIST", "GETEX", "GETDEL"),
+        *("TTL", "PTTL", "EXPIRETIME", "PEXPIRETIME"),
+    )
+)
+
+
+def _require_arguments(word: str, args: Arguments) -> None:
+    """Refuse, as the server would, a command without fields; and a copy to another database."""
+    counts = word in _COUNTING and tuple(args[-2:]) == ("FIELDS", 0)
+    if counts or (word in ("HDEL", "HMGET") and len(args) == 2):
+        raise ResponseError(f"wrong number of arguments for '{word.lower()}' command")
+    if word == "COPY" and "DB" in args[3:4]:
+        raise ResponseError(
+            "volatile hashes are copied within their own database: leave out the other"
+        )
 
 
 class Translator:
@@ -128,6 +149,7 @@ class Translator:
         command = _COMMANDS.get(word)
         if command is None:
             raise ResponseError(f"volatile hashes do not have the command {word}")
+        _require_arguments(word, args)
         script = self.script(command.script)
         name = to_bytes(args[1])
         if not command.writes:

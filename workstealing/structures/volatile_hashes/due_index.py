@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from redis.exceptions import ResponseError
 
 from workstealing.clock import Clock
-from workstealing.errors import LayoutError
+from workstealing.errors import LayoutError, is_connection_fault
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import Budget
-from workstealing.store.keys import SLOTS
+from workstealing.store.connection import Budget, Command
+from workstealing.store.keys import SLOTS, require_one_slot, to_bytes
 from workstealing.store.operations import Operation, Plain, Steps
 from workstealing.store.twin import Node, Twin
 from workstealing.structures.volatile_hashes.layout import (
@@ -25,6 +25,7 @@ from workstealing.structures.volatile_hashes.layout import (
     read_layout,
     read_registry,
     register_shards,
+    write_layout,
 )
 
 # How many index shards the first look takes, and how many a second one if the first found too
@@ -35,6 +36,12 @@ HASHES_A_SHARD = 16
 # named is found again.
 UNREGISTERED_A_LOOK = 4
 REGISTRY_SECONDS = 10.0
+# For how long the other nodes are preferred to one that did not answer: well above a breaker's
+# period, or every other trial would go to it again.
+AVOID_SECONDS = 60.0
+# How many index shards are drawn at most to find those that are on one node, however large the
+# registry and the cluster are.
+MOST_DRAWS = 1024
 
 T = TypeVar("T")
 
@@ -52,7 +59,8 @@ class DueIndex:
     """Looks into the due index of one namespace, through a twin's one-attempt connections.
 
     Arguments: twin and names of the namespace; clock_shift_ms: for tests; random: returns a float
-    in [0, 1); clock: measures how old this process's copy of the registry is.
+    in [0, 1); clock: measures how old this process's copy of the registry is; on_loss: called when
+    the layout turns out to have been lost or changed.
     """
 
     def __init__(
@@ -62,24 +70,41 @@ class DueIndex:
         clock_shift_ms: int,
         random: Callable[[], float],
         clock: Clock,
+        *,
+        on_loss: Callable[[], None] = lambda: None,
     ) -> None:
         self.twin = twin
         self.names = names
         self._shift_ms = clock_shift_ms
         self._random = random
         self._clock = clock
+        self._on_loss = on_loss
         self._layout: Layout | None = None
+        self._layout_read = 0.0
         self._registry: list[int] = []
         self._known: frozenset[int] = frozenset()
         self._registry_read: float | None = None
+        self._avoided: dict[Node, float] = {}
 
     def layout(self, budget: Budget) -> Layout | None:
         """Return the layout; None when nobody has used the namespace yet.
 
-        One round trip until there is a layout.
+        One that has gone since this process read it (a FLUSHALL, say) is written down again, so
+        that those who come after take the same one. One round trip until there is a layout, and
+        one every 10 seconds after that.
         """
-        if self._layout is None:
+        now = self._clock.monotonic()
+        before = self._layout
+        is_old = before is None or now - self._layout_read >= REGISTRY_SECONDS
+        if is_old and not (before and self._is_avoided(self._node_of_key(self.names.layout))):
             self._layout = self.drive(read_layout(self.names), budget)
+            if before is not None and self._layout != before:
+                if self._layout is None:
+                    steps = write_layout(self.names, before.backend, before.index_shards)
+                    self._layout = self.drive(steps, budget)
+                self._registry_read = None
+                self._on_loss()
+            self._layout_read = now
         return self._layout
 
     def forget_layout(self) -> None:
@@ -98,7 +123,6 @@ class DueIndex:
         if layout is None or layout.is_native:
             return
         node, shards = self._choose_node(layout, budget)
-        self._shuffle(shards)
         foreign: ResponseError | None = None
         found_any = False
         now: int | None = None
@@ -109,7 +133,7 @@ class DueIndex:
             window = ("-inf", latest, "BYSCORE", "LIMIT", 0, HASHES_A_SHARD, "WITHSCORES")
             commands = [("ZRANGE", self.names.due(shard), *window) for shard in some]
             budget = Budget(slice.remaining())
-            clock, *replies = self.twin.call(node, [("TIME",), *commands], budget)
+            clock, *replies = self._call(node, [("TIME",), *commands], budget)
             now = self.milliseconds(clock)
             found, lost = [], []
             for shard, reply in zip(some, replies, strict=True):
@@ -156,7 +180,7 @@ class DueIndex:
                 return result
             if isinstance(command, Operation | Plain):
                 raise TypeError("only plain commands on one key can be run through the twin")
-            (reply,) = self.twin.call_keys((command[1],), [command], budget)
+            (reply,) = self._call(self._node_of_key(command[1]), [command], budget)
             error = reply if isinstance(reply, Exception) else None
 
     def milliseconds(self, clock: Any) -> int:
@@ -165,24 +189,73 @@ class DueIndex:
             raise clock
         return int(clock[0]) * 1000 + int(clock[1]) // 1000 + self._shift_ms
 
+    def _call(self, node: Node, commands: Sequence[Command], budget: Budget) -> list[Any]:
+        try:
+            return self.twin.call(node, commands, budget)
+        except Exception as error:
+            if self.twin.is_cluster and is_connection_fault(error):
+                self._avoided[node] = self._clock.monotonic() + AVOID_SECONDS
+            raise
+
+    def _node_of_key(self, key: bytes) -> Node:
+        return self.twin.node_of(require_one_slot((to_bytes(key),)))
+
+    def _is_avoided(self, node: Node) -> bool:
+        until = self._avoided.get(node)
+        if until is not None and self._clock.monotonic() >= until:
+            self._avoided.pop(node, None)
+            return False
+        return until is not None
+
     def _choose_node(self, layout: Layout, budget: Budget) -> tuple[Node, list[int]]:
-        """Return a random node and the index shards on it that may hold something."""
+        """Return a random node and, shuffled, index shards on it that may hold something."""
         if not layout.registers_shards:
-            return self.twin.nodes()[0], list(range(layout.index_shards))
+            every = list(range(layout.index_shards))
+            self._shuffle(every)
+            return self.twin.nodes()[0], every
         registered = self._refreshed_registry(budget)
-        # Without a registered one there is still the chance of an unregistered one.
-        any_shard = registered[self._below(len(registered))] if registered else self._below(SLOTS)
-        node = self.twin.node_of(any_shard)
-        shards = [shard for shard in registered if self.twin.node_of(shard) == node]
+        node, shards = self._draw(registered)
+        if not shards:
+            # Without a registered one there is still the chance of an unregistered one.
+            node = self.twin.node_of(self._below(SLOTS))
         for _ in range(UNREGISTERED_A_LOOK):
             shard = self._below(layout.index_shards)
             if shard not in self._known and self.twin.node_of(shard) == node:
                 shards.append(shard)
+        self._shuffle(shards)
+        return node, shards
+
+    def _draw(self, registered: list[int]) -> tuple[Node, list[int]]:
+        """Draw shards without putting any back; return those on the node of the first.
+
+        The first is not on a node that is avoided, if there is another one. Shuffles the list
+        itself, from the front, and stops when there are enough for all looks.
+        """
+        node: Node = None
+        shards: list[int] = []
+        size = len(registered)
+        draws = min(size, MOST_DRAWS)
+        for position in range(draws):
+            other = position + self._below(size - position)
+            registered[position], registered[other] = registered[other], registered[position]
+            shard = registered[position]
+            holder = self.twin.node_of(shard)
+            if not shards:
+                if self._avoided and self._is_avoided(holder) and position < draws - 1:
+                    continue
+                node = holder
+            if holder == node:
+                shards.append(shard)
+                if len(shards) == FIRST_LOOK + SECOND_LOOK:
+                    break
         return node, shards
 
     def _refreshed_registry(self, budget: Budget) -> list[int]:
         now = self._clock.monotonic()
-        if self._registry_read is None or now - self._registry_read >= REGISTRY_SECONDS:
+        is_old = self._registry_read is None or now - self._registry_read >= REGISTRY_SECONDS
+        if is_old and not (
+            self._registry and self._is_avoided(self._node_of_key(self.names.registry))
+        ):
             self._registry = self.drive(read_registry(self.names), budget)
             self._known = frozenset(self._registry)
             self._registry_read = now

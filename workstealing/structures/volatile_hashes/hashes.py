@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import SLOTS
-from workstealing.store.operations import Plain, Steps, drive, drive_async
+from workstealing.store.operations import Plain, Steps, drive, drive_async, run
 from workstealing.store.twin import Twin, is_async, is_cluster, twin_of
 from workstealing.structures.volatile_hashes.commands import Translator
 from workstealing.structures.volatile_hashes.layout import (
@@ -69,6 +69,14 @@ class _Hashes:
     def layout(self) -> Layout | None:
         """The namespace's layout as this process has read it; None before the first command."""
         return self._layout
+
+    def forget(self) -> None:
+        """Read the layout, and register index shards, anew at the next command; no round trip.
+
+        For when the server has lost its data: `HashFieldExpiry` calls it when it sees that.
+        """
+        self._layout = None
+        self._registered = set()
 
     def layout_steps(self, *, again: bool = False) -> Steps[Layout]:
         """Return the layout, having read it (again, if asked to) or written it down.
@@ -161,8 +169,17 @@ class VolatileHashes(_Hashes, BlockingSurface):
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one hash command of redis-py's on this namespace; what all the methods end in."""
         layout = self._layout
-        if layout is not None and layout.is_native and args[0] not in layout.missing:
-            return self.client.execute_command(*args, **options)
+        if layout is not None:
+            # What these two spare a usual command is the generator, a tenth of a round trip.
+            if layout.is_native and args[0] not in layout.missing:
+                return self.client.execute_command(*args, **options)
+            if layout.is_emulated and not layout.registers_shards:
+                try:
+                    return run(self.client, self.translator.translate(layout, args, options))
+                except ResponseError as error:
+                    if as_layout_error(error) is None:
+                        raise
+                    # The script did nothing: the steps run it once more and see what has changed.
         return drive(self.client, self._command_steps(args, options))
 
     def pipeline(self, transaction: bool = True) -> HashPipeline:

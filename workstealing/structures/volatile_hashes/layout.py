@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -46,22 +47,22 @@ class Layout:
     writable: bool = True
     missing: frozenset[str] = frozenset()
 
-    @property
+    @cached_property
     def is_emulated(self) -> bool:
         """Whether the deadlines stand in keys of our own."""
         return self.backend == EMULATED
 
-    @property
+    @cached_property
     def is_migrating(self) -> bool:
         """Whether each hash is handed over to the server before its next use."""
         return self.backend == MIGRATING
 
-    @property
+    @cached_property
     def is_native(self) -> bool:
         """Whether the server itself expires the fields."""
         return self.backend == NATIVE
 
-    @property
+    @cached_property
     def mark(self) -> str:
         """What every index shard's mark must say before a script writes there."""
         return self.mark_of(self.backend)
@@ -70,7 +71,7 @@ class Layout:
         """Return the mark of an index shard with that backend."""
         return f"{self.version}:{backend}"
 
-    @property
+    @cached_property
     def registers_shards(self) -> bool:
         """Whether index shards are so many that those in use are written down in a registry."""
         return self.index_shards > INDEX_SHARDS_OF_A_SERVER
@@ -152,6 +153,8 @@ def read_layout(names: Names) -> Steps[Layout | None]:
     try:
         reply = yield ("HGETALL", names.layout)
     except ResponseError as error:
+        if not str(error).startswith("WRONGTYPE"):
+            raise
         raise _foreign(names) from error
     pairs = as_pairs(reply)
     return _parse(names, pairs) if pairs else None
@@ -182,13 +185,7 @@ def open_layout(
         chosen = backend if backend != "auto" else NATIVE if has_native else EMULATED
         if chosen == EMULATED:
             _require_policy(policy, allowed_policies)
-        script = load("layout_open")
-        fields = _fields(chosen, index_shards)
-        try:
-            reply = yield ("EVAL", script.body, 1, names.layout, *fields)
-        except ResponseError as error:
-            raise as_layout_error(error) or error from error
-        layout = _parse(names, as_pairs(reply))
+        layout = yield from write_layout(names, chosen, index_shards)
     if backend not in ("auto", layout.backend) and (backend, layout.backend) != (NATIVE, MIGRATING):
         raise LayoutError(
             f"the namespace {names.namespace!r} was laid out as {layout.backend}, not {backend}:"
@@ -205,6 +202,20 @@ def open_layout(
         return replace(layout, missing=missing)
     _require_policy(policy, allowed_policies)
     return layout
+
+
+def write_layout(names: Names, backend: str, index_shards: int) -> Steps[Layout]:
+    """Write a namespace's layout down, unless somebody else has; return the one that holds.
+
+    Errors: LayoutError for a foreign key in its place. One round trip.
+    """
+    script = load("layout_open")
+    fields = _fields(backend, index_shards)
+    try:
+        reply = yield ("EVAL", script.body, 1, names.layout, *fields)
+    except ResponseError as error:
+        raise as_layout_error(error) or error from error
+    return _parse(names, as_pairs(reply))
 
 
 def register_shards(names: Names, shards: Collection[int]) -> Steps[None]:

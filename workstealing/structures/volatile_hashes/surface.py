@@ -14,6 +14,7 @@ from redis.commands.core import (
     HashCommands,
     ScanCommands,
 )
+from redis.exceptions import ResponseError
 
 
 class _Surface(HashCommands):
@@ -51,15 +52,15 @@ class _Surface(HashCommands):
 
         Arguments: names of hashes. One round trip and six Redis commands a name.
         """
-        return self._each("DEL", names)
+        return self._each("DEL", _some("DEL", names))
 
     def unlink(self, *names: Any) -> Any:
         """Delete whole hashes as `delete` does, and let the server free their memory later."""
-        return self._each("UNLINK", names)
+        return self._each("UNLINK", _some("UNLINK", names))
 
     def exists(self, *names: Any) -> Any:
         """Return how many of the named hashes have a live field; one round trip a name."""
-        return self._each("EXISTS", names)
+        return self._each("EXISTS", _some("EXISTS", names))
 
     def _each(self, command: str, names: tuple[Any, ...]) -> Any:
         raise NotImplementedError
@@ -98,3 +99,9 @@ class QueuedSurface(_Surface):
                 " has its own reply"
             )
         return self.execute_command(command, names[0])
+
+
+def _some(command: str, names: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not names:
+        raise ResponseError(f"wrong number of arguments for '{command.lower()}' command")
+    return names
