@@ -1,6 +1,6 @@
 -- HGET hash field, for a volatile hash.
 -- KEYS: hash, deadlines. ARGV: field. Returns the value, or nil if it is missing or has expired.
---@include volatile
+--@include one_hash
 local value = redis.pcall('HGET', hash, ARGV[1])
 if type(value) ~= 'string' then
   return value

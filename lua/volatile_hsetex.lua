@@ -3,27 +3,31 @@
 -- Returns 1, or 0 when FNX or FXX is not met and nothing was changed.
 --@include guard
 --@include deadline
---@include arguments
---@include set_fields
+--@include schedule
 local at = now()
 local options, problem = deadline_options('hsetex', at)
 if problem then
   return problem
 end
-local flags, list = options.flags, fields_argument(2)
-local fields = fields_of(list)
-local is_plain = options.at and not next(flags) and not is_past(options.at, at)
-problem = refuse(is_plain) or (is_plain and schedule(options.at))
+local flags, first = options.flags, options.first
+local is_usual = options.at and not next(flags) and not is_past(options.at, at) and #ARGV <= 4000
+problem = refuse(is_usual) or (is_usual and schedule(options.at))
 if problem then
   return problem
 end
-if is_plain then
-  set_deadline(fields, options.at)
-  set_values(list)
+if is_usual then
+  -- Without the functions of the other cases, which a server would make anew at each call.
+  local score, members = string.format('%.0f', options.at), {}
+  for i = first, #ARGV, 2 do
+    members[i - first + 1], members[i - first + 2] = score, ARGV[i]
+  end
+  redis.call('ZADD', deadlines, unpack(members))
+  redis.call('HSET', hash, unpack(ARGV, first))
   return 1
 end
--- From here on the parts that most calls do without.
 --@include volatile_write
+local list = arguments(first)
+local fields = fields_of(list)
 if flags.FNX or flags.FXX then
   drop_past(fields)
   for _, field in ipairs(fields) do

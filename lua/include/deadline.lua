@@ -33,7 +33,8 @@ local function deadline_from(amount, unit_ms, is_relative, command, at)
 end
 
 -- Reads the options between ARGV[2] and FIELDS.
--- Returns { at = deadline or nil, flags = set of the other words }, or nil and an error reply.
+-- Returns { at = deadline or nil, flags = set of the other words, first = index of the first field },
+-- or nil and an error reply.
 local function deadline_options(command, at)
   local options = { flags = {} }
   local i = 2
@@ -53,5 +54,6 @@ local function deadline_options(command, at)
       i = i + 1
     end
   end
+  options.first = i + 2
   return options
 end
