@@ -18,7 +18,8 @@ from workstealing.store.scripts import Script
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: an instance is made for every command, and freezing would double what that costs.
+@dataclass(slots=True)
 class Operation:
     """One script on one set of keys.
 
