@@ -8,7 +8,9 @@ RESP2 and no more.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
+import signal
 import socket
 import threading
 import time
@@ -39,6 +41,43 @@ class Seen:
         return self.command[0].decode().upper()
 
 
+class KillSwitch:
+    """Kills a process at command number `at` of all that it sends through some faulty servers.
+
+    Arguments: at, from 1 on; after: whether the command is passed on (and has been answered) before
+    the process dies, or never reaches the real server. Set `victim` before the process sends.
+    """
+
+    def __init__(self, at: int, *, after: bool) -> None:
+        self.at = at
+        self.after = after
+        self.victim = 0
+        self.fired = False
+        self.passed = 0
+        self._lock = threading.Lock()
+
+    def before(self) -> bool:
+        """Count a command; kill if it is the one; return whether it is to be passed on."""
+        with self._lock:
+            if self.fired:
+                return False
+            self.passed += 1
+            if self.passed == self.at and not self.after:
+                self._fire()
+            return not self.fired
+
+    def answered(self) -> bool:
+        """Kill if the command just answered is the one; return whether to go on."""
+        with self._lock:
+            if self.passed == self.at and self.after and not self.fired:
+                self._fire()
+            return not self.fired
+
+    def _fire(self) -> None:
+        self.fired = True
+        os.kill(self.victim, signal.SIGKILL)
+
+
 class FaultyServer:
     """The socket. Arguments: the port on the loopback interface where the real server listens.
 
@@ -66,6 +105,7 @@ class FaultyServer:
             self._open = []
             self.seen: list[Seen] = []
             self.connections = 0
+            self.switch: KillSwitch | None = None
             # Sent after each right reply: replies that nobody has asked for.
             self.extra_reply = b""
             self._answered = 0
@@ -152,10 +192,15 @@ class FaultyServer:
                     self._answered += 1
                     at, kind = self._fault or (0, "")
                     position = self._answered
+                    switch = self.switch
                 if kind == "silent" and position >= at:
                     continue
+                if switch is not None and not switch.before():
+                    return
                 backend.sendall(pack(command))
                 reply = next(replies)
+                if switch is not None and not switch.answered():
+                    return
                 if kind == "slow":
                     self._stopping.wait(SLOW_SECONDS)
                     sock.sendall(reply)

@@ -1,0 +1,435 @@
+"""Jobs on a real cluster: slots that move, masters that die, and a map that nobody refreshes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from support.faulty_server import FaultyServer
+from support.jumping_clock import JumpingClock
+from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.servers import RedisCluster3, RedisServer, find_server
+from workstealing.errors import Moved, is_connection_fault
+from workstealing.jobs import HashFieldExpiry
+from workstealing.recruiting import Outcome
+from workstealing.recruiting.slice import Slice
+from workstealing.store import Twin, attempt, twin_of
+from workstealing.store.connection import Budget
+from workstealing.store.keys import key_slot
+from workstealing.structures import VolatileHashes
+from workstealing.testing import RecordingHooks, always
+
+HOUR_MS = 3_600_000
+NAMESPACE = "moving"
+
+pytestmark = [pytest.mark.real, pytest.mark.cluster]
+
+
+@pytest.fixture(scope="module")
+def own_cluster() -> Iterator[RedisCluster3]:
+    """A cluster whose slots and masters these tests may move and kill."""
+    with RedisCluster3(
+        find_server("redis", 7),
+        7,
+        name="own cluster",
+        # The other masters go on without the dead one's slots.
+        cluster_require_full_coverage="no",
+    ) as made:
+        yield made
+
+
+class Migration:
+    """One slot on its way from the node that has it to another one, as redis-cli --cluster does."""
+
+    def __init__(self, cluster: RedisCluster3, slot: int) -> None:
+        self.slot = slot
+        self.source = cluster.node_of(slot)
+        self.target = next(node for node in cluster.nodes if node is not self.source)
+        self._nodes = cluster.nodes
+        self._admins = {node.port: node.probe(5.0) for node in cluster.nodes}
+        self._ids = {
+            port: admin.execute_command("CLUSTER MYID") for port, admin in self._admins.items()
+        }
+
+    def begin(self) -> None:
+        """Mark the slot: keys that are not on the source any more are answered by ASK."""
+        self._set(self.target, "IMPORTING", self._ids[self.source.port])
+        self._set(self.source, "MIGRATING", self._ids[self.target.port])
+
+    def move_keys(self) -> int:
+        """Move all keys of the slot."""
+        admin = self._admins[self.source.port]
+        keys = admin.execute_command("CLUSTER GETKEYSINSLOT", self.slot, 1000)
+        for key in keys:
+            admin.execute_command("MIGRATE", "127.0.0.1", self.target.port, key, 0, 5000)
+        return len(keys)
+
+    def end(self) -> None:
+        """Give the slot to the target: the source answers MOVED from then on."""
+        for node in (self.target, self.source, *self._nodes):
+            self._set(node, "NODE", self._ids[self.target.port])
+
+    def undo(self) -> None:
+        """Bring everything back where it was."""
+        self.source, self.target = self.target, self.source
+        self.begin()
+        self.move_keys()
+        self.end()
+
+    def close(self) -> None:
+        for admin in self._admins.values():
+            admin.close()
+
+    def _set(self, node: RedisServer, what: str, node_id: str) -> None:
+        self._admins[node.port].execute_command("CLUSTER SETSLOT", self.slot, what, node_id)
+
+
+@pytest.fixture
+def migration(own_cluster: RedisCluster3) -> Iterator[Migration]:
+    made = Migration(own_cluster, key_slot(b"h"))
+    yield made
+    made.close()
+    own_cluster.wipe()
+
+
+def topology_reads(cluster: RedisCluster3) -> int:
+    """Return how often all nodes together have been asked for the cluster's map."""
+    total = 0
+    for node in cluster.nodes:
+        if node.process.poll() is not None:
+            continue
+        with node.probe(5.0) as admin:
+            stats = admin.info("commandstats")
+        total += sum(
+            stats.get(f"cmdstat_cluster|{name}", {}).get("calls", 0)
+            for name in ("slots", "shards", "nodes")
+        )
+    return total
+
+
+def job_on(client: Any, limit: int = 5) -> HashFieldExpiry:
+    hashes = VolatileHashes(client, namespace=NAMESPACE, backend="emulated", clock_shift_ms=HOUR_MS)
+    return HashFieldExpiry(hashes, limit=limit)
+
+
+def fill(client: Any, names: list[str]) -> None:
+    hashes = VolatileHashes(client, namespace=NAMESPACE, backend="emulated")
+    for name in names:
+        hashes.hsetex(name, mapping={"a": 1, "b": 2}, ex=60)
+
+
+def enlist(job: HashFieldExpiry) -> tuple[Outcome, BaseException | None]:
+    recruiter = always(seconds=1.0)
+    hooks = RecordingHooks()
+    recruiter.add_hook(hooks)
+    recruiter.install(job, rate=1.0)
+    return recruiter.enlist(), hooks.outcomes[0].error
+
+
+def test_moved_ends_the_slice_and_the_next_one_asks_the_new_node(
+    own_cluster: RedisCluster3, migration: Migration
+) -> None:
+    client = own_cluster.client()
+    fill(client, ["h"])
+    job = job_on(client)
+    job.hashes.open()
+    migration.begin()
+    assert migration.move_keys() >= 3
+    migration.end()
+    before = topology_reads(own_cluster)
+    # The application has not touched the slot since, so its map and ours are old.
+    outcome, error = enlist(job)
+    assert outcome is Outcome.FAILED
+    assert isinstance(error, Moved)
+    assert not is_connection_fault(error)
+    # As many failures as there are commands that a slice sends to that slot, and no more.
+    outcomes = [enlist(job)[0] for _ in range(3)]
+    assert Outcome.WORKED in outcomes
+    assert topology_reads(own_cluster) == before
+    assert own_cluster.client().exists("h") == 0
+    migration.undo()
+
+
+def test_an_attempt_is_ended_by_moved_and_the_next_one_finds_the_key(
+    own_cluster: RedisCluster3, migration: Migration
+) -> None:
+    client = own_cluster.client()
+    client.set("h", "v")
+    migration.begin()
+    migration.move_keys()
+    migration.end()
+    with pytest.raises(Moved, match=r"MOVED|\d+ 127.0.0.1"), attempt(client, "h") as current:
+        current.read(("GET", "h"))
+    with attempt(client, "h") as current:
+        assert current.read(("GET", "h")) == [b"v"]
+    # Once the client itself has learned of the move and the slot moves again, its map counts.
+    assert client.get("h") == b"v"
+    migration.undo()
+    with pytest.raises(Moved), attempt(client, "h") as current:
+        current.read(("GET", "h"))
+    assert client.get("h") == b"v"
+    with attempt(client, "h") as current:
+        assert current.read(("GET", "h")) == [b"v"]
+
+
+def test_ask_ends_the_slice_and_is_not_remembered(
+    own_cluster: RedisCluster3, migration: Migration
+) -> None:
+    client = own_cluster.client()
+    fill(client, ["h"])
+    job = job_on(client)
+    job.hashes.open()
+    migration.begin()
+    migration.move_keys()
+    before = topology_reads(own_cluster)
+    for _ in range(2):
+        outcome, error = enlist(job)
+        assert outcome is Outcome.FAILED
+        assert isinstance(error, Moved)
+    assert twin_of(client).node_of(migration.slot) == ("127.0.0.1", migration.source.port)
+    assert topology_reads(own_cluster) == before
+    migration.end()
+    assert Outcome.WORKED in [enlist(job)[0] for _ in range(3)]
+    migration.undo()
+
+
+def test_a_slot_that_migrates_under_traffic_leaves_nothing_behind(
+    own_cluster: RedisCluster3, migration: Migration
+) -> None:
+    names = [f"{{h}}{i}" for i in range(150)]
+    client, stop = own_cluster.client(), threading.Event()
+    errors: list[BaseException] = []
+
+    def write() -> None:
+        writer = VolatileHashes(own_cluster.client(), namespace=NAMESPACE, backend="emulated")
+        i = 0
+        while not stop.is_set():
+            name = names[i % len(names)]
+            i += 1
+            try:
+                writer.hsetex(name, mapping={"a": i, "b": i}, ex=60)
+                writer.hget(name, "a")
+            except redis.exceptions.TryAgainError:
+                continue
+            except Exception as error:  # noqa: BLE001 - told to the test's own thread
+                errors.append(error)
+                return
+
+    recruiter = always(seconds=0.050, clock=JumpingClock())
+    job = job_on(client)
+    fill(client, names)
+    recruiter.install(job, rate=1.0)
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        migration.begin()
+        for step in range(40):
+            recruiter.enlist()
+            if step % 10 == 5:
+                migration.move_keys()
+        migration.end()
+        for _ in range(40):
+            recruiter.enlist()
+    finally:
+        stop.set()
+        thread.join()
+    assert errors == []
+    figures = recruiter.stats()["jobs"][job.name]
+    assert figures["worked"] > 0
+    quiet = job_on(client, limit=100)
+    for _ in range(50):
+        try:
+            if not quiet.perform(Slice(100, 2.0)):
+                break
+        except Moved:
+            continue
+    assert leftovers(own_cluster, names) == []
+    migration.undo()
+
+
+def leftovers(cluster: RedisCluster3, names: list[str]) -> list[Any]:
+    """Return all keys that are still there, but for the marks, the layout and the registry."""
+    return [
+        key
+        for key in cluster.client().scan_iter(count=1000, target_nodes="primaries")
+        if not key.endswith((b":mark", b":layout", b":slots"))
+    ]
+
+
+@pytest.mark.parametrize("dead", [0, 1, 2])
+def test_a_dead_master_leaves_the_other_nodes_garbage_collected(
+    own_cluster: RedisCluster3, dead: int
+) -> None:
+    names = [f"name{i}" for i in range(60)]
+    client = own_cluster.client()
+    fill(client, names)
+    clock = JumpingClock()
+    job = job_on(client, limit=25)
+    recruiter = always(seconds=0.5, clock=clock)
+    recruiter.install(job, rate=1.0)
+    assert recruiter.enlist() is Outcome.WORKED
+    victim = own_cluster.nodes[dead]
+    victim.kill()
+    try:
+        before = topology_reads(own_cluster)
+        left = {
+            name for name in names if own_cluster.node_of(key_slot(name.encode())) is not victim
+        }
+        outcomes: list[Outcome] = []
+        for _ in range(60):
+            started = time.monotonic()
+            outcomes.append(recruiter.enlist())
+            assert time.monotonic() - started < 0.5 + 0.05 + 0.15
+            if outcomes[-1] is Outcome.FAILED:
+                assert recruiter.enlist() is Outcome.SKIPPED
+                clock.jump(16.0)
+        assert outcomes.count(Outcome.WORKED) > 0
+        assert Outcome.FAILED in outcomes
+        alive = [node for node in own_cluster.nodes if node is not victim]
+        still = [
+            name
+            for name in left
+            for node in alive
+            if own_cluster.node_of(key_slot(name.encode())) is node and node.client().exists(name)
+        ]
+        assert still == []
+        assert topology_reads(own_cluster) == before
+    finally:
+        own_cluster.wipe()
+
+
+def test_a_slice_of_a_dead_master_does_not_keep_others_waiting(
+    own_cluster: RedisCluster3,
+) -> None:
+    """Once a node has failed, the next trials go to the others first."""
+    names = [f"name{i}" for i in range(60)]
+    client = own_cluster.client()
+    fill(client, names)
+    clock = JumpingClock()
+    job = job_on(client, limit=1)
+    recruiter = always(seconds=0.5, clock=clock)
+    recruiter.install(job, rate=1.0)
+    assert recruiter.enlist() is Outcome.WORKED
+    own_cluster.nodes[1].kill()
+    try:
+        outcomes = []
+        for _ in range(40):
+            outcomes.append(recruiter.enlist())
+            if outcomes[-1] is Outcome.FAILED:
+                clock.jump(16.0)
+        # At random it would be one in three.
+        assert outcomes.count(Outcome.FAILED) <= 2
+    finally:
+        own_cluster.wipe()
+
+
+def test_a_slice_looks_at_a_bounded_number_of_slots(
+    cluster: RedisCluster3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = cluster.client()
+    fill(client, ["h"])
+    client.bitfield(b"ws:moving:slots").set("u1", 16383, 1).execute()
+    client.setrange("ws:moving:slots", 0, b"\xff" * 2048)
+    job, asked = job_on(client), []
+    node_of = Twin.node_of
+
+    def counting(self: Twin, slot: int) -> Any:
+        asked.append(slot)
+        return node_of(self, slot)
+
+    monkeypatch.setattr(Twin, "node_of", counting)
+    for _ in range(20):
+        asked.clear()
+        job.perform(Slice(5, 2.0))
+        assert len(asked) < 1_200
+    # And yet each slot has its turn: 20 slices have looked at many different ones.
+    assert len(set(asked)) > 60
+
+
+class TestTwins:
+    def test_a_cluster_with_remapped_addresses(self, cluster: RedisCluster3) -> None:
+        with contextlib.ExitStack() as stack:
+            doors = {
+                node.port: stack.enter_context(FaultyServer(node.port)).port
+                for node in cluster.nodes
+            }
+
+            def remap(address: tuple[str, int]) -> tuple[str, int]:
+                return (address[0], doors.get(address[1], address[1]))
+
+            client = stack.enter_context(cluster.client(address_remap=remap, protocol=2))
+            twin = twin_of(client)
+            assert {port for _, port in map(_pair, twin.nodes())} == set(doors.values())
+            slot = key_slot(b"h")
+            right = cluster.node_of(slot)
+            wrong = next(node for node in cluster.nodes if node is not right)
+            with pytest.raises(Moved):
+                twin.call(("127.0.0.1", doors[wrong.port]), [("GET", "h")], Budget())
+            # What the cluster said is remapped as the client itself would do.
+            assert twin.node_of(slot) == ("127.0.0.1", doors[right.port])
+
+    def test_all_settings_are_taken_over(self, cluster: RedisCluster3) -> None:
+        for node in cluster.nodes:
+            node.client().execute_command("ACL SETUSER worker on >secret ~* &* +@all")
+        try:
+            client = cluster.client(
+                username="worker", password="secret", decode_responses=True, protocol=3
+            )
+            twin = twin_of(client)
+            for node in twin.nodes():
+                assert twin.call(node, [("ACL", "WHOAMI")], Budget()) == [b"worker"]
+            fill(client, ["x", "y", "z"])
+            job = job_on(client)
+            assert sum(job.perform(Slice(5, 2.0)) for _ in range(30)) == 6
+        finally:
+            for node in cluster.nodes:
+                node.client().execute_command("ACL DELUSER worker")
+
+    async def test_an_asyncio_cluster(self, cluster: RedisCluster3) -> None:
+        fill(cluster.client(), ["x", "y", "z"])
+        client = cluster.async_client()
+        job = job_on(client)
+        # Not initialised: nothing is known yet of where the slots are, and nothing is asked.
+        before = topology_reads(cluster)
+        with pytest.raises(Moved, match="does not know yet which node"):
+            job.perform(Slice(5, 2.0))
+        assert topology_reads(cluster) == before
+        async with client:
+            await client.ping(target_nodes="random")
+            assert sum(job.perform(Slice(5, 2.0)) for _ in range(30)) == 6
+
+    def test_a_map_that_is_being_read_anew(self, cluster: RedisCluster3) -> None:
+        client = cluster.client()
+        client.nodes_manager.default_node = None
+        twin = twin_of(client)
+        assert twin.call_keys((b"h",), [("SET", "h", 1)], Budget()) == [b"OK"]
+
+    def test_many_threads_on_all_nodes(self, cluster: RedisCluster3) -> None:
+        client = cluster.client()
+        done: list[int] = []
+
+        def add(name: str) -> None:
+            for _ in range(30):
+                with attempt(client, name) as current:
+                    (value,) = current.read(("GET", name))
+                    current.commit(("SET", name, int(value or 0) + 1))
+            done.append(int(client.get(name)))
+
+        threads = [threading.Thread(target=add, args=(f"n{i}",)) for i in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert done == [30] * 6
+
+
+def _pair(node: Any) -> tuple[str, int]:
+    assert node is not None
+    return (node[0], node[1])
