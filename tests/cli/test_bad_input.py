@@ -52,6 +52,7 @@ def refused(capsys: Capture, *arguments: str) -> str:
         (["demo", "later"], "unrecognized arguments: later"),
         (["demo", "--rate", "1.1"], "1.1 is no rate: expected 0 < rate <= 1"),
         (["demo", "--rate", "-0.1"], "-0.1 is no rate"),
+        (["demo", "--rate", "0"], "0 is no rate: expected 0 < rate <= 1"),
         (["demo", "--rate", "nan"], "'nan' is not finite"),
         (["demo", "--rate", "often"], "'often' is no number"),
         (["demo", "--rate"], "expected one argument"),

@@ -140,8 +140,8 @@ def test_a_run_for_people(start_demo: Any) -> None:
     assert "without work stealing the same traffic would have left" in out
 
 
-def test_with_rate_0_nobody_is_recruited_and_all_garbage_stays(start_demo: Any) -> None:
-    demo = start_demo("--seconds", "4", "--json", "--rate", "0", "--workers", "1")
+def test_with_nobody_recruited_all_garbage_stays(start_demo: Any) -> None:
+    demo = start_demo("--seconds", "4", "--json", "--workers", "1", WORKSTEALING_DISABLED="1")
     status, out = demo.end()
     figures = json.loads(out)
     assert (figures["recruited"], figures["items"]) == (0, 0)

@@ -78,8 +78,8 @@ def _add_demo(commands: argparse._SubParsersAction[_Parser]) -> None:
         "--rate",
         type=_rate,
         metavar="R",
-        help="the share of the enlisted to recruit, 0 < R <= 1; 0 recruits nobody, for comparison"
-        " (default: by a formula, which is printed)",
+        help="the share of the enlisted to recruit, 0 < R <= 1 (default: by a formula, which is"
+        " printed; WORKSTEALING_DISABLED=1 in the environment recruits nobody, for comparison)",
     )
     demo.add_argument(
         "--workers",
@@ -121,10 +121,8 @@ def _seconds(text: str) -> float:
 
 def _rate(text: str) -> float:
     rate = _number(text)
-    if not 0.0 <= rate <= 1.0:
-        raise argparse.ArgumentTypeError(
-            f"{text} is no rate: expected 0 < rate <= 1, or 0 to recruit nobody"
-        )
+    if not 0.0 < rate <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is no rate: expected 0 < rate <= 1")
     return rate
 
 
