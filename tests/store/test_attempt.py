@@ -20,8 +20,9 @@ from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Job, Outcome
 from workstealing.recruiting.slice import Slice
 from workstealing.store import attempt, twin_of
+from workstealing.store.connection import Budget
 from workstealing.structures import VolatileHashes
-from workstealing.testing import always
+from workstealing.testing import ManualClock, always
 
 HOUR_MS = 3_600_000
 
@@ -297,3 +298,26 @@ def test_threads_that_attempt_at_once_add_up(redis7: RedisServer) -> None:
         thread.join()
     assert done == [25] * 4
     assert client.get("a") == b"100"
+
+
+class TestBudget:
+    def test_an_answer_that_is_there_after_the_deadline_is_still_read(self) -> None:
+        clock = ManualClock()
+        budget = Budget(0.010, timeout=0.050, clock=clock)
+        assert budget.wait_seconds() == pytest.approx(0.010)
+        clock.advance(0.040)
+        assert budget.wait_seconds() == pytest.approx(0.001)
+
+    def test_nothing_is_sent_after_the_deadline(self) -> None:
+        clock = ManualClock()
+        budget = Budget(0.010, timeout=0.050, clock=clock)
+        clock.advance(0.010)
+        with pytest.raises(OutOfTime):
+            budget.require()
+
+    def test_no_wait_begins_later_than_one_time_out_after_the_deadline(self) -> None:
+        clock = ManualClock()
+        budget = Budget(0.010, timeout=0.050, clock=clock)
+        clock.advance(0.0601)
+        with pytest.raises(TimeoutError):
+            budget.wait_seconds()

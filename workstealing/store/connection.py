@@ -35,6 +35,7 @@ from workstealing.errors import ConfigurationError, Moved, OutOfTime
 TIMEOUT_SECONDS = 0.050
 # A command that cannot be answered in the time left would only break a good connection.
 _LEAST_SECONDS = 0.0005
+_LAST_WAIT_SECONDS = 0.001
 
 Command = tuple[Any, ...]
 
@@ -64,12 +65,18 @@ class Budget:
             raise OutOfTime("the slice's time is used up; the next recruit goes on from here")
 
     def wait_seconds(self) -> float:
-        """Return how long the next wait may last; raise a time-out when nothing is left."""
+        """Return how long the next wait may last; raise a time-out when nothing is left.
+
+        A busy machine may take the processor away past the deadline although the answer is there:
+        so each wait gets a last moment, up to one time-out after the deadline.
+        """
         if self.deadline is None:
             return self.timeout
         remaining = self.deadline - self.clock.monotonic()
-        if remaining <= 0:
-            raise TimeoutError("the slice's deadline has passed")
+        if remaining < _LAST_WAIT_SECONDS:
+            if remaining <= -self.timeout:
+                raise TimeoutError("the slice's deadline has passed")
+            return _LAST_WAIT_SECONDS
         return min(self.timeout, remaining)
 
 
