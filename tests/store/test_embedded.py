@@ -59,10 +59,12 @@ def is_gone(pid: int, folder: str = "") -> bool:
     return state in ("gone", "Z") and not (folder and Path(folder).exists())
 
 
-def start_program(more: str) -> tuple[subprocess.Popen[bytes], int, str, str]:
+def start_program(
+    more: str, program: str = PROGRAM
+) -> tuple[subprocess.Popen[bytes], int, str, str]:
     """Run a program that connects to embedded://; return it, and the server's pid, folder, url."""
     process = spawn(
-        [sys.executable, "-c", PROGRAM + textwrap.dedent(more)],
+        [sys.executable, "-c", program + textwrap.dedent(more)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -106,6 +108,32 @@ def test_it_ends_after_sigkill_of_its_process(kind: str) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     wait_until(lambda: is_gone(pid), "the server to end after its process was killed")
+
+
+IN_A_THREAD = """
+import sys, threading
+from workstealing import connect
+clients = []
+thread = threading.Thread(target=lambda: clients.append(connect("embedded://")))
+thread.start()
+thread.join()
+# The thread is gone, and the server is to live on.
+clients[0].set("k", "v")
+server = clients[0].embedded_server
+print(server._process.pid, server._folder, server.url, flush=True)
+"""
+
+
+@pytest.mark.parametrize("end", ["kill", "exit", "stop"])
+def test_one_that_a_thread_has_started_ends_no_later(kind: str, end: str) -> None:
+    more = {"kill": "sys.stdin.read()", "exit": "", "stop": "server.stop(); sys.stdin.read()"}
+    process, pid, folder, _ = start_program(more[end], IN_A_THREAD)
+    if end == "kill":
+        os.kill(process.pid, signal.SIGKILL)
+        folder = ""
+    wait_until(lambda: is_gone(pid, folder), f"the server to end by {end}")
+    process.kill()
+    process.wait()
 
 
 def test_it_does_not_end_with_a_forked_child(kind: str) -> None:

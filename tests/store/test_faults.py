@@ -190,6 +190,28 @@ class TestHashFieldExpiry:
             # The server answers, so the breaker stays closed; what is left is found again.
             assert recruiter.enlist() in (Outcome.WORKED, Outcome.IDLE), at
 
+    @pytest.mark.parametrize(
+        ("reply", "is_fault"),
+        [
+            (b"-LOADING Redis is loading the dataset in memory", True),
+            (b"-ERR max number of clients reached", True),
+            (b"-READONLY You can't write against a read only replica.", False),
+            (b"-BUSY Redis is busy running a script.", False),
+        ],
+    )
+    def test_error_replies_that_redis_has(
+        self, backend: RedisServer, faulty: FaultyServer, reply: bytes, is_fault: bool
+    ) -> None:
+        fill(backend)
+        # The layout is the first thing that is asked for.
+        faulty.error_reply = reply + b"\r\n"
+        faulty.fail(3, "error")
+        recruiter = recruiter_for(job_on(client_of(faulty.port)), JumpingClock())
+        assert recruiter.enlist() is Outcome.FAILED
+        # Those that say "not now" keep the process away for a while.
+        assert (recruiter.enlist() is Outcome.SKIPPED) == is_fault
+        assert faulty.connections == 1
+
     def test_forty_milliseconds_for_every_reply(
         self, backend: RedisServer, faulty: FaultyServer, whole_slice: list[str]
     ) -> None:

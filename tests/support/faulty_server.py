@@ -106,6 +106,7 @@ class FaultyServer:
             self.seen: list[Seen] = []
             self.connections = 0
             self.switch: KillSwitch | None = None
+            self.error_reply = b"-ERR the test wants an error here\r\n"
             # Sent after each right reply: replies that nobody has asked for.
             self.extra_reply = b""
             self._answered = 0
@@ -226,7 +227,7 @@ class FaultyServer:
             sock.sendall(GARBAGE)
             return True
         elif kind == "error":
-            sock.sendall(b"-ERR the test wants an error here\r\n")
+            sock.sendall(self.error_reply)
             return True
         elif kind == "drip":
             self._drip(sock, reply)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import importlib.util
 import os
+import queue
 import shutil
 import signal
 import socket
@@ -18,6 +19,7 @@ import tempfile
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -87,25 +89,15 @@ class EmbeddedServer:
             path = Path(self._folder) / "redis.sock"
             self.url = f"unix://{path}"
             command = [
-                *die_with_parent(),
+                *_killed_with_parent("KILL"),
                 *(binary, "--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"),
                 *("--save", "", "--appendonly", "no", "--dir", self._folder),
             ]
         else:
             port = _free_port()
             self.url = f"redis://127.0.0.1:{port}/0"
-            command = [*die_with_parent(), sys.executable, "-c", _FAKE, str(port)]
-        log = Path(self._folder) / "server.log"
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(  # noqa: S603 - our own command line
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=self._folder,
-                # A Ctrl-C at the terminal is for the program, which ends the server itself.
-                start_new_session=True,
-            )
+            command = [*_killed_with_parent("KILL"), sys.executable, "-c", _FAKE, str(port)]
+        self._process = _started(command, self._folder)
         self._finalizer = weakref.finalize(self, _end, self._process, self._folder, os.getpid())
         atexit.register(self._finalizer)
         try:
@@ -153,6 +145,41 @@ class EmbeddedServer:
                 return ""
 
 
+def _started(command: Sequence[str], folder: str) -> subprocess.Popen[bytes]:
+    """Start a process from a thread that lives as long as it does: see `die_with_parent`."""
+    if threading.current_thread() is threading.main_thread():
+        return _popen(command, folder)
+    done: queue.SimpleQueue[subprocess.Popen[bytes] | BaseException] = queue.SimpleQueue()
+
+    def keep() -> None:
+        try:
+            process = _popen(command, folder)
+        except BaseException as error:  # noqa: BLE001 - raised where the process was wanted
+            done.put(error)
+            return
+        done.put(process)
+        process.wait()
+
+    threading.Thread(target=keep, name="workstealing-embedded", daemon=True).start()
+    result = done.get()
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def _popen(command: Sequence[str], folder: str) -> subprocess.Popen[bytes]:
+    with (Path(folder) / "server.log").open("wb") as output:
+        return subprocess.Popen(  # noqa: S603 - our own command line
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            # A Ctrl-C at the terminal is for the program, which ends the server itself.
+            start_new_session=True,
+        )
+
+
 def _end(process: subprocess.Popen[bytes], folder: str, owner: int) -> None:
     if os.getpid() != owner:
         # A forked child, such as a web server's worker, ends: the server is still its parent's.
@@ -174,10 +201,14 @@ def die_with_parent(signal_name: str = "KILL") -> list[str]:
     setpriv is missing. The kernel ties the signal to the thread that started the process, so it is
     of use for the main thread alone, which lives as long as the process does.
     """
-    setpriv = shutil.which("setpriv")
-    if setpriv is None or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         return []
-    return [setpriv, "--pdeathsig", signal_name]
+    return _killed_with_parent(signal_name)
+
+
+def _killed_with_parent(signal_name: str) -> list[str]:
+    setpriv = shutil.which("setpriv")
+    return [] if setpriv is None else [setpriv, "--pdeathsig", signal_name]
 
 
 def _free_port() -> int:
