@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import OutOfMemoryError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.errors import Aborted, OutOfTime
+from workstealing.errors import Aborted, LayoutError, OutOfTime
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
 from workstealing.store.connection import Budget, checked
@@ -65,12 +66,16 @@ class Collector:
         """Remove expired fields until the slice's limit or time is reached.
 
         Returns: how many fields were removed. Errors: Aborted if another writer came first and
-        nothing was removed; LayoutError for a foreign due index, if nothing else was found;
+        nothing was removed; LayoutError for a foreign due index or deadlines, likewise;
         connection faults. One round trip to look (two if the first look found too little), and two
         for each hash: WATCH with three reads, then MULTI with up to four commands.
         """
+        layout = self._index.layout(Budget(slice.remaining()))
+        if layout is not None:
+            layout.require_writable()
         collected = 0
         longest = 0.0
+        problem: LayoutError | None = None
         for found in self._index.looks(slice):
             for due in found:
                 started = self._clock.monotonic()
@@ -82,9 +87,13 @@ class Collector:
                     if collected:
                         return collected
                     raise
+                except LayoutError as error:
+                    problem = error
                 longest = max(longest, self._clock.monotonic() - started)
                 if collected >= slice.limit:
                     return collected
+        if problem is not None and not collected:
+            raise problem
         return collected
 
     def count(self, slice: Slice) -> int:
@@ -100,7 +109,10 @@ class Collector:
                 keys = self._names.for_reading(due.key)
                 past = ("ZRANGE", keys[1], 0, slice.limit - counted - 1, "WITHSCORES")
                 budget = Budget(slice.remaining())
-                clock, deadlines = checked(self._twin.call_keys(keys, [("TIME",), past], budget))
+                with _naming(keys[1]):
+                    clock, deadlines = checked(
+                        self._twin.call_keys(keys, [("TIME",), past], budget)
+                    )
                 now = self._index.milliseconds(clock)
                 counted += sum(1 for _, deadline in scored(deadlines) if deadline <= now)
         return counted
@@ -157,8 +169,12 @@ class Collector:
                 deadlines = self._names.deadlines(key)
                 commands.append(("ZCOUNT", deadlines, "-inf", clock))
                 commands.append(("ZRANGE", deadlines, 0, 0, "WITHSCORES"))
-            replies = checked(self._twin.call(node, commands, budget))
-            for size, first in zip(replies[::2], replies[1::2], strict=True):
+            replies = self._twin.call(node, commands, budget)
+            for command, size, first in zip(
+                commands[::2], replies[::2], replies[1::2], strict=True
+            ):
+                with _naming(command[1]):
+                    checked([size, first])
                 yield size, float(first[1]) if size else None
 
     def _collect_hash(self, due: DueHash, slice: Slice, limit: int) -> int:
@@ -167,12 +183,13 @@ class Collector:
         due_key = self._names.due(due.shard)
         try:
             with attempt(self._twin, *keys, slice=slice) as current:
-                clock, kind, left, reply = current.read(
-                    ("TIME",),
-                    ("TYPE", hash_key),
-                    ("PTTL", hash_key),
-                    ("ZRANGE", deadlines_key, 0, limit, "WITHSCORES"),
-                )
+                with _naming(deadlines_key):
+                    clock, kind, left, reply = current.read(
+                        ("TIME",),
+                        ("TYPE", hash_key),
+                        ("PTTL", hash_key),
+                        ("ZRANGE", deadlines_key, 0, limit, "WITHSCORES"),
+                    )
                 now = self._index.milliseconds(clock)
                 deadlines = scored(reply)
                 gone = [field for field, deadline in deadlines if deadline <= now][:limit]
@@ -207,3 +224,17 @@ class Collector:
             self._twin.call(self._twin.node_of(due.shard), [command], Budget(slice.remaining()))
         )
         return int(removed)
+
+
+@contextmanager
+def _naming(deadlines: bytes) -> Iterator[None]:
+    """Turn the server's WRONGTYPE into an error that names the foreign key."""
+    try:
+        yield
+    except ResponseError as error:
+        if not str(error).startswith("WRONGTYPE"):
+            raise
+        raise LayoutError(
+            f"the key {deadlines!r} does not hold the deadlines of a volatile hash, and nothing was"
+            " changed: remove it if it is not needed"
+        ) from error

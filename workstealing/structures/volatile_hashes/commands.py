@@ -12,7 +12,6 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from workstealing.errors import LayoutError
 from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import Script, load
@@ -163,11 +162,7 @@ class Translator:
                 keys += (self._names.mark(layout.shard_of(key_slot(name))),)
                 return Operation(script, keys, (layout.mark, *args[2:]), read)
             return Operation(script, keys, tuple(args[2:]), read)
-        if not layout.writable:
-            raise LayoutError(
-                f"the namespace {layout.namespace!r} has layout version {layout.version}, which"
-                " this release may read but not write: upgrade workstealing"
-            )
+        layout.require_writable()
         keys = self._names.for_writing(name, layout)
         if command.keys == 2:
             keys += self._names.for_writing(to_bytes(args[2]), layout)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from redis.exceptions import ResponseError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from workstealing.clock import Clock
 from workstealing.errors import LayoutError, is_connection_fault
@@ -97,15 +97,21 @@ class DueIndex:
         before = self._layout
         is_old = before is None or now - self._layout_read >= REGISTRY_SECONDS
         if is_old and not (before and self._is_avoided(self._node_of_key(self.names.layout))):
-            self._layout = self.drive(read_layout(self.names), budget)
-            if before is not None and self._layout != before:
-                if self._layout is None:
-                    steps = write_layout(self.names, before.backend, before.index_shards)
-                    self._layout = self.drive(steps, budget)
+            found = self.drive(read_layout(self.names), budget)
+            if before is not None and found != before:
+                found = found or self._restored(before, budget)
                 self._registry_read = None
                 self._on_loss()
+            self._layout = found
             self._layout_read = now
         return self._layout
+
+    def _restored(self, layout: Layout, budget: Budget) -> Layout:
+        try:
+            return self.drive(write_layout(self.names, layout.backend, layout.index_shards), budget)
+        except OutOfMemoryError:
+            # A full server needs its garbage collected first of all.
+            return layout
 
     def forget_layout(self) -> None:
         """Read the layout anew when it is needed next."""

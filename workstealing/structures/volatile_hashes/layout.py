@@ -76,6 +76,14 @@ class Layout:
         """Whether index shards are so many that those in use are written down in a registry."""
         return self.index_shards > INDEX_SHARDS_OF_A_SERVER
 
+    def require_writable(self) -> None:
+        """Raise a LayoutError if this release may only read the layout."""
+        if not self.writable:
+            raise LayoutError(
+                f"the namespace {self.namespace!r} has layout version {self.version}, which this"
+                " release may read but not write: upgrade workstealing"
+            )
+
     def shard_of(self, slot: int) -> int:
         """Return the index shard of a hash slot: the slot itself on a cluster."""
         return slot % self.index_shards
