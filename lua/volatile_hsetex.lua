@@ -1,32 +1,38 @@
 -- HSETEX hash [FNX | FXX] [EX | PX | EXAT | PXAT time | KEEPTTL] FIELDS n field value ...
 -- KEYS: hash, deadlines, due, mark. ARGV: mark, then as the command takes them.
 -- Returns 1, or 0 when FNX or FXX is not met and nothing was changed.
---@include guard
---@include deadline
---@include schedule
+--@include one_hash
 local at = now()
+-- The usual call, EX or PX and some fields, as one run of commands: a server makes each function of a
+-- script anew at each call. Whatever is unusual has changed nothing here, and is dealt with below.
+local unit_ms = ARGV[2] == 'EX' and 1000 or ARGV[2] == 'PX' and 1
+local is_short = unit_ms and #ARGV[3] < 10 and #ARGV <= 4000 and ARGV[4] == 'FIELDS'
+if is_short and string.find(ARGV[3], '^[1-9]%d*$') then
+  local size, held = redis.pcall('HLEN', hash), redis.pcall('ZCARD', deadlines)
+  local is_whole = type(size) == 'number' and type(held) == 'number' and (size > 0 or held == 0)
+  if is_whole and redis.pcall('GET', KEYS[4]) == ARGV[1] then
+    local score, members = string.format('%.0f', at + ARGV[3] * unit_ms), {}
+    if type(redis.pcall('ZADD', KEYS[3], 'LT', score, hash)) == 'number' then
+      for i = 6, #ARGV, 2 do
+        members[i - 5], members[i - 4] = score, ARGV[i]
+      end
+      redis.call('ZADD', deadlines, unpack(members))
+      redis.call('HSET', hash, unpack(ARGV, 6))
+      return 1
+    end
+  end
+end
+--@include volatile_write
+--@include deadline
 local options, problem = deadline_options('hsetex', at)
 if problem then
   return problem
 end
-local flags, first = options.flags, options.first
-local is_usual = options.at and not next(flags) and not is_past(options.at, at) and #ARGV <= 4000
-problem = refuse(is_usual) or (is_usual and schedule(options.at))
+problem = refuse()
 if problem then
   return problem
 end
-if is_usual then
-  -- Without the functions of the other cases, which a server would make anew at each call.
-  local score, members = string.format('%.0f', options.at), {}
-  for i = first, #ARGV, 2 do
-    members[i - first + 1], members[i - first + 2] = score, ARGV[i]
-  end
-  redis.call('ZADD', deadlines, unpack(members))
-  redis.call('HSET', hash, unpack(ARGV, first))
-  return 1
-end
---@include volatile_write
-local list = arguments(first)
+local list, flags = arguments(options.first), options.flags
 local fields = fields_of(list)
 if flags.FNX or flags.FXX then
   drop_past(fields)
