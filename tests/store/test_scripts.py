@@ -1,0 +1,156 @@
+"""The Lua scripts: how they introduce themselves, what they touch, how they are put together."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from support.servers import RedisServer
+from workstealing.store import scripts
+from workstealing.store.scripts import Script, ScriptError, load
+
+
+def _names(package: str) -> list[str]:
+    return sorted(
+        item.name.removesuffix(".lua")
+        for item in files(package).iterdir()
+        if item.name.endswith(".lua")
+    )
+
+
+SCRIPTS = _names("workstealing.lua")
+INCLUDES = _names("workstealing.lua.include")
+# Commands of the server itself, which take no key.
+KEYLESS = {"TIME", "INFO", "COMMAND"}
+
+
+def _source(name: str, *, include: bool = False) -> str:
+    package = "workstealing.lua.include" if include else "workstealing.lua"
+    return (files(package) / f"{name}.lua").read_text(encoding="utf-8")
+
+
+def _header(text: str) -> str:
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("--") or line.startswith("--@include"):
+            break
+        lines.append(line.removeprefix("--").strip())
+    return " ".join(lines)
+
+
+def test_there_are_scripts() -> None:
+    assert len(SCRIPTS) > 40
+    assert "volatile_hsetex" in SCRIPTS
+    assert "now" in INCLUDES
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_opens_with_its_purpose_keys_arguments_and_reply(name: str) -> None:
+    source = _source(name)
+    header = _header(source)
+    assert re.match(r"[A-Z][^.]+[.:;,]", header), header
+    assert "KEYS:" in header
+    assert re.search(r"\bReturns\b", header)
+    own_code = "\n".join(line for line in source.splitlines() if not line.startswith("--"))
+    assert "ARGV:" in header or "ARGV as" in header or "ARGV" not in own_code
+
+
+@pytest.mark.parametrize("name", INCLUDES)
+def test_a_shared_part_says_what_it_is(name: str) -> None:
+    assert _header(_source(name, include=True)).strip()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_touches_declared_keys_alone(name: str) -> None:
+    body = load(name).body
+    declared = {f"KEYS[{n}]" for n in re.findall(r"KEYS\[(\d+)\]", body)}
+    for left, right in re.findall(r"local ([\w, ]+) = (KEYS\[\d+\][^\n]*)", body):
+        for variable, value in zip(left.split(", "), right.split(", "), strict=False):
+            if value.startswith("KEYS["):
+                declared.add(variable)
+    calls = re.findall(r"redis\.p?call\(\s*([^,()]+?)\s*(?:,\s*([^,()]+?)\s*)?[,)]", body)
+    calls += re.findall(r"pcall\(redis\.call, ([^,()]+?)(?:, ([^,()]+?))?[,)]", body)
+    assert calls
+    for command, key in calls:
+        word = command.strip("'")
+        if word in KEYLESS:
+            continue
+        assert key in declared, f"{word} {key} is not among {sorted(declared)}"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_header_names_as_many_keys_as_the_script_takes(name: str) -> None:
+    (listed,) = re.findall(r"KEYS: ([^.]*)\.", _header(_source(name)))
+    of_both = listed.count(" of the source, then of the destination")
+    named = len(listed.split(",")) - of_both
+    highest = max(map(int, re.findall(r"KEYS\[(\d+)\]", load(name).body)), default=1)
+    assert highest <= (8 if of_both else named)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_server_can_compile_it(redis7: RedisServer, name: str) -> None:
+    script = load(name)
+    sha = redis7.client().script_load(script.body)
+    assert sha == script.sha
+    shifted = load(name, 1_000)
+    assert redis7.client().script_load(shifted.body) == shifted.sha
+    assert ("CLOCK_SHIFT_MS = 1000" in shifted.body) == ("CLOCK_SHIFT_MS" in script.body)
+
+
+# Putting together.
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, bool], str]:
+    """Stand in for the folder: (name, whether it is an include) -> text."""
+    texts: dict[tuple[str, bool], str] = {}
+    real = scripts._read
+
+    def read(name: str, *, include: bool) -> str:
+        found = texts.get((name, include))
+        return real(name, include=include) if found is None else found
+
+    monkeypatch.setattr(scripts, "_read", read)
+    return texts
+
+
+def test_a_missing_script_is_named() -> None:
+    with pytest.raises(ScriptError, match=r"^there is no Lua script named 'nowhere'$"):
+        load("nowhere")
+
+
+def test_a_missing_include_is_named(folder: dict[Any, str]) -> None:
+    folder["main", False] = "--@include nowhere\nreturn 1\n"
+    with pytest.raises(ScriptError, match=r"^there is no Lua include named 'nowhere'$"):
+        Script("main")
+
+
+def test_a_circle_of_includes_is_shown(folder: dict[Any, str]) -> None:
+    folder["main", False] = "--@include a\nreturn 1\n"
+    folder["a", True] = "--@include b\n"
+    folder["b", True] = "--@include a\n"
+    with pytest.raises(ScriptError, match=r"in a circle: main -> a -> b -> a$"):
+        Script("main")
+    folder["b", True] = "--@include b\n"
+    with pytest.raises(ScriptError, match=r"in a circle: main -> a -> b -> b$"):
+        Script("main")
+
+
+def test_each_part_is_taken_in_once_and_before_its_user(folder: dict[Any, str]) -> None:
+    folder["main", False] = "-- Purpose.\n--@include a\n--@include b\n--@include a\nreturn 1\n"
+    folder["a", True] = "--@include b\nlocal a = b\n"
+    folder["b", True] = "-- What b is.\nlocal b = 1 -- one\n\n"
+    script = Script("main")
+    assert script.body == "local b = 1 -- one\nlocal a = b\nreturn 1\n"
+    assert script.sha == hashlib.sha1(script.body.encode()).hexdigest()
+    assert repr(script) == "Script('main')"
+
+
+def test_a_script_is_made_once() -> None:
+    assert load("volatile_hget") is load("volatile_hget")
+    assert load("volatile_hget") is not load("volatile_hget", 5)
+    assert load("volatile_hget").sha != load("volatile_hget", 5).sha
