@@ -149,7 +149,7 @@ class Translator:
         if command is None:
             raise ResponseError(f"volatile hashes do not have the command {word}")
         _require_arguments(word, args)
-        script = self.script(command.script)
+        script = self._scripts.get(command.script) or self.script(command.script)
         name = to_bytes(args[1])
         if not command.writes:
             read = command.read

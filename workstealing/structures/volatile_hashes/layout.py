@@ -109,6 +109,7 @@ class Names:
         self._mark_end = b"}" + prefix + b":mark"
         self.layout = f"ws:{namespace}:layout".encode()
         self.registry = f"ws:{namespace}:slots".encode()
+        self._index_keys: dict[int, tuple[bytes, bytes]] = {}
 
     def deadlines(self, key: bytes) -> bytes:
         """Return the key of a hash's deadlines, in the hash's own slot."""
@@ -124,20 +125,16 @@ class Names:
 
     def for_reading(self, key: bytes) -> tuple[bytes, ...]:
         """Return the keys of a reading script: the hash and its deadlines."""
-        return (key, self.deadlines(key))
+        return (key, b"{" + slot_tags()[key_slot(key)] + self._deadlines_middle + key)
 
     def for_writing(self, key: bytes, layout: Layout) -> tuple[bytes, ...]:
         """Return the keys of a writing script: the hash, its deadlines, due index and mark."""
-        tags = slot_tags()
         slot = key_slot(key)
-        tag = b"{" + tags[slot]
-        index = b"{" + tags[slot % layout.index_shards]
-        return (
-            key,
-            tag + self._deadlines_middle + key,
-            index + self._due_end,
-            index + self._mark_end,
-        )
+        shard = slot % layout.index_shards
+        index = self._index_keys.get(shard)
+        if index is None:
+            index = self._index_keys[shard] = (self.due(shard), self.mark(shard))
+        return (key, b"{" + slot_tags()[slot] + self._deadlines_middle + key, *index)
 
 
 def as_pairs(reply: Any) -> dict[str, str]:
