@@ -288,7 +288,7 @@ def test_a_dead_master_leaves_the_other_nodes_garbage_collected(
         for _ in range(60):
             started = time.monotonic()
             outcomes.append(recruiter.enlist())
-            assert time.monotonic() - started < 0.5 + 0.05 + 0.15
+            assert time.monotonic() - started < 0.5 + 0.5
             if outcomes[-1] is Outcome.FAILED:
                 assert recruiter.enlist() is Outcome.SKIPPED
             # Past the breaker's period, and past the time when layout and registry are read anew.

@@ -7,50 +7,38 @@ caller is held no longer than its slice and one time-out.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
-from redis._parsers import _RESP2Parser
 from redis.connection import Connection
 
+from support.faults import (
+    FAULTS,
+    HANDSHAKE,
+    HELD_SECONDS,
+    PATIENT,
+    SECONDS,
+    SHORT_TIMEOUT,
+    PurePython,
+    assert_nothing_sent_after,
+    client_of,
+    reaching,
+    timed,
+)
 from support.faulty_server import FaultyServer, black_hole
 from support.jumping_clock import JumpingClock
-from support.servers import RedisServer, wait_until
+from support.patience import PATIENT_SECONDS, set_timeout
+from support.servers import RedisServer
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Outcome, Recruiter
-from workstealing.recruiting.slice import Slice
 from workstealing.store import attempt
 from workstealing.store.connection import TIMEOUT_SECONDS
 from workstealing.structures import VolatileHashes
 from workstealing.testing import always
 
-SECONDS = 0.150
-# What a busy machine of two cores may take on top; an upper bound, not a measurement.
-NOISE_SECONDS = 0.15
 HOUR_MS = 3_600_000
 NAMESPACE = "faults"
-
-HANDSHAKE = ["AUTH", "SELECT"]
-FAULTS = [kind for kind in FaultyServer.KINDS if kind != "error"]
-
-
-class PurePython(Connection):
-    """A connection that parses as redis-py does where hiredis is not installed."""
-
-    def set_parser(self, parser_class: Any) -> None:
-        super().set_parser(_RESP2Parser)
-
-
-@pytest.fixture(scope="module")
-def backend(redis7: RedisServer) -> Iterator[RedisServer]:
-    """Redis 7 with a user who has a password and may do everything."""
-    admin = redis7.client()
-    admin.execute_command("ACL SETUSER worker on >secret ~* &* +@all")
-    yield redis7
-    redis7.client().execute_command("ACL DELUSER worker")
 
 
 def fill(server: RedisServer) -> None:
@@ -58,20 +46,6 @@ def fill(server: RedisServer) -> None:
     server.wipe()
     hashes = VolatileHashes(server.client(db=1), namespace=NAMESPACE, backend="emulated")
     hashes.hsetex("h", mapping={f"f{i}": i for i in range(5)}, ex=60)
-
-
-def client_of(port: int, connection_class: type[Connection] = Connection) -> redis.Redis:
-    """Return a client as an application has it, with redis-py's retries and a name and password."""
-    pool = redis.ConnectionPool(
-        connection_class=connection_class,
-        host="127.0.0.1",
-        port=port,
-        db=1,
-        username="worker",
-        password="secret",
-        client_name="application",
-    )
-    return redis.Redis(connection_pool=pool)
 
 
 def job_on(client: redis.Redis, limit: int = 3) -> HashFieldExpiry:
@@ -85,33 +59,28 @@ def recruiter_for(job: HashFieldExpiry, clock: JumpingClock, seconds: float = SE
     return recruiter
 
 
-def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    started = time.monotonic()
-    result = call()
-    return result, time.monotonic() - started
+@pytest.fixture(autouse=True)
+def _short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_timeout(monkeypatch, SHORT_TIMEOUT)
 
 
-def assert_nothing_sent_after(
-    server: FaultyServer, at: int, kind: str, expected: list[str]
-) -> None:
-    """The commands of the batch with the fault are the last ones, and none came twice."""
-    wait_until(lambda: len(server.seen) >= at, f"command {at} to be seen", seconds=2.0)
-    names = server.names()
-    assert names == expected[: len(names)]
-    # A reply of a few bytes may drip in within the time that there is: then it is no fault yet.
-    assert kind == "drip" or server.seen[-1].batch == server.seen[at - 1].batch
-    assert server.connections == 1
+def test_the_timeout_of_production() -> None:
+    assert TIMEOUT_SECONDS == 0.050
 
 
 @pytest.fixture
-def whole_slice(backend: RedisServer, faulty: FaultyServer) -> list[str]:
+def whole_slice(
+    backend: RedisServer, faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
     """The names of all commands of a slice that finds one hash with five expired fields."""
     fill(backend)
-    recruiter = recruiter_for(job_on(client_of(faulty.port)), JumpingClock())
+    set_timeout(monkeypatch, PATIENT_SECONDS)
+    recruiter = recruiter_for(job_on(client_of(faulty.port)), JumpingClock(), PATIENT)
     assert recruiter.enlist() is Outcome.WORKED
     assert faulty.connections == 1
     # Handshake, layout, two looks, the reads, the transaction: a round trip each.
     assert len({seen.batch for seen in faulty.seen}) == 6
+    set_timeout(monkeypatch, SHORT_TIMEOUT)
     return faulty.names()
 
 
@@ -131,54 +100,67 @@ class TestHashFieldExpiry:
         self, backend: RedisServer, faulty: FaultyServer, whole_slice: list[str], kind: str
     ) -> None:
         for at in range(1, len(whole_slice) + 1):
-            if whole_slice[at - 2 : at + 1] == ["ZRANGE"] * 3:
-                # The ones in the middle of a row are all alike.
+            is_alike = whole_slice[at - 1] in whole_slice[: at - 1]
+            if whole_slice[at - 2 : at + 1] == ["ZRANGE"] * 3 or (kind == "drip" and is_alike):
+                # The ones in the middle of a row are all alike; and a drip takes its time.
                 continue
-            fill(backend)
-            faulty.reset()
-            faulty.fail(at, kind)
-            clock = JumpingClock()
-            job = job_on(client_of(faulty.port))
-            recruiter = recruiter_for(job, clock)
-            outcome, held = timed(recruiter.enlist)
-            context = f"{kind} at command {at} ({whole_slice[at - 1]})"
-            if kind == "drip" and outcome is Outcome.WORKED:
-                # The last replies are short enough to come in time.
-                assert at > len(whole_slice) - 2, context
-                continue
-            assert outcome is Outcome.FAILED, context
-            assert held < SECONDS + TIMEOUT_SECONDS + NOISE_SECONDS, context
-            assert_nothing_sent_after(faulty, at, kind, whole_slice)
-            assert recruiter.enlist() is Outcome.SKIPPED, context
-            assert faulty.connections == 1, context
+            self.assert_fault_is_borne(
+                backend, faulty, whole_slice, at=at, kind=kind, parser=Connection
+            )
 
     @pytest.mark.parametrize("kind", ["half", "half_silent", "garbage", "drip"])
     def test_without_hiredis(
         self, backend: RedisServer, faulty: FaultyServer, whole_slice: list[str], kind: str
     ) -> None:
         for at in (1, 3, 4, len(whole_slice) - 6, len(whole_slice)):
+            self.assert_fault_is_borne(
+                backend, faulty, whole_slice, at=at, kind=kind, parser=PurePython
+            )
+
+    def assert_fault_is_borne(
+        self,
+        backend: RedisServer,
+        faulty: FaultyServer,
+        whole_slice: list[str],
+        *,
+        at: int,
+        kind: str,
+        parser: type[Connection],
+    ) -> None:
+        def run() -> tuple[Recruiter, Outcome, float]:
             fill(backend)
             faulty.reset()
             faulty.fail(at, kind)
-            recruiter = recruiter_for(job_on(client_of(faulty.port, PurePython)), JumpingClock())
-            outcome, held = timed(recruiter.enlist)
-            if kind == "drip" and at == len(whole_slice) and outcome is Outcome.WORKED:
-                continue
-            assert outcome is Outcome.FAILED, f"{kind} at {at}"
-            assert held < SECONDS + TIMEOUT_SECONDS + NOISE_SECONDS
-            assert_nothing_sent_after(faulty, at, kind, whole_slice)
-            assert recruiter.enlist() is Outcome.SKIPPED
+            job = job_on(client_of(faulty.port, parser))
+            recruiter = recruiter_for(job, JumpingClock())
+            return recruiter, *timed(recruiter.enlist)
+
+        recruiter, outcome, held = reaching(faulty, at, run)
+        context = f"{kind} at command {at} ({whole_slice[at - 1]})"
+        assert held < HELD_SECONDS, context
+        assert_nothing_sent_after(faulty, at, kind, whole_slice)
+        if kind == "drip" and outcome is Outcome.WORKED:
+            # The last replies are short enough to come in time.
+            assert at > len(whole_slice) - 5, context
+            return
+        assert outcome is Outcome.FAILED, context
+        assert recruiter.enlist() is Outcome.SKIPPED, context
+        assert faulty.connections == 1, context
 
     def test_an_unexpected_error_reply_fails_the_slice_and_is_no_reason_to_stay_away(
-        self, backend: RedisServer, faulty: FaultyServer, whole_slice: list[str]
+        self,
+        backend: RedisServer,
+        faulty: FaultyServer,
+        whole_slice: list[str],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        set_timeout(monkeypatch, PATIENT_SECONDS)
         for at in range(1, len(whole_slice) + 1):
             fill(backend)
             faulty.reset()
             faulty.fail(at, "error")
-            recruiter = recruiter_for(job_on(client_of(faulty.port)), JumpingClock())
-            outcome, held = timed(recruiter.enlist)
-            assert held < SECONDS + TIMEOUT_SECONDS + NOISE_SECONDS
+            recruiter = recruiter_for(job_on(client_of(faulty.port)), JumpingClock(), PATIENT)
+            outcome = recruiter.enlist()
             assert faulty.connections == 1, at
             names = [name for name in faulty.names() if name != "UNWATCH"]
             assert names == whole_slice[: len(names)], at
@@ -200,13 +182,19 @@ class TestHashFieldExpiry:
         ],
     )
     def test_error_replies_that_redis_has(
-        self, backend: RedisServer, faulty: FaultyServer, reply: bytes, is_fault: bool
+        self,
+        backend: RedisServer,
+        faulty: FaultyServer,
+        reply: bytes,
+        is_fault: bool,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        set_timeout(monkeypatch, PATIENT_SECONDS)
         fill(backend)
         # The layout is the first thing that is asked for.
         faulty.error_reply = reply + b"\r\n"
         faulty.fail(3, "error")
-        recruiter = recruiter_for(job_on(client_of(faulty.port)), JumpingClock())
+        recruiter = recruiter_for(job_on(client_of(faulty.port)), JumpingClock(), PATIENT)
         assert recruiter.enlist() is Outcome.FAILED
         # Those that say "not now" keep the process away for a while.
         assert (recruiter.enlist() is Outcome.SKIPPED) == is_fault
@@ -221,17 +209,17 @@ class TestHashFieldExpiry:
         recruiter = recruiter_for(job_on(client_of(faulty.port)), JumpingClock())
         outcome, held = timed(recruiter.enlist)
         assert outcome is Outcome.FAILED
-        assert held < SECONDS + TIMEOUT_SECONDS + NOISE_SECONDS
+        assert held < HELD_SECONDS
         assert faulty.connections == 1
         assert faulty.names() == whole_slice[: len(faulty.names())]
 
     def test_one_trial_at_a_time_after_the_breakers_period(
-        self, backend: RedisServer, faulty: FaultyServer
+        self, backend: RedisServer, faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         fill(backend)
         faulty.fail(1, "silent")
         clock = JumpingClock()
-        recruiter = recruiter_for(job_on(client_of(faulty.port)), clock)
+        recruiter = recruiter_for(job_on(client_of(faulty.port)), clock, PATIENT)
         assert recruiter.enlist() is Outcome.FAILED
         for trial in range(2, 4):
             clock.jump(16.0)
@@ -251,6 +239,7 @@ class TestHashFieldExpiry:
             assert faulty.connections == trial
         clock.jump(16.0)
         faulty.fail(0, "cut")
+        set_timeout(monkeypatch, PATIENT_SECONDS)
         assert recruiter.enlist() is Outcome.WORKED
 
     def test_a_server_that_takes_no_connection(self, backend: RedisServer) -> None:
@@ -259,7 +248,7 @@ class TestHashFieldExpiry:
             recruiter = recruiter_for(job_on(client_of(port)), clock)
             outcome, held = timed(recruiter.enlist)
             assert outcome is Outcome.FAILED
-            assert held < SECONDS + TIMEOUT_SECONDS + NOISE_SECONDS
+            assert held < HELD_SECONDS
             assert recruiter.enlist() is Outcome.SKIPPED
 
     def test_a_port_that_refuses(self, faulty: FaultyServer) -> None:
@@ -267,7 +256,7 @@ class TestHashFieldExpiry:
         recruiter = recruiter_for(job_on(client_of(faulty.port)), JumpingClock())
         outcome, held = timed(recruiter.enlist)
         assert outcome is Outcome.FAILED
-        assert held < NOISE_SECONDS
+        assert held < HELD_SECONDS
         assert recruiter.enlist() is Outcome.SKIPPED
 
     def test_name_resolution_that_hangs(
@@ -289,7 +278,7 @@ class TestHashFieldExpiry:
             for _ in range(3):
                 outcome, held = timed(recruiter.enlist)
                 assert outcome is Outcome.FAILED
-                assert held < SECONDS + TIMEOUT_SECONDS + NOISE_SECONDS
+                assert held < HELD_SECONDS
                 assert recruiter.enlist() is Outcome.SKIPPED
                 clock.jump(16.0)
             # One thread waits for the name, however often it was wanted.
@@ -298,10 +287,11 @@ class TestHashFieldExpiry:
             release.set()
 
     def test_an_idle_connection_that_the_server_closed_is_replaced(
-        self, backend: RedisServer, faulty: FaultyServer
+        self, backend: RedisServer, faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        set_timeout(monkeypatch, PATIENT_SECONDS)
         fill(backend)
-        recruiter = recruiter_for(job_on(client_of(faulty.port)), JumpingClock())
+        recruiter = recruiter_for(job_on(client_of(faulty.port)), JumpingClock(), PATIENT)
         assert recruiter.enlist() is Outcome.WORKED
         assert recruiter.enlist() is Outcome.WORKED
         assert faulty.connections == 1
@@ -312,8 +302,13 @@ class TestHashFieldExpiry:
 
     @pytest.mark.parametrize("connection_class", [Connection, PurePython])
     def test_a_reply_too_many_is_never_taken_for_the_next_one(
-        self, backend: RedisServer, faulty: FaultyServer, connection_class: type[Connection]
+        self,
+        backend: RedisServer,
+        faulty: FaultyServer,
+        connection_class: type[Connection],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        set_timeout(monkeypatch, PATIENT_SECONDS)
         client = client_of(faulty.port, connection_class)
         backend.client(db=1).set("a", "1")
         for surplus in (1, 2, 3):
@@ -325,85 +320,3 @@ class TestHashFieldExpiry:
                     # Whether it comes with the right reply or a moment later.
                     _ = current.read(("GET", "a")), current.read(("GET", "a"))
             assert faulty.connections == surplus
-
-
-ATTEMPT = [*HANDSHAKE, "WATCH", "GET", "GET", "MULTI", "SET", "INCR", "EXEC"]
-
-
-def one_attempt(client: redis.Redis) -> list[Any]:
-    with attempt(client, "{a}1", "{a}2", slice=Slice(5, SECONDS)) as current:
-        (value,) = current.read(("GET", "{a}1"))
-        current.read(("GET", "{a}2"))
-        return current.commit(("SET", "{a}2", value or 0), ("INCR", "{a}1"))
-
-
-def read_and_raise(client: redis.Redis, error: BaseException) -> None:
-    with attempt(client, "{a}1", slice=Slice(5, SECONDS)) as current:
-        current.read(("GET", "{a}1"))
-        raise error
-
-
-@pytest.mark.real
-class TestAttempt:
-    """attempt() itself."""
-
-    def test_an_attempt_sends_what_these_tests_expect(
-        self, backend: RedisServer, faulty: FaultyServer
-    ) -> None:
-        backend.client(db=1).set("{a}1", 7)
-        assert one_attempt(client_of(faulty.port)) == [b"OK", 8]
-        assert faulty.names() == ATTEMPT
-
-    @pytest.mark.parametrize("kind", FAULTS)
-    def test_a_fault_at_each_command_in_turn(
-        self, backend: RedisServer, faulty: FaultyServer, kind: str
-    ) -> None:
-        for at in range(1, len(ATTEMPT) + 1):
-            backend.client(db=1).set("{a}1", 7)
-            faulty.reset()
-            faulty.fail(at, kind)
-            client = client_of(faulty.port)
-            started = time.monotonic()
-            try:
-                one_attempt(client)
-            except (redis.ConnectionError, redis.TimeoutError):
-                pass
-            else:
-                assert kind == "drip", f"{kind} at {at}"
-                assert at > len(ATTEMPT) - 4
-            assert time.monotonic() - started < SECONDS + TIMEOUT_SECONDS + NOISE_SECONDS
-            assert_nothing_sent_after(faulty, at, kind, ATTEMPT)
-
-    @pytest.mark.parametrize("kind", FAULTS)
-    def test_a_fault_at_unwatch_hides_no_error_of_the_jobs_own(
-        self, backend: RedisServer, faulty: FaultyServer, kind: str
-    ) -> None:
-        client = client_of(faulty.port)
-        faulty.fail(5, kind)
-        with pytest.raises(KeyError, match="the job's own"):
-            read_and_raise(client, KeyError("the job's own"))
-        assert faulty.names() == [*HANDSHAKE, "WATCH", "GET", "UNWATCH"]
-        if kind != "drip":
-            faulty.fail(0, "cut")
-            assert one_attempt(client)[0] == b"OK"
-            assert faulty.connections == 2
-
-    def test_what_is_no_exception_does_not_wait_for_unwatch(
-        self, backend: RedisServer, faulty: FaultyServer
-    ) -> None:
-        with pytest.raises(KeyboardInterrupt):
-            read_and_raise(client_of(faulty.port), KeyboardInterrupt())
-        assert faulty.names() == [*HANDSHAKE, "WATCH", "GET"]
-
-    def test_a_job_that_catches_the_fault_cannot_commit_without_its_watch(
-        self, backend: RedisServer, faulty: FaultyServer
-    ) -> None:
-        faulty.fail(5, "cut")
-        with attempt(client_of(faulty.port), "{a}1", slice=Slice(5, SECONDS)) as current:
-            current.read(("GET", "{a}1"))
-            with pytest.raises(redis.ConnectionError):
-                current.read(("GET", "{a}1"))
-            with pytest.raises(redis.ConnectionError, match="closed by a fault before"):
-                current.commit(("SET", "{a}1", "written without a WATCH"))
-        assert faulty.connections == 1
-        assert backend.client(db=1).get("{a}1") is None

@@ -306,8 +306,8 @@ class TestTls:
         client = redis.Redis(host="127.0.0.1", port=faulty.port, ssl=True, ssl_cert_reqs="none")
         started = time.monotonic()
         with pytest.raises((redis.TimeoutError, redis.ConnectionError)):
-            twin_of(client).call(None, [("PING",)], Budget(0.1))
-        assert time.monotonic() - started < 0.1 + 0.05 + 0.15
+            twin_of(client).call(None, [("PING",)], Budget(0.1, 0.05))
+        assert time.monotonic() - started < 0.1 + 0.05 + 0.5
 
     @pytest.mark.parametrize("option", ["ssl_validate_ocsp", "ssl_validate_ocsp_stapled"])
     def test_ocsp_is_refused(self, option: str) -> None:

@@ -15,5 +15,10 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Import it where the time-out itself is not what is tested.
     """
+    set_timeout(monkeypatch, PATIENT_SECONDS)
+
+
+def set_timeout(monkeypatch: pytest.MonkeyPatch, timeout: float) -> None:
+    """Let each wait of a job last for that many seconds at most."""
     seconds, _, clock = Budget.__init__.__defaults__ or ()
-    monkeypatch.setattr(Budget.__init__, "__defaults__", (seconds, PATIENT_SECONDS, clock))
+    monkeypatch.setattr(Budget.__init__, "__defaults__", (seconds, timeout, clock))
