@@ -104,10 +104,12 @@ def test_it_ends_with_its_process(kind: str) -> None:
 
 
 def test_it_ends_after_sigkill_of_its_process(kind: str) -> None:
-    process, pid, _, _ = start_program("sys.stdin.read()")
+    process, pid, folder, _ = start_program("sys.stdin.read()")
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     wait_until(lambda: is_gone(pid), "the server to end after its process was killed")
+    # Nobody is left to remove it.
+    shutil.rmtree(folder)
 
 
 IN_A_THREAD = """
@@ -130,8 +132,9 @@ def test_one_that_a_thread_has_started_ends_no_later(kind: str, end: str) -> Non
     process, pid, folder, _ = start_program(more[end], IN_A_THREAD)
     if end == "kill":
         os.kill(process.pid, signal.SIGKILL)
-        folder = ""
-    wait_until(lambda: is_gone(pid, folder), f"the server to end by {end}")
+    seen = "" if end == "kill" else folder
+    wait_until(lambda: is_gone(pid, seen), f"the server to end by {end}")
+    shutil.rmtree(folder, ignore_errors=True)
     process.kill()
     process.wait()
 
