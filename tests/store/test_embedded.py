@@ -164,6 +164,7 @@ def test_it_does_not_end_with_a_forked_child(kind: str) -> None:
         assert Path(folder).exists()
     finally:
         end(process)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_two_servers_are_two(kind: str) -> None:
