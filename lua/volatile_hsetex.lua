@@ -1,23 +1,25 @@
 -- HSETEX hash [FNX | FXX] [EX | PX | EXAT | PXAT time | KEEPTTL] FIELDS n field value ...
 -- KEYS: hash, deadlines, due, mark. ARGV: mark, then as the command takes them.
 -- Returns 1, or 0 when FNX or FXX is not met and nothing was changed.
---@include one_hash
+--@include now
 local at = now()
 -- The usual call, EX or PX and some fields, as one run of commands: a server makes each function of a
 -- script anew at each call. Whatever is unusual has changed nothing here, and is dealt with below.
 local unit_ms = ARGV[2] == 'EX' and 1000 or ARGV[2] == 'PX' and 1
 local is_short = unit_ms and #ARGV[3] < 10 and #ARGV <= 4000 and ARGV[4] == 'FIELDS'
 if is_short and string.find(ARGV[3], '^[1-9]%d*$') then
-  local size, held = redis.pcall('HLEN', hash), redis.pcall('ZCARD', deadlines)
+  local size, held = redis.pcall('HLEN', KEYS[1]), redis.pcall('ZCARD', KEYS[2])
   local is_whole = type(size) == 'number' and type(held) == 'number' and (size > 0 or held == 0)
+  -- Where every field may be garbage, the hash may be gone, and a time to live of its own with it.
+  is_whole = is_whole and (size > held or redis.call('PTTL', KEYS[1]) < 0)
   if is_whole and redis.pcall('GET', KEYS[4]) == ARGV[1] then
     local score, members = string.format('%.0f', at + ARGV[3] * unit_ms), {}
-    if type(redis.pcall('ZADD', KEYS[3], 'LT', score, hash)) == 'number' then
+    if type(redis.pcall('ZADD', KEYS[3], 'LT', score, KEYS[1])) == 'number' then
       for i = 6, #ARGV, 2 do
         members[i - 5], members[i - 4] = score, ARGV[i]
       end
-      redis.call('ZADD', deadlines, unpack(members))
-      redis.call('HSET', hash, unpack(ARGV, 6))
+      redis.call('ZADD', KEYS[2], unpack(members))
+      redis.call('HSET', KEYS[1], unpack(ARGV, 6))
       return 1
     end
   end

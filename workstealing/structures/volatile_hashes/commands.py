@@ -109,6 +109,7 @@ _COUNTING = frozenset(
         *("TTL", "PTTL", "EXPIRETIME", "PEXPIRETIME"),
     )
 )
+_REFUSED_BARE = _COUNTING | {"HDEL", "HMGET", "COPY"}
 
 
 def _require_arguments(word: str, args: Arguments) -> None:
@@ -148,7 +149,8 @@ class Translator:
         command = _COMMANDS.get(word)
         if command is None:
             raise ResponseError(f"volatile hashes do not have the command {word}")
-        _require_arguments(word, args)
+        if word in _REFUSED_BARE:
+            _require_arguments(word, args)
         script = self._scripts.get(command.script) or self.script(command.script)
         name = to_bytes(args[1])
         if not command.writes:
