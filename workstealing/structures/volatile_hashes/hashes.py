@@ -170,7 +170,7 @@ class VolatileHashes(_Hashes, BlockingSurface):
         """Run one hash command of redis-py's on this namespace; what all the methods end in."""
         layout = self._layout
         if layout is not None:
-            # What these two spare a usual command is the generator, a tenth of a round trip.
+            # What these two spare a usual command is the generators, about a microsecond.
             if layout.is_native and args[0] not in layout.missing:
                 return self.client.execute_command(*args, **options)
             if layout.is_emulated and not layout.registers_shards:
