@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from support.servers import RedisServer
 
 ROOT = Path(__file__).parents[1]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis
 
+from support.collectors import collect_until_idle
 from support.hash_checks import check_index, collect_all
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisCluster3, RedisServer, wait_until
@@ -331,24 +332,6 @@ def test_a_full_server_is_freed(start_redis: Callable[..., RedisServer], version
 # Others at the same time.
 
 
-def _collect(port: int, total: Any, aborted: Any, start: Any) -> None:
-    with redis.Redis(port=port) as client:
-        hashes = VolatileHashes(client, NAMESPACE, clock_shift_ms=AHEAD_MS)
-        job = HashFieldExpiry(hashes, limit=25)
-        start.wait()
-        idle = 0
-        while idle < 3:
-            try:
-                handled = job.perform(slice_of(25))
-            except Aborted:
-                with aborted.get_lock():
-                    aborted.value += 1
-                continue
-            with total.get_lock():
-                total.value += handled
-            idle = 0 if handled else idle + 1
-
-
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_several_collectors_remove_each_field_once_and_rarely_abort(
     redis7: RedisServer, kind: str
@@ -366,7 +349,8 @@ def test_several_collectors_remove_each_field_once_and_rarely_abort(
         make: Any = threading.Thread
     else:
         make = context.Process
-    workers = [make(target=_collect, args=(redis7.port, total, aborted, start)) for _ in range(3)]
+    given = (redis7.port, (NAMESPACE, AHEAD_MS), (total, aborted), start)
+    workers = [make(target=collect_until_idle, args=given) for _ in range(3)]
     for worker in workers:
         worker.start()
     for worker in workers:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -206,3 +207,16 @@ def test_a_wrong_option_leaves_no_server_behind(
         connect("embedded://", nonsense=1)
     (server,) = started
     assert is_gone(server._process.pid, server._folder)  # type: ignore[union-attr]
+
+
+def test_a_temporary_folder_whose_path_is_too_long_for_a_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with EmbeddedServer() as server:
+        assert server.url.startswith("redis://127.0.0.1:")
+        with redis.Redis.from_url(server.url) as client:
+            assert client.ping() is True
+    assert list(folder.iterdir()) == []

@@ -112,7 +112,8 @@ class RedisServer:
         self.binary = Path(binary)
         self.name = name
         self.config: Mapping[str, Any] = config
-        self.directory = Path(tempfile.mkdtemp(prefix="workstealing-"))
+        # In /tmp whatever TMPDIR says: a UNIX socket's path has some hundred bytes at most.
+        self.directory = Path(tempfile.mkdtemp(prefix="workstealing-", dir="/tmp"))
         self.socket = self.directory / "redis.sock"
         self.port = 0
         self.bus_port = 0

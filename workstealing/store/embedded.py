@@ -1,7 +1,8 @@
 """A private, throw-away server: for the demo, the examples and whoever asks for ``embedded://``.
 
-A real redis-server where one is on PATH, on a UNIX socket in a temporary folder of its own, with
-nothing written to disk; otherwise fakeredis' TCP server on a free port of the loopback interface.
+A real redis-server where one is on PATH, on a UNIX socket in a temporary folder of its own (on a
+free port of the loopback interface where the folder's path is too long for one), with nothing
+written to disk; otherwise fakeredis' TCP server on a free port of the loopback interface.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from workstealing.errors import MissingExtraError, WorkStealingError
 
 START_SECONDS = 15.0
 STOP_SECONDS = 5.0
+# What the kernel takes for the address of a UNIX socket, less a little.
+_LONGEST_SOCKET_PATH = 100
 
 # Run by a Python of its own, so that several processes can talk to it.
 _FAKE = """
@@ -87,10 +90,15 @@ class EmbeddedServer:
         self._folder = tempfile.mkdtemp(prefix="workstealing-")
         if binary is not None:
             path = Path(self._folder) / "redis.sock"
-            self.url = f"unix://{path}"
+            if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+                self.url = f"unix://{path}"
+                listen = ("--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700")
+            else:
+                port = _free_port()
+                self.url = f"redis://127.0.0.1:{port}/0"
+                listen = ("--port", str(port), "--bind", "127.0.0.1")
             command = [
-                *_killed_with_parent("KILL"),
-                *(binary, "--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"),
+                *(*_killed_with_parent("KILL"), binary, *listen),
                 *("--save", "", "--appendonly", "no", "--dir", self._folder),
             ]
         else:
