@@ -259,6 +259,30 @@ def test_a_dry_run_counts_and_changes_nothing(any_server: AnyServer) -> None:
 # The index.
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda h: h.rename("h", "{h}"),
+        lambda h: h.delete("h"),
+        lambda h: h.unlink("h"),
+        lambda h: h.hdel("h", "a", "b"),
+        lambda h: h.hgetdel("h", "a", "b"),
+        lambda h: h.hpersist("h", "a", "b"),
+        lambda h: h.hset("h", mapping={"a": 1, "b": 2}),
+        lambda h: h.hgetex("h", "a", "b", ex=0),
+        lambda h: h.hexpireat("h", 1, "a", "b"),
+        lambda h: h.expire("h", -1),
+    ],
+)
+def test_a_hash_without_deadlines_is_not_in_the_index(any_server: AnyServer, end: Any) -> None:
+    hashes = now_hashes(any_server)
+    hashes.hsetex("h", mapping={"a": 1, "b": 2}, ex=HOUR)
+    assert due_score(hashes, "h") is not None
+    end(hashes)
+    assert due_score(hashes, "h") is None
+    assert not hashes.client.exists(hashes.names.deadlines(b"h"))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_index_finds_everything_after_random_histories(
     any_server: AnyServer, seed: int

@@ -146,6 +146,8 @@ STORY: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
     ("hexpireat", ("{k}", At, "g"), {"xx": True}, [0]),
     ("hexpireat", ("{k}", At, "g"), {}, [1]),
     ("hexpiretime", ("{k}", "g", "none"), {}, [AT_S, -2]),
+    ("hpexpireat", ("{k}", At, "g"), {"gt": True}, [0]),
+    ("hpexpireat", ("{k}", At, "g"), {"lt": True}, [0]),
     ("hpexpireat", ("{k}", At, "f"), {}, [1]),
     ("hpexpiretime", ("{k}", "f"), {}, [AT_S * 1000]),
     ("hset", ("{k}", "f", "43"), {}, 0),
@@ -184,7 +186,7 @@ STORY: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
     ("hgetex", ("{k}", "q"), {"pxat": At}, [b"2"]),
     ("hgetex", ("{k}", "q"), {}, [b"2"]),
     ("hpexpiretime", ("{k}", "q"), {}, [AT_S * 1000]),
-    ("hgetex", ("{k}", "q"), {"ex": 0}, [b"2"]),
+    ("hgetex", ("{k}", "q", "q"), {"ex": 0}, [b"2", None]),
     ("hget", ("{k}", "q"), {}, None),
     ("hgetex", ("{k}", "p"), {"px": HOUR * 1000}, [b"2"]),
     ("hgetdel", ("{k}", "p", "p", "r", "none"), {}, [b"2", None, b"3", None]),
@@ -445,11 +447,21 @@ def test_a_hash_of_garbage_alone_is_no_hash(
 
 
 @pytest.mark.parametrize("field", ["a", "new"])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda h, f: h.hset("all", f, "1"),
+        lambda h, f: h.hsetnx("all", f, "1"),
+        lambda h, f: h.hsetex("all", f, "1", ex=2 * AHEAD_MS),
+        lambda h, f: h.hsetex("all", f, "1", keepttl=True),
+        lambda h, f: h.hincrby("all", f, 1),
+    ],
+)
 def test_a_hash_that_is_written_again_has_not_the_old_time_to_live(
-    emulated: Namespace, field: str
+    emulated: Namespace, field: str, write: Any
 ) -> None:
     later = _age(emulated)
-    later.hset("all", field, "1")
+    write(later, field)
     assert later.ttl("all") == -1
     assert later.hgetall("all") == {field.encode(): b"1"}
 

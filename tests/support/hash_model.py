@@ -10,6 +10,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -74,6 +75,10 @@ class ModelHashes(BlockingSurface):
         self._collect()
         found = self.keys.get(as_bytes(name))
         return b"none" if found is None else b"hash" if isinstance(found, ModelHash) else b"string"
+
+    def delete(self, *names: Any) -> int:
+        self._collect()
+        return sum(self.keys.pop(as_bytes(name), None) is not None for name in names)
 
     def flushdb(self) -> None:
         self.keys.clear()
@@ -233,23 +238,24 @@ class ModelHashes(BlockingSurface):
         return value + number
 
     def _hincrbyfloat(self, _: str, name: Any, field: Any, amount: Any) -> float:
-        try:
-            number = float(as_bytes(amount))
-        except ValueError:
-            number = math.nan
-        if math.isnan(number):
+        number = self._decimal(amount, "value is not a valid float")
+        if number.is_nan():
             raise ResponseError("value is not a valid float")
         found = self._hash(name)
-        try:
-            value = float(found.values.get(as_bytes(field), b"0"))
-        except ValueError:
-            raise ResponseError("hash value is not a float") from None
-        if not math.isfinite(value + number):
+        value = self._decimal(found.values.get(as_bytes(field), b"0"), "hash value is not a float")
+        if not (value + number).is_finite():
             raise ResponseError("value is NaN or Infinity")
         text = f"{value + number:.17f}".rstrip("0").rstrip(".").encode()
         self._put(found, [as_bytes(field), text], keep=True)
         self.keys[as_bytes(name)] = found
         return float(text)
+
+    @staticmethod
+    def _decimal(value: Any, problem: str) -> Decimal:
+        try:
+            return Decimal(as_bytes(value).decode("latin-1"))
+        except InvalidOperation:
+            raise ResponseError(problem) from None
 
     def _hscan(self, _: str, name: Any, cursor: Any, *args: Any, **options: Any) -> Any:
         if not as_bytes(cursor).isdigit():
