@@ -11,6 +11,10 @@ if not found or found == ARGV[2] then
 elseif found ~= ARGV[1] and found ~= ARGV[3] then
   return redis.error_reply('WSLAYOUT the key ' .. mark .. ' says ' .. found)
 end
+if redis.call('TYPE', hash).ok ~= 'hash' then
+  -- The hash is gone or something else stands at its key: only its deadlines are left.
+  redis.call('UNLINK', deadlines)
+end
 local range = { 'ZRANGE', deadlines, 0, -1, 'WITHSCORES' }
 if ARGV[4] ~= '' then
   range[4] = ARGV[4] - 1

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 
 from support.servers import RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
@@ -119,6 +120,55 @@ def test_renaming_hands_both_hashes_over(client: Any) -> None:
     run_to_the_end(job)
     assert client.hgetall("{s}:b") == {b"{s}:a": b"1"}
     assert client.httl("{s}:b", "{s}:a") == [HOUR]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("transaction", [True, False])
+def test_a_pipeline_that_has_not_noticed_goes_the_new_way(client: Any, transaction: bool) -> None:
+    hashes_on(client, backend="emulated").hsetex("h", mapping={"a": 1, "b": 2}, ex=HOUR)
+    stale = hashes_on(client)
+    assert stale.open().is_emulated
+    run_to_the_end(MigrateToNative(hashes_on(client)))
+    transaction = transaction and not isinstance(client, redis.RedisCluster)
+    with stale.pipeline(transaction=transaction) as p:
+        p.hget("h", "b")
+        p.hsetex("h", "b", 3, ex=2 * HOUR)
+        p.hget("h", "b")
+        p.incr("visits")
+        p.hget("other", "b")
+        p.httl("h", "a", "b")
+        assert p.execute() == [b"2", 1, b"3", 1, None, [HOUR, 2 * HOUR]]
+    assert stale.open().is_native
+    assert client.httl("h", "a", "b") == [HOUR, 2 * HOUR]
+
+
+@pytest.mark.real
+async def test_an_asyncio_pipeline_that_has_not_noticed(redis8: RedisServer) -> None:
+    client = redis8.client()
+    hashes_on(client, backend="emulated").hsetex("h", "a", 1, ex=HOUR)
+    async with redis8.async_client() as other:
+        stale = AsyncVolatileHashes(other, namespace="m")
+        assert (await stale.open()).is_emulated
+        run_to_the_end(MigrateToNative(hashes_on(client)))
+        async with stale.pipeline() as p:
+            p.hsetex("h", "b", 1, ex=HOUR)
+            p.incr("visits")
+            p.httl("h", "a", "b")
+            assert await p.execute() == [1, 1, [HOUR, HOUR]]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("replace", [lambda c: c.set("h", "x"), lambda c: c.delete("h")])
+def test_deadlines_whose_hash_was_replaced_do_not_stop_it(client: Any, replace: Any) -> None:
+    emulated = hashes_on(client, backend="emulated")
+    for name in ("h", "g"):
+        emulated.hsetex(name, "a", 1, ex=HOUR)
+    replace(client)
+    before = client.get("h")
+    run_to_the_end(MigrateToNative(hashes_on(client)))
+    assert client.get("h") == before
+    assert client.httl("g", "a") == [HOUR]
+    assert not [key for key in client.scan_iter("*ws:m:*") if b":ttl:" in key]
 
 
 @pytest.mark.real

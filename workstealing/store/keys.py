@@ -10,21 +10,30 @@ import itertools
 from binascii import crc_hqx
 from functools import cache
 
+from redis.exceptions import DataError
+
 from workstealing.errors import CrossSlotError
 
 SLOTS = 16384
 _ALPHABET = b"0123456789abcdefghijklmnopqrstuvwxyz"
 
 
-def to_bytes(key: str | bytes | float | memoryview) -> bytes:
-    """Return a key or a field as the bytes that redis-py would send (UTF-8 for text)."""
+def to_bytes(key: str | bytes | bytearray | float | memoryview) -> bytes:
+    """Return a key as the bytes that redis-py would send (UTF-8 for text).
+
+    Errors: redis.exceptions.DataError for what redis-py would not send.
+    """
     if isinstance(key, bytes):
         return key
     if isinstance(key, str):
         return key.encode()
-    if isinstance(key, memoryview):
-        return key.tobytes()
-    return str(key).encode()
+    if isinstance(key, memoryview | bytearray):
+        return bytes(key)
+    if isinstance(key, int | float) and not isinstance(key, bool):
+        return repr(key).encode()
+    raise DataError(
+        f"a name of type {type(key).__name__} was given: give text, bytes, an int or a float"
+    )
 
 
 def key_slot(key: bytes) -> int:

@@ -172,9 +172,7 @@ class Translator:
 
     def moves(self, layout: Layout, args: Arguments) -> list[Operation]:
         """Return the operations that hand a command's hashes over to the server before it runs."""
-        command = _COMMANDS.get(args[0])
-        names = args[1 : 1 + command.keys] if command is not None else ()
-        return [self.move(layout, to_bytes(name), None) for name in names]
+        return [self.move(layout, name, None) for name in self.names_in(args)]
 
     def move(self, layout: Layout, key: bytes, most: int | None) -> Operation:
         """Return the operation that hands at most so many fields of a hash over to the server."""
@@ -188,14 +186,24 @@ class Translator:
         script = self.script(f"native_{args[0].lower()}")
         return Operation(script, (args[1],), tuple(args[2:]), _same)
 
+    def names_in(self, args: Arguments) -> tuple[bytes, ...]:
+        """Return the hashes that a command names."""
+        command = _COMMANDS.get(args[0])
+        names = args[1 : 1 + command.keys] if command is not None else ()
+        return tuple(to_bytes(name) for name in names)
+
+    def only_reads(self, args: Arguments) -> bool:
+        """Say whether a command changes nothing."""
+        command = _COMMANDS.get(args[0])
+        is_reading = command is not None and not command.writes
+        return is_reading or (args[0] == "HGETEX" and args[2] == "FIELDS")
+
     def shards(self, layout: Layout, args: Arguments) -> tuple[int, ...]:
         """Return the index shards that a command may write to, () if it only reads."""
         command = _COMMANDS.get(args[0])
         if command is None or not command.writes:
             return ()
-        return tuple(
-            layout.shard_of(key_slot(to_bytes(name))) for name in args[1 : 1 + command.keys]
-        )
+        return tuple(layout.shard_of(key_slot(name)) for name in self.names_in(args))
 
     def script(self, name: str) -> Script:
         """Return a script by its name, with the clock of this translator."""

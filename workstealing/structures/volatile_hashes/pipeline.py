@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from redis.exceptions import RedisError, ResponseError
 
+from workstealing.errors import LayoutError
 from workstealing.store.operations import Operation, Steps, drive, drive_async
 from workstealing.store.twin import is_cluster
 from workstealing.structures.volatile_hashes.layout import (
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from workstealing.structures.volatile_hashes.hashes import AsyncVolatileHashes, VolatileHashes
 
 Reader = Callable[[Any], Any]
+# (method, args, options) of the user's own command; ("", args, options) of a hash command.
+Queued = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
 def _left_out(reply: Any) -> Any:
@@ -53,8 +56,7 @@ class _Pipeline(QueuedSurface):
     def __init__(self, hashes: Any, transaction: bool) -> None:
         self._hashes = hashes
         self._transaction = transaction
-        # (method, args, options) of the user's own; ("", args, options) of a hash command.
-        self._queue: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self._queue: list[Queued] = []
         self.plain: Any = _Plain(self)
 
     def __len__(self) -> int:
@@ -90,7 +92,7 @@ class _Pipeline(QueuedSurface):
         layout = yield from self._hashes.register_steps(layout, commands)
         return layout
 
-    def _fill(self, layout: Layout) -> tuple[Any, list[Reader | None]]:
+    def _fill(self, layout: Layout, queue: Sequence[Queued]) -> tuple[Any, list[Reader | None]]:
         """Return redis-py's own pipeline with everything queued, and the readers of its replies."""
         client = self._hashes.client
         on_cluster = is_cluster(client)
@@ -107,7 +109,7 @@ class _Pipeline(QueuedSurface):
             readers.append(read)
 
         translator = self._hashes.translator
-        for method, args, options in self._queue:
+        for method, args, options in queue:
             if method:
                 getattr(target, method)(*args, **options)
                 readers.append(None)
@@ -127,9 +129,28 @@ class _Pipeline(QueuedSurface):
                 readers.append(None)
         return target, readers
 
-    def _read(
-        self, replies: list[Any], readers: list[Reader | None], raise_on_error: bool
-    ) -> list[Any]:
+    def _refused(self, queue: Sequence[Queued], results: Sequence[Any]) -> list[int]:
+        """Return the positions that must run again after the layout has turned out to be old.
+
+        Those are the hash commands that were refused, whose scripts did nothing, and the reads of
+        the same hashes behind them. What has run, the user's own commands too, is not among them.
+        """
+        names: set[bytes] = set()
+        again: list[int] = []
+        translator = self._hashes.translator
+        for position, ((method, args, _), result) in enumerate(zip(queue, results, strict=True)):
+            if method:
+                continue
+            if isinstance(result, LayoutError):
+                names.update(translator.names_in(args))
+                again.append(position)
+            elif translator.only_reads(args) and names.intersection(translator.names_in(args)):
+                again.append(position)
+        return again
+
+    @staticmethod
+    def _results(replies: list[Any], readers: list[Reader | None]) -> list[Any]:
+        """Return what the user is shown of the replies, errors in their places."""
         results: list[Any] = []
         for reply, read in zip(replies, readers, strict=True):
             if read is _left_out and not isinstance(reply, Exception):
@@ -140,6 +161,11 @@ class _Pipeline(QueuedSurface):
             elif read is not None and not isinstance(reply, Exception):
                 result = read(reply)
             results.append(result)
+        return results
+
+    @staticmethod
+    def _checked(results: list[Any], raise_on_error: bool) -> list[Any]:
+        """Return the results; raise the first error among them if errors are to be raised."""
         if raise_on_error:
             for position, result in enumerate(results, 1):
                 if isinstance(result, Exception):
@@ -172,15 +198,26 @@ class HashPipeline(_Pipeline):
 
         Arguments: raise_on_error: whether the first error reply is raised, or returned in its
         place. Errors: as the commands'; those of a transaction are redis-py's own. One round trip
-        (at a namespace's or a cluster slot's first use, those that the setting up takes).
+        (at a namespace's or a cluster slot's first use, those that the setting up takes). When the
+        namespace has begun to migrate and this process did not know, the hash commands that were
+        refused go their new way in a second one, behind the rest and outside its transaction.
         """
         queue = self._queue
         try:
             layout = drive(self._hashes.client, self._layout_steps())
             if not queue:
                 return []
-            target, readers = self._fill(layout)
-            return self._read(target.execute(raise_on_error=False), readers, raise_on_error)
+            target, readers = self._fill(layout, queue)
+            results = self._results(target.execute(raise_on_error=False), readers)
+            refused = self._refused(queue, results) if layout.is_emulated else []
+            if refused:
+                layout = drive(self._hashes.client, self._hashes.layout_steps(again=True))
+                if not layout.is_emulated:
+                    target, readers = self._fill(layout, [queue[i] for i in refused])
+                    again = self._results(target.execute(raise_on_error=False), readers)
+                    for position, result in zip(refused, again, strict=True):
+                        results[position] = result
+            return self._checked(results, raise_on_error)
         finally:
             self.reset()
 
@@ -205,7 +242,18 @@ class AsyncHashPipeline(_Pipeline):
             layout = await drive_async(self._hashes.client, self._layout_steps())
             if not queue:
                 return []
-            target, readers = self._fill(layout)
-            return self._read(await target.execute(raise_on_error=False), readers, raise_on_error)
+            target, readers = self._fill(layout, queue)
+            results = self._results(await target.execute(raise_on_error=False), readers)
+            refused = self._refused(queue, results) if layout.is_emulated else []
+            if refused:
+                layout = await drive_async(
+                    self._hashes.client, self._hashes.layout_steps(again=True)
+                )
+                if not layout.is_emulated:
+                    target, readers = self._fill(layout, [queue[i] for i in refused])
+                    again = self._results(await target.execute(raise_on_error=False), readers)
+                    for position, result in zip(refused, again, strict=True):
+                        results[position] = result
+            return self._checked(results, raise_on_error)
         finally:
             self.reset()
