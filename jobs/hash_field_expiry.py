@@ -11,6 +11,7 @@ from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import Slice
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes.collecting import Backlog, Collector
+from workstealing.structures.volatile_hashes.hashes import checked_hashes
 
 __all__ = ["Backlog", "HashFieldExpiry"]
 
@@ -41,7 +42,7 @@ class HashFieldExpiry(Job):
         random: Callable[[], float] = random.random,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.hashes = hashes
+        self.hashes = checked_hashes(hashes)
         self.limit = checked_limit(limit)
         self.dry_run = dry_run
         self.name = f"hash_field_expiry.{hashes.namespace}" if name is None else name

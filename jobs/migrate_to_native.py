@@ -10,6 +10,7 @@ from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import Slice
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
+from workstealing.structures.volatile_hashes.hashes import checked_hashes
 from workstealing.structures.volatile_hashes.migrating import Migrator
 
 __all__ = ["MigrateToNative"]
@@ -35,7 +36,7 @@ class MigrateToNative(Job):
         random: Callable[[], float] = random.random,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.hashes = hashes
+        self.hashes = checked_hashes(hashes)
         self.limit = checked_limit(limit)
         self.name = f"migrate_to_native.{hashes.namespace}" if name is None else name
         self.dependency: Hashable = hashes.twin.identity

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# mypy --strict over the installed package: mypy does not follow an editable install into the mapped
-# folders jobs/ and lua/, so the wheel is unpacked and checked. Paths are shown as in the checkout.
+# mypy --strict over the installed package, and over a user's program written against it. mypy does
+# not follow an editable install into the mapped folders jobs/ and lua/, so the wheel is unpacked
+# and checked. Paths are shown as in the checkout.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -10,6 +11,11 @@ rm -rf "$installed" .cache/types-wheel
 bash scripts/build_wheel.sh .cache/types-wheel
 .venv/bin/python -m zipfile -e .cache/types-wheel/*.whl "$installed"
 cd "$installed"
-"$root/.venv/bin/python" -P -m mypy --config-file "$root/pyproject.toml" \
-    --cache-dir "$root/.mypy_cache" -p workstealing "$@" |
-    sed -E 's#^workstealing/(jobs|lua)/#\1/#'
+check() {
+    "$root/.venv/bin/python" -P -m mypy --config-file "$root/pyproject.toml" \
+        --cache-dir "$root/.mypy_cache" "$@" |
+        sed -E 's#^workstealing/(jobs|lua)/#\1/#'
+}
+
+check -p workstealing "$@"
+check "$root/tests/typing/a_users_program.py" "$@"

@@ -47,7 +47,11 @@ def refused(capsys: Capture, *arguments: str) -> str:
     [
         ([], "no command was named; expected one of: demo"),
         (["dmeo"], "invalid choice: 'dmeo'"),
-        (["demo", "--colour"], "unrecognized arguments: --colour"),
+        (
+            ["demo", "--colour"],
+            "demo: unrecognized arguments: --colour; see workstealing demo --help",
+        ),
+        (["--colour"], "workstealing: unrecognized arguments: --colour; see workstealing --help"),
         (["demo", "--sec", "5"], "unrecognized arguments: --sec 5"),
         (["demo", "later"], "unrecognized arguments: later"),
         (["demo", "--rate", "1.1"], "1.1 is no rate: expected 0 < rate <= 1"),

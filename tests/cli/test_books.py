@@ -77,6 +77,12 @@ def test_nine_in_ten_overdue_fields_must_have_been_collected(
     assert ("too few" in text) is not is_good
 
 
+@pytest.mark.parametrize(("fields", "expected"), [(0, "0 fields at the end, 3"), (2, "0.5 s ago")])
+def test_only_garbage_that_is_there_has_an_age(fields: int, expected: str) -> None:
+    end = figures(garbage_end=fields, garbage_peak=3, oldest_garbage_s=0.5 if fields else 0)
+    assert expected in summary(["facts"], 5.0, end, Verdict(0, 0))
+
+
 def test_percentiles_are_values_that_occurred() -> None:
     ordered = [float(n) for n in range(1, 101)]
     assert percentile(ordered, 0.5) == 50.0

@@ -41,7 +41,7 @@ class Demo:
             if name not in variables:
                 environment.pop(name, None)
         self.process = spawn(
-            [sys.executable, "-P", "-m", "workstealing.cli", "demo", *arguments],
+            [sys.executable, "-P", "-m", "workstealing", "demo", *arguments],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

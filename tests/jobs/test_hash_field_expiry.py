@@ -16,7 +16,7 @@ from support.hash_checks import check_index, collect_all
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisCluster3, RedisServer, wait_until
 from workstealing.errors import Aborted, ConfigurationError, LayoutError
-from workstealing.jobs import HashFieldExpiry
+from workstealing.jobs import HashFieldExpiry, MigrateToNative
 from workstealing.recruiting import Slice
 from workstealing.store.attempt import Attempt
 from workstealing.store.keys import SLOTS, key_slot, slot_tags
@@ -165,6 +165,13 @@ async def test_an_asyncio_client_will_do(any_server: AnyServer) -> None:
 def test_a_limit_must_bound_something(redis7: RedisServer, limit: Any) -> None:
     with pytest.raises(ConfigurationError, match="limit"):
         HashFieldExpiry(now_hashes(redis7), limit=limit)
+
+
+@pytest.mark.parametrize("job", [HashFieldExpiry, MigrateToNative])
+@pytest.mark.parametrize("wrong", ["items", None, redis.Redis()])
+def test_what_is_no_structure_is_named(job: Any, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="expected VolatileHashes"):
+        job(wrong)
 
 
 def test_its_name_and_dependency_tell_namespaces_and_servers_apart(

@@ -506,7 +506,8 @@ def test_ten_thousand_fields_in_one_call(either: Namespace) -> None:
     assert hashes.hgetex("k", *names, ex=2 * HOUR) == [b"v"] * 10_000
     assert hashes.hmget("k", names) == [b"v"] * 10_000
     assert hashes.hexpire("k", 3 * HOUR, *names) == [1] * 10_000
-    assert set(hashes.httl("k", *names)) <= {3 * HOUR, 3 * HOUR - 1}
+    # What a slow server's calls took is gone of it.
+    assert all(2 * HOUR < left <= 3 * HOUR for left in hashes.httl("k", *names))
     assert hashes.hlen("k") == 10_000
     assert len(dict(hashes.hscan_iter("k", count=1000))) == 10_000
     assert hashes.hpersist("k", *names) == [1] * 10_000

@@ -46,7 +46,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"workstealing {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     _add_demo(commands)
-    options = parser.parse_args(argv)
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        # By the command's own parser, whose help lists the options.
+        named = commands.choices.get(options.command, parser)
+        named.error(f"unrecognized arguments: {' '.join(unknown)}")
     if options.command is None:
         parser.error(f"no command was named; expected one of: {', '.join(commands.choices)}")
     return options

@@ -88,6 +88,7 @@ class EmbeddedServer:
         if binary is None and importlib.util.find_spec("fakeredis") is None:
             raise MissingExtraError("demo", "no redis-server is on PATH, and fakeredis")
         self._folder = tempfile.mkdtemp(prefix="workstealing-")
+        listen: tuple[str, ...]
         if binary is not None:
             path = Path(self._folder) / "redis.sock"
             if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:

@@ -150,6 +150,7 @@ def display(is_json: bool) -> Display:
 def summary(facts: Sequence[str], seconds: float, figures: Figures, verdict: Verdict) -> str:
     """Return the summary for people: what ran, its figures, and the comparison."""
     outcomes = ", ".join(f"{getattr(figures, name)} {name}" for name in _OUTCOMES)
+    age = f" (the oldest expired {figures.oldest_garbage_s:.1f} s ago)"
     lines = [
         *facts,
         (
@@ -161,8 +162,8 @@ def summary(facts: Sequence[str], seconds: float, figures: Figures, verdict: Ver
             f" {figures.items} fields collected"
         ),
         (
-            f"garbage: {figures.garbage_end} fields at the end (the oldest expired"
-            f" {figures.oldest_garbage_s:.1f} s ago), {figures.garbage_peak} at the peak"
+            f"garbage: {figures.garbage_end} fields at the end"
+            f"{age if figures.garbage_end else ''}, {figures.garbage_peak} at the peak"
         ),
         f"without work stealing the same traffic would have left {figures.garbage_without} fields",
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, Self
 
 from redis.exceptions import ResponseError
 
@@ -63,7 +63,8 @@ class _Hashes:
         )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.client!r}, namespace={self.namespace!r})"
+        # Without the client: redis-py's own repr of one is a page.
+        return f"<{type(self).__name__} {self.namespace!r}>"
 
     @property
     def layout(self) -> Layout | None:
@@ -152,10 +153,12 @@ class VolatileHashes(_Hashes, BlockingSurface):
     more, to read the namespace's layout.
     """
 
-    def __new__(cls, client: Any, *args: Any, **options: Any) -> Any:
+    def __new__(cls, client: Any, *args: Any, **options: Any) -> Self:
         """Make an `AsyncVolatileHashes` where the client is an asyncio one."""
         if is_async(client):
-            return AsyncVolatileHashes(client, *args, **options)
+            # A type checker cannot be told; typed programs name the class that they mean.
+            other: Any = AsyncVolatileHashes(client, *args, **options)
+            return other  # type: ignore[no-any-return]
         return super().__new__(cls)
 
     def open(self) -> Layout:
@@ -204,6 +207,16 @@ class AsyncVolatileHashes(_Hashes, AsyncSurface):
     def pipeline(self, transaction: bool = True) -> AsyncHashPipeline:
         """Return a pipeline whose `execute` is awaited; see `VolatileHashes.pipeline`."""
         return AsyncHashPipeline(self, transaction)
+
+
+def checked_hashes(hashes: object) -> VolatileHashes | AsyncVolatileHashes:
+    """Return what a job of volatile hashes was given, or raise ConfigurationError if it is none."""
+    if isinstance(hashes, VolatileHashes | AsyncVolatileHashes):
+        return hashes
+    raise ConfigurationError(
+        f"expected VolatileHashes, not {type(hashes).__name__}: give VolatileHashes(client,"
+        ' namespace="...")'
+    )
 
 
 def _protocol(client: Any) -> int | None:

@@ -6,7 +6,7 @@ its methods on keys, bounded here to those that keep a hash and its deadlines to
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from redis.commands.core import (
     AsyncScanCommands,
@@ -15,6 +15,11 @@ from redis.commands.core import (
     ScanCommands,
 )
 from redis.exceptions import ResponseError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from redis.typing import KeyT, PatternT
 
 
 class _Surface(HashCommands):
@@ -70,7 +75,20 @@ class BlockingSurface(_Surface):
     """The surface of `VolatileHashes`."""
 
     _is_async_client: Literal[False] = False
-    hscan_iter = ScanCommands.hscan_iter
+
+    if TYPE_CHECKING:
+        # It is redis-py's own; but redis-py types its `self` as a mixin that these hashes lack.
+        def hscan_iter(
+            self,
+            name: KeyT,
+            match: PatternT | None = None,
+            count: int | None = None,
+            no_values: bool | None = None,
+        ) -> Iterator[Any]:
+            """Yield a hash's live fields and their values, by HSCANs."""
+            ...
+    else:
+        hscan_iter = ScanCommands.hscan_iter
 
     def _each(self, command: str, names: tuple[Any, ...]) -> int:
         replies: list[Any] = [self.execute_command(command, name) for name in names]
@@ -81,7 +99,20 @@ class AsyncSurface(_Surface):
     """The surface of `AsyncVolatileHashes`."""
 
     _is_async_client: Literal[True] = True
-    hscan_iter = AsyncScanCommands.hscan_iter
+
+    if TYPE_CHECKING:
+
+        def hscan_iter(
+            self,
+            name: KeyT,
+            match: PatternT | None = None,
+            count: int | None = None,
+            no_values: bool | None = None,
+        ) -> AsyncIterator[Any]:
+            """Yield a hash's live fields and their values, for `async for`."""
+            ...
+    else:
+        hscan_iter = AsyncScanCommands.hscan_iter
 
     async def _each(self, command: str, names: tuple[Any, ...]) -> int:
         return sum([await self.execute_command(command, name) for name in names])

@@ -1,4 +1,4 @@
-"""`python -m workstealing.cli`: the command where its script is not on PATH."""
+"""`python -m workstealing`: the command where its script is not on PATH."""
 
 from __future__ import annotations
 
