@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, TypeVar
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
+from workstealing.errors import LayoutError
 from workstealing.store.scripts import Script
 
 T = TypeVar("T")
@@ -46,6 +48,23 @@ class Plain:
 
     args: tuple[Any, ...]
     options: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Plan:
+    """Operations whose replies together make one result.
+
+    Fields: operations, run in order; combine: makes the result from what they have read; by default
+    the first one's.
+    """
+
+    operations: tuple[Operation, ...]
+    combine: Callable[[list[Any]], Any] = itemgetter(0)
+
+    def read(self, replies: list[Any]) -> Any:
+        """Make the result from the raw replies."""
+        pairs = zip(self.operations, replies, strict=True)
+        return self.combine([operation.read(reply) for operation, reply in pairs])
 
 
 Steps = Generator[tuple[Any, ...] | Plain | Operation, Any, T]
@@ -116,3 +135,30 @@ async def drive_async(client: Any, steps: Steps[T]) -> T:
                 reply, error = await client.execute_command(*step), None
         except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
             reply, error = None, raised
+
+
+def perform(client: Any, plan: Plan) -> Any:
+    """Run a plan on a blocking client. A round trip an operation.
+
+    Errors: LayoutError for what a script refuses as foreign; those of redis-py.
+    """
+    try:
+        return plan.combine([run(client, operation) for operation in plan.operations])
+    except ResponseError as error:
+        raise as_layout_error(error) or error from None
+
+
+async def perform_async(client: Any, plan: Plan) -> Any:
+    """Run a plan on an asyncio client; see `perform`."""
+    try:
+        return plan.combine([await run_async(client, operation) for operation in plan.operations])
+    except ResponseError as error:
+        raise as_layout_error(error) or error from None
+
+
+def as_layout_error(error: Exception) -> LayoutError | None:
+    """Return the LayoutError that a script's error reply stands for, or None for any other."""
+    text = str(error)
+    if "WSLAYOUT " not in text:
+        return None
+    return LayoutError(text.split("WSLAYOUT ", 1)[1] + "; nothing was changed")

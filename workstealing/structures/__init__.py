@@ -1,5 +1,6 @@
 """The data structures that the ready-made jobs keep clean."""
 
+from workstealing.structures.ick import AsyncIck, AsyncIckPipeline, Ick, IckPipeline
 from workstealing.structures.volatile_hashes import (
     AsyncHashPipeline,
     AsyncVolatileHashes,
@@ -7,4 +8,13 @@ from workstealing.structures.volatile_hashes import (
     VolatileHashes,
 )
 
-__all__ = ["AsyncHashPipeline", "AsyncVolatileHashes", "HashPipeline", "VolatileHashes"]
+__all__ = [
+    "AsyncHashPipeline",
+    "AsyncIck",
+    "AsyncIckPipeline",
+    "AsyncVolatileHashes",
+    "HashPipeline",
+    "Ick",
+    "IckPipeline",
+    "VolatileHashes",
+]

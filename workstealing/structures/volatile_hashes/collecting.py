@@ -65,33 +65,38 @@ class Collector:
     def collect(self, slice: Slice) -> int:
         """Remove expired fields until the slice's limit or time is reached.
 
-        Returns: how many fields were removed. Errors: Aborted if another writer came first and
-        nothing was removed; LayoutError for a foreign due index or deadlines, likewise;
+        Returns: how many fields were removed, 0 also when the time went into hashes whose fields
+        had been given more time. Errors: Aborted if another writer came first and nothing was
+        removed; OutOfTime if there was none for a single hash; LayoutError for a foreign due index or deadlines, likewise;
         connection faults. One round trip to look (two if the first look found too little), and two
         for each hash: WATCH with three reads, then MULTI with up to four commands.
         """
         layout = self._index.layout(Budget(slice.remaining()))
         if layout is not None:
             layout.require_writable()
-        collected = 0
-        longest = 0.0
+        collected, served, longest = 0, 0, 0.0
         problem: LayoutError | None = None
-        for found in self._index.looks(slice):
-            for due in found:
-                started = self._clock.monotonic()
-                if collected and slice.remaining() < 3 * longest:
-                    return collected
-                try:
-                    collected += self._collect_hash(due, slice, slice.limit - collected)
-                except (Aborted, OutOfTime):
-                    if collected:
+        try:
+            for found in self._index.looks(slice):
+                for due in found:
+                    started = self._clock.monotonic()
+                    if served and slice.remaining() < 3 * longest:
+                        raise OutOfTime("too little time is left for one more hash")
+                    try:
+                        collected += self._collect_hash(due, slice, slice.limit - collected)
+                    except LayoutError as error:
+                        problem = error
+                    served += 1
+                    longest = max(longest, self._clock.monotonic() - started)
+                    if collected >= slice.limit:
                         return collected
-                    raise
-                except LayoutError as error:
-                    problem = error
-                longest = max(longest, self._clock.monotonic() - started)
-                if collected >= slice.limit:
-                    return collected
+        except Aborted:
+            if not collected:
+                raise
+        except OutOfTime:
+            # Hashes that were given more time have their due times set right by now.
+            if not served:
+                raise
         if problem is not None and not collected:
             raise problem
         return collected
@@ -101,21 +106,29 @@ class Collector:
 
         Errors: as `collect`. One round trip to look, one for each hash.
         """
-        counted = 0
-        for found in self._index.looks(slice):
-            for due in found:
-                if counted >= slice.limit:
-                    return counted
-                keys = self._names.for_reading(due.key)
-                past = ("ZRANGE", keys[1], 0, slice.limit - counted - 1, "WITHSCORES")
-                budget = Budget(slice.remaining())
-                with _naming(keys[1]):
-                    clock, deadlines = checked(
-                        self._twin.call_keys(keys, [("TIME",), past], budget)
-                    )
-                now = self._index.milliseconds(clock)
-                counted += sum(1 for _, deadline in scored(deadlines) if deadline <= now)
+        counted, looked_at = 0, 0
+        try:
+            for found in self._index.looks(slice):
+                for due in found:
+                    if counted >= slice.limit:
+                        return counted
+                    counted += self._count_hash(due, slice, slice.limit - counted)
+                    looked_at += 1
+        except OutOfTime:
+            if not looked_at:
+                raise
         return counted
+
+    def _count_hash(self, due: DueHash, slice: Slice, limit: int) -> int:
+        """Return how many fields of one hash have expired, at most the limit."""
+        keys = self._names.for_reading(due.key)
+        past = ("ZRANGE", keys[1], 0, limit - 1, "WITHSCORES")
+        with _naming(keys[1]):
+            clock, deadlines = checked(
+                self._twin.call_keys(keys, [("TIME",), past], Budget(slice.remaining()))
+            )
+        now = self._index.milliseconds(clock)
+        return sum(1 for _, deadline in scored(deadlines) if deadline <= now)
 
     def backlog(self, most_hashes: int = 1000, seconds: float = 5.0) -> Backlog:
         """Count the garbage of the namespace.

@@ -10,14 +10,13 @@ from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import SLOTS
-from workstealing.store.operations import Plain, Steps, drive, drive_async, run
+from workstealing.store.operations import Plain, Steps, as_layout_error, drive, drive_async, run
 from workstealing.store.twin import Twin, is_async, is_cluster, twin_of
 from workstealing.structures.volatile_hashes.commands import Translator
 from workstealing.structures.volatile_hashes.layout import (
     INDEX_SHARDS_OF_A_SERVER,
     Layout,
     Names,
-    as_layout_error,
     open_layout,
     register_shards,
 )

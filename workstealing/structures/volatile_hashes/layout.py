@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError, EvictionPolicyError, LayoutError
 from workstealing.store.keys import SLOTS, key_slot, slot_tags
-from workstealing.store.operations import Steps
+from workstealing.store.operations import Steps, as_layout_error
 from workstealing.store.scripts import load
 
 VERSION = 1
@@ -244,14 +244,6 @@ def read_registry(names: Names) -> Steps[list[int]]:
         for bit in range(8)
         if byte & (0x80 >> bit)
     ]
-
-
-def as_layout_error(error: Exception) -> LayoutError | None:
-    """Return the LayoutError that a script's error reply stands for, or None for any other."""
-    text = str(error)
-    if "WSLAYOUT " not in text:
-        return None
-    return LayoutError(text.split("WSLAYOUT ", 1)[1] + "; nothing was changed")
 
 
 def _fields(backend: str, index_shards: int) -> tuple[str | int, ...]:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Self
 from redis.exceptions import RedisError, ResponseError
 
 from workstealing.errors import LayoutError
-from workstealing.store.operations import Operation, Steps, drive, drive_async
+from workstealing.store.operations import Operation, Steps, as_layout_error, drive, drive_async
 from workstealing.store.twin import is_cluster
 from workstealing.structures.volatile_hashes.layout import (
     Layout,
-    as_layout_error,
 )
 from workstealing.structures.volatile_hashes.surface import QueuedSurface
 

@@ -1,0 +1,14 @@
+-- Adds members with scores to an Ick; the lower of two scores wins (write folding).
+-- KEYS: version, producer set, consumer set. ARGV: score, member, ... (at most 1,000 pairs).
+-- Returns { new members, members whose score became lower }.
+-- The usual call, on an Ick that stands, without the functions of the other cases.
+if redis.pcall('GET', KEYS[1]) == 'ick.v1' then
+  local before = redis.pcall('ZCARD', KEYS[2])
+  local touched = redis.pcall('ZADD', KEYS[2], 'LT', 'CH', unpack(ARGV))
+  if type(touched) == 'number' then
+    local new = redis.call('ZCARD', KEYS[2]) - before
+    return { new, touched - new }
+  end
+end
+--@include ick_add_pairs
+return add_pairs(ARGV)

@@ -1,0 +1,81 @@
+-- The reservation that holds in an Ick: who reserved last, when, and what.
+--   KEYS[4] held, a string: "token time length:member length:member ...", where the token is 16
+--           digits and greater than every one before, and the time is the server's, in milliseconds.
+-- One string for the whole batch: an entry for each member would double the cost of a reservation.
+--@include ick
+local held = KEYS[4]
+
+-- The token of the reservation that holds, or '' if there never was one; an error reply for a
+-- foreign key.
+local function current_token()
+  local head = redis.pcall('GETRANGE', held, 0, 15)
+  if type(head) == 'table' then
+    return layout_error(held, 'does not hold the reservation of an Ick')
+  end
+  return head
+end
+
+-- Writes a new reservation of the members at every second place of a list; returns its token.
+local function hold(previous, list)
+  local clock = redis.call('TIME')
+  local token = string.format('%d%06d', clock[1], clock[2])
+  -- Digits of one length compare as text; a clock that was set back must not repeat a token.
+  if token <= previous then
+    token = string.format('%.0f', tonumber(previous) + 1)
+  end
+  local parts = { token, string.format('%d%03d', clock[1], math.floor(clock[2] / 1000)) }
+  for i = 1, #list, 2 do
+    parts[#parts + 1] = #list[i] .. ':' .. list[i]
+  end
+  redis.call('SET', held, table.concat(parts, ' '))
+  return token
+end
+
+-- Removes members from the consumer set if the caller's token is the one that holds.
+-- Returns how many were removed.
+local function commit(current, token, first)
+  if current ~= '' and current ~= token then
+    return 0
+  end
+  local committed = 0
+  while first <= #ARGV do
+    local last = math.min(first + 3999, #ARGV)
+    committed = committed + redis.call('ZREM', cset, unpack(ARGV, first, last))
+    first = last + 1
+  end
+  return committed
+end
+
+-- Moves the first n members of one set to another; the lower score wins.
+local function fold(from, to, n)
+  while n > 0 do
+    local list = redis.call('ZRANGE', from, 0, math.min(n, 2000) - 1, 'WITHSCORES')
+    if #list == 0 then
+      return
+    end
+    for i = 1, #list, 2 do
+      list[i], list[i + 1] = list[i + 1], list[i]
+    end
+    redis.call('ZADD', to, 'LT', unpack(list))
+    redis.call('ZREMRANGEBYRANK', from, 0, #list / 2 - 1)
+    n = n - #list / 2
+  end
+end
+
+-- Tops up the consumer set to n members, and returns its first n: member, score, ...
+local function reserve(n, backwash)
+  if backwash then
+    fold(cset, pset, redis.call('ZCARD', cset))
+  end
+  local size = redis.call('ZCARD', cset)
+  if size == 0 then
+    redis.call('ZRANGESTORE', cset, pset, 0, n - 1)
+    redis.call('ZREMRANGEBYRANK', pset, 0, n - 1)
+  end
+  -- A member that is in both sets takes no place, so that it may need another turn.
+  while size > 0 and size < n and redis.call('EXISTS', pset) == 1 do
+    fold(pset, cset, n - size)
+    size = redis.call('ZCARD', cset)
+  end
+  return redis.call('ZRANGE', cset, 0, n - 1, 'WITHSCORES')
+end

@@ -1,0 +1,387 @@
+"""Ick: a queue of what is dirty, in which a member stands once and is never forgotten."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple, Self
+
+from workstealing.errors import ConfigurationError
+from workstealing.store.keys import require_one_slot, to_bytes
+from workstealing.store.operations import Operation, Plan, perform, perform_async
+from workstealing.store.pipeline import AsyncPlanPipeline, BlockingPlanPipeline, PlanPipeline
+from workstealing.store.scripts import load
+from workstealing.store.twin import Twin, is_async, is_cluster, twin_of
+
+MEMBERS_A_CHUNK = 1000
+Member = str | bytes
+Score = int | float
+Members = Mapping[Any, Any] | Iterable[Any]
+
+logger = logging.getLogger("workstealing")
+
+
+class Added(NamedTuple):
+    """What an add did: how many members are new, and how many got a lower score."""
+
+    new: int
+    changed: int
+
+
+class Committed(int):
+    """How many members a commit removed.
+
+    Attribute `ignored`: how many it did not, because they were not reserved any more: the
+    reservation was returned by a reaper, or somebody else has reserved since.
+    """
+
+    ignored: int
+
+    def __new__(cls, committed: int, ignored: int) -> Self:
+        """Make the number that knows what was ignored."""
+        made = super().__new__(cls, committed)
+        made.ignored = ignored
+        return made
+
+
+class Batch(list[tuple[Any, float]]):
+    """Reserved members with their scores, lowest first.
+
+    Attributes: token: the reservation's, for `Ick.commit` from another process; committed: what the
+    commit of an exchange did.
+    """
+
+    token: str
+    committed: Committed
+
+    def __init__(
+        self, pairs: Iterable[tuple[Any, float]], token: str, committed: Committed
+    ) -> None:
+        super().__init__(pairs)
+        self.token = token
+        self.committed = committed
+
+    @property
+    def members(self) -> list[Any]:
+        """The members without their scores."""
+        return [member for member, _ in self]
+
+
+class IckNames:
+    """The keys of one Ick, redis-ick's own three first; see the catalogue in ``lua/README.md``."""
+
+    def __init__(self, key: Member) -> None:
+        self.version = to_bytes(key)
+        prefix = self.version + b"/ick/{" + self.version + b"}/"
+        self.pset, self.cset = prefix + b"pset", prefix + b"cset"
+        self.held, self.attempts = prefix + b"held", prefix + b"attempts"
+        self.seen, self.dead = prefix + b"seen", prefix + b"dead"
+        self.sets = (self.version, self.pset, self.cset)
+        self.all = (*self.sets, self.held, self.attempts, self.seen, self.dead)
+
+
+class _IckCommands:
+    """What the blocking, the asyncio and the pipeline form of an Ick have in common."""
+
+    names: IckNames
+    token: str
+    """The token of this object's last reservation, which its commits carry."""
+
+    def _perform(self, plan: Plan) -> Any:
+        raise NotImplementedError
+
+    def add(self, members: Members | Member) -> Any:
+        """Add members, or lower their scores; of two scores the lower one wins.
+
+        Arguments: members: {member: score}, pairs (member, score), or members alone, whose score is
+        the server's time in seconds with fractions. Scores are numbers (inf is one, NaN is not);
+        use one unit in one Ick. Returns: `Added`, (new, changed). Errors: ConfigurationError for a
+        score that is no number; LayoutError. One round trip and six Redis commands for each 1,000
+        members; each 1,000 are added atomically.
+        """
+        pairs = _pairs(members)
+        operations = []
+        for timed, group in groupby(pairs, key=lambda pair: pair[1] is None):
+            run = list(group)
+            for start in range(0, len(run), MEMBERS_A_CHUNK):
+                chunk = run[start : start + MEMBERS_A_CHUNK]
+                if timed:
+                    script, args = "ick_add_now", tuple(member for member, _ in chunk)
+                else:
+                    # In order of score: neighbours in a sorted set are quicker to add together.
+                    chunk.sort(key=lambda pair: pair[1])
+                    script = "ick_add"
+                    args = tuple(part for member, score in chunk for part in (score, member))
+                operations.append(Operation(load(script), self.names.sets, args, tuple))
+        return self._perform(Plan(tuple(operations), _added))
+
+    def reserve(self, n: int, backwash: bool = False) -> Any:
+        """Top up the consumer set to n members, and return its n lowest-scored members.
+
+        Arguments: n: 0 or more; backwash: first put back what is reserved, so that the lowest of
+        all are returned. Returns: a `Batch` of (member, score); members stay reserved, and are
+        returned again, until they are committed. reserve(0) looks at nothing and changes nothing.
+        Errors: ConfigurationError; LayoutError. One round trip; O(n log N) in the server.
+        """
+        return self.exchange(n, backwash=backwash)
+
+    def commit(self, *members: Member, token: str | None = None) -> Any:
+        """Remove members whose work is done from the consumer set.
+
+        Arguments: members; token: of the `Batch` that they were reserved in, by default that of
+        this object's last reservation. Returns: `Committed`, an int that knows how many were
+        ignored because the reservation does not hold any more. Errors: LayoutError. One round trip
+        for each 1,000 members.
+        """
+        operations = self._commit_operations(members, self.token if token is None else token)
+        return self._perform(Plan(operations, lambda replies: _committed(replies, len(members))))
+
+    def exchange(
+        self, n: int, *commit: Member, backwash: bool = False, token: str | None = None
+    ) -> Any:
+        """Commit members and then reserve, in one round trip (for up to 1,000 members to commit).
+
+        Arguments: n: how many to reserve; commit: members; backwash and token: as of `reserve` and
+        `commit`. Returns: a `Batch`, whose `committed` says what the commit did. Errors: as those.
+        """
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise ConfigurationError(
+                f"n={n!r} members cannot be reserved: give a number, 0 or more"
+            )
+        token = self.token if token is None else token
+        if n == 0:
+            operations = self._commit_operations(commit, token)
+            return self._perform(
+                Plan(operations, lambda replies: self._batch([], "", replies, len(commit)))
+            )
+        members = [to_bytes(member) for member in commit]
+        split = max(0, len(members) - MEMBERS_A_CHUNK)
+        last = Operation(
+            load("ick_exchange"),
+            (*self.names.sets, self.names.held),
+            (n, int(bool(backwash)), token, *members[split:]),
+            lambda reply: reply,
+        )
+
+        def read(replies: list[Any]) -> Batch:
+            *earlier, (committed, new_token, flat) = replies
+            return self._batch(flat, _text(new_token), [*earlier, committed], len(commit))
+
+        return self._perform(Plan((*self._commit_operations(members[:split], token), last), read))
+
+    def stats(self) -> Any:
+        """Describe the Ick, with redis-ick's names.
+
+        Returns: None if there is no Ick, else a dict: key, pset_key, cset_key, ver, cset_size,
+        pset_size, total_size; pset_min, pset_max, cset_min, cset_max, total_min and total_max where
+        the sets are not empty; and dead_size, and mixed_units: whether the scores are in different
+        units of time, which starves the larger (said once in the log, too). Errors: LayoutError.
+        One round trip.
+        """
+        keys = (*self.names.sets, self.names.dead)
+        operation = Operation(load("ick_stats"), keys, (), self._stats)
+        return self._perform(Plan((operation,)))
+
+    def delete(self, unlink: bool = True) -> Any:
+        """Delete the Ick with all that stands beside it.
+
+        Arguments: unlink: let the server free the memory later. Returns: how many keys were
+        deleted, 0 if there was no Ick. Errors: LayoutError. One round trip.
+        """
+        script = load("ick_unlink" if unlink else "ick_delete")
+        return self._perform(Plan((Operation(script, self.names.all, (), int),)))
+
+    def _commit_operations(self, members: Sequence[Member], token: str) -> tuple[Operation, ...]:
+        raw = [to_bytes(member) for member in members]
+        keys = (*self.names.sets, self.names.held)
+        return tuple(
+            Operation(load("ick_commit"), keys, (token, *raw[i : i + MEMBERS_A_CHUNK]), int)
+            for i in range(0, len(raw), MEMBERS_A_CHUNK)
+        )
+
+    def _batch(self, flat: list[Any], token: str, replies: list[int], asked: int) -> Batch:
+        if token:
+            self.note_token(token)
+        pairs = [(m, float(s)) for m, s in zip(flat[::2], flat[1::2], strict=True)]
+        return Batch(pairs, token, _committed(replies, asked))
+
+    def note_token(self, token: str) -> None:
+        """Take the token of a new reservation; called by the package itself."""
+        self.token = token
+
+    _warned = False
+
+    def _stats(self, reply: list[Any] | None) -> dict[str, Any] | None:
+        if reply is None:
+            return None
+        version, producer, *producer_ends = reply[:4]
+        consumer, *consumer_ends, dead = reply[4:]
+        stats: dict[str, Any] = {
+            "key": _text(self.names.version),
+            "pset_key": _text(self.names.pset),
+            "cset_key": _text(self.names.cset),
+            "ver": _text(version),
+            "cset_size": consumer,
+            "pset_size": producer,
+            "total_size": producer + consumer,
+        }
+        ends: list[float] = []
+        for name, pair in (("pset", producer_ends), ("cset", consumer_ends)):
+            if pair[0]:
+                low, high = float(pair[0]), float(pair[1])
+                stats[f"{name}_min"], stats[f"{name}_max"] = low, high
+                ends += low, high
+        if ends:
+            stats["total_min"], stats["total_max"] = min(ends), max(ends)
+        stats["dead_size"] = dead
+        units = {unit for unit in map(_unit, ends) if unit}
+        stats["mixed_units"] = len(units) > 1
+        if stats["mixed_units"] and not self._warned:
+            self._warned = True
+            logger.warning(
+                "the Ick %s holds scores in %s: the larger ones starve; use one unit",
+                stats["key"],
+                " and ".join(sorted(units)),
+            )
+        return stats
+
+
+class Ick(_IckCommands):
+    """A priority queue with write folding and two-phase commit for one consumer.
+
+    A member that is added again keeps its lower score, so that hot members do not starve; it can be
+    dirtied while it is being worked on, and is then reserved again, so that nothing is forgotten.
+
+    Arguments: client: a redis.Redis or redis.RedisCluster (an asyncio client gives an `AsyncIck`);
+    key: the Ick's own. On a cluster a key is refused if redis-ick's names for its sets would lie in
+    other slots (``a}b``, ``{}x``, ``x{y``). The slots of Redis Enterprise's own hashing policy are
+    not supported for keys with braces, as redis-ick's are not.
+
+    The layout is redis-ick's ``ick.v1``: Ruby and Python share a queue. What is beyond it stands in
+    further keys that Ruby's scripts do not touch.
+
+    Source: seed of ProsperWorks' redis-ick, with reservations fenced by tokens added.
+    """
+
+    def __new__(cls, client: Any, key: Member) -> Any:
+        """Make an `AsyncIck` where the client is an asyncio one."""
+        if cls is Ick and is_async(client):
+            return AsyncIck(client, key)
+        return super().__new__(cls)
+
+    def __init__(self, client: Any, key: Member) -> None:
+        self.client = client
+        self.twin: Twin = twin_of(client)
+        self.names = _checked_names(client, key)
+        self.token = ""
+
+    def _perform(self, plan: Plan) -> Any:
+        return perform(self.client, plan)
+
+    def pipeline(self, transaction: bool = True) -> IckPipeline:
+        """Return a pipeline: what is called on it is sent, with the user's own, by `execute`."""
+        return IckPipeline(self, transaction)
+
+
+class AsyncIck(_IckCommands):
+    """An `Ick` on a redis.asyncio client: every method is awaited."""
+
+    def __init__(self, client: Any, key: Member) -> None:
+        self.client = client
+        self.twin: Twin = twin_of(client)
+        self.names = _checked_names(client, key)
+        self.token = ""
+
+    def _perform(self, plan: Plan) -> Any:
+        return perform_async(self.client, plan)
+
+    def pipeline(self, transaction: bool = True) -> AsyncIckPipeline:
+        """Return a pipeline whose `execute` is awaited; see `Ick.pipeline`."""
+        return AsyncIckPipeline(self, transaction)
+
+
+class _Queued(_IckCommands, PlanPipeline):
+    """What both forms of a pipeline share: every method queues, and returns the pipeline."""
+
+    def __init__(self, ick: Ick | AsyncIck, transaction: bool) -> None:
+        super().__init__(ick.client, transaction)
+        self._ick = ick
+        self.names = ick.names
+        self.token = ick.token
+
+    def _perform(self, plan: Plan) -> Self:
+        return self.queue_plan(plan)
+
+    def note_token(self, token: str) -> None:
+        """Hand a reservation's token to the Ick that this pipeline belongs to."""
+        self._ick.note_token(token)
+
+
+class IckPipeline(_Queued, BlockingPlanPipeline):
+    """The methods of an `Ick`, and the user's own commands, sent together by `execute`."""
+
+
+class AsyncIckPipeline(_Queued, AsyncPlanPipeline):
+    """An `IckPipeline` whose `execute` is awaited."""
+
+
+def _checked_names(client: Any, key: Member) -> IckNames:
+    if not isinstance(key, str | bytes) or not key:
+        raise ConfigurationError(f"the key {key!r} is not usable: give a text or bytes, not empty")
+    names = IckNames(key)
+    if is_cluster(client):
+        require_one_slot(names.all)
+    return names
+
+
+def _pairs(members: Members | Member) -> list[tuple[bytes, Any]]:
+    """Return members as pairs of bytes and a checked score, or None for the server's time."""
+    if isinstance(members, str | bytes):
+        members = (members,)
+    items: Iterable[Any] = members.items() if isinstance(members, Mapping) else members
+    pairs: list[tuple[bytes, Any]] = []
+    for item in items:
+        if isinstance(item, str | bytes):
+            pairs.append((to_bytes(item), None))
+            continue
+        try:
+            member, score = item
+        except (TypeError, ValueError):
+            raise ConfigurationError(
+                f"{item!r} cannot be added: give members, or pairs of a member and a score"
+            ) from None
+        if not isinstance(member, str | bytes):
+            raise ConfigurationError(f"the member {member!r} is neither text nor bytes")
+        pairs.append((to_bytes(member), None if score is None else _checked_score(member, score)))
+    return pairs
+
+
+def _checked_score(member: Member, score: object) -> Score:
+    if isinstance(score, int | float) and not isinstance(score, bool) and not math.isnan(score):
+        return score
+    raise ConfigurationError(
+        f"the score of {member!r} is {score!r}: give a number, seconds since the epoch for instance"
+    )
+
+
+def _added(replies: list[Any]) -> Added:
+    return Added(sum(new for new, _ in replies), sum(changed for _, changed in replies))
+
+
+def _committed(replies: Sequence[int], asked: int) -> Committed:
+    committed = sum(replies)
+    return Committed(committed, asked - committed)
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _unit(score: float) -> str | None:
+    """Guess the unit of a score that is a time of our days; None for any other number."""
+    for unit, low in (("seconds", 1e8), ("milliseconds", 1e11), ("microseconds", 1e14)):
+        if low <= score < 1000 * low:
+            return unit
+    return None
