@@ -80,8 +80,13 @@ def is_connection_fault(error: BaseException) -> bool:
 
     Arguments: the error. Returns: True for OSErrors (built-in ConnectionError and TimeoutError are
     among them) and for any class named ConnectionError or TimeoutError, as redis-py, kombu and
-    others define of their own. Costs nothing but a walk over the class's bases.
+    others define of their own; and for a WatchError by which redis-py's pipelines stand in for the
+    fault that ended their connection. Costs nothing but a walk over the class's bases.
     """
     if isinstance(error, OSError):
         return True
-    return any(base.__name__ in _FAULT_NAMES for base in type(error).__mro__)
+    names = {base.__name__ for base in type(error).__mro__}
+    if "WatchError" in names and error.__context__ is not None:
+        # redis-py raises it while it handles the fault. Another writer leaves no such context.
+        return is_connection_fault(error.__context__)
+    return not names.isdisjoint(_FAULT_NAMES)

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
@@ -25,7 +27,7 @@ from workstealing.recruiting import Outcome
 from workstealing.recruiting.slice import Slice
 from workstealing.store import attempt, twin_of
 from workstealing.structures import VolatileHashes
-from workstealing.testing import always
+from workstealing.testing import RecordingHooks, always
 
 HOUR_MS = 3_600_000
 
@@ -105,12 +107,23 @@ class TestFork:
         assert recruiter.enlist() is Outcome.WORKED
         read, write = os.pipe()
 
+        begun, begin = os.pipe()
+
         def collect() -> int:
             for _ in range(100):
                 assert recruiter.enlist() is not Outcome.FAILED
             return recruiter.stats()["jobs"][job.name]["items"]
 
-        child = in_child(lambda: os.write(write, str(collect()).encode()))
+        def collect_and_tell() -> None:
+            # The parent alone could be done before this process has begun.
+            assert recruiter.enlist() is Outcome.WORKED
+            os.write(begin, b"!")
+            os.write(write, str(collect()).encode())
+
+        child = in_child(collect_and_tell)
+        os.close(begin)
+        os.read(begun, 1)
+        os.close(begun)
         mine = collect()
         assert_done(child)
         theirs = int(os.read(read, 100))
@@ -118,6 +131,7 @@ class TestFork:
         os.close(write)
         # Each counts what it did itself (the child from zero), and each field was removed once.
         assert mine + theirs == 400
+        assert mine > 0
         assert theirs > 0
         assert job.backlog().hashes == 0
 
@@ -220,6 +234,37 @@ def raising(error: BaseException, after: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_watch_error_that_stands_for_a_lost_connection_opens_the_breaker(
+    redis7: RedisServer,
+) -> None:
+    with FaultyServer(redis7.port) as server:
+        client = redis.Redis(port=server.port, protocol=2, retry=Retry(NoBackoff(), 0))
+        recruiter, hooks = always(), RecordingHooks()
+        recruiter.add_hook(hooks)
+
+        @recruiter.job(rate=0.5)
+        def of_the_user(slice: Slice) -> int:
+            with client.pipeline() as pipeline:
+                pipeline.watch("k")
+                server.fail(len(server.seen) + 1, "cut")
+                pipeline.get("k")
+            return 1
+
+        assert recruiter.enlist() is Outcome.FAILED
+        assert isinstance(hooks.outcomes[0].error, redis.WatchError)
+        assert recruiter.enlist() is Outcome.SKIPPED
+
+        # The server was not to blame where another writer came first.
+        @recruiter.job(rate=0.5)
+        def raced(slice: Slice) -> int:
+            raise redis.WatchError("Watched variable changed.")
+
+        recruiter.pause("of_the_user")
+        outcomes = {recruiter.enlist() for _ in range(20)}
+        assert outcomes == {Outcome.FAILED, Outcome.SKIPPED}
+        assert recruiter.stats()["jobs"]["raced"]["skipped"] == 0
 
 
 class TestWhatIsNoException:
