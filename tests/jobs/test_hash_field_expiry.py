@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import random
 import threading
@@ -92,6 +93,26 @@ def test_a_slice_without_time_stops_after_the_hash_that_it_has_begun(redis7: Red
     slow.monotonic = lambda: next(ticks) / 10  # type: ignore[method-assign]
     job = Slow(later_hashes(redis7), limit=100, clock=slow)
     assert job.perform(Slice(100, 0.25, clock)) == 1
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_slice_that_only_looked_in_vain_is_idle_when_its_time_is_used_up(
+    redis7: RedisServer, dry_run: bool
+) -> None:
+    hashes = now_hashes(redis7)
+    for i in range(200):
+        # The due index is early: whoever looks first sets it right.
+        hashes.hsetex(f"h{i}", "f", 1, ex=HOUR)
+        hashes.hsetex(f"h{i}", "f", 1, ex=3 * HOUR)
+    job = HashFieldExpiry(later_hashes(redis7, 2 * HOUR * 1000), dry_run=dry_run)
+    job.perform(slice_of(5, 10.0))
+    for i in range(200):
+        hashes.hsetex(f"h{i}", "f", 1, ex=HOUR)
+        hashes.hsetex(f"h{i}", "f", 1, ex=3 * HOUR)
+    ticks = itertools.count()
+    clock = ManualClock()
+    clock.monotonic = lambda: next(ticks) / 10_000  # type: ignore[method-assign]
+    assert job.perform(Slice(5, 0.010, clock)) == 0
 
 
 def test_live_fields_are_left_and_the_next_due_time_is_the_earliest_of_them(

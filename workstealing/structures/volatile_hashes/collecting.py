@@ -67,9 +67,10 @@ class Collector:
 
         Returns: how many fields were removed, 0 also when the time went into hashes whose fields
         had been given more time. Errors: Aborted if another writer came first and nothing was
-        removed; OutOfTime if there was none for a single hash; LayoutError for a foreign due index or deadlines, likewise;
-        connection faults. One round trip to look (two if the first look found too little), and two
-        for each hash: WATCH with three reads, then MULTI with up to four commands.
+        removed; LayoutError for a foreign due index or deadlines, likewise; OutOfTime if there was
+        no time for a single hash; connection faults. One round trip to look (two if the first look
+        found too little), and two for each hash: WATCH with three reads, then MULTI with up to four
+        commands.
         """
         layout = self._index.layout(Budget(slice.remaining()))
         if layout is not None:
