@@ -197,6 +197,18 @@ def test_a_name_must_be_a_str_with_something_in_it(name: Any) -> None:
     assert recruiter.stats()["jobs"] == {}
 
 
+def test_a_forgotten_rate_is_an_error_at_once() -> None:
+    recruiter = Recruiter()
+    # Without the check it would stand for a decorator, and be lost in silence.
+    with pytest.raises(RateError, match=r"@recruiter.job\(rate=...\)"):
+
+        @recruiter.job
+        def tidy(slice: Any) -> int:
+            return 0
+
+    assert recruiter.stats()["jobs"] == {}
+
+
 def test_uninstall_removes_the_job_and_frees_its_name_and_rate() -> None:
     recruiter = always()
     recruiter.install(job("a"), rate=1)

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, TypeVar, overload
 from weakref import WeakSet, WeakValueDictionary
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.errors import ConfigurationError
+from workstealing.errors import ConfigurationError, RateError
 from workstealing.recruiting.breaker import Breaker
 from workstealing.recruiting.checks import checked_limit, checked_name, checked_seconds
 from workstealing.recruiting.decorators import When, enlisting
@@ -137,6 +137,8 @@ class Recruiter(Enlisting):
         function's; limit, the most items of one slice; seconds, as of install().
         Raises: as install().
         """
+        if callable(rate):
+            raise RateError("a job needs a rate: write @recruiter.job(rate=...), 0 < rate <= 1")
 
         def decorate(function: SliceFunction) -> SliceFunction:
             self.install(FunctionJob(function, name=name, limit=limit), rate, seconds)
