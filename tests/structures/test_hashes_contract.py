@@ -17,6 +17,7 @@ from redis._parsers import _RESP2Parser, _RESP3Parser
 from redis.commands.core import HashDataPersistOptions
 
 from support.servers import AnyServer, RedisServer
+from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Slice
 from workstealing.store.keys import key_slot
@@ -607,6 +608,13 @@ def test_a_pipelines_errors_name_their_command(either: Namespace) -> None:
             getattr(pipeline, name)
     with pytest.raises(TypeError, match="takes one"):
         pipeline.delete("a", "b")
+    # What queues no command of its own: the replies could not be told apart.
+    for name, args in (("hscan_iter", ("k",)), ("register_script", ("return 1",)), ("get_it", ())):
+        pipeline.hset("k", "f", "2")
+        getattr(pipeline, name)(*args)
+        with pytest.raises(ConfigurationError, match=f"^{name} queues no command"):
+            pipeline.execute()
+    assert hashes.hget("k", "f") == b"1"
 
 
 def test_many_names_in_one_call(either: Namespace) -> None:

@@ -11,10 +11,13 @@ from typing import Any, Self
 
 from redis.exceptions import RedisError, ResponseError
 
+from workstealing.errors import ConfigurationError
 from workstealing.store.operations import Plan, as_layout_error
 from workstealing.store.twin import is_cluster
 
-_IMMEDIATE = frozenset({"watch", "unwatch", "multi", "immediate_execute_command", "pipeline"})
+_IMMEDIATE = frozenset(
+    {"watch", "unwatch", "multi", "immediate_execute_command", "pipeline", "transaction"}
+)
 
 
 class PlainCommands:
@@ -29,8 +32,25 @@ class PlainCommands:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name in _IMMEDIATE or name.startswith("_"):
-            raise AttributeError(f"{name} has no place on this pipeline: it only queues commands")
+            raise AttributeError(f"{name} has no place on a pipeline: it only queues commands")
         return lambda *args, **options: self._queue(name, args, options)
+
+
+def queue_plain(target: Any, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Queue one of the user's own commands on redis-py's pipeline, by the name of its method.
+
+    Raises: ConfigurationError for a method that queues none or several (hscan_iter, lock), because
+    the replies could not be told apart; nothing has been sent then.
+    """
+    before = len(target)
+    add = getattr(target, method, None)
+    if callable(add):
+        add(*args, **options)
+    if len(target) != before + 1:
+        raise ConfigurationError(
+            f"{method} queues no command, or several, so it has no place on a pipeline, and nothing"
+            " was sent: queue one command at a time"
+        )
 
 
 class Filling:
@@ -49,7 +69,7 @@ class Filling:
 
     def plain(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Add one of the user's own commands, by the name of redis-py's method."""
-        getattr(self.target, method)(*args, **options)
+        queue_plain(self.target, method, args, options)
         self._readers.append((1, None))
 
     def plan(self, plan: Plan) -> None:

@@ -9,6 +9,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from workstealing.errors import LayoutError
 from workstealing.store.operations import Operation, Steps, as_layout_error, drive, drive_async
+from workstealing.store.pipeline import PlainCommands, queue_plain
 from workstealing.store.twin import is_cluster
 from workstealing.structures.volatile_hashes.layout import (
     Layout,
@@ -28,27 +29,6 @@ def _left_out(reply: Any) -> Any:
     return reply
 
 
-class _Plain:
-    """The user's own commands: what redis-py's pipeline would take, put off until `execute`."""
-
-    def __init__(self, pipeline: _Pipeline) -> None:
-        self._pipeline = pipeline
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name in _IMMEDIATE or name.startswith("_"):
-            raise AttributeError(
-                f"{name} has no place on a pipeline of volatile hashes: it only queues commands"
-            )
-
-        def queue(*args: Any, **options: Any) -> _Pipeline:
-            return self._pipeline.queue(name, args, options)
-
-        return queue
-
-
-_IMMEDIATE = frozenset({"watch", "unwatch", "multi", "immediate_execute_command", "pipeline"})
-
-
 class _Pipeline(QueuedSurface):
     """What both forms of a pipeline share; see `HashPipeline`."""
 
@@ -56,7 +36,7 @@ class _Pipeline(QueuedSurface):
         self._hashes = hashes
         self._transaction = transaction
         self._queue: list[Queued] = []
-        self.plain: Any = _Plain(self)
+        self.plain: Any = PlainCommands(self.queue)
 
     def __len__(self) -> int:
         """Return how many commands are queued."""
@@ -110,7 +90,7 @@ class _Pipeline(QueuedSurface):
         translator = self._hashes.translator
         for method, args, options in queue:
             if method:
-                getattr(target, method)(*args, **options)
+                queue_plain(target, method, args, options)
                 readers.append(None)
                 continue
             if layout.is_emulated:
