@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Job, Outcome
 from workstealing.recruiting.slice import Slice
 from workstealing.store import attempt, twin_of
-from workstealing.store.connection import Budget
+from workstealing.store.connection import Budget, Command, OneAttempt
 from workstealing.structures import VolatileHashes
 from workstealing.testing import ManualClock, always
 
@@ -239,6 +239,37 @@ def test_a_refusal_for_lack_of_memory_leads_to_the_deleting_script_once(
     server.client().config_set("maxmemory", 0)
     left = {key for key in server.client().scan_iter() if not key.endswith((b":mark", b":layout"))}
     assert left == set()
+
+
+@pytest.mark.parametrize("version", [7, 8])
+def test_memory_that_runs_out_between_the_last_command_and_exec(
+    start_redis: Callable[..., RedisServer], version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_redis(version, maxmemory_policy="noeviction")
+    plain = VolatileHashes(server.client(), namespace="full", backend="emulated")
+    plain.hsetex("h", mapping={"a": 1, "b": 2}, ex=60)
+    plain.hsetex("h", "late", 3, ex=9000)
+    call = OneAttempt.call
+
+    def fill_before_exec(
+        self: OneAttempt, commands: Sequence[Command], budget: Budget
+    ) -> list[Any]:
+        if commands[-1] != ("EXEC",):
+            return call(self, commands, budget)
+        queued = call(self, commands[:-1], budget)
+        server.client().config_set("maxmemory", 1)
+        return [*queued, *call(self, commands[-1:], budget)]
+
+    monkeypatch.setattr(OneAttempt, "call", fill_before_exec)
+    later = VolatileHashes(
+        server.client(), namespace="full", backend="emulated", clock_shift_ms=HOUR_MS
+    )
+    assert HashFieldExpiry(later, limit=5).perform(Slice(5, 5.0)) == 2
+    assert server.client().hgetall("h") == {b"late": b"3"}
+    with attempt(server.client(), "h") as current:
+        current.read(("TYPE", "h"))
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            current.commit(("HSET", "h", "more", 1))
 
 
 def test_a_full_server_is_freed_by_large_slices_too(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from redis.exceptions import ConnectionError, ExecAbortError
+from redis.exceptions import ConnectionError, ExecAbortError, OutOfMemoryError
 
 from workstealing.errors import Aborted
 from workstealing.recruiting.slice import Slice
@@ -59,6 +59,9 @@ class Attempt:
         *queued, result = replies
         refused = next((reply for reply in queued if isinstance(reply, Exception)), None)
         if isinstance(result, ExecAbortError):
+            if refused is None and "OOM" in str(result):
+                # The memory ran out behind the last queued command.
+                raise OutOfMemoryError(str(result)) from result
             raise refused or result
         if refused is not None or isinstance(result, Exception):
             # MULTI or EXEC itself was refused: nobody knows what this connection still WATCHes.
