@@ -1,6 +1,7 @@
 """The ready-made jobs, one file each; every job keeps one structure clean."""
 
 from workstealing.jobs.hash_field_expiry import Backlog, HashFieldExpiry
+from workstealing.jobs.ick_reaper import IckBacklog, IckReaper
 from workstealing.jobs.migrate_to_native import MigrateToNative
 
-__all__ = ["Backlog", "HashFieldExpiry", "MigrateToNative"]
+__all__ = ["Backlog", "HashFieldExpiry", "IckBacklog", "IckReaper", "MigrateToNative"]

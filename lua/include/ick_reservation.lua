@@ -2,15 +2,22 @@
 --   KEYS[4] held, a string: "token time length:member length:member ...", where the token is 16
 --           digits and greater than every one before, and the time is the server's, in milliseconds.
 -- One string for the whole batch: an entry for each member would double the cost of a reservation.
+--   KEYS[5] attempts, a hash: how often a reaper has returned a member; a commit ends that
 --@include ick
-local held = KEYS[4]
+--@include ick_token
+local held, attempts = KEYS[4], KEYS[5]
+local has_attempts
 
 -- The token of the reservation that holds, or '' if there never was one; an error reply for a
 -- foreign key.
 local function current_token()
   local head = redis.pcall('GETRANGE', held, 0, 15)
-  if type(head) == 'table' then
+  if type(head) == 'table' or head ~= '' and not (#head == 16 and tonumber(head)) then
     return layout_error(held, 'does not hold the reservation of an Ick')
+  end
+  has_attempts = redis.pcall('HLEN', attempts)
+  if type(has_attempts) == 'table' then
+    return layout_error(attempts, 'does not hold the attempts of an Ick')
   end
   return head
 end
@@ -18,11 +25,7 @@ end
 -- Writes a new reservation of the members at every second place of a list; returns its token.
 local function hold(previous, list)
   local clock = redis.call('TIME')
-  local token = string.format('%d%06d', clock[1], clock[2])
-  -- Digits of one length compare as text; a clock that was set back must not repeat a token.
-  if token <= previous then
-    token = string.format('%.0f', tonumber(previous) + 1)
-  end
+  local token = next_token(previous, clock)
   local parts = { token, string.format('%d%03d', clock[1], math.floor(clock[2] / 1000)) }
   for i = 1, #list, 2 do
     parts[#parts + 1] = #list[i] .. ':' .. list[i]
@@ -41,6 +44,9 @@ local function commit(current, token, first)
   while first <= #ARGV do
     local last = math.min(first + 3999, #ARGV)
     committed = committed + redis.call('ZREM', cset, unpack(ARGV, first, last))
+    if has_attempts > 0 then
+      redis.call('HDEL', attempts, unpack(ARGV, first, last))
+    end
     first = last + 1
   end
   return committed

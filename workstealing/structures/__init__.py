@@ -1,6 +1,7 @@
 """The data structures that the ready-made jobs keep clean."""
 
 from workstealing.structures.ick import AsyncIck, AsyncIckPipeline, Ick, IckPipeline
+from workstealing.structures.ick_dead import DeadMember
 from workstealing.structures.volatile_hashes import (
     AsyncHashPipeline,
     AsyncVolatileHashes,
@@ -13,6 +14,7 @@ __all__ = [
     "AsyncIck",
     "AsyncIckPipeline",
     "AsyncVolatileHashes",
+    "DeadMember",
     "HashPipeline",
     "Ick",
     "IckPipeline",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -14,13 +13,13 @@ from workstealing.store.operations import Operation, Plan, perform, perform_asyn
 from workstealing.store.pipeline import AsyncPlanPipeline, BlockingPlanPipeline, PlanPipeline
 from workstealing.store.scripts import load
 from workstealing.store.twin import Twin, is_async, is_cluster, twin_of
+from workstealing.structures.ick_dead import DeadCommands
+from workstealing.structures.ick_names import IckNames, Member, as_text
+from workstealing.structures.ick_stats import StatsCommands
 
 MEMBERS_A_CHUNK = 1000
-Member = str | bytes
 Score = int | float
 Members = Mapping[Any, Any] | Iterable[Any]
-
-logger = logging.getLogger("workstealing")
 
 
 class Added(NamedTuple):
@@ -69,28 +68,11 @@ class Batch(list[tuple[Any, float]]):
         return [member for member, _ in self]
 
 
-class IckNames:
-    """The keys of one Ick, redis-ick's own three first; see the catalogue in ``lua/README.md``."""
-
-    def __init__(self, key: Member) -> None:
-        self.version = to_bytes(key)
-        prefix = self.version + b"/ick/{" + self.version + b"}/"
-        self.pset, self.cset = prefix + b"pset", prefix + b"cset"
-        self.held, self.attempts = prefix + b"held", prefix + b"attempts"
-        self.seen, self.dead = prefix + b"seen", prefix + b"dead"
-        self.sets = (self.version, self.pset, self.cset)
-        self.all = (*self.sets, self.held, self.attempts, self.seen, self.dead)
-
-
-class _IckCommands:
+class _IckCommands(StatsCommands, DeadCommands):
     """What the blocking, the asyncio and the pipeline form of an Ick have in common."""
 
-    names: IckNames
     token: str
     """The token of this object's last reservation, which its commits carry."""
-
-    def _perform(self, plan: Plan) -> Any:
-        raise NotImplementedError
 
     def add(self, members: Members | Member) -> Any:
         """Add members, or lower their scores; of two scores the lower one wins.
@@ -160,29 +142,16 @@ class _IckCommands:
         split = max(0, len(members) - MEMBERS_A_CHUNK)
         last = Operation(
             load("ick_exchange"),
-            (*self.names.sets, self.names.held),
+            (*self.names.sets, self.names.held, self.names.attempts),
             (n, int(bool(backwash)), token, *members[split:]),
             lambda reply: reply,
         )
 
         def read(replies: list[Any]) -> Batch:
             *earlier, (committed, new_token, flat) = replies
-            return self._batch(flat, _text(new_token), [*earlier, committed], len(commit))
+            return self._batch(flat, as_text(new_token), [*earlier, committed], len(commit))
 
         return self._perform(Plan((*self._commit_operations(members[:split], token), last), read))
-
-    def stats(self) -> Any:
-        """Describe the Ick, with redis-ick's names.
-
-        Returns: None if there is no Ick, else a dict: key, pset_key, cset_key, ver, cset_size,
-        pset_size, total_size; pset_min, pset_max, cset_min, cset_max, total_min and total_max where
-        the sets are not empty; and dead_size, and mixed_units: whether the scores are in different
-        units of time, which starves the larger (said once in the log, too). Errors: LayoutError.
-        One round trip.
-        """
-        keys = (*self.names.sets, self.names.dead)
-        operation = Operation(load("ick_stats"), keys, (), self._stats)
-        return self._perform(Plan((operation,)))
 
     def delete(self, unlink: bool = True) -> Any:
         """Delete the Ick with all that stands beside it.
@@ -195,7 +164,7 @@ class _IckCommands:
 
     def _commit_operations(self, members: Sequence[Member], token: str) -> tuple[Operation, ...]:
         raw = [to_bytes(member) for member in members]
-        keys = (*self.names.sets, self.names.held)
+        keys = (*self.names.sets, self.names.held, self.names.attempts)
         return tuple(
             Operation(load("ick_commit"), keys, (token, *raw[i : i + MEMBERS_A_CHUNK]), int)
             for i in range(0, len(raw), MEMBERS_A_CHUNK)
@@ -210,42 +179,6 @@ class _IckCommands:
     def note_token(self, token: str) -> None:
         """Take the token of a new reservation; called by the package itself."""
         self.token = token
-
-    _warned = False
-
-    def _stats(self, reply: list[Any] | None) -> dict[str, Any] | None:
-        if reply is None:
-            return None
-        version, producer, *producer_ends = reply[:4]
-        consumer, *consumer_ends, dead = reply[4:]
-        stats: dict[str, Any] = {
-            "key": _text(self.names.version),
-            "pset_key": _text(self.names.pset),
-            "cset_key": _text(self.names.cset),
-            "ver": _text(version),
-            "cset_size": consumer,
-            "pset_size": producer,
-            "total_size": producer + consumer,
-        }
-        ends: list[float] = []
-        for name, pair in (("pset", producer_ends), ("cset", consumer_ends)):
-            if pair[0]:
-                low, high = float(pair[0]), float(pair[1])
-                stats[f"{name}_min"], stats[f"{name}_max"] = low, high
-                ends += low, high
-        if ends:
-            stats["total_min"], stats["total_max"] = min(ends), max(ends)
-        stats["dead_size"] = dead
-        units = {unit for unit in map(_unit, ends) if unit}
-        stats["mixed_units"] = len(units) > 1
-        if stats["mixed_units"] and not self._warned:
-            self._warned = True
-            logger.warning(
-                "the Ick %s holds scores in %s: the larger ones starve; use one unit",
-                stats["key"],
-                " and ".join(sorted(units)),
-            )
-        return stats
 
 
 class Ick(_IckCommands):
@@ -300,6 +233,21 @@ class AsyncIck(_IckCommands):
     def pipeline(self, transaction: bool = True) -> AsyncIckPipeline:
         """Return a pipeline whose `execute` is awaited; see `Ick.pipeline`."""
         return AsyncIckPipeline(self, transaction)
+
+
+class IckPlans(_IckCommands):
+    """An Ick's commands as plans, for structures that are made of Icks.
+
+    Arguments: names: of the Ick; token: of the reservation that its commits carry. Every method
+    returns a `Plan`, and nothing is sent.
+    """
+
+    def __init__(self, names: IckNames, token: str = "") -> None:
+        self.names = names
+        self.token = token
+
+    def _perform(self, plan: Plan) -> Plan:
+        return plan
 
 
 class _Queued(_IckCommands, PlanPipeline):
@@ -373,15 +321,3 @@ def _added(replies: list[Any]) -> Added:
 def _committed(replies: Sequence[int], asked: int) -> Committed:
     committed = sum(replies)
     return Committed(committed, asked - committed)
-
-
-def _text(value: Any) -> str:
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
-
-
-def _unit(score: float) -> str | None:
-    """Guess the unit of a score that is a time of our days; None for any other number."""
-    for unit, low in (("seconds", 1e8), ("milliseconds", 1e11), ("microseconds", 1e14)):
-        if low <= score < 1000 * low:
-            return unit
-    return None

@@ -1,0 +1,9 @@
+-- Forgets dead members of an Ick for good.
+-- KEYS: version, producer set, consumer set, dead. ARGV: members (at most 1,000).
+-- Returns how many were dead.
+--@include ick_graves
+local problem = refuse_grave(false)
+if problem then
+  return problem
+end
+return redis.call('HDEL', dead, unpack(ARGV))

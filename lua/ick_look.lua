@@ -1,0 +1,55 @@
+-- Looks at a random part of what is reserved in an Ick, and of the entries beside it.
+-- KEYS: version, producer set, consumer set, held, attempts, seen, dead. ARGV: how many members to
+-- look at, age in ms from which a reservation is stale, how many entries beside to look at.
+-- Returns { now, token ('' for none), time of the reservation that holds (0 for none), both times in
+-- ms, size of the consumer set, length of held, { member, score, 1 if the reservation lists it or 0,
+-- attempts, seen, dead, ... } with '' for what is not there, attempts without a member, seen without
+-- a reserved member }. While the reservation is not stale, no members.
+--@include ick_sidecars
+--@include ick_listed
+local held, attempts, seen, dead = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local problem = refuse_all()
+if problem then
+  return problem
+end
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local text = redis.call('GET', held) or ''
+local token, time = string.match(text, '^(%d+) (%d+)')
+if text ~= '' and (not time or #token ~= 16 or #time ~= 13) then
+  return layout_error(held, 'does not hold the reservation of an Ick')
+end
+time = tonumber(time or 0)
+
+local members = {}
+if now - time >= tonumber(ARGV[2]) then
+  local sample, listed = redis.call('ZRANDMEMBER', cset, ARGV[1], 'WITHSCORES'), {}
+  if #sample > 0 then
+    each_listed(text, function(member)
+      listed[member] = true
+    end)
+  end
+  for i = 1, #sample, 2 do
+    local member = sample[i]
+    members[#members + 1] = member
+    members[#members + 1] = sample[i + 1]
+    members[#members + 1] = listed[member] and 1 or 0
+    members[#members + 1] = redis.call('HGET', attempts, member) or ''
+    members[#members + 1] = redis.call('HGET', seen, member) or ''
+    members[#members + 1] = redis.call('HGET', dead, member) or ''
+  end
+end
+
+local idle_attempts, idle_seen = {}, {}
+for _, member in ipairs(redis.call('HRANDFIELD', attempts, ARGV[3]) or {}) do
+  if not redis.call('ZSCORE', cset, member) and not redis.call('ZSCORE', pset, member) then
+    idle_attempts[#idle_attempts + 1] = member
+  end
+end
+for _, member in ipairs(redis.call('HRANDFIELD', seen, ARGV[3]) or {}) do
+  if not redis.call('ZSCORE', cset, member) then
+    idle_seen[#idle_seen + 1] = member
+  end
+end
+local size = redis.call('ZCARD', cset)
+return { now, token or '', time, size, #text, members, idle_attempts, idle_seen }

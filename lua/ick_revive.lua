@@ -1,0 +1,19 @@
+-- Puts dead members of an Ick back into the producer set; the lower score wins.
+-- KEYS: version, producer set, consumer set, dead. ARGV: members (at most 1,000).
+-- Returns how many were dead.
+--@include ick_graves
+local problem = refuse_grave(true)
+if problem then
+  return problem
+end
+local revived = 0
+for _, member in ipairs(ARGV) do
+  local history = redis.call('HGET', dead, member)
+  if history then
+    redis.call('HDEL', dead, member)
+    -- What has no readable score waits first in line.
+    redis.call('ZADD', pset, 'LT', string.match(history, '^{"score": "([^"]+)"') or 0, member)
+    revived = revived + 1
+  end
+end
+return revived

@@ -1,0 +1,10 @@
+-- next_token(previous, clock): the token of a new holder, 16 digits and greater than the one before.
+-- The clock is the reply of TIME: microseconds since the epoch, which digits of one length compare.
+local function next_token(previous, clock)
+  local token = string.format('%d%06d', clock[1], clock[2])
+  -- A clock that was set back must not repeat a token.
+  if token <= previous then
+    token = string.format('%.0f', tonumber(previous) + 1)
+  end
+  return token
+end
