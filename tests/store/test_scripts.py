@@ -79,29 +79,56 @@ def _whole(source: str) -> str:
     )
 
 
+_FUNCTION = re.compile(r"^local function (\w+)\(([^)]*)\)\n(.*?)^end", re.MULTILINE | re.DOTALL)
+
+
 def _undeclared(body: str) -> list[str]:
     """Return the commands of a script on keys that are not certainly among its KEYS."""
-    # All of KEYS at once, and a loop over some of them, touch nothing else.
-    body = body.replace("unpack(KEYS)", "KEYS[1]")
-    body = re.sub(
-        r"for (\w+) = (\d+), \d+ do.*?\n  end$",
-        lambda loop: loop[0].replace(f"KEYS[{loop[1]}]", f"KEYS[{loop[2]}]"),
-        body,
-        flags=re.DOTALL | re.MULTILINE,
-    )
-    declared = {f"KEYS[{n}]" for n in re.findall(r"KEYS\[(\d+)\]", body)}
-    for left, right in re.findall(r"local ([\w, ]+) = (KEYS\[\d+\][^\n]*)", body):
+    # Whatever is taken out of KEYS is one of them, and so are all of them at once.
+    body = re.sub(r"--.*", "", body).replace("unpack(KEYS)", "KEYS[1]")
+    outside = _FUNCTION.sub("", body)
+    scopes = {name: inside for name, _, inside in _FUNCTION.findall(body)} | {"": outside}
+    parameters = {name: given.split(", ") for name, given, _ in _FUNCTION.findall(body)}
+    keys = {name: {f"{name}/{p}" for p in given} for name, given in parameters.items()}
+    shared = _variables(outside)
+
+    def is_key(word: str, scope: str) -> bool:
+        known = shared | _variables(scopes[scope])
+        parameter = f"{scope}/{word}"
+        return word.startswith("KEYS[") or word in known or parameter in keys.get(scope, ())
+
+    # A parameter is a key if every call of the function gives one.
+    changed = True
+    while changed:
+        changed = False
+        for name, given in parameters.items():
+            for scope, text in scopes.items():
+                for call in re.findall(rf"(?<!function )\b{name}\(([^()]*)", text):
+                    for parameter, value in zip(given, call.split(","), strict=False):
+                        own = f"{name}/{parameter}"
+                        if own in keys[name] and not is_key(value.strip(), scope):
+                            keys[name].discard(own)
+                            changed = True
+    assert re.search(r"redis\.p?call\b", body)
+    return [
+        f"{command} {key}"
+        for scope, text in scopes.items()
+        for command, key in _calls(text)
+        if not is_key(key, scope)
+    ]
+
+
+def _variables(text: str) -> set[str]:
+    """Return the variables that stand for keys: aliases, and those of loops over keys."""
+    found = set()
+    for left, right in re.findall(r"local ([\w, ]+) = (KEYS\[[^\n]*)", text):
         for variable, value in zip(left.split(", "), right.split(", "), strict=False):
             if value.startswith("KEYS["):
-                declared.add(variable)
-    functions = re.findall(r"^local function (\w+)\(([^)]*)\)\n(.*?)^end", body, re.M | re.DOTALL)
-    calls = _calls(re.sub(r"^local function .*?^end", "", body, flags=re.M | re.DOTALL))
-    wrong = [f"{command} {key}" for command, key in calls if key not in declared]
-    for function, parameters, inside in functions:
-        mine = declared | _given_keys(body, function, parameters, declared)
-        wrong += [f"{command} {key}" for command, key in _calls(inside) if key not in mine]
-    assert re.search(r"redis\.p?call\b", body)
-    return wrong
+                found.add(variable)
+    for variable, listed in re.findall(r"for _, (\w+) in ipairs\(\{([^}]*)\}\)", text):
+        if all(value.strip().startswith("KEYS[") for value in listed.split(",")):
+            found.add(variable)
+    return found
 
 
 def _calls(text: str) -> list[tuple[str, str]]:
@@ -110,23 +137,20 @@ def _calls(text: str) -> list[tuple[str, str]]:
     return [(word.strip("'"), key) for word, key in calls if word.strip("'") not in KEYLESS]
 
 
-def _given_keys(body: str, function: str, parameters: str, declared: set[str]) -> set[str]:
-    """Return those of a function's parameters that are a declared key in every call of it."""
-    given = re.findall(rf"(?<!function )\b{function}\(([^()]*)", body)
-    columns = zip(*([part.strip() for part in call.split(",")] for call in given), strict=False)
-    pairs = zip(parameters.split(", "), columns, strict=False)
-    return {name for name, values in pairs if set(values) <= declared}
-
-
 def test_an_undeclared_key_is_noticed() -> None:
     assert _undeclared("redis.call('GET', KEYS[1])\n") == []
     assert _undeclared("redis.call('GET', ARGV[1])\n") == ["GET ARGV[1]"]
-    loop = "local function all()\n  for i = 1, 2 do\n    redis.call('GET', KEYS[i])\n  end\nend\n"
+    assert _undeclared("local key = KEYS[2]\nredis.call('GET', key)\n") == []
+    assert _undeclared("local key = ARGV[2]\nredis.call('GET', key)\n") == ["GET key"]
+    loop = "for _, key in ipairs({ KEYS[1], KEYS[2] }) do\n  redis.call('GET', key)\nend\n"
     assert _undeclared(loop) == []
-    assert _undeclared(loop.replace("KEYS[i]", "i")) == ["GET i"]
+    assert _undeclared(loop.replace("KEYS[2]", "ARGV[2]")) == ["GET key"]
     get = "local function get(key)\n  return redis.call('GET', key)\nend\n"
     assert _undeclared(get + "get(KEYS[1])\nget(KEYS[2])\n") == []
     assert _undeclared(get + "get(KEYS[1])\nget(ARGV[2])\n") == ["GET key"]
+    through = get + "local function see(one)\n  return get(one)\nend\n"
+    assert _undeclared(through + "see(KEYS[1])\n") == []
+    assert _undeclared(through + "see(ARGV[1])\n") == ["GET key"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
