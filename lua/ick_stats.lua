@@ -1,7 +1,8 @@
 -- Describes an Ick.
 -- KEYS: version, producer set, consumer set, dead. Returns nil if there is none, else
 -- { version, size and lowest and highest score of the producer set, the same of the consumer set,
--- number of dead members }; scores as text, '' where a set is empty.
+-- number of dead members, how many scores look like times in seconds, milliseconds and
+-- microseconds }; scores as text, '' where a set is empty.
 --@include ick
 local problem, exists = refuse(false)
 if problem or not exists then
@@ -18,6 +19,11 @@ local dead = redis.pcall('HLEN', KEYS[4])
 if type(dead) == 'table' then
   return layout_error(KEYS[4], 'does not hold the dead members of an Ick')
 end
+local units = {}
+for i, low in ipairs({ '1e8', '1e11', '1e14' }) do
+  local high = '(' .. string.format('%.0f', tonumber(low) * 1000)
+  units[i] = redis.call('ZCOUNT', pset, low, high) + redis.call('ZCOUNT', cset, low, high)
+end
 return {
   IS_ICK,
   producer_size,
@@ -27,4 +33,7 @@ return {
   consumer_min,
   consumer_max,
   dead,
+  units[1],
+  units[2],
+  units[3],
 }

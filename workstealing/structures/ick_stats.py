@@ -11,6 +11,9 @@ from workstealing.structures.ick_names import NamedCommands, as_text
 
 logger = logging.getLogger("workstealing")
 
+UNITS = ("seconds", "milliseconds", "microseconds")
+"""What the times of our days are counted in, by their size."""
+
 
 class StatsCommands(NamedCommands):
     """An Ick's `stats`."""
@@ -34,7 +37,7 @@ class StatsCommands(NamedCommands):
         if reply is None:
             return None
         version, producer, *producer_ends = reply[:4]
-        consumer, *consumer_ends, dead = reply[4:]
+        consumer, *consumer_ends, dead = reply[4:8]
         stats: dict[str, Any] = {
             "key": as_text(self.names.version),
             "pset_key": as_text(self.names.pset),
@@ -53,10 +56,10 @@ class StatsCommands(NamedCommands):
         if ends:
             stats["total_min"], stats["total_max"] = min(ends), max(ends)
         stats["dead_size"] = dead
-        units = {unit for unit in map(_unit, ends) if unit}
+        units = [unit for unit, count in zip(UNITS, reply[8:], strict=True) if count]
         stats["mixed_units"] = len(units) > 1
         if stats["mixed_units"]:
-            self._warn_once(stats["key"], sorted(units))
+            self._warn_once(stats["key"], units)
         return stats
 
     def _warn_once(self, key: str, units: list[str]) -> None:
@@ -67,11 +70,3 @@ class StatsCommands(NamedCommands):
                 key,
                 " and ".join(units),
             )
-
-
-def _unit(score: float) -> str | None:
-    """Guess the unit of a score that is a time of our days; None for any other number."""
-    for unit, low in (("seconds", 1e8), ("milliseconds", 1e11), ("microseconds", 1e14)):
-        if low <= score < 1000 * low:
-            return unit
-    return None

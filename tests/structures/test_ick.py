@@ -1,0 +1,368 @@
+"""The Ick's contract, on every kind of server, by a client, asyncio and pipelines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from support.servers import AnyServer, RedisServer
+from workstealing.errors import ConfigurationError, CrossSlotError
+from workstealing.structures import Ick
+
+INF = math.inf
+
+
+@pytest.fixture(params=["blocking", "asyncio", "pipeline", "asyncio pipeline"])
+def make(request: pytest.FixtureRequest, any_server: AnyServer) -> Callable[..., Any]:
+    """Make Icks whose methods return results, whatever the form that they are called in."""
+
+    def made(key: str | bytes = "k", **options: Any) -> Any:
+        return Driven(any_server, key, request.param, options)
+
+    return made
+
+
+class Driven:
+    """An Ick in one of its forms, called as if it were the blocking one."""
+
+    def __init__(
+        self, server: AnyServer, key: str | bytes, form: str, options: dict[str, Any]
+    ) -> None:
+        self.form = form
+        self.client = server.client()
+        self._server = server
+        self._options = options
+        self._key = key
+        self._token = ""
+        self.names = Ick(self.client, key).names
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            if self.form.startswith("asyncio"):
+                return asyncio.run(self._async_call(method, args, options))
+            ick = Ick(self._server.client(**self._options), self._key)
+            ick.token = self._token
+            if self.form == "pipeline":
+                with ick.pipeline() as pipe:
+                    getattr(pipe, method)(*args, **options)
+                    pipe.set("{" + str(self._key) + "}mine", 1)
+                    result, mine = pipe.execute()
+                assert mine
+            else:
+                result = getattr(ick, method)(*args, **options)
+            self._token = ick.token
+            return result
+
+        return call
+
+    async def _async_call(self, method: str, args: Any, options: Any) -> Any:
+        async with self._server.async_client(**self._options) as client:
+            ick: Any = Ick(client, self._key)
+            ick.token = self._token
+            if self.form == "asyncio":
+                result = await getattr(ick, method)(*args, **options)
+            else:
+                async with ick.pipeline() as pipe:
+                    getattr(pipe, method)(*args, **options)
+                    pipe.set("{" + str(self._key) + "}mine", 1)
+                    result, mine = await pipe.execute()
+                assert mine
+            self._token = ick.token
+            return result
+
+    def sets(self) -> tuple[dict[bytes, float], dict[bytes, float]]:
+        """What stands in the producer and in the consumer set."""
+        pset, cset = self.names.pset, self.names.cset
+        return (
+            dict(self.client.zrange(pset, 0, -1, withscores=True)),
+            dict(self.client.zrange(cset, 0, -1, withscores=True)),
+        )
+
+
+class TestEveryForm:
+    def test_a_member_goes_through(self, make: Callable[..., Any]) -> None:
+        ick = make()
+        assert ick.stats() is None
+        assert ick.add({"a": 12.5, b"b\xff\x00": 3}) == (2, 0)
+        assert ick.add([("a", 7), (b"b\xff\x00", 9), ("c", INF), ("d", -INF)]) == (2, 1)
+        batch = ick.reserve(3)
+        assert batch == [(b"d", -INF), (b"b\xff\x00", 3.0), (b"a", 7.0)]
+        assert batch.members == [b"d", b"b\xff\x00", b"a"]
+        assert ick.reserve(3) == batch
+        done = ick.commit("d", b"b\xff\x00")
+        assert (done, done.ignored) == (2, 0)
+        again = ick.exchange(5, "a")
+        assert again == [(b"c", INF)]
+        assert (again.committed, again.committed.ignored) == (1, 0)
+        assert ick.sets() == ({}, {b"c": INF})
+        assert ick.delete() > 0
+        assert ick.stats() is None
+        assert ick.delete(unlink=False) == 0
+
+    def test_write_folding_in_both_sets(self, make: Callable[..., Any]) -> None:
+        ick = make()
+        ick.add({"a": 5, "b": 6})
+        assert ick.add({"a": 4}) == (0, 1)
+        assert ick.add({"a": 9}) == (0, 0)
+        ick.reserve(1)
+        # Dirtied while it is worked on: it stands in both sets.
+        ick.add({"a": 3})
+        assert ick.sets() == ({b"a": 3.0, b"b": 6.0}, {b"a": 4.0})
+        # The lower score wins, and a member that is in both sets takes no place.
+        assert ick.reserve(2) == [(b"a", 3.0), (b"b", 6.0)]
+        assert ick.sets() == ({}, {b"a": 3.0, b"b": 6.0})
+
+    def test_reserving_nothing_changes_nothing(self, make: Callable[..., Any]) -> None:
+        ick = make()
+        assert ick.reserve(0) == []
+        assert ick.client.exists(*ick.names.all) == 0
+        ick.add({"a": 1})
+        ick.reserve(1)
+        assert ick.reserve(0, backwash=True) == []
+        assert ick.sets() == ({}, {b"a": 1.0})
+        assert ick.exchange(0, "a").committed == 1
+
+    def test_reserving_from_nothing_makes_an_ick_without_members(
+        self, make: Callable[..., Any]
+    ) -> None:
+        ick = make()
+        assert ick.reserve(3) == []
+        assert ick.stats()["total_size"] == 0
+
+    def test_backwash_returns_the_lowest_of_all(self, make: Callable[..., Any]) -> None:
+        ick = make()
+        ick.add({"a": 5, "b": 6})
+        ick.reserve(2)
+        ick.add({"c": 1, "b": 2})
+        assert ick.reserve(2) == [(b"a", 5.0), (b"b", 6.0)]
+        assert ick.reserve(2, backwash=True) == [(b"c", 1.0), (b"b", 2.0)]
+        assert ick.sets() == ({b"a": 5.0}, {b"b": 2.0, b"c": 1.0})
+
+    def test_a_score_is_the_servers_time_if_none_is_given(self, make: Callable[..., Any]) -> None:
+        ick = make()
+        before = _server_seconds(ick.client)
+        assert ick.add("one") == (1, 0)
+        assert ick.add([b"two", ("three", None)]) == (2, 0)
+        after = _server_seconds(ick.client)
+        batch = ick.reserve(9)
+        assert {member for member, _ in batch} == {b"one", b"two", b"three"}
+        assert all(before <= score <= after for _, score in batch)
+
+    def test_nothing_to_add_or_to_commit(self, make: Callable[..., Any]) -> None:
+        ick = make()
+        assert ick.add({}) == (0, 0)
+        assert ick.commit() == 0
+        assert ick.client.exists(ick.names.version) == 0
+
+    def test_stats_have_redis_icks_fields(self, make: Callable[..., Any]) -> None:
+        ick = make()
+        ick.add({"a": 5, "b": 6, "c": 7.5})
+        ick.reserve(1)
+        assert ick.stats() == {
+            "key": "k",
+            "pset_key": "k/ick/{k}/pset",
+            "cset_key": "k/ick/{k}/cset",
+            "ver": "ick.v1",
+            "cset_size": 1,
+            "pset_size": 2,
+            "total_size": 3,
+            "pset_min": 6.0,
+            "pset_max": 7.5,
+            "cset_min": 5.0,
+            "cset_max": 5.0,
+            "total_min": 5.0,
+            "total_max": 7.5,
+            "dead_size": 0,
+            "mixed_units": False,
+        }
+
+    def test_a_hundred_thousand_members(
+        self, make: Callable[..., Any], request: pytest.FixtureRequest
+    ) -> None:
+        if "fakeredis" in request.node.callspec.id:
+            pytest.skip("fakeredis takes minutes")
+        ick = make()
+        members = {f"member:{i}": i for i in range(100_000)}
+        assert ick.add(members) == (100_000, 0)
+        assert ick.add(members) == (0, 0)
+        batch = ick.reserve(100_000)
+        assert batch.members[:2] == [b"member:0", b"member:1"]
+        assert len(batch) == 100_000
+        assert ick.exchange(3, *batch.members[:99_000]).committed == 99_000
+        assert ick.commit(*batch.members[99_000:]) == 1_000
+
+    def test_replies_of_a_client_that_decodes(self, make: Callable[..., Any]) -> None:
+        ick = make("\u00fcber", decode_responses=True)
+        ick.add({"sch\u00f6n": 1})
+        batch = ick.reserve(1)
+        assert batch == [("sch\u00f6n", 1.0)]
+        assert ick.stats()["key"] == "\u00fcber"
+        assert ick.commit("sch\u00f6n", token=batch.token) == 1
+
+    @pytest.mark.parametrize("protocol", [2, 3])
+    def test_replies_by_both_protocols(self, make: Callable[..., Any], protocol: int) -> None:
+        ick = make(protocol=protocol)
+        ick.add({"a": 1.25, "b": INF})
+        assert ick.reserve(2) == [(b"a", 1.25), (b"b", INF)]
+        assert ick.stats()["cset_max"] == INF
+
+
+class TestTokens:
+    """A commit carries its reservation's token; one that does not hold any more is ignored."""
+
+    def test_a_late_commit_is_ignored_and_said_so(self, any_server: AnyServer) -> None:
+        slow: Ick = Ick(any_server.client(), "k")
+        quick: Ick = Ick(any_server.client(), "k")
+        slow.add({"a": 1, "b": 2})
+        slow.reserve(2)
+        taken = quick.reserve(2)
+        late = slow.commit("a", "b")
+        assert (late, late.ignored) == (0, 2)
+        assert quick.exchange(2, "a") == [(b"b", 2.0)]
+        assert len(taken) == 2
+
+    def test_a_token_goes_to_another_process(self, any_server: AnyServer) -> None:
+        ick: Ick = Ick(any_server.client(), "k")
+        ick.add({"a": 1})
+        batch = ick.reserve(1)
+        other: Ick = Ick(any_server.client(), "k")
+        assert other.commit("a") == 0
+        assert other.commit("a", token=batch.token) == 1
+
+    def test_tokens_grow_though_the_clock_is_set_back(self, any_server: AnyServer) -> None:
+        ick: Ick = Ick(any_server.client(), "k")
+        ick.add({"a": 1})
+        ick.reserve(1)
+        ick.client.set(ick.names.held, b"8999999999999998 8999999999999 1:a")
+        tokens = [ick.reserve(1).token for _ in range(2)]
+        assert tokens == ["8999999999999999", "9000000000000000"]
+
+    def test_what_was_not_reserved_is_ignored(self, any_server: AnyServer) -> None:
+        ick: Ick = Ick(any_server.client(), "k")
+        ick.add({"a": 1, "b": 2})
+        ick.reserve(1)
+        done = ick.commit("a", "b", "c")
+        assert (done, done.ignored) == (1, 2)
+
+    def test_the_last_commit_leaves_no_list_behind(self, any_server: AnyServer) -> None:
+        ick: Ick = Ick(any_server.client(), "k")
+        ick.add({"a": 1, "b": 2})
+        ick.reserve(2)
+        ick.commit("a")
+        assert ick.client.get(ick.names.held).endswith(b" 1:a 1:b")
+        ick.commit("b")
+        assert len(ick.client.get(ick.names.held)) == 30
+
+    def test_what_is_dirtied_while_it_is_worked_on_is_reserved_again(
+        self, any_server: AnyServer
+    ) -> None:
+        ick: Ick = Ick(any_server.client(), "k")
+        ick.add({"a": 1})
+        ick.reserve(1)
+        ick.add({"a": 2})
+        ick.commit("a")
+        assert ick.reserve(1) == [(b"a", 2.0)]
+
+
+class TestRefusals:
+    @pytest.fixture
+    def ick(self, fakeredis_server: AnyServer) -> Ick:
+        ick: Ick = Ick(fakeredis_server.client(), "k")
+        return ick
+
+    @pytest.mark.parametrize("score", [math.nan, "5", True, b"1", [1], 1j])
+    def test_a_score_that_is_no_number(self, ick: Ick, score: Any) -> None:
+        with pytest.raises(ConfigurationError, match=r"^the score of 'b' is .*: give a number"):
+            ick.add([("a", 1), ("b", score)])
+        assert ick.stats() is None
+
+    @pytest.mark.parametrize("member", [5, None, ("a", "b", "c"), ()])
+    def test_what_is_no_member(self, ick: Ick, member: Any) -> None:
+        with pytest.raises(ConfigurationError, match="cannot be added: give members"):
+            ick.add(["a", member])
+
+    def test_a_pair_without_a_name(self, ick: Ick) -> None:
+        with pytest.raises(ConfigurationError, match="the member 5 is neither text nor bytes"):
+            ick.add([(5, 1)])
+
+    @pytest.mark.parametrize("n", [-1, 1.5, "3", None, True])
+    def test_what_cannot_be_reserved(self, ick: Ick, n: Any) -> None:
+        with pytest.raises(ConfigurationError, match="cannot be reserved: give a number"):
+            ick.reserve(n)
+
+    @pytest.mark.parametrize("n", [0, -1, 1.5, None, True])
+    def test_how_many_dead_cannot_be_listed(self, ick: Ick, n: Any) -> None:
+        with pytest.raises(ConfigurationError, match="cannot be listed: give a number, 1 or more"):
+            ick.dead(n)
+
+    @pytest.mark.parametrize("key", ["", b"", None, 5])
+    def test_a_key_that_is_none(self, fakeredis_server: AnyServer, key: Any) -> None:
+        with pytest.raises(ConfigurationError, match="not usable: give a text or bytes"):
+            Ick(fakeredis_server.client(), key)
+
+
+@pytest.mark.cluster
+class TestCluster:
+    @pytest.mark.parametrize("key", ["a}b", "{}x", "x{y"])
+    def test_a_name_whose_sets_lie_elsewhere_is_refused(self, cluster: Any, key: str) -> None:
+        with pytest.raises(CrossSlotError, match="must share one"):
+            Ick(cluster.client(), key)
+
+    @pytest.mark.parametrize("key", ["plain", "{tag}rest", "a{tag}", "\u00fc"])
+    def test_a_name_whose_sets_lie_in_its_slot(self, cluster: Any, key: str) -> None:
+        ick: Ick = Ick(cluster.client(), key)
+        ick.add({"a": 1})
+        assert ick.exchange(1) == [(b"a", 1.0)]
+
+    def test_a_thousand_names(self, cluster: Any) -> None:
+        client = cluster.client()
+        for i in range(1000):
+            Ick(client, f"ick:{i}").add({"a": i})
+        for i in range(0, 1000, 7):
+            assert Ick(client, f"ick:{i}").reserve(1) == [(b"a", float(i))]
+
+
+def test_mixed_units_are_shown_and_warned_of_once(
+    redis7: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    ick: Ick = Ick(redis7.client(), "k")
+    ick.add({"seconds": 1_700_000_000.5, "rank": 3})
+    with caplog.at_level(logging.WARNING, logger="workstealing"):
+        assert not ick.stats()["mixed_units"]
+        assert caplog.messages == []
+        ick.add({"milliseconds": 1_700_000_000_500})
+        assert ick.stats()["mixed_units"]
+        assert ick.stats()["mixed_units"]
+    assert caplog.messages == [
+        "the Ick k holds scores in seconds and milliseconds: the larger ones starve; use one unit"
+    ]
+
+
+@pytest.mark.parametrize("forget", [False, True])
+def test_consumers_can_work_off_a_server_that_is_full(
+    start_redis: Callable[..., RedisServer], forget: bool
+) -> None:
+    server = start_redis(7, maxmemory_policy="noeviction")
+    ick: Ick = Ick(server.client(), "k")
+    ick.add({str(i): i for i in range(3000)})
+    if forget:
+        ick.reserve(1)
+    ick.client.config_set("maxmemory", 1)
+    with pytest.raises(redis.exceptions.OutOfMemoryError):
+        ick.add({"more": 1})
+    batch = ick.reserve(2500)
+    assert len(batch) == 2500
+    batch = ick.exchange(2500, *batch.members)
+    assert (batch.committed, len(batch)) == (2500, 500)
+    assert ick.commit(*batch.members) == 500
+
+
+def _server_seconds(client: Any) -> float:
+    seconds, microseconds = client.eval("return redis.call('TIME')", 1, "k")
+    return int(seconds) + int(microseconds) / 1e6
