@@ -9,7 +9,7 @@ end
 if hash == to_hash then
   return redis.error_reply('ERR source and destination objects are the same')
 end
-if live_count() == 0 or (ARGV[2] ~= 'REPLACE' and destination_exists()) then
+if not has_live() or (ARGV[2] ~= 'REPLACE' and destination_exists()) then
   return 0
 end
 problem = schedule_destination()

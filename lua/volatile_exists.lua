@@ -2,6 +2,6 @@
 -- KEYS: hash, deadlines. Returns a number; another type at the key counts as Redis counts it.
 --@include volatile
 if redis.call('TYPE', hash).ok == 'hash' then
-  return live_count() > 0 and 1 or 0
+  return has_live() and 1 or 0
 end
 return redis.call('EXISTS', hash)

@@ -14,7 +14,7 @@ end
 local reply = redis.pcall('HSCAN', hash, unpack(options))
 if reply.err then
   -- A missing key is found out before a wrong option is, and garbage alone is a missing key.
-  if redis.call('TYPE', hash).ok == 'hash' and live_count() == 0 and tonumber(ARGV[1]) then
+  if redis.call('TYPE', hash).ok == 'hash' and not has_live() and tonumber(ARGV[1]) then
     return { '0', {} }
   end
   return reply

@@ -5,7 +5,7 @@ local problem = refuse()
 if problem then
   return problem
 end
-if live_count() == 0 then
+if not has_live() then
   return 0
 end
 return redis.call('PERSIST', hash)

@@ -6,7 +6,7 @@ local problem = refuse() or refuse_destination()
 if problem then
   return problem
 end
-if live_count() == 0 then
+if not has_live() then
   return redis.error_reply('ERR no such key')
 end
 if hash == to_hash or destination_exists() then

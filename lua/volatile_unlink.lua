@@ -5,7 +5,7 @@ local problem = refuse()
 if problem then
   return problem
 end
-local live = live_count() > 0 and 1 or 0
+local live = has_live() and 1 or 0
 redis.call('UNLINK', hash, deadlines)
 redis.call('ZREM', due, hash)
 return live

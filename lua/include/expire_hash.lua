@@ -7,7 +7,7 @@ local function expire_hash(command)
   if problem then
     return problem
   end
-  if live_count() == 0 then
+  if not has_live() then
     -- All garbage, so nothing is lost; the command itself says what a missing key gets.
     redis.call('UNLINK', hash, deadlines)
     redis.call('ZREM', due, hash)
