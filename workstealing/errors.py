@@ -40,6 +40,10 @@ class Aborted(WorkStealingError):
     """Another writer came first, or a lock was held; the next recruit will find what is left."""
 
 
+class Skipped(WorkStealingError):
+    """A job could not begin now, for instance without a warm connection; nothing was touched."""
+
+
 class OutOfTime(WorkStealingError):
     """The slice's deadline passed before its next command could be sent."""
 
@@ -73,6 +77,18 @@ class MissingExtraError(WorkStealingError, ImportError):
     def __init__(self, extra: str, module: str) -> None:
         super().__init__(f"{module} is not installed; run: pip install 'workstealing[{extra}]'")
         self.extra = extra
+
+
+def is_abort(error: BaseException) -> bool:
+    """Say whether an error means that another writer came first.
+
+    Arguments: the error. Returns: True for Aborted, and for a WatchError, as redis-py's own
+    pipelines raise it in a user's job, unless it stands for the fault that ended the connection.
+    """
+    if isinstance(error, Aborted):
+        return True
+    names = {base.__name__ for base in type(error).__mro__}
+    return "WatchError" in names and not is_connection_fault(error)
 
 
 def is_connection_fault(error: BaseException) -> bool:

@@ -263,8 +263,9 @@ def test_a_watch_error_that_stands_for_a_lost_connection_opens_the_breaker(
 
         recruiter.pause("of_the_user")
         outcomes = {recruiter.enlist() for _ in range(20)}
-        assert outcomes == {Outcome.FAILED, Outcome.SKIPPED}
+        assert outcomes == {Outcome.ABORTED, Outcome.SKIPPED}
         assert recruiter.stats()["jobs"]["raced"]["skipped"] == 0
+        assert recruiter.stats()["jobs"]["raced"]["failed"] == 0
 
 
 class TestWhatIsNoException:

@@ -45,7 +45,8 @@ class Job(abc.ABC):
         """Do one slice.
 
         Arguments: slice, the bound on items and on time. Returns: the number of items handled; 0 or
-        None when there was nothing to do. Raises: anything; Aborted when another writer came first.
+        None when there was nothing to do. Raises: anything; Aborted when another writer came first,
+        Skipped when it could not begin.
         """
 
 

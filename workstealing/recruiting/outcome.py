@@ -27,4 +27,5 @@ class Outcome(enum.Enum):
     """The job ended with an error."""
 
     SKIPPED = "skipped"
-    """The job is paused, its breaker is open, or another slice runs in this process."""
+    """The job is paused, its breaker is open, another slice runs in this process, or the job said
+    that it could not begin."""

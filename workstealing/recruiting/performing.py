@@ -7,7 +7,7 @@ import sys
 import threading
 
 from workstealing.clock import Clock
-from workstealing.errors import Aborted, is_connection_fault
+from workstealing.errors import Skipped, is_abort, is_connection_fault
 from workstealing.recruiting.faultlog import FaultLog
 from workstealing.recruiting.flight import FLIGHT
 from workstealing.recruiting.hooks import HookList
@@ -81,12 +81,15 @@ class Performer:
             seconds = self._seconds if installed.seconds is None else installed.seconds
             items = _items(installed, Slice(installed.job.limit, seconds, self._clock))
             outcome = Outcome.WORKED if items else Outcome.IDLE
-        except Aborted:
-            outcome = Outcome.ABORTED
+        except Skipped:
+            outcome = Outcome.SKIPPED
         except Exception as raised:
-            error = raised
-            if self._timeouts.include(raised):
-                raise
+            if is_abort(raised):
+                outcome = Outcome.ABORTED
+            else:
+                error = raised
+                if self._timeouts.include(raised):
+                    raise
         finally:
             # Not in an except clause: what is no Exception is on its way to the host meanwhile.
             ended = self._clock.monotonic()
@@ -94,7 +97,8 @@ class Performer:
                 error = error or sys.exc_info()[1]
             if error is not None and is_connection_fault(error):
                 installed.breaker.trip(ended)
-            else:
+            elif outcome is not Outcome.SKIPPED:
+                # A job that did not begin has learned nothing of the server.
                 installed.breaker.recover()
             self._record(installed, outcome, items, ended - started, error)
             if isinstance(error, Exception) and not self._timeouts.include(error):
