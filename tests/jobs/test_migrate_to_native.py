@@ -238,6 +238,18 @@ def test_emulated_by_name_is_refused_once_native(client: Any) -> None:
         hashes_on(client, backend="emulated").hget("h", "a")
 
 
+@pytest.mark.real
+def test_a_layout_that_this_release_may_only_read_is_left_alone(redis8: RedisServer) -> None:
+    client = redis8.client()
+    hashes = hashes_on(client, backend="emulated")
+    hashes.hsetex("h", "a", 1, ex=HOUR)
+    client.hset("ws:m:layout", mapping={"version": 2, "writable_from": 2})
+    before = {key: client.dump(key) for key in client.scan_iter()}
+    with pytest.raises(LayoutError, match="may read but not write"):
+        MigrateToNative(hashes_on(client)).perform(Slice(25, 5.0))
+    assert {key: client.dump(key) for key in client.scan_iter()} == before
+
+
 def test_an_unused_namespace_is_idle(fakeredis_server: Any) -> None:
     hashes = hashes_on(fakeredis_server.client())
     assert MigrateToNative(hashes).perform(Slice(25, 5.0)) == 0

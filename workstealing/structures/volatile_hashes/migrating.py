@@ -62,6 +62,7 @@ class Migrator:
         layout = self._index.layout(Budget(slice.remaining()))
         if layout is None or layout.is_native:
             return 0
+        layout.require_writable()
         if layout.is_emulated:
             self._require_commands(slice)
             self._change_layout(EMULATED, MIGRATING, slice)
