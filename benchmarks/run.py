@@ -18,6 +18,7 @@ if "--without-hiredis" in sys.argv:
 
 import collecting
 import enlist
+import ick
 import round_trips
 import web
 from figures import Figure, show
@@ -39,6 +40,7 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "enlist": enlist.measure,
     "round-trips": _on_a_server(round_trips.measure),
     "collecting": _on_a_server(collecting.measure),
+    "ick": _on_a_server(ick.measure),
     "web": web.measure,
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
 from workstealing.errors import ConfigurationError
@@ -84,20 +84,20 @@ class _IckCommands(StatsCommands, DeadCommands):
         members; each 1,000 are added atomically.
         """
         pairs = _pairs(members)
+        scored = [pair for pair in pairs if pair[1] is not None]
         operations = []
-        for timed, group in groupby(pairs, key=lambda pair: pair[1] is None):
-            run = list(group)
-            for start in range(0, len(run), MEMBERS_A_CHUNK):
-                chunk = run[start : start + MEMBERS_A_CHUNK]
-                if timed:
-                    script, args = "ick_add_now", tuple(member for member, _ in chunk)
-                else:
-                    # In order of score: neighbours in a sorted set are quicker to add together.
-                    chunk.sort(key=lambda pair: pair[1])
-                    script = "ick_add"
-                    args = tuple(part for member, score in chunk for part in (score, member))
-                operations.append(Operation(load(script), self.names.sets, args, tuple))
-        return self._perform(Plan(tuple(operations), _added))
+        for start in range(0, len(scored), MEMBERS_A_CHUNK):
+            chunk = scored[start : start + MEMBERS_A_CHUNK]
+            # In order of score: neighbours in a sorted set are quicker to add together.
+            chunk.sort(key=itemgetter(1))
+            args = tuple(part for member, score in chunk for part in (score, member))
+            operations.append(Operation(load("ick_add"), self.names.sets, args, Added._make))
+        timed = [pair[0] for pair in pairs if pair[1] is None] if len(scored) < len(pairs) else []
+        for start in range(0, len(timed), MEMBERS_A_CHUNK):
+            args = tuple(timed[start : start + MEMBERS_A_CHUNK])
+            operations.append(Operation(load("ick_add_now"), self.names.sets, args, Added._make))
+        combine = itemgetter(0) if len(operations) == 1 else _added
+        return self._perform(Plan(tuple(operations), combine))
 
     def reserve(self, n: int, backwash: bool = False) -> Any:
         """Top up the consumer set to n members, and return its n lowest-scored members.
