@@ -2,6 +2,15 @@
 
 from workstealing.jobs.hash_field_expiry import Backlog, HashFieldExpiry
 from workstealing.jobs.ick_reaper import IckBacklog, IckReaper
+from workstealing.jobs.key_expiry import KeyBacklog, KeyExpiry
 from workstealing.jobs.migrate_to_native import MigrateToNative
 
-__all__ = ["Backlog", "HashFieldExpiry", "IckBacklog", "IckReaper", "MigrateToNative"]
+__all__ = [
+    "Backlog",
+    "HashFieldExpiry",
+    "IckBacklog",
+    "IckReaper",
+    "KeyBacklog",
+    "KeyExpiry",
+    "MigrateToNative",
+]

@@ -1,16 +1,7 @@
 -- Deadlines as Redis 8 takes them and refuses them.
 --@include now
+--@include integer
 local LAST_DEADLINE = 70368744177663 -- 2^46 - 1 ms, Redis' own limit
-
--- Whether a text is an integer as Redis reads one: 64 bits, no sign but a minus, no leading zero.
-local function is_integer(text)
-  local sign, digits = string.match(text, '^(-?)([1-9]%d*)$')
-  if not digits then
-    return text == '0'
-  end
-  local last = sign == '' and '9223372036854775807' or '9223372036854775808'
-  return #digits < #last or (#digits == #last and digits <= last)
-end
 
 -- Turns an amount and its unit into milliseconds since the epoch.
 -- Returns the deadline, or nil and an error reply.

@@ -1,5 +1,13 @@
 """The data structures that the ready-made jobs keep clean."""
 
+from workstealing.structures.durable_keys import (
+    AsyncDurableKeys,
+    AsyncKeyPipeline,
+    AsyncLease,
+    DurableKeys,
+    KeyPipeline,
+    Lease,
+)
 from workstealing.structures.ick import AsyncIck, AsyncIckPipeline, Ick, IckPipeline
 from workstealing.structures.ick_dead import DeadMember
 from workstealing.structures.volatile_hashes import (
@@ -10,13 +18,19 @@ from workstealing.structures.volatile_hashes import (
 )
 
 __all__ = [
+    "AsyncDurableKeys",
     "AsyncHashPipeline",
     "AsyncIck",
     "AsyncIckPipeline",
+    "AsyncKeyPipeline",
+    "AsyncLease",
     "AsyncVolatileHashes",
     "DeadMember",
+    "DurableKeys",
     "HashPipeline",
     "Ick",
     "IckPipeline",
+    "KeyPipeline",
+    "Lease",
     "VolatileHashes",
 ]

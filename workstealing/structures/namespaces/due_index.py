@@ -1,0 +1,281 @@
+"""The due index of a namespace: which of its keys have garbage, found without looking for it.
+
+One round trip asks a few index shards of one node; recruits choose at random among them and among
+the keys found there, in a window well above a slice, so that they rarely meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from redis.exceptions import OutOfMemoryError, ResponseError
+
+from workstealing.clock import Clock
+from workstealing.errors import LayoutError, is_connection_fault
+from workstealing.recruiting.slice import Slice
+from workstealing.store.connection import Budget, Command
+from workstealing.store.keys import SLOTS, require_one_slot, to_bytes
+from workstealing.store.operations import Operation, Plain, Steps
+from workstealing.store.twin import Node, Twin
+from workstealing.structures.namespaces.layout import (
+    Layout,
+    Names,
+    read_layout,
+    read_registry,
+    register_shards,
+    write_layout,
+)
+
+# How many index shards the first look takes, and how many a second one if the first found too
+# little; how many keys of each.
+FIRST_LOOK, SECOND_LOOK = 4, 64
+KEYS_A_SHARD = 16
+# Index shards that no registry names are looked at now and then, so that what a lost registry
+# named is found again.
+UNREGISTERED_A_LOOK = 4
+REGISTRY_SECONDS = 10.0
+# For how long the other nodes are preferred to one that did not answer: well above a breaker's
+# period, or every other trial would go to it again.
+AVOID_SECONDS = 60.0
+# How many index shards are drawn at most to find those that are on one node, however large the
+# registry and the cluster are.
+MOST_DRAWS = 1024
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DueKey:
+    """A key that the due index names, its index shard, and its due time in ms."""
+
+    key: bytes
+    shard: int
+    due_ms: float
+
+
+class DueIndex:
+    """Looks into the due index of one namespace, through a twin's one-attempt connections.
+
+    Arguments: twin and names of the namespace; clock_shift_ms: for tests; random: returns a float
+    in [0, 1); clock: measures how old this process's copy of the registry is; on_loss: called when
+    the layout turns out to have been lost or changed.
+    """
+
+    def __init__(
+        self,
+        twin: Twin,
+        names: Names,
+        clock_shift_ms: int,
+        random: Callable[[], float],
+        clock: Clock,
+        *,
+        on_loss: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.twin = twin
+        self.names = names
+        self._shift_ms = clock_shift_ms
+        self._random = random
+        self._clock = clock
+        self._on_loss = on_loss
+        self._layout: Layout | None = None
+        self._layout_read = 0.0
+        self._registry: list[int] = []
+        self._known: frozenset[int] = frozenset()
+        self._registry_read: float | None = None
+        self._avoided: dict[Node, float] = {}
+
+    def layout(self, budget: Budget) -> Layout | None:
+        """Return the layout; None when nobody has used the namespace yet.
+
+        One that has gone since this process read it (a FLUSHALL, say) is written down again, so
+        that those who come after take the same one. One round trip until there is a layout, and
+        one every 10 seconds after that.
+        """
+        now = self._clock.monotonic()
+        before = self._layout
+        is_old = before is None or now - self._layout_read >= REGISTRY_SECONDS
+        if is_old and not (before and self._is_avoided(self._node_of_key(self.names.layout))):
+            found = self.drive(read_layout(self.names), budget)
+            if before is not None and found != before:
+                found = found or self._restored(before, budget)
+                self._registry_read = None
+                self._on_loss()
+            self._layout = found
+            self._layout_read = now
+        return self._layout
+
+    def _restored(self, layout: Layout, budget: Budget) -> Layout:
+        try:
+            return self.drive(write_layout(self.names, layout.backend, layout.index_shards), budget)
+        except OutOfMemoryError:
+            # A full server needs its garbage collected first of all.
+            return layout
+
+    def forget_layout(self) -> None:
+        """Read the layout anew when it is needed next."""
+        self._layout = None
+
+    def looks(self, slice: Slice, *, overdue: bool = True) -> Iterator[list[DueKey]]:
+        """Yield keys, shuffled, found by at most two looks at one node's index shards.
+
+        Arguments: slice: bounds the time; overdue: only keys whose time has come. Errors:
+        LayoutError for a foreign due index, if nothing else was found; connection faults. One round
+        trip a look.
+        """
+        budget = Budget(slice.remaining())
+        layout = self.layout(budget)
+        if layout is None or layout.is_native:
+            return
+        node, shards = self._choose_node(layout, budget)
+        foreign: ResponseError | None = None
+        found_any = False
+        now: int | None = None
+        for some in (shards[:FIRST_LOOK], shards[FIRST_LOOK : FIRST_LOOK + SECOND_LOOK]):
+            if not some:
+                continue
+            latest = "+inf" if not overdue or now is None else str(now)
+            window = ("-inf", latest, "BYSCORE", "LIMIT", 0, KEYS_A_SHARD, "WITHSCORES")
+            commands = [("ZRANGE", self.names.due(shard), *window) for shard in some]
+            budget = Budget(slice.remaining())
+            clock, *replies = self._call(node, [("TIME",), *commands], budget)
+            now = self.milliseconds(clock)
+            found, lost = [], []
+            for shard, reply in zip(some, replies, strict=True):
+                if isinstance(reply, ResponseError):
+                    foreign = reply
+                    continue
+                if reply and layout.registers_shards and shard not in self._known:
+                    lost.append(shard)
+                found += [DueKey(key, shard, due) for key, due in scored(reply)]
+            if lost:
+                self.drive(register_shards(self.names, lost), budget)
+                self._registry_read = None
+            if overdue:
+                found = [each for each in found if each.due_ms <= now]
+            if found:
+                found_any = True
+                self._shuffle(found)
+                yield found
+        if foreign is not None and not found_any:
+            raise LayoutError(
+                f"a due index of the namespace {layout.namespace!r} holds something foreign, and"
+                f" nothing was changed: {foreign}"
+            ) from foreign
+
+    def shards_by_node(self, layout: Layout, budget: Budget) -> dict[Node, list[int]]:
+        """Return all index shards in use, by node; the registry is read anew."""
+        if not layout.registers_shards:
+            return {self.twin.nodes()[0]: list(range(layout.index_shards))}
+        self._registry_read = None
+        shards: dict[Node, list[int]] = {}
+        for shard in self._refreshed_registry(budget):
+            shards.setdefault(self.twin.node_of(shard), []).append(shard)
+        return shards
+
+    def drive(self, steps: Steps[T], budget: Budget) -> T:
+        """Run a generator of one-key commands through the twin and return what it returns."""
+        reply: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                command = steps.send(reply) if error is None else steps.throw(error)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            if isinstance(command, Operation | Plain):
+                raise TypeError("only plain commands on one key can be run through the twin")
+            (reply,) = self._call(self._node_of_key(command[1]), [command], budget)
+            error = reply if isinstance(reply, Exception) else None
+
+    def milliseconds(self, clock: Any) -> int:
+        """Return a reply of TIME as milliseconds since the epoch; raise it if it is an error."""
+        if isinstance(clock, Exception):
+            raise clock
+        return int(clock[0]) * 1000 + int(clock[1]) // 1000 + self._shift_ms
+
+    def _call(self, node: Node, commands: Sequence[Command], budget: Budget) -> list[Any]:
+        try:
+            return self.twin.call(node, commands, budget)
+        except Exception as error:
+            if self.twin.is_cluster and is_connection_fault(error):
+                self._avoided[node] = self._clock.monotonic() + AVOID_SECONDS
+            raise
+
+    def _node_of_key(self, key: bytes) -> Node:
+        return self.twin.node_of(require_one_slot((to_bytes(key),)))
+
+    def _is_avoided(self, node: Node) -> bool:
+        until = self._avoided.get(node)
+        if until is not None and self._clock.monotonic() >= until:
+            self._avoided.pop(node, None)
+            return False
+        return until is not None
+
+    def _choose_node(self, layout: Layout, budget: Budget) -> tuple[Node, list[int]]:
+        """Return a random node and, shuffled, index shards on it that may hold something."""
+        if not layout.registers_shards:
+            every = list(range(layout.index_shards))
+            self._shuffle(every)
+            return self.twin.nodes()[0], every
+        registered = self._refreshed_registry(budget)
+        node, shards = self._draw(registered)
+        if not shards:
+            # Without a registered one there is still the chance of an unregistered one.
+            node = self.twin.node_of(self._below(SLOTS))
+        for _ in range(UNREGISTERED_A_LOOK):
+            shard = self._below(layout.index_shards)
+            if shard not in self._known and self.twin.node_of(shard) == node:
+                shards.append(shard)
+        self._shuffle(shards)
+        return node, shards
+
+    def _draw(self, registered: list[int]) -> tuple[Node, list[int]]:
+        """Draw shards without putting any back; return those on the node of the first.
+
+        The first is not on a node that is avoided, if there is another one. Shuffles the list
+        itself, from the front, and stops when there are enough for all looks.
+        """
+        node: Node = None
+        shards: list[int] = []
+        size = len(registered)
+        draws = min(size, MOST_DRAWS)
+        for position in range(draws):
+            other = position + self._below(size - position)
+            registered[position], registered[other] = registered[other], registered[position]
+            shard = registered[position]
+            holder = self.twin.node_of(shard)
+            if not shards:
+                if self._avoided and self._is_avoided(holder) and position < draws - 1:
+                    continue
+                node = holder
+            if holder == node:
+                shards.append(shard)
+                if len(shards) == FIRST_LOOK + SECOND_LOOK:
+                    break
+        return node, shards
+
+    def _refreshed_registry(self, budget: Budget) -> list[int]:
+        now = self._clock.monotonic()
+        is_old = self._registry_read is None or now - self._registry_read >= REGISTRY_SECONDS
+        if is_old and not (
+            self._registry and self._is_avoided(self._node_of_key(self.names.registry))
+        ):
+            self._registry = self.drive(read_registry(self.names), budget)
+            self._known = frozenset(self._registry)
+            self._registry_read = now
+        return self._registry
+
+    def _below(self, bound: int) -> int:
+        return min(int(self._random() * bound), bound - 1)
+
+    def _shuffle(self, items: list[Any]) -> None:
+        for i in range(len(items) - 1, 0, -1):
+            j = self._below(i + 1)
+            items[i], items[j] = items[j], items[i]
+
+
+def scored(reply: Sequence[bytes]) -> list[tuple[bytes, float]]:
+    """Return a flat WITHSCORES reply as pairs of member and score."""
+    return [(member, float(score)) for member, score in zip(reply[::2], reply[1::2], strict=True)]
