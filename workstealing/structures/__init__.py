@@ -10,6 +10,16 @@ from workstealing.structures.durable_keys import (
 )
 from workstealing.structures.ick import AsyncIck, AsyncIckPipeline, Ick, IckPipeline
 from workstealing.structures.ick_dead import DeadMember
+from workstealing.structures.sharded_ick import (
+    AsyncLeasedIck,
+    AsyncShardedIck,
+    AsyncShardedIckPipeline,
+    LeasedIck,
+    LeaseLost,
+    NoLease,
+    ShardedIck,
+    ShardedIckPipeline,
+)
 from workstealing.structures.volatile_hashes import (
     AsyncHashPipeline,
     AsyncVolatileHashes,
@@ -24,6 +34,9 @@ __all__ = [
     "AsyncIckPipeline",
     "AsyncKeyPipeline",
     "AsyncLease",
+    "AsyncLeasedIck",
+    "AsyncShardedIck",
+    "AsyncShardedIckPipeline",
     "AsyncVolatileHashes",
     "DeadMember",
     "DurableKeys",
@@ -32,5 +45,10 @@ __all__ = [
     "IckPipeline",
     "KeyPipeline",
     "Lease",
+    "LeaseLost",
+    "LeasedIck",
+    "NoLease",
+    "ShardedIck",
+    "ShardedIckPipeline",
     "VolatileHashes",
 ]

@@ -1,0 +1,34 @@
+-- The lease of an ick shard, a hash: consumer, token, deadline and taken (ms of the server's TIME).
+-- It has run out when its deadline has passed; the token grows with each new holder, for ever.
+--@include now
+-- Returns an error reply, or nil and the lease.
+local function read_lease(key)
+  local found = redis.pcall('HMGET', key, 'token', 'deadline', 'taken', 'consumer')
+  if found.err then
+    return redis.error_reply('WSLAYOUT the key ' .. key .. ' does not hold the lease of an ick shard')
+  end
+  return nil,
+    {
+      token = found[1] or '',
+      left = math.max(0, tonumber(found[2] or 0) - now()),
+      taken = found[3] or '0',
+      consumer = found[4] or '',
+    }
+end
+
+local function is_held(lease, token)
+  return lease.token == token and lease.left > 0
+end
+
+-- It begins by deleting, which a server lets pass that is out of memory, and then what follows.
+local function extend(key, ttl)
+  redis.call('HDEL', key, 'deadline')
+  redis.call('HSET', key, 'deadline', string.format('%.0f', now() + tonumber(ttl)))
+end
+
+-- Extends a lease of which less than half is left.
+local function extend_if_short(key, lease, ttl)
+  if lease.left * 2 < tonumber(ttl) then
+    extend(key, ttl)
+  end
+end

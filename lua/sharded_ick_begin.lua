@@ -1,0 +1,52 @@
+-- Begins to move the members of an ick shard: sets them aside, once for each change of the layout.
+-- From then on only callers who know the new layout add here. What is reserved is set aside too.
+-- KEYS: version, producer set, consumer set, held, attempts, lease, mark, dead,
+-- moving, moving dead, begun, moving attempts.
+-- ARGV: the caller's mark, the token of its lease, the layout's generation.
+-- Returns how many members are to be moved; nil, with nothing changed, if the lease is not held any more
+-- or the caller's layout is out of date.
+--@include ick_reservation
+--@include sharded_ick_mark
+--@include sharded_ick_lease
+local problem, exists = refuse(false)
+local wrong, lease = read_lease(KEYS[6])
+local unmarked, state = mark_state(KEYS[7], ARGV[1])
+local current = problem or wrong or unmarked or current_token()
+if type(current) == 'table' then
+  return current
+end
+if state == 'newer' or not is_held(lease, ARGV[2]) then
+  return false
+end
+for _, key in ipairs({ KEYS[8], KEYS[10] }) do
+  if type(redis.pcall('HLEN', key)) == 'table' then
+    return layout_error(key, 'does not hold the dead members of an Ick')
+  end
+end
+local moving = KEYS[9]
+if type(redis.pcall('ZCARD', moving)) == 'table' then
+  return layout_error(moving, 'does not hold members that are being moved')
+end
+if redis.call('GET', KEYS[11]) ~= ARGV[3] then
+  local reply = redis.pcall('SET', KEYS[7], ARGV[1])
+  if reply.err then
+    return reply
+  end
+  -- Should a server without memory have stopped this half way, it goes on where it was.
+  if redis.call('EXISTS', moving) == 0 and redis.call('EXISTS', pset) == 1 then
+    redis.call('RENAME', pset, moving)
+  end
+  if redis.call('EXISTS', KEYS[10]) == 0 and redis.call('EXISTS', KEYS[8]) == 1 then
+    redis.call('RENAME', KEYS[8], KEYS[10])
+  end
+  if redis.call('EXISTS', KEYS[12]) == 0 and redis.call('EXISTS', attempts) == 1 then
+    redis.call('RENAME', attempts, KEYS[12])
+  end
+  fold(cset, moving, redis.call('ZCARD', cset))
+  if exists then
+    -- Whoever reserved here before has nothing to commit any more.
+    hold(current, {})
+  end
+  redis.call('SET', KEYS[11], ARGV[3])
+end
+return redis.call('ZCARD', moving) + redis.call('HLEN', KEYS[10])

@@ -1,0 +1,6 @@
+-- Says whether all members of an ick shard have been moved.
+-- KEYS: moving, moving dead, begun. ARGV: the layout's generation. Returns 1 or 0.
+if redis.call('GET', KEYS[3]) ~= ARGV[1] then
+  return 0
+end
+return redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 and 1 or 0

@@ -1,0 +1,27 @@
+-- Takes the lease of an ick shard if nobody holds it.
+-- KEYS: version, producer set, consumer set, lease, mark. ARGV: the caller's mark, the consumer, time
+-- to live in ms. Returns the new token, '' if somebody holds it; nil, with nothing changed, if the
+-- caller's layout is out of date.
+--@include sharded_ick_mark
+--@include sharded_ick_lease
+--@include ick_token
+local problem = refuse(false)
+local wrong, lease = read_lease(KEYS[4])
+local unmarked, state = mark_state(KEYS[5], ARGV[1])
+if problem or wrong or unmarked then
+  return problem or wrong or unmarked
+end
+if state == 'newer' then
+  return false
+end
+if lease.left > 0 then
+  return ''
+end
+extend(KEYS[4], ARGV[3])
+if state == 'older' then
+  redis.call('SET', KEYS[5], ARGV[1])
+end
+local token = next_token(lease.token, redis.call('TIME'))
+local taken = string.format('%.0f', now())
+redis.call('HSET', KEYS[4], 'token', token, 'consumer', ARGV[2], 'taken', taken)
+return token

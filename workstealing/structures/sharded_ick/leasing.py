@@ -1,0 +1,268 @@
+"""Leases: the right to consume one ick shard, which ends by itself and is fenced by a token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from workstealing.errors import Aborted, ConfigurationError
+from workstealing.store.keys import to_bytes
+from workstealing.store.operations import Operation
+from workstealing.structures.ick import MEMBERS_A_CHUNK, Batch, Committed
+from workstealing.structures.ick_names import Member
+from workstealing.structures.sharded_ick.core import Core
+from workstealing.structures.sharded_ick.layout import Layout
+from workstealing.structures.sharded_ick.steps import Steps, drive, drive_async
+
+# How many leases in a hundred go to the ick shard that has waited longest for one, whoever is
+# neediest: a member that is never committed would otherwise keep its ick shard the neediest.
+LONGEST_WITHOUT_PERCENT = 20
+
+
+class NoLease(Aborted):
+    """Every ick shard is leased by somebody else, or members are being moved by a resize."""
+
+
+class LeaseLost(Aborted):
+    """The lease has run out, or has been given to somebody else since; nothing was changed."""
+
+
+class _Leased:
+    """What the blocking and the asyncio form of a leased Ick have in common.
+
+    Attributes: ick_shard: which one, 0 and up; key: of its Ick; consumer; lease_token: 16 digits,
+    greater than those of all earlier holders, for whatever else is to be fenced by it.
+    """
+
+    def __init__(
+        self, client: Any, core: Core, layout: Layout, holder: tuple[str, float], found: list[Any]
+    ) -> None:
+        self.client = client
+        self._core = core
+        self._mark = layout.mark
+        self.consumer, ttl = holder
+        self._ttl_ms = _milliseconds(ttl)
+        self.ick_shard, self.lease_token = found
+        self._names = core.names(self.ick_shard)
+        self.key = self._names.version
+        self.token = ""
+
+    def _perform(self, steps: Steps[Any]) -> Any:
+        raise NotImplementedError
+
+    def reserve(self, n: int, backwash: bool = False) -> Any:
+        """Top up the consumer set to n members, and return its n lowest-scored members.
+
+        As `Ick.reserve`; renews the lease if less than half of it is left. Returns: a `Batch`,
+        which is empty while a resize waits for this lease to end. Errors: LeaseLost.
+        """
+        return self.exchange(n, backwash=backwash)
+
+    def commit(self, *members: Member) -> Any:
+        """Remove members whose work is done from the consumer set.
+
+        As `Ick.commit`; renews the lease if less than half of it is left. Returns: `Committed`,
+        whose `ignored` counts what was not removed: all, once the lease or the reservation does not
+        hold any more. One round trip.
+        """
+        return self._perform(self._commit_steps(members))
+
+    def exchange(self, n: int, *commit: Member, backwash: bool = False) -> Any:
+        """Commit members and then reserve, in one round trip for up to 1,000 members to commit.
+
+        Arguments and returns: as of `Ick.exchange`. Errors: LeaseLost, with nothing committed;
+        ConfigurationError.
+        """
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise ConfigurationError(
+                f"n={n!r} members cannot be reserved: give a number, 0 or more"
+            )
+        return self._perform(self._exchange_steps(n, commit, backwash))
+
+    def renew(self) -> Any:
+        """Let the lease last for its whole time to live from now on.
+
+        Errors: LeaseLost if it has run out. One round trip.
+        """
+        return self._perform(self._renew_steps())
+
+    def _exchange_steps(self, n: int, members: Sequence[Member], backwash: bool) -> Steps[Batch]:
+        split = 0 if n == 0 else max(0, len(members) - MEMBERS_A_CHUNK)
+        # What does not fit into one script, or all of it where nothing is to be reserved.
+        first = members if n == 0 else members[:split]
+        committed = yield from self._commit_steps(first)
+        if n == 0:
+            return Batch([], "", committed)
+        names = self._names
+        (reply,) = yield [
+            Operation(
+                self._core.script("sharded_ick_exchange"),
+                (*names.sets, names.held, names.attempts, names.lease, names.mark),
+                (
+                    *(n, int(bool(backwash)), self.token, self.lease_token, self._ttl_ms),
+                    *(self._mark, *map(to_bytes, members[split:])),
+                ),
+                lambda reply: reply,
+            )
+        ]
+        if reply is None:
+            raise self._lost()
+        removed, token, flat = reply
+        if token:
+            self.token = token.decode() if isinstance(token, bytes) else str(token)
+        pairs = [(m, float(s)) for m, s in zip(flat[::2], flat[1::2], strict=True)]
+        total = removed + committed
+        return Batch(pairs, self.token, Committed(total, len(members) - total))
+
+    def _commit_steps(self, members: Sequence[Member]) -> Steps[Committed]:
+        raw = [to_bytes(member) for member in members]
+        if not raw:
+            return Committed(0, 0)
+        names = self._names
+        keys = (*names.sets, names.held, names.attempts, names.lease)
+        fixed = (self.token, self.lease_token, self._ttl_ms)
+        replies = yield [
+            Operation(
+                self._core.script("sharded_ick_commit"),
+                keys,
+                (*fixed, *raw[start : start + MEMBERS_A_CHUNK]),
+                int,
+            )
+            for start in range(0, len(raw), MEMBERS_A_CHUNK)
+        ]
+        return Committed(sum(replies), len(raw) - sum(replies))
+
+    def _renew_steps(self) -> Steps[None]:
+        (held,) = yield [self._on_lease("sharded_ick_renew", self.lease_token, self._ttl_ms)]
+        if not held:
+            raise self._lost()
+
+    def _release_steps(self) -> Steps[bool]:
+        (held,) = yield [self._on_lease("sharded_ick_release", self.lease_token)]
+        return bool(held)
+
+    def _on_lease(self, script: str, *args: Any) -> Operation:
+        return Operation(self._core.script(script), (self._names.lease,), args, int)
+
+    def _lost(self) -> LeaseLost:
+        return LeaseLost(
+            f"{self.consumer} does not hold ick shard {self.ick_shard} of {self._core.text!r} any"
+            " more: its lease ran out; take a new one, and renew it while working"
+        )
+
+
+class LeasedIck(_Leased):
+    """The Ick of one ick shard, for as long as nobody else holds it; see `ShardedIck.lease`."""
+
+    def _perform(self, steps: Steps[Any]) -> Any:
+        return drive(self.client, steps)
+
+    def release(self) -> bool:
+        """Let others have the ick shard; return whether it was still held. One round trip."""
+        return drive(self.client, self._release_steps())
+
+
+class AsyncLeasedIck(_Leased):
+    """A `LeasedIck` on a redis.asyncio client: every method is awaited."""
+
+    def _perform(self, steps: Steps[Any]) -> Any:
+        return drive_async(self.client, steps)
+
+    async def release(self) -> bool:
+        """Let others have the ick shard; return whether it was still held."""
+        return await drive_async(self.client, self._release_steps())
+
+
+def take_any(
+    core: Core, consumer: str, ttl: float, random: Callable[[], float]
+) -> Steps[tuple[Layout, list[Any]]]:
+    """Take the lease of the neediest free ick shard; return the layout, and (ick shard, token).
+
+    Errors: NoLease. Two round trips, one more for each ick shard that somebody else takes first.
+    """
+    layout = yield from core.open()
+    while True:
+        if layout.moving_from:
+            # Somebody may have finished since.
+            layout = (yield from core.read_layout()) or layout
+        if layout.moving_from:
+            raise NoLease(
+                f"the members of {core.text!r} are being moved to {layout.ick_shards} ick shards:"
+                f" come again, or finish it with resize({layout.ick_shards})"
+            )
+        needs = yield [core.need(shard) for shard in range(layout.ick_shards)]
+        is_outdated = False
+        for shard in in_order_of_need(needs, random):
+            token = yield from take(core, layout, shard, consumer, ttl)
+            if token:
+                return layout, [shard, token]
+            is_outdated = token is None
+            if is_outdated:
+                break
+        if not is_outdated:
+            raise NoLease(
+                f"all {layout.ick_shards} ick shards of {core.text!r} are leased: come again, or"
+                " wait for one with lease(..., wait=seconds)"
+            )
+        layout = yield from core.reopen(layout)
+
+
+def take(core: Core, layout: Layout, shard: int, consumer: str, ttl: float) -> Steps[str | None]:
+    """Take one ick shard's lease; return its token, "" if it is held, None if layout is old."""
+    names = core.names(shard)
+    (token,) = yield [
+        Operation(
+            core.script("sharded_ick_take"),
+            (*names.sets, names.lease, names.mark),
+            (layout.mark, consumer, _milliseconds(ttl)),
+            lambda reply: reply,
+        )
+    ]
+    return token.decode() if isinstance(token, bytes) else token
+
+
+def in_order_of_need(needs: Sequence[Sequence[Any]], random: Callable[[], float]) -> list[int]:
+    """Return the free ick shards, the one that is to be leased first at the front.
+
+    Arguments: needs: replies of `Core.need`; random: draws whether the neediest goes first, or the
+    one among those with members that was leased longest ago.
+    """
+    waiting: list[tuple[float, int, int]] = []
+    empty: list[tuple[int, int]] = []
+    for shard, (producer, consumer, left, taken, *_) in enumerate(needs):
+        if left:
+            continue
+        if producer or consumer:
+            lowest = min(float(score) for score in (producer, consumer) if score)
+            waiting.append((lowest, int(taken), shard))
+        else:
+            empty.append((int(taken), shard))
+    waiting.sort()
+    if waiting and random() * 100 < LONGEST_WITHOUT_PERCENT:
+        first = min(waiting, key=lambda need: need[1])
+        waiting.remove(first)
+        waiting.insert(0, first)
+    return [shard for *_, shard in waiting] + [shard for *_, shard in sorted(empty)]
+
+
+def checked_holder(consumer: object, ttl: object, wait: object) -> tuple[str, float, float]:
+    """Return a consumer's name, time to live and time to wait, or raise ConfigurationError."""
+    if not isinstance(consumer, str) or not consumer:
+        raise ConfigurationError(
+            f"the consumer {consumer!r} has no name: give a text, a host's name and process id"
+        )
+    for name, seconds, least in (("ttl", ttl, 0.001), ("wait", wait, 0.0)):
+        if (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, int | float)
+            or not (least <= seconds < math.inf)
+        ):
+            raise ConfigurationError(
+                f"{name}={seconds!r} is no time: give seconds, {least:g} or more"
+            )
+    return consumer, float(ttl), float(wait)  # type: ignore[arg-type]
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))

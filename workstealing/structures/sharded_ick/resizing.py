@@ -1,0 +1,181 @@
+"""Changing the number of ick shards, in bounded steps that any process may go on with.
+
+The new number is written into the layout first. Then, for each ick shard that there was, whoever
+holds its lease sets its members aside, from when on only those who know the new number add there;
+he copies each member to where it belongs, and after that removes it from those set aside. A crash
+in between leaves a member in two places, which folding makes one when it is copied again. No
+consumer is given a lease meanwhile, so that nobody works on a member that another has in hand.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from redis.client import NEVER_DECODE
+
+from workstealing.errors import Aborted, ConfigurationError
+from workstealing.store.operations import Operation, Plain
+from workstealing.store.scripts import load
+from workstealing.structures.sharded_ick.core import Core
+from workstealing.structures.sharded_ick.layout import Layout, checked_ick_shards, shard_of
+from workstealing.structures.sharded_ick.leasing import take
+from workstealing.structures.sharded_ick.steps import Steps
+
+MEMBERS_A_PAGE = 500
+LEASE_SECONDS = 5.0
+CONSUMER = "resize"
+
+
+class Resized(NamedTuple):
+    """How far a resize has come.
+
+    Fields: done: whether all members are where they belong; moved: how many moves this call has
+    made, those of members that stay in their ick shard included; leased: ick shards that could not
+    be moved yet, because a consumer holds them.
+    """
+
+    done: bool
+    moved: int
+    leased: int
+
+
+def resize(core: Core, ick_shards: int, limit: int) -> Steps[Resized]:
+    """Begin to change the number of ick shards, or go on with it; see `ShardedIck.resize`."""
+    checked_ick_shards(ick_shards)
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise ConfigurationError(f"limit={limit!r} moves nothing: give a number of members, 1 up")
+    layout = yield from _begun(core, ick_shards)
+    if not layout.moving_from:
+        return Resized(True, 0, 0)
+    moved = leased = 0
+    done = yield [_progress(core, layout, shard) for shard in range(layout.moving_from)]
+    for shard, is_done in enumerate(done):
+        if is_done:
+            continue
+        if moved >= limit:
+            return Resized(False, moved, leased)
+        token = yield from take(core, layout, shard, CONSUMER, LEASE_SECONDS)
+        if token is None:
+            raise _overtaken(core)
+        if not token:
+            leased += 1
+            continue
+        moved += yield from _move(core, layout, (shard, token), limit - moved)
+    done = yield [_progress(core, layout, shard) for shard in range(layout.moving_from)]
+    if not all(done):
+        return Resized(False, moved, leased)
+    yield from _relayout(core, layout, ick_shards, 0)
+    return Resized(True, moved, 0)
+
+
+def _begun(core: Core, ick_shards: int) -> Steps[Layout]:
+    """Write the new number into the layout, if it is not there yet; return the layout."""
+    layout = yield from core.read_layout()
+    if layout is None:
+        raise ConfigurationError(
+            f"there is no ShardedIck {core.text!r} yet: nothing is there to be resized"
+        )
+    if layout.moving_from and layout.ick_shards != ick_shards:
+        raise ConfigurationError(
+            f"{core.text!r} is being resized to {layout.ick_shards} ick shards: finish that first"
+            f" with resize({layout.ick_shards})"
+        )
+    if layout.ick_shards == ick_shards:
+        return layout
+    layout = yield from _relayout(core, layout, ick_shards, layout.ick_shards)
+    if layout.ick_shards != ick_shards:
+        raise _overtaken(core)
+    return layout
+
+
+def _relayout(core: Core, layout: Layout, ick_shards: int, moving_from: int) -> Steps[Layout]:
+    args = (layout.generation, ick_shards, moving_from)
+    yield [Operation(load("sharded_ick_relayout"), (core.layout_key,), args, int)]
+    found = yield from core.read_layout()
+    if found is None:
+        raise _overtaken(core)
+    return found
+
+
+def _progress(core: Core, layout: Layout, shard: int) -> Operation:
+    names = core.names(shard)
+    keys = (names.moving, names.moving_dead, names.begun)
+    return Operation(load("sharded_ick_progress"), keys, (layout.generation,), bool)
+
+
+def _move(core: Core, layout: Layout, holder: tuple[int, str], limit: int) -> Steps[int]:
+    """Move at most so many members of an ick shard whose lease is held; return how many."""
+    shard, token = holder
+    names = core.names(shard)
+    script = core.script("sharded_ick_begin")
+    keys = (*names.sets, names.held, names.attempts, names.lease, names.mark)
+    beside = (names.dead, names.moving, names.moving_dead, names.begun, names.moving_attempts)
+    args = (layout.mark, token, layout.generation)
+    (left,) = yield [Operation(script, (*keys, *beside), args, lambda reply: reply)]
+    moved = 0
+    while left and moved < limit:
+        page = min(MEMBERS_A_PAGE, limit - moved)
+        # As bytes, whatever the client makes of replies: they decide where a member belongs.
+        rows, graves = yield Plain(
+            (
+                *("EVAL", load("sharded_ick_page").body, 3),
+                *(names.moving, names.moving_dead, names.moving_attempts, page),
+            ),
+            {NEVER_DECODE: True},
+        )
+        if not rows and not graves:
+            break
+        members = [tuple(rows[i : i + 3]) for i in range(0, len(rows), 3)]
+        dead = [tuple(graves[i : i + 2]) for i in range(0, len(graves), 2)]
+        copied = yield _copies(core, layout, members, dead)
+        if None in copied:
+            raise _overtaken(core)
+        (dropped,) = yield [_drop(core, holder, members, dead)]
+        if not dropped:
+            # The lease ran out: somebody else goes on with what is left.
+            return moved
+        moved += dropped
+    lease = (names.lease,)
+    yield [Operation(core.script("sharded_ick_release"), lease, (token,), int)]
+    return moved
+
+
+def _copies(
+    core: Core, layout: Layout, members: list[tuple[Any, ...]], dead: list[tuple[Any, ...]]
+) -> list[Operation]:
+    groups: dict[int, tuple[list[Any], list[Any]]] = {}
+    for position, rows in enumerate((members, dead)):
+        for row in rows:
+            target = shard_of(row[0], layout.ick_shards)
+            groups.setdefault(target, ([], []))[position].extend(row)
+    operations = []
+    for target, (flat, graves) in groups.items():
+        names = core.names(target)
+        keys = (*names.sets, names.mark, names.attempts, names.dead)
+        args = (layout.mark, len(flat) // 3, *flat, *graves)
+        operations.append(
+            Operation(load("sharded_ick_copy"), keys, args, lambda reply: reply),
+        )
+    return operations
+
+
+def _drop(
+    core: Core,
+    holder: tuple[int, str],
+    members: list[tuple[Any, ...]],
+    dead: list[tuple[Any, ...]],
+) -> Operation:
+    shard, token = holder
+    names = core.names(shard)
+    flat = [part for member, score, _ in members for part in (member, score)]
+    graves = [part for row in dead for part in row]
+    return Operation(
+        core.script("sharded_ick_drop"),
+        (names.lease, names.moving, names.moving_dead, names.moving_attempts),
+        (token, round(LEASE_SECONDS * 1000), len(members), *flat, *graves),
+        lambda reply: reply,
+    )
+
+
+def _overtaken(core: Core) -> Aborted:
+    return Aborted(f"another process has changed the layout of {core.text!r}: call resize again")

@@ -1,0 +1,244 @@
+"""ShardedIck: one queue of what is dirty, for several consumers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from workstealing.clock import SYSTEM_CLOCK
+from workstealing.errors import ConfigurationError
+from workstealing.store.twin import Twin, is_async, twin_of
+from workstealing.structures.ick import Ick
+from workstealing.structures.ick_names import Member
+from workstealing.structures.sharded_ick.core import Core
+from workstealing.structures.sharded_ick.leasing import (
+    AsyncLeasedIck,
+    LeasedIck,
+    NoLease,
+    checked_holder,
+    take_any,
+)
+from workstealing.structures.sharded_ick.pipeline import (
+    AsyncShardedIckPipeline,
+    ShardedIckPipeline,
+)
+from workstealing.structures.sharded_ick.resizing import resize
+from workstealing.structures.sharded_ick.steps import Steps, drive, drive_async
+from workstealing.structures.sharded_ick.surface import Surface
+
+PAUSE_SECONDS = 0.050
+
+
+class _Object(Surface):
+    def __init__(
+        self,
+        client: Any,
+        name: Member,
+        ick_shards: int | None = None,
+        *,
+        clock_shift_ms: int = 0,
+    ) -> None:
+        self.client = client
+        self.twin: Twin = twin_of(client)
+        self.core = Core(name, ick_shards, clock_shift_ms)
+        # Chance and pauses are set by tests.
+        self._random = random.random
+        self._clock = SYSTEM_CLOCK
+
+    @property
+    def name(self) -> str:
+        """The name, as text."""
+        return self.core.text
+
+    @property
+    def icks(self) -> list[Any]:
+        """The Ick of each ick shard, as far as this process knows; for the reaper and for looking.
+
+        Do not add or reserve by them. Errors: ConfigurationError if neither the constructor nor a
+        call has said how many there are: call `open` first. No round trip.
+        """
+        layout = self.core.layout
+        count = layout.all_shards if layout is not None else self.core.asked
+        if count is None:
+            raise ConfigurationError(
+                f"nobody knows yet how many ick shards {self.core.text!r} has: call open() first"
+            )
+        return [Ick(self.client, self.core.names(shard).version) for shard in range(count)]
+
+
+class ShardedIck(_Object):
+    """Several Icks behind one name, so that several consumers work at once.
+
+    CRC-32 of a member chooses its ick shard; each ick shard lies in a cluster slot of its own, and
+    has one consumer at a time, by a lease.
+
+    Arguments: client: a redis.Redis or redis.RedisCluster (an asyncio client gives an
+    `AsyncShardedIck`); name: any; ick_shards: how many, 1 to 1,024; None: as many as there are;
+    clock_shift_ms: for tests, how far this object's clock is ahead of the server's. The number is
+    written down at the first use; another one is refused later, and changed by `resize`.
+    """
+
+    def __new__(cls, client: Any, *args: Any, **options: Any) -> Any:
+        """Make an `AsyncShardedIck` where the client is an asyncio one."""
+        if cls is ShardedIck and is_async(client):
+            return AsyncShardedIck(client, *args, **options)
+        return super().__new__(cls)
+
+    def _perform(self, steps: Steps[Any]) -> Any:
+        return drive(self.client, steps)
+
+    _sleep = staticmethod(time.sleep)
+
+    def open(self) -> int:
+        """Read the layout, or write it down; return the number of ick shards.
+
+        Every call does this by itself. Errors: ConfigurationError if it is another number than the
+        constructor's; LayoutError. One round trip the first time, then none.
+        """
+        return drive(self.client, self.core.open()).ick_shards
+
+    def lease(self, consumer: str, ttl: float = 30.0, wait: float = 0.0) -> IckLease:
+        """Return a context manager that gives one ick shard which nobody else holds.
+
+        The neediest free one is taken: that whose oldest member has the lowest score; of equally
+        needy ones that which was leased longest ago. One lease in five goes to the one with members
+        that was leased longest ago, so that none starves. Empty ones come last.
+
+        Arguments: consumer: a name, for people to read; ttl: seconds after which the lease ends by
+        itself, unless it is renewed, as each reserve, exchange and commit does when less than half
+        is left; wait: seconds to go on trying. Errors, on entering: NoLease; ConfigurationError.
+        Two round trips; one at the end.
+
+            with sharded.lease("worker 7", ttl=30) as ick:
+                batch = ick.reserve(100)
+                ...
+                ick.commit(*batch.members)
+        """
+        return IckLease(self, *checked_holder(consumer, ttl, wait))
+
+    def resize(self, ick_shards: int, limit: int = 10_000) -> Any:
+        """Change the number of ick shards; move at most `limit` members there where they belong.
+
+        Call it until it is done, in whatever process: it goes on where the last call, or a crash,
+        has left it. From the first call until then producers go on, but no new lease is given, and
+        those that there are get no more members: an ick shard is moved when its lease has ended.
+
+        Returns: `Resized`, (done, moved, leased). Errors: ConfigurationError while it is being
+        resized to another number; Aborted if another process has finished it meanwhile. Three round
+        trips for each 500 members, and four for each ick shard.
+        """
+        return drive(self.client, resize(self.core, ick_shards, limit))
+
+    def pipeline(self, transaction: bool = True) -> ShardedIckPipeline:
+        """Return a pipeline: what is called on it is sent, with the user's own, by `execute`."""
+        return ShardedIckPipeline(self, transaction)
+
+
+class AsyncShardedIck(_Object):
+    """A `ShardedIck` on a redis.asyncio client: its calls are awaited, its leases by async with."""
+
+    def _perform(self, steps: Steps[Any]) -> Any:
+        return drive_async(self.client, steps)
+
+    _sleep = staticmethod(asyncio.sleep)
+
+    async def open(self) -> int:
+        """Read the layout, or write it down; see `ShardedIck.open`."""
+        return (await drive_async(self.client, self.core.open())).ick_shards
+
+    def lease(self, consumer: str, ttl: float = 30.0, wait: float = 0.0) -> AsyncIckLease:
+        """Return an asynchronous context manager; see `ShardedIck.lease`."""
+        return AsyncIckLease(self, *checked_holder(consumer, ttl, wait))
+
+    async def resize(self, ick_shards: int, limit: int = 10_000) -> Any:
+        """Change the number of ick shards; see `ShardedIck.resize`."""
+        return await drive_async(self.client, resize(self.core, ick_shards, limit))
+
+    def pipeline(self, transaction: bool = True) -> AsyncShardedIckPipeline:
+        """Return a pipeline whose `execute` is awaited; see `ShardedIck.pipeline`."""
+        return AsyncShardedIckPipeline(self, transaction)
+
+
+class _LeaseBase:
+    def __init__(self, sharded: Any, consumer: str, ttl: float, wait: float) -> None:
+        self._sharded = sharded
+        self._consumer, self._ttl, self._wait = consumer, ttl, wait
+        self._give_up = 0.0
+
+    def _take(self) -> Steps[Any]:
+        sharded = self._sharded
+        return take_any(sharded.core, self._consumer, self._ttl, sharded._random)  # noqa: SLF001
+
+    def _begin(self) -> None:
+        self._give_up = self._now() + self._wait
+
+    def _now(self) -> float:
+        now: float = self._sharded._clock.monotonic()  # noqa: SLF001
+        return now
+
+    def _pause(self) -> float:
+        """Return how long to wait, in seconds: other than others wait; 0 when time is up."""
+        left = self._give_up - self._now()
+        return max(0.0, min(left, PAUSE_SECONDS * (0.5 + random.random())))
+
+    def _leased(self, kind: type[Any], found: tuple[Any, list[Any]]) -> Any:
+        sharded = self._sharded
+        holder = (self._consumer, self._ttl)
+        return kind(sharded.client, sharded.core, found[0], holder, found[1])
+
+
+class IckLease(_LeaseBase):
+    """What `ShardedIck.lease` returns: enter it to have an ick shard, leave it to release it."""
+
+    _ick: LeasedIck
+
+    def __enter__(self) -> LeasedIck:
+        """Take a lease; return its `LeasedIck`."""
+        self._begin()
+        while True:
+            try:
+                found = drive(self._sharded.client, self._take())
+            except NoLease:
+                pause = self._pause()
+                if not pause:
+                    raise
+                self._sharded._sleep(pause)  # noqa: SLF001
+            else:
+                self._ick = self._leased(LeasedIck, found)
+                return self._ick
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Release it, if it is still held; a lease that cannot be released ends by itself."""
+        with contextlib.suppress(RedisError) if kind else contextlib.nullcontext():
+            self._ick.release()
+
+
+class AsyncIckLease(_LeaseBase):
+    """What `AsyncShardedIck.lease` returns, for ``async with``."""
+
+    _ick: AsyncLeasedIck
+
+    async def __aenter__(self) -> AsyncLeasedIck:
+        """Take a lease; return its `AsyncLeasedIck`."""
+        self._begin()
+        while True:
+            try:
+                found = await drive_async(self._sharded.client, self._take())
+            except NoLease:
+                pause = self._pause()
+                if not pause:
+                    raise
+                await self._sharded._sleep(pause)  # noqa: SLF001
+            else:
+                self._ick = self._leased(AsyncLeasedIck, found)
+                return self._ick
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        """Release it, if it is still held."""
+        with contextlib.suppress(RedisError) if kind else contextlib.nullcontext():
+            await self._ick.release()
