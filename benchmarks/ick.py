@@ -1,7 +1,8 @@
 """What the Ick's scripts cost the server and the caller, beside redis-ick's own algorithm.
 
 The reference is that algorithm, written anew: a guard that reads the version and three types; an
-add that asks for each member's score before it adds it; an exchange that moves member by member.
+add that asks for each member's score before it adds it; an exchange that asks for each score, and
+moves what it has found in bulk.
 """
 
 from __future__ import annotations
@@ -32,9 +33,6 @@ for i = 2, 3 do
     return redis.error_reply('no set')
   end
 end
-if not version then
-  redis.call('SETNX', KEYS[1], 'ick.v1')
-end
 """
 
 ADD = (
@@ -52,6 +50,7 @@ for i = 1, #ARGV, 2 do
     changed = changed + 1
   end
 end
+redis.call('SETNX', KEYS[1], 'ick.v1')
 return { new, changed }
 """
 )
@@ -59,30 +58,37 @@ return { new, changed }
 EXCHANGE = (
     GUARD
     + """
-local wanted = tonumber(ARGV[1])
-local committed = 0
-for i = 2, #ARGV do
-  committed = committed + redis.call('ZREM', KEYS[3], ARGV[i])
+local wanted, committed = tonumber(ARGV[1]), 0
+for first = 2, #ARGV, 7900 do
+  local last = math.min(first + 7899, #ARGV)
+  committed = committed + redis.call('ZREM', KEYS[3], unpack(ARGV, first, last))
 end
 while true do
-  local size = redis.call('ZCARD', KEYS[3])
-  if size >= wanted then
+  local places = math.min(wanted - redis.call('ZCARD', KEYS[3]), 3900)
+  local found = places > 0 and redis.call('ZRANGE', KEYS[2], 0, places - 1, 'WITHSCORES') or {}
+  if #found == 0 then
     break
   end
-  local first = redis.call('ZRANGE', KEYS[2], 0, wanted - size - 1, 'WITHSCORES')
-  if #first == 0 then
-    break
-  end
-  for i = 1, #first, 2 do
-    local member, score = first[i], tonumber(first[i + 1])
-    local before = redis.call('ZSCORE', KEYS[3], member)
-    if not before or score < tonumber(before) then
-      redis.call('ZADD', KEYS[3], score, member)
+  local lower, all = {}, {}
+  for i = 1, #found, 2 do
+    local before = redis.call('ZSCORE', KEYS[3], found[i])
+    if not before or tonumber(found[i + 1]) < tonumber(before) then
+      lower[#lower + 1] = tonumber(found[i + 1])
+      lower[#lower + 1] = found[i]
     end
-    redis.call('ZREM', KEYS[2], member)
+    all[#all + 1] = found[i]
+  end
+  redis.call('ZREM', KEYS[2], unpack(all))
+  if #lower > 0 then
+    redis.call('ZADD', KEYS[3], unpack(lower))
   end
 end
-return { committed, redis.call('ZRANGE', KEYS[3], 0, wanted - 1, 'WITHSCORES') }
+redis.call('SETNX', KEYS[1], 'ick.v1')
+local reply = { committed }
+for _, part in ipairs(redis.call('ZRANGE', KEYS[3], 0, wanted - 1, 'WITHSCORES')) do
+  table.insert(reply, part)
+end
+return reply
 """
 )
 
@@ -101,7 +107,7 @@ class _Reference:
         return self._add(self._keys, args)
 
     def exchange(self, n: int, *commit: Any) -> list[tuple[Any, float]]:
-        _, flat = self._exchange(self._keys, (n, *commit))
+        _, *flat = self._exchange(self._keys, (n, *commit))
         return [(m, float(s)) for m, s in zip(flat[::2], flat[1::2], strict=True)]
 
     def delete(self) -> None:

@@ -10,6 +10,6 @@ end
 local committed = commit(current, ARGV[1], 2)
 if committed > 0 and current ~= '' and redis.call('EXISTS', cset) == 0 then
   -- It is done with. A client without tokens may reserve the same members from now on.
-  redis.call('SET', held, redis.call('GETRANGE', held, 0, 29))
+  redis.call('SET', held, redis.call('GETRANGE', held, 0, HELD_HEAD - 1))
 end
 return committed

@@ -1,7 +1,8 @@
 -- The reservation that holds in an Ick: who reserved last, when, and what.
---   KEYS[4] held, a string: "token time length:member length:member ...", where the token is 16
---           digits and greater than every one before, and the time is the server's, in milliseconds.
--- One string for the whole batch: an entry for each member would double the cost of a reservation.
+--   KEYS[4] held, a string: token, a space, time, and a list of separator, member, separator, score;
+--           the token is 16 digits and greater than every one before, the time is the server's, in
+--           milliseconds. One string for the whole batch, put together by one call: an entry for
+--           each member would double the cost of a reservation.
 --   KEYS[5] attempts, a hash: how often a reaper has returned a member; a commit ends that
 --@include ick
 --@include ick_token
@@ -22,15 +23,17 @@ local function current_token()
   return head
 end
 
--- Writes a new reservation of the members at every second place of a list; returns its token.
+-- Writes a new reservation of a list of member, score, ...; returns its token.
 local function hold(previous, list)
   local clock = redis.call('TIME')
   local token = next_token(previous, clock)
-  local parts = { token, string.format('%d%03d', clock[1], math.floor(clock[2] / 1000)) }
-  for i = 1, #list, 2 do
-    parts[#parts + 1] = #list[i] .. ':' .. list[i]
+  local head = string.format('%s %d%03d', token, clock[1], math.floor(clock[2] / 1000))
+  if #list > 0 then
+    local between = separator(head)
+    redis.call('SET', held, head .. between .. table.concat(list, between))
+  else
+    redis.call('SET', held, head)
   end
-  redis.call('SET', held, table.concat(parts, ' '))
   return token
 end
 

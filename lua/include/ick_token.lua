@@ -1,3 +1,4 @@
+-- What every writer of a reservation shares.
 -- next_token(previous, clock): the token of a new holder, 16 digits and greater than the one before.
 -- The clock is the reply of TIME: microseconds since the epoch, which digits of one length compare.
 local function next_token(previous, clock)
@@ -7,4 +8,12 @@ local function next_token(previous, clock)
     token = string.format('%.0f', tonumber(previous) + 1)
   end
   return token
+end
+
+-- separator(head): what stands between the parts of a reservation's list, made from the end of its
+-- time, which nobody knows beforehand. A member that contains it all the same is taken for one that
+-- is not listed, which is as safe.
+local HELD_HEAD = 30
+local function separator(head)
+  return '\n' .. string.sub(head, HELD_HEAD - 5, HELD_HEAD) .. '\n'
 end
