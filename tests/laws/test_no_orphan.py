@@ -7,16 +7,13 @@ command k is passed on, or after it has been, for every k. Whatever it leaves be
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import sys
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
 
+from support.deaths import died_of_the_switch, every_death
 from support.faulty_server import FaultyServer, KillSwitch
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisCluster3, RedisServer
@@ -27,7 +24,6 @@ from workstealing.structures import VolatileHashes
 
 DAY_MS = 86_400_000
 NAMESPACE = "orphans"
-MOST_COMMANDS = 80
 
 pytestmark = pytest.mark.real
 
@@ -85,57 +81,6 @@ def hashes_on(client: Any, shift_ms: int = 0) -> VolatileHashes:
         client, namespace=NAMESPACE, backend="emulated", clock_shift_ms=shift_ms
     )
     return made
-
-
-def died_of_the_switch(
-    switch: KillSwitch, servers: list[FaultyServer], work: Callable[[], Any]
-) -> bool:
-    """Do the work in a forked child whose commands the switch counts; say whether it was killed."""
-    ready, go = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            os.read(ready, 1)
-            work()
-            status = 0
-        except BaseException:  # noqa: BLE001 - nothing of a child may get into pytest's own frames
-            traceback.print_exc(file=sys.__stderr__)
-        finally:
-            os._exit(status)
-    switch.victim = child
-    for server in servers:
-        server.reset()
-        server.switch = switch
-    os.write(go, b"!")
-    _, status = os.waitpid(child, 0)
-    os.close(ready)
-    os.close(go)
-    for server in servers:
-        server.reset()
-    if switch.fired:
-        assert os.WIFSIGNALED(status)
-        assert os.WTERMSIG(status) == signal.SIGKILL
-    else:
-        assert os.waitstatus_to_exitcode(status) == 0
-    return switch.fired
-
-
-def every_death(
-    servers: list[FaultyServer], work: Callable[[], Any], prepare: Callable[[], Any]
-) -> Iterator[str]:
-    """Kill the work before and after each of its commands in turn; yield which one it was."""
-    for after in (False, True):
-        for at in range(1, MOST_COMMANDS):
-            prepare()
-            killed = died_of_the_switch(KillSwitch(at, after=after), servers, work)
-            yield f"killed {'after' if after else 'before'} command {at}"
-            if not killed:
-                # It got by with fewer commands, so this was the last point, and a whole run.
-                assert at > 1
-                break
-        else:
-            pytest.fail(f"still working after {MOST_COMMANDS} commands")
 
 
 def collect_all(client: Any, *, limit: int = 100, slices: int = 600) -> int:

@@ -16,9 +16,9 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
 from workstealing.store.connection import Budget, checked
 from workstealing.store.twin import Node, Twin
+from workstealing.structures.namespaces.due_index import DueIndex, DueKey, scored
 from workstealing.structures.volatile_hashes.commands import Translator
-from workstealing.structures.volatile_hashes.due_index import DueHash, DueIndex, scored
-from workstealing.structures.volatile_hashes.layout import Names
+from workstealing.structures.volatile_hashes.layout import HashNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Collector:
     def __init__(
         self,
         twin: Twin,
-        names: Names,
+        names: HashNames,
         translator: Translator,
         random: Callable[[], float] = random.random,
         clock: Clock = SYSTEM_CLOCK,
@@ -120,7 +120,7 @@ class Collector:
                 raise
         return counted
 
-    def _count_hash(self, due: DueHash, slice: Slice, limit: int) -> int:
+    def _count_hash(self, due: DueKey, slice: Slice, limit: int) -> int:
         """Return how many fields of one hash have expired, at most the limit."""
         keys = self._names.for_reading(due.key)
         past = ("ZRANGE", keys[1], 0, limit - 1, "WITHSCORES")
@@ -191,7 +191,7 @@ class Collector:
                     checked([size, first])
                 yield size, float(first[1]) if size else None
 
-    def _collect_hash(self, due: DueHash, slice: Slice, limit: int) -> int:
+    def _collect_hash(self, due: DueKey, slice: Slice, limit: int) -> int:
         """Make one attempt on one hash; return how many fields it removed."""
         hash_key, deadlines_key = keys = self._names.for_reading(due.key)
         due_key = self._names.due(due.shard)
@@ -229,7 +229,7 @@ class Collector:
         except OutOfMemoryError:
             return self._collect_when_full(due, slice, limit)
 
-    def _collect_when_full(self, due: DueHash, slice: Slice, limit: int) -> int:
+    def _collect_when_full(self, due: DueKey, slice: Slice, limit: int) -> int:
         """Do by a script what a full server refused as a transaction (law 3)."""
         keys = (*self._names.for_reading(due.key), self._names.due(due.shard))
         script = self._script("volatile_collect")

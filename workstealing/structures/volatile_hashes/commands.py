@@ -15,13 +15,13 @@ from redis.exceptions import ResponseError
 from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import Script, load
-from workstealing.structures.volatile_hashes.layout import (
+from workstealing.structures.namespaces.layout import (
     EMULATED,
     MIGRATING,
     NATIVE,
     Layout,
-    Names,
 )
+from workstealing.structures.volatile_hashes.layout import HashNames
 
 Arguments = Sequence[Any]
 
@@ -130,7 +130,7 @@ class Translator:
     nested pairs, as redis-py does when protocol 3 was asked for; clock_shift_ms: for tests.
     """
 
-    def __init__(self, names: Names, *, nested_pairs: bool, clock_shift_ms: int = 0) -> None:
+    def __init__(self, names: HashNames, *, nested_pairs: bool, clock_shift_ms: int = 0) -> None:
         self._names = names
         self._nested_pairs = nested_pairs
         self.clock_shift_ms = clock_shift_ms

@@ -12,13 +12,16 @@ from workstealing.errors import ConfigurationError
 from workstealing.store.keys import SLOTS
 from workstealing.store.operations import Plain, Steps, as_layout_error, drive, drive_async, run
 from workstealing.store.twin import Twin, is_async, is_cluster, twin_of
-from workstealing.structures.volatile_hashes.commands import Translator
-from workstealing.structures.volatile_hashes.layout import (
+from workstealing.structures.namespaces.layout import (
     INDEX_SHARDS_OF_A_SERVER,
     Layout,
-    Names,
-    open_layout,
+    checked_policies,
     register_shards,
+)
+from workstealing.structures.volatile_hashes.commands import Translator
+from workstealing.structures.volatile_hashes.layout import (
+    HashNames,
+    open_layout,
 )
 from workstealing.structures.volatile_hashes.pipeline import AsyncHashPipeline, HashPipeline
 from workstealing.structures.volatile_hashes.surface import AsyncSurface, BlockingSurface
@@ -43,17 +46,14 @@ class _Hashes:
             raise ConfigurationError(
                 f"backend={backend!r} is unknown: give one of {', '.join(BACKENDS)}"
             )
-        if isinstance(allow_eviction, str):
-            raise ConfigurationError(
-                f"allow_eviction takes a list of policies: give [{allow_eviction!r}]"
-            )
+        policies = checked_policies(allow_eviction)
         # Checks that this is a client of redis-py; makes no connection.
         self.twin: Twin = twin_of(client)
         self.client = client
-        self.names = Names(namespace)
+        self.names = HashNames(namespace)
         self.namespace = namespace
         self._backend = backend
-        self._policies = frozenset(allow_eviction)
+        self._policies = policies
         self._layout: Layout | None = None
         self._layout_read = 0.0
         self._registered: set[int] = set()

@@ -20,15 +20,17 @@ from workstealing.store.keys import key_slot
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import load
 from workstealing.store.twin import Twin
-from workstealing.structures.volatile_hashes.commands import Translator
-from workstealing.structures.volatile_hashes.due_index import DueIndex
-from workstealing.structures.volatile_hashes.layout import (
+from workstealing.structures.namespaces.due_index import DueIndex
+from workstealing.structures.namespaces.layout import (
     EMULATED,
     MIGRATING,
     NATIVE,
-    NATIVE_COMMANDS,
     Layout,
-    Names,
+)
+from workstealing.structures.volatile_hashes.commands import Translator
+from workstealing.structures.volatile_hashes.layout import (
+    NATIVE_COMMANDS,
+    HashNames,
 )
 
 SHARDS_A_CLOSING = 64
@@ -40,7 +42,7 @@ class Migrator:
     def __init__(
         self,
         twin: Twin,
-        names: Names,
+        names: HashNames,
         translator: Translator,
         random: Callable[[], float] = random.random,
         clock: Clock = SYSTEM_CLOCK,

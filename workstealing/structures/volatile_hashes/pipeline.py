@@ -11,9 +11,7 @@ from workstealing.errors import LayoutError
 from workstealing.store.operations import Operation, Steps, as_layout_error, drive, drive_async
 from workstealing.store.pipeline import PlainCommands, queue_plain
 from workstealing.store.twin import is_cluster
-from workstealing.structures.volatile_hashes.layout import (
-    Layout,
-)
+from workstealing.structures.namespaces.layout import Layout
 from workstealing.structures.volatile_hashes.surface import QueuedSurface
 
 if TYPE_CHECKING:

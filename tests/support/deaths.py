@@ -1,0 +1,71 @@
+"""Law 6, killed for real: a process that dies between any two of its commands (SIGKILL).
+
+The process is forked from the test and talks to the server through a socket that kills it before
+command k is passed on, or after it has been, for every k.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from support.faulty_server import FaultyServer, KillSwitch
+
+MOST_COMMANDS = 80
+
+
+def died_of_the_switch(
+    switch: KillSwitch, servers: list[FaultyServer], work: Callable[[], Any]
+) -> bool:
+    """Do the work in a forked child whose commands the switch counts; say whether it was killed."""
+    ready, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.read(ready, 1)
+            work()
+            status = 0
+        except BaseException:  # noqa: BLE001 - nothing of a child may get into pytest's own frames
+            traceback.print_exc(file=sys.__stderr__)
+        finally:
+            os._exit(status)
+    switch.victim = child
+    for server in servers:
+        server.reset()
+        server.switch = switch
+    os.write(go, b"!")
+    _, status = os.waitpid(child, 0)
+    os.close(ready)
+    os.close(go)
+    for server in servers:
+        server.reset()
+    if switch.fired:
+        assert os.WIFSIGNALED(status)
+        assert os.WTERMSIG(status) == signal.SIGKILL
+    else:
+        assert os.waitstatus_to_exitcode(status) == 0
+    return switch.fired
+
+
+def every_death(
+    servers: list[FaultyServer], work: Callable[[], Any], prepare: Callable[[], Any]
+) -> Iterator[str]:
+    """Kill the work before and after each of its commands in turn; yield which one it was."""
+    for after in (False, True):
+        for at in range(1, MOST_COMMANDS):
+            prepare()
+            killed = died_of_the_switch(KillSwitch(at, after=after), servers, work)
+            yield f"killed {'after' if after else 'before'} command {at}"
+            if not killed:
+                # It got by with fewer commands, so this was the last point, and a whole run.
+                assert at > 1
+                break
+        else:
+            pytest.fail(f"still working after {MOST_COMMANDS} commands")
