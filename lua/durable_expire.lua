@@ -4,6 +4,7 @@
 -- Returns 1 if the deadline was set, or the key deleted because it has passed; else 0.
 --@include durable_write
 --@include durable_options
+local LEAST_SECONDS = -9223372036854775 -- beyond it they have no milliseconds in 64 bits
 local key, due, mark = KEYS[1], KEYS[2], KEYS[3]
 local at, unit_ms, amount = now(), tonumber(ARGV[3]), ARGV[5]
 local is = {}
@@ -26,7 +27,7 @@ if not is_integer(amount) then
   return redis.error_reply('ERR value is not an integer or out of range')
 end
 local wanted = tonumber(amount) * unit_ms + (ARGV[4] == '1' and at or 0)
-if wanted > LAST_DEADLINE or wanted < -LAST_DEADLINE then
+if wanted > LAST_DEADLINE or (unit_ms > 1 and tonumber(amount) < LEAST_SECONDS) then
   return deadline_error(ARGV[2])
 end
 local problem, kind, deadline, found = refuse(key, due, mark, at)
