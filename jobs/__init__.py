@@ -4,6 +4,8 @@ from workstealing.jobs.hash_field_expiry import Backlog, HashFieldExpiry
 from workstealing.jobs.ick_reaper import IckBacklog, IckReaper
 from workstealing.jobs.key_expiry import KeyBacklog, KeyExpiry
 from workstealing.jobs.migrate_to_native import MigrateToNative
+from workstealing.jobs.track_queued import TrackQueued
+from workstealing.jobs.untrack_done import UntrackDone
 
 __all__ = [
     "Backlog",
@@ -13,4 +15,6 @@ __all__ = [
     "KeyBacklog",
     "KeyExpiry",
     "MigrateToNative",
+    "TrackQueued",
+    "UntrackDone",
 ]

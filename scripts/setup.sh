@@ -130,6 +130,9 @@ prepare_venv() {
 prepare_servers() {
     local -a wanted=()
     command -v redis-server > /dev/null || wanted+=(redis-server)
+    if [ "$kind" = dev ] && ! compgen -G '/usr/lib/postgresql/*/bin/postgres' > /dev/null; then
+        command -v postgres > /dev/null || wanted+=(postgresql)
+    fi
     if [ "$kind" = dev ] && { [ ! -x .cache/servers/redis-8 ] || [ ! -x .cache/servers/valkey-8 ]; }; then
         command -v debootstrap > /dev/null || wanted+=(debootstrap)
         [ -r /usr/share/keyrings/debian-archive-keyring.gpg ] || wanted+=(debian-archive-keyring)

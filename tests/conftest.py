@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.postgres import PostgresServer, find_postgres
 from support.servers import (
     AnyServer,
     FakeRedisServer,
@@ -88,11 +89,25 @@ def fakeredis_server() -> FakeRedisServer:
     return FakeRedisServer()
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One PostgreSQL; a test makes tables under names of its own."""
+    try:
+        find_postgres()
+    except ServerMissingError as error:
+        if IN_CI:
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    with PostgresServer() as server:
+        yield server
+
+
 @pytest.fixture(
     params=[
         pytest.param("fakeredis_server", id="fakeredis", marks=pytest.mark.fake),
         pytest.param("redis7", id="redis7", marks=pytest.mark.real),
         pytest.param("redis8", id="redis8", marks=pytest.mark.real),
+        pytest.param("valkey8", id="valkey8", marks=pytest.mark.real),
         pytest.param("cluster", id="cluster", marks=[pytest.mark.real, pytest.mark.cluster]),
     ]
 )

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MAPPED = {"workstealing": "workstealing", "jobs": "workstealing/jobs", "lua": "workstealing/lua"}
 NOT_SHIPPED = {"__pycache__"}
 
-EXTRAS = {"flask": "flask", "statsd": "statsd"}
+EXTRAS = {"flask": "flask", "statsd": "statsd", "sql": "sqlalchemy"}
 
 
 def files_of_the_tree() -> dict[str, Path]:
@@ -139,6 +139,7 @@ WITHOUT = """
 USES = {
     "flask": "from workstealing.integrations.flask import WorkStealing; WorkStealing()",
     "statsd": "from workstealing.metrics.statsd import StatsDHooks; StatsDHooks()",
+    "sql": "from workstealing.structures.sources import SqlSource; SqlSource(None, None)",
 }
 
 

@@ -20,6 +20,13 @@ from workstealing.structures.sharded_ick import (
     ShardedIck,
     ShardedIckPipeline,
 )
+from workstealing.structures.tracked_set import (
+    AsyncTrackedSet,
+    AsyncTrackedSetPipeline,
+    Drift,
+    TrackedSet,
+    TrackedSetPipeline,
+)
 from workstealing.structures.volatile_hashes import (
     AsyncHashPipeline,
     AsyncVolatileHashes,
@@ -37,8 +44,11 @@ __all__ = [
     "AsyncLeasedIck",
     "AsyncShardedIck",
     "AsyncShardedIckPipeline",
+    "AsyncTrackedSet",
+    "AsyncTrackedSetPipeline",
     "AsyncVolatileHashes",
     "DeadMember",
+    "Drift",
     "DurableKeys",
     "HashPipeline",
     "Ick",
@@ -50,5 +60,7 @@ __all__ = [
     "NoLease",
     "ShardedIck",
     "ShardedIckPipeline",
+    "TrackedSet",
+    "TrackedSetPipeline",
     "VolatileHashes",
 ]

@@ -1,0 +1,117 @@
+"""The job that samples tracked ids and untracks those whose work is done."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from redis.exceptions import OutOfMemoryError
+
+from workstealing.errors import Aborted
+from workstealing.jobs.track_queued import require_layout
+from workstealing.recruiting.checks import checked_limit
+from workstealing.recruiting.job import Job
+from workstealing.recruiting.slice import Slice
+from workstealing.store.attempt import attempt
+from workstealing.store.connection import Budget, checked
+from workstealing.store.scripts import load
+from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
+from workstealing.structures.tracked_set.layout import id_text
+from workstealing.structures.tracked_set.sets import checked_tracked
+
+__all__ = ["UntrackDone"]
+
+SUB_SETS_LOOKED_AT = 32
+
+
+class UntrackDone(Job):
+    """Samples ids of a tracked set, asks the source, and untracks those without work.
+
+    Arguments: tracked: the set, with a source; limit: the most ids of a slice; name: what the job
+    is called, by default ``untrack_done.<key>``; random: returns a float in [0, 1).
+
+    WATCH comes before the question, so an id that is tracked meanwhile is not removed: the slice is
+    ABORTED. Three round trips: to look which sub-sets have ids, to WATCH one and sample it, to
+    remove; and one question to the database.
+
+    Source: Jim Nelson's talk on work stealing at the Internet Archive; the generation and the
+    sub-sets, without which the removals of a busy set all abort, are additions.
+    """
+
+    def __init__(
+        self,
+        tracked: TrackedSet | AsyncTrackedSet,
+        limit: int = 5,
+        *,
+        name: str | None = None,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        self.tracked = checked_tracked(tracked)
+        self.limit = checked_limit(limit)
+        key = id_text(tracked.names.key)
+        self.name = f"untrack_done.{key}" if name is None else name
+        self.dependency: Hashable = tracked.twin.identity
+        self._random = random
+
+    def perform(self, slice: Slice) -> int:
+        """Look at up to ``slice.limit`` ids of one sub-set.
+
+        Returns: how many were untracked. Errors: Aborted if another writer came first; Skipped if
+        the database cannot be asked now; OutOfTime; LayoutError; connection faults.
+        """
+        names, source = self.tracked.names, self.tracked.require_source()
+        getattr(source, "require_ready", lambda: None)()
+        require_layout(self.tracked, slice)
+        sub_set = self._choose(slice)
+        if sub_set is None:
+            return 0
+        ids, state = names.keys(sub_set)
+        done: list[bytes] = []
+        generation: Any = None
+        try:
+            with attempt(self.tracked.twin, ids, state, slice=slice) as current:
+                members, (mark, generation) = current.read(
+                    ("SRANDMEMBER", ids, slice.limit), ("HMGET", state, "mark", "generation")
+                )
+                names.check_mark(sub_set, mark)
+                if not members:
+                    return 0
+                work = source.with_work([id_text(each) for each in members], slice.remaining())
+                done = [each for each in members if id_text(each) not in work]
+                if not done:
+                    return 0
+                (removed,) = current.commit(("SREM", ids, *done))
+                return int(removed)
+        except OutOfMemoryError:
+            # Deletes inside a script pass where a transaction is refused (law 3).
+            script = load("tracked_done")
+            command = ("EVAL", script.body, 2, ids, state, names.mark, generation or b"", *done)
+            budget = Budget(slice.remaining())
+            (removed,) = checked(self.tracked.twin.call_keys((ids, state), [command], budget))
+            if removed < 0:
+                raise Aborted("the application has tracked or untracked ids meanwhile") from None
+            return int(removed)
+
+    def _choose(self, slice: Slice) -> int | None:
+        """Return a sub-set that has ids, a larger one more likely; None if none was met.
+
+        One round trip to one node: as many sub-sets of it are looked at as are worth one.
+        """
+        twin, names = self.tracked.twin, self.tracked.names
+        first = int(self._random() * names.sub_sets)
+        node = twin.node_of(names.slot(first))
+        # Any slice of the circle is as good as another; neighbours lie on the same node.
+        window = [(first + i) % names.sub_sets for i in range(SUB_SETS_LOOKED_AT)]
+        window = [each for each in dict.fromkeys(window) if twin.node_of(names.slot(each)) == node]
+        commands = [("SCARD", names.keys(each)[0]) for each in window]
+        sizes = checked(twin.call(node, commands, Budget(slice.remaining())))
+        total = sum(sizes)
+        if not total:
+            return None
+        point = self._random() * total
+        for each, size in zip(window, sizes, strict=True):
+            point -= size
+            if point < 0:
+                return each
+        return window[-1]

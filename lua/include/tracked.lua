@@ -1,0 +1,52 @@
+-- What every script on a sub-set of a tracked set shares.
+--   KEYS[1] the ids, a set
+--   KEYS[2] the state, a hash: mark -> the layout's, generation -> how many calls have tracked or
+--           untracked ids of this sub-set
+--   ARGV[1] the mark that the caller was written for
+--@include runs
+local ids, state = KEYS[1], KEYS[2]
+
+local function layout_error(key, why)
+  return redis.error_reply('WSLAYOUT the key ' .. key .. ' ' .. why)
+end
+
+-- Refuses a foreign layout and wrong types before anything is written. Returns an error reply, or nil.
+local function refuse()
+  local found = redis.pcall('HGET', state, 'mark')
+  if type(found) == 'table' then
+    return layout_error(state, 'does not hold the state of a tracked set')
+  end
+  if found and found ~= ARGV[1] then
+    return layout_error(state, 'says ' .. found .. ' where ' .. ARGV[1] .. ' was expected')
+  end
+  local size = redis.pcall('SCARD', ids)
+  if type(size) == 'table' then
+    return layout_error(ids, 'does not hold the ids of a tracked set')
+  end
+  if not found then
+    local reply = redis.pcall('HSET', state, 'mark', ARGV[1])
+    if type(reply) == 'table' then
+      return reply
+    end
+  end
+end
+
+-- Raises the generation, which SADD of a present member would leave unseen. Returns an error or nil.
+local function bump()
+  local reply = redis.pcall('HINCRBY', state, 'generation', 1)
+  if type(reply) == 'table' then
+    if string.find(tostring(reply.err), 'OOM', 1, true) then
+      return reply
+    end
+    return layout_error(state, 'holds no number as its generation')
+  end
+end
+
+-- Runs SADD or SREM on the arguments from the first one on; returns how many ids it changed.
+local function change(command, first)
+  local changed = 0
+  in_runs(first, #ARGV, function(from, to)
+    changed = changed + redis.call(command, ids, unpack(ARGV, from, to))
+  end)
+  return changed
+end

@@ -1,0 +1,225 @@
+"""TrackQueued and UntrackDone on every kind of server: what a slice does, what aborts it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import redis
+
+from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.servers import AnyServer, RedisServer
+from support.table_source import TableSource
+from workstealing.errors import Aborted, ConfigurationError, LayoutError, Skipped
+from workstealing.jobs import TrackQueued, UntrackDone
+from workstealing.recruiting import Outcome, Slice
+from workstealing.structures import TrackedSet
+from workstealing.testing import always
+
+
+def slice_of(limit: int) -> Slice:
+    return Slice(limit, 5.0)
+
+
+def ids(tracked: TrackedSet, names: list[str]) -> set[str]:
+    return {name for name, here in zip(names, tracked.are_tracked(names), strict=True) if here}
+
+
+def test_the_walk_tracks_what_has_work_and_starts_again(any_server: AnyServer) -> None:
+    work = [f"{i:03}" for i in range(120)]
+    source = TableSource(work)
+    client = any_server.client()
+    tracked = TrackedSet(client, "queued", source)
+    job = TrackQueued(tracked)
+    assert [job.perform(slice_of(50)) for _ in range(3)] == [50, 50, 20]
+    assert tracked.count() == 120
+    assert client.get(tracked.names.cursor) is None
+    # What was lost comes back in the next round, and the rest costs no second question.
+    tracked.untrack(["005", "077"])
+    source.questions.clear()
+    assert [job.perform(slice_of(50)) for _ in range(3)] == [1, 1, 0]
+    assert source.questions == ["rows_after", "with_work"] * 2 + ["rows_after"]
+    assert ids(tracked, work) == set(work)
+
+
+def test_the_walk_goes_on_where_the_last_recruit_stopped(any_server: AnyServer) -> None:
+    client = any_server.client()
+    source = TableSource(f"{i:03}" for i in range(30))
+    for _ in range(3):
+        tracked = TrackedSet(client, "queued", source)
+        assert TrackQueued(tracked, limit=10).perform(slice_of(10)) == 10
+    assert client.get(tracked.names.cursor) == b"029"
+    assert TrackQueued(tracked).perform(slice_of(10)) == 0
+    assert client.get(tracked.names.cursor) is None
+
+
+def test_the_end_of_a_full_last_page_and_an_empty_table(any_server: AnyServer) -> None:
+    tracked = TrackedSet(any_server.client(), "queued", TableSource())
+    assert TrackQueued(tracked).perform(slice_of(50)) == 0
+    assert UntrackDone(tracked).perform(slice_of(5)) == 0
+
+
+def test_done_ids_are_untracked_and_others_stay(any_server: AnyServer) -> None:
+    source = TableSource(f"work{i}" for i in range(20))
+    tracked = TrackedSet(any_server.client(), "queued", source, sub_sets=8)
+    tracked.track(source.work)
+    tracked.track(f"done{i}" for i in range(20))
+    job = UntrackDone(tracked)
+    # Chance may pass an id over for long; 2,000 slices of 5 of 40 ids do not.
+    removed = 0
+    for _ in range(2000):
+        removed += job.perform(slice_of(5))
+        if removed == 20:
+            break
+    assert (removed, tracked.count()) == (20, 20)
+    assert ids(tracked, sorted(source.work)) == source.work
+
+
+def test_an_id_that_is_tracked_again_meanwhile_is_not_removed(any_server: AnyServer) -> None:
+    source = TableSource()
+    tracked = TrackedSet(any_server.client(), "queued", source, sub_sets=1)
+    tracked.track("a")
+
+    def new_work(_: str) -> None:
+        source.after = lambda _: None
+        source.work.add("a")
+        # Present already: SADD alone would break no WATCH.
+        assert tracked.track("a") == 0
+
+    source.after = new_work
+    with pytest.raises(Aborted):
+        UntrackDone(tracked).perform(slice_of(5))
+    assert tracked.is_tracked("a")
+    assert UntrackDone(tracked).perform(slice_of(5)) == 0
+
+
+def test_an_id_that_is_done_meanwhile_is_not_added(any_server: AnyServer) -> None:
+    source = TableSource(["a"])
+    tracked = TrackedSet(any_server.client(), "queued", source, sub_sets=1)
+
+    def finish(question: str) -> None:
+        if question == "with_work":
+            source.after = lambda _: None
+            source.work.clear()
+            # Absent already: SREM alone would change nothing.
+            assert tracked.untrack("a") == 0
+
+    source.after = finish
+    with pytest.raises(Aborted):
+        TrackQueued(tracked).perform(slice_of(50))
+    assert tracked.count() == 0
+
+
+def test_an_id_that_was_done_between_the_questions_is_not_added(any_server: AnyServer) -> None:
+    source = TableSource(["a", "b"])
+    tracked = TrackedSet(any_server.client(), "queued", source)
+    source.after = lambda question: source.work.discard("a")
+    assert TrackQueued(tracked).perform(slice_of(50)) == 1
+    assert tracked.are_tracked(["a", "b"]) == [False, True]
+
+
+def test_two_recruits_on_one_walk(any_server: AnyServer) -> None:
+    source = TableSource(f"{i:03}" for i in range(30))
+    tracked = TrackedSet(any_server.client(), "queued", source)
+
+    def other(_: str) -> None:
+        source.after = lambda _: None
+        TrackQueued(tracked).perform(slice_of(10))
+
+    source.after = other
+    with pytest.raises(Aborted):
+        TrackQueued(tracked).perform(slice_of(10))
+    assert tracked.count() == 10
+    assert [TrackQueued(tracked).perform(slice_of(10)) for _ in range(2)] == [10, 10]
+
+
+def test_both_jobs_heal_any_cursor(any_server: AnyServer) -> None:
+    client = any_server.client()
+    source = TableSource(["a", "b", "c"])
+    tracked = TrackedSet(client, "queued", source)
+    client.set(tracked.names.cursor, b"\xff\xfe")
+    assert TrackQueued(tracked).perform(slice_of(50)) == 0
+    assert TrackQueued(tracked).perform(slice_of(50)) == 3
+
+
+def test_jobs_refuse_foreign_data(any_server: AnyServer) -> None:
+    client = any_server.client()
+    tracked = TrackedSet(client, "queued", TableSource(["a"]), sub_sets=1)
+    tracked.track("b")
+    client.hset(tracked.names.keys(0)[1], "mark", "9:1")
+    for job in (TrackQueued(tracked), UntrackDone(tracked)):
+        with pytest.raises(LayoutError, match="nothing was changed"):
+            job.perform(slice_of(5))
+    assert client.scard(tracked.names.keys(0)[0]) == 1
+    other = TrackedSet(client, "queued", TableSource(["a"]), sub_sets=2)
+    with pytest.raises(LayoutError, match="laid out over 1 sub-sets"):
+        UntrackDone(other).perform(slice_of(5))
+
+
+async def test_jobs_work_for_asyncio_sets_too(redis7: RedisServer) -> None:
+    async with redis7.async_client() as client:
+        tracked = TrackedSet(client, "queued", TableSource(["a"]))
+        assert TrackQueued(tracked).perform(slice_of(50)) == 1
+        assert await tracked.is_tracked("a")
+
+
+def test_a_full_server_still_frees_memory(start_redis: Any) -> None:
+    server = start_redis(7, maxmemory_policy="noeviction")
+    client = server.client()
+    tracked = TrackedSet(client, "queued", TableSource(), sub_sets=2)
+    tracked.track(range(20))
+    client.config_set("maxmemory", "1mb")
+    job = UntrackDone(tracked)
+    assert job.perform(slice_of(5)) == 5
+    assert tracked.count() == 15
+
+
+def test_a_source_that_is_cold_leaves_redis_alone(redis7: RedisServer) -> None:
+    class Cold(TableSource):
+        def require_ready(self) -> None:
+            raise Skipped("cold")
+
+    client = redis7.client()
+    tracked = TrackedSet(client, "queued", Cold(["a"]))
+    recruiter = always(seconds=5.0)
+    recruiter.install(TrackQueued(tracked), rate=1.0)
+    assert recruiter.enlist() is Outcome.SKIPPED
+    assert recruiter.stats()["jobs"]["track_queued.queued"]["skipped"] == 1
+    assert client.dbsize() == 0
+
+
+def test_jobs_want_a_set_with_a_source() -> None:
+    for bad in (None, TrackedSet(redis.Redis(), "queued")):
+        with pytest.raises(ConfigurationError):
+            UntrackDone(bad)
+        with pytest.raises(ConfigurationError):
+            TrackQueued(bad)
+
+
+@pytest.mark.parametrize(("sub_sets", "most"), [(256, 0.10), (16, 1.0)])
+def test_a_busy_application_aborts_few_removals(
+    redis7: RedisServer, sub_sets: int, most: float
+) -> None:
+    # 1,000 calls a second and a question of 10 ms: ten calls fall into each attempt.
+    chance = random.Random(7)
+    source = TableSource()
+    tracked = TrackedSet(redis7.client(), "queued", source, sub_sets=sub_sets)
+    tracked.track(range(20_000))
+
+    def be_busy(_: str) -> None:
+        for _ in range(10):
+            change = chance.choice((tracked.track, tracked.untrack))
+            change(chance.randrange(20_000, 30_000))
+
+    source.after = be_busy
+    job = UntrackDone(tracked)
+    aborted = 0
+    for _ in range(400):
+        try:
+            assert job.perform(slice_of(5)) > 0
+        except Aborted:
+            aborted += 1
+    assert aborted / 400 <= most
+    # The other case shows that without enough sub-sets it would be far more.
+    assert (aborted / 400 > 0.2) == (sub_sets == 16)

@@ -1,0 +1,205 @@
+"""Both jobs and the application at once, on a real server: whatever the order of the commands.
+
+Jobs run as greenlets that stop before every command and around every question, so Hypothesis
+chooses what happens in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import greenlet
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.servers import RedisServer
+from support.table_source import TableSource
+from workstealing.errors import Aborted
+from workstealing.jobs import TrackQueued, UntrackDone
+from workstealing.recruiting import Slice
+from workstealing.store.connection import OneAttempt
+from workstealing.structures import TrackedSet
+
+IDS = [f"id{i}" for i in range(5)]
+SUB_SETS = 2
+LIMIT = 3
+
+pytestmark = pytest.mark.real
+
+
+def pause(*_: Any) -> None:
+    """Let others go on, if this is a job that runs step by step."""
+    parent = greenlet.getcurrent().parent
+    if parent is not None:
+        parent.switch()
+
+
+@pytest.fixture
+def stepped(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = OneAttempt.call
+
+    def paused(self: Any, *args: Any, **options: Any) -> Any:
+        pause()
+        return call(self, *args, **options)
+
+    monkeypatch.setattr(OneAttempt, "call", paused)
+
+
+def perform(job: Any) -> None:
+    with contextlib.suppress(Aborted):
+        job.perform(Slice(LIMIT, 600.0))
+
+
+class Racing(RuleBasedStateMachine):
+    """The table, the set, the application, and up to three recruits at a time."""
+
+    server: RedisServer
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client = self.server.client()
+        self.client.flushall()
+        self.source = TableSource()
+        self.source.before = self.source.after = pause
+        self.tracked = TrackedSet(self.client, "queued", self.source, sub_sets=SUB_SETS)
+        chance = random.Random(3)
+        self.jobs = (
+            TrackQueued(self.tracked, LIMIT),
+            UntrackDone(self.tracked, LIMIT, random=chance.random),
+        )
+        self.recruits: list[greenlet.greenlet] = []
+        # Ids that have had work without a break since they came into the set or were tracked.
+        self.safe: set[str] = set()
+        self.seen: set[str] = set()
+
+    @initialize(
+        members=st.sets(st.sampled_from([*IDS, "garbage"])),
+        work=st.sets(st.sampled_from(IDS)),
+        cursor=st.sampled_from([None, "", "id2", "zzz", b"\xff\x00"]),
+    )
+    def begin_anywhere(self, members: set[str], work: set[str], cursor: Any) -> None:
+        self.source.work = set(work)
+        for member in members:
+            ids, _ = self.tracked.names.keys(self.tracked.names.sub_set_of(member.encode()))
+            self.client.sadd(ids, member)
+        if cursor is not None:
+            self.client.set(self.tracked.names.cursor, cursor)
+        self.seen = self.members()
+        self.safe = self.seen & self.source.work
+
+    @rule(name=st.sampled_from(IDS), tracks=st.booleans())
+    def work_comes(self, name: str, tracks: bool) -> None:
+        self.source.work.add(name)
+        if tracks:
+            self.track(name)
+
+    @precondition(lambda self: self.recruits and self.seen - self.source.work)
+    @rule()
+    def work_comes_again(self) -> None:
+        # For what a recruit may just have been told to have none.
+        for idle in sorted(self.seen - self.source.work):
+            self.work_comes(idle, tracks=True)
+
+    @rule(name=st.sampled_from(IDS), untracks=st.booleans())
+    def work_ends(self, name: str, untracks: bool) -> None:
+        self.source.work.discard(name)
+        self.safe.discard(name)
+        if untracks:
+            self.untrack(name)
+
+    @rule(name=st.sampled_from(IDS))
+    def track(self, name: str) -> None:
+        self.tracked.track(name)
+        if name in self.source.work:
+            self.safe.add(name)
+
+    @rule(name=st.sampled_from(IDS))
+    def untrack(self, name: str) -> None:
+        self.tracked.untrack(name)
+        self.safe.discard(name)
+
+    @rule(what=st.sampled_from(["cursor", "table", "cursor and garbage"]))
+    def something_is_lost(self, what: str) -> None:
+        if what == "table":
+            self.source.work.clear()
+            self.safe.clear()
+        else:
+            self.client.set(self.tracked.names.cursor, what)
+
+    @precondition(lambda self: len(self.recruits) < 3)
+    @rule(which=st.integers(0, 1), steps=st.integers(0, 9))
+    def recruit(self, which: int, steps: int) -> None:
+        recruit = greenlet.greenlet(perform)
+        self.recruits.append(recruit)
+        recruit.switch(self.jobs[which])
+        self.go_on(len(self.recruits) - 1, steps)
+
+    @precondition(lambda self: self.recruits)
+    @rule(which=st.integers(0, 2), steps=st.integers(1, 9))
+    def go_on(self, which: int, steps: int) -> None:
+        recruit = self.recruits[which % len(self.recruits)]
+        for _ in range(steps):
+            if not recruit.dead:
+                recruit.switch()
+                self.note()
+        self.forget_the_finished()
+
+    def forget_the_finished(self) -> None:
+        self.recruits = [each for each in self.recruits if not each.dead]
+
+    def members(self) -> set[str]:
+        keys = [self.tracked.names.keys(each)[0] for each in range(SUB_SETS)]
+        return {member.decode() for key in keys for member in self.client.smembers(key)}
+
+    @invariant()
+    def note(self) -> None:
+        members = self.members()
+        assert self.safe <= members, "an id with work was removed"
+        self.safe |= (members - self.seen) & self.source.work
+        self.seen = members
+
+    def teardown(self) -> None:
+        while self.recruits:
+            self.go_on(0, 1)
+        # The application rests: set and table come together.
+        for _ in range(len(IDS) + 2):
+            for job in self.jobs:
+                for _ in self.run(job):
+                    pass
+        for _ in range(300):
+            if self.members() == self.source.work:
+                break
+            for _ in self.run(self.jobs[1]):
+                pass
+        assert self.members() == self.source.work
+
+    def run(self, job: Any) -> Iterator[None]:
+        recruit = greenlet.greenlet(perform)
+        recruit.switch(job)
+        while not recruit.dead:
+            yield
+            recruit.switch()
+
+
+def test_set_and_table_come_together_and_no_id_with_work_is_removed(
+    redis7: RedisServer, stepped: None
+) -> None:
+    machine = type("Machine", (Racing,), {"server": redis7})
+    # Many short runs: the moments that matter lie between two commands of one slice.
+    examples = 5 * settings().max_examples
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=examples, stateful_step_count=40)
+    )

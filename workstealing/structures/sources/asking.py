@@ -1,0 +1,193 @@
+"""Asking a database within a slice: one daemon thread that keeps one connection warm.
+
+Neither opening a connection nor a database that falls silent may hold a caller. So the connection
+belongs to a thread, which opens it before it is wanted and asks the questions on it; the caller
+waits for the answer for no longer than it may.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.errors import OutOfTime, Skipped
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+PAUSE_SECONDS = 1.0
+GIVE_UP_SECONDS = 60.0
+
+
+class _Question:
+    """A question under way, and what has become of it."""
+
+    def __init__(self, ask: Callable[[Any], Any]) -> None:
+        self.ask = ask
+        self.done = threading.Event()
+        self.is_abandoned = False
+        self.answer: Any = None
+        self.error: BaseException | None = None
+
+
+class _Line(Generic[C]):
+    """One thread's life: a connection, and the questions that are asked on it one by one."""
+
+    def __init__(self, open: Callable[[], C], close: Callable[[C], None]) -> None:  # noqa: A002
+        self.questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
+        self.lock = threading.Lock()
+        self.opened = threading.Event()
+        self.is_ready = False
+        self.is_over = False
+        self.problem: BaseException | None = None
+        self.connection: C | None = None
+        self._open, self._close = open, close
+        threading.Thread(target=self._run, name="workstealing-source", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            connection = self._open()
+        except Exception as error:  # noqa: BLE001 - the next recruit reports it
+            self.problem = error
+            self.is_over = True
+            self.opened.set()
+            return
+        # A child of fork() must keep its copy, or it would be closed at both ends.
+        self.connection = connection
+        self.is_ready = True
+        self.opened.set()
+        while (question := self.questions.get()) is not None and self._serve(question, connection):
+            pass
+        self._end(connection)
+
+    def _serve(self, question: _Question, connection: C) -> bool:
+        """Answer a question; return whether the connection may be used again."""
+        try:
+            question.answer = question.ask(connection)
+        except Exception as error:  # noqa: BLE001 - the asker raises it
+            question.error = error
+        with self.lock:
+            is_good = question.error is None and not question.is_abandoned
+            # Before the asker goes on: its next question must find things as they are.
+            self.is_ready, self.is_over = is_good, not is_good
+        question.done.set()
+        return is_good
+
+    def _end(self, connection: C) -> None:
+        # It is being thrown away, whatever it says.
+        with contextlib.suppress(Exception):
+            self._close(connection)
+
+
+class Asker(Generic[C]):
+    """Asks questions on a warm connection, and never opens one in the caller's time.
+
+    Arguments: open: makes a connection; close: throws one away. Both run in a daemon thread, as do
+    the questions. After any error the connection is thrown away. Safe under threads and after fork.
+    """
+
+    def __init__(
+        self,
+        open: Callable[[], C],  # noqa: A002 - the pair of close
+        close: Callable[[C], None],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._open, self._close, self._clock = open, close, clock
+        # Lines of a parent process: their threads are gone, their sockets are the parent's to use.
+        self._inherited: list[_Line[C]] = []
+        self._line: _Line[C] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._line is not None:
+            self._inherited.append(self._line)
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._line = None
+        self._not_before = 0.0
+        self._asked_at: float | None = None
+
+    def ask(self, question: Callable[[C], T], seconds: float) -> T:
+        """Ask, and wait for the answer for at most so many seconds.
+
+        Errors: Skipped if no connection is warm (a thread warms one then), or if another question
+        is under way; OutOfTime if no answer has come; what the question raises; what opening the
+        last connection has raised, once.
+        """
+        line = self._require(claim=True)
+        asked = _Question(question)
+        line.questions.put(asked)
+        is_done = False
+        try:
+            is_done = asked.done.wait(max(0.0, seconds))
+        finally:
+            # A host's time-out may come out of the wait, too.
+            with line.lock:
+                asked.is_abandoned = not asked.done.is_set() and not line.is_over
+            self._asked_at = None if is_done else self._clock.monotonic()
+        if not is_done:
+            raise OutOfTime("the database did not answer within the slice")
+        if asked.error is not None:
+            raise asked.error
+        answer: T = asked.answer
+        return answer
+
+    def require_ready(self) -> None:
+        """Raise what `ask` would raise at once."""
+        self._require(claim=False)
+
+    def warm_up(self, seconds: float) -> None:
+        """Wait until a connection is warm; not for a slice.
+
+        Errors: Skipped if none is in time; what opening it has raised.
+        """
+        with self._guard():
+            self._not_before = 0.0
+            line = self._warming()
+        if not line.opened.wait(seconds):
+            raise Skipped("the database has opened no connection in time")
+        self._require(claim=False)
+
+    def close(self) -> None:
+        """Throw the connection away; the next question warms another one."""
+        with self._guard():
+            line, self._line = self._line, None
+        if line is not None:
+            line.questions.put(None)
+
+    def _guard(self) -> threading.Lock:
+        if self._pid != os.getpid():
+            self._begin()
+        return self._lock
+
+    def _warming(self) -> _Line[C]:
+        if self._line is None or self._line.is_over:
+            self._line = _Line(self._open, self._close)
+        return self._line
+
+    def _require(self, *, claim: bool) -> _Line[C]:
+        with self._guard():
+            line = self._line
+            if line is not None and line.is_ready:
+                if claim:
+                    line.is_ready = False
+                return line
+            now = self._clock.monotonic()
+            if line is not None and line.is_over:
+                problem, line.problem = line.problem, None
+                self._line = None
+                if problem is not None:
+                    # Do not knock at a closed door all the time.
+                    self._not_before = now + PAUSE_SECONDS
+                    raise problem
+            elif self._asked_at is not None and now - self._asked_at >= GIVE_UP_SECONDS:
+                # A database that is silent for so long will not answer that question any more.
+                self._line, self._asked_at = None, None
+            if now >= self._not_before:
+                self._warming()
+        raise Skipped("no warm connection to the database is free; a thread warms one")

@@ -1,0 +1,257 @@
+"""A database table as the source of a tracked set, by SQLAlchemy 2."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.errors import ConfigurationError, MissingExtraError
+from workstealing.structures.sources.asking import Asker
+
+try:
+    import sqlalchemy as sa
+except ModuleNotFoundError as error:
+    if error.name != "sqlalchemy":
+        raise
+    raise MissingExtraError("sql", "sqlalchemy") from error
+
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
+
+from workstealing.structures.sources.columns import ColumnText, read_cursor, write_cursor
+
+_STEPS_BETWEEN_LOOKS = 1000
+
+
+class _Plan:
+    """The table's columns, once they are known, and the parts that every question is made of."""
+
+    def __init__(
+        self,
+        table: sa.Table,
+        id_name: str,
+        cursor_names: Sequence[str],
+        where: Mapping[str, Any] | sa.ColumnElement[bool] | None,
+        dialect: str,
+    ) -> None:
+        self.id = _column(table, id_name)
+        cursor = [_column(table, name) for name in cursor_names]
+        if not _is_unique(table, cursor) and self.id not in cursor:
+            # Two rows at one place must at least be rows of one id, or one could be passed over.
+            cursor.append(self.id)
+        self.cursor = cursor
+        self.id_text = ColumnText(self.id, dialect, as_id=True)
+        self.cursor_texts = [ColumnText(column, dialect) for column in cursor]
+        self.conditions: list[sa.ColumnElement[bool]] = [self.id.is_not(None)]
+        if isinstance(where, Mapping):
+            self.conditions += [_equal(_column(table, name), v) for name, v in where.items()]
+        elif where is not None:
+            self.conditions.append(where)
+
+
+class SqlSource:
+    """Answers for a database table: which rows come next, and which ids still have work.
+
+    Arguments: engine: of SQLAlchemy 2; table: a `Table`, or the name of one, whose columns are then
+    read from the database by the thread that opens the connection; id: the name of the column that
+    holds the ids (ints, text or UUIDs; one id may have several rows); cursor: the names of the
+    columns whose order the walk follows, NOT NULL and with an index, by default the id's; where:
+    which rows are work, as {column: value} or {column: [values]}, or as an expression of SQLAlchemy
+    (it wants an index together with the cursor, or a partial one); schema: of a table given by
+    name.
+
+    One connection is kept, of its own: a slice that finds it cold is SKIPPED, and a thread warms
+    it. Each question is one transaction with a statement time-out (PostgreSQL, SQLite); on any
+    database the caller waits no longer than its slice lasts. Errors: MissingExtraError without
+    SQLAlchemy; ConfigurationError; those of SQLAlchemy.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        table: str | sa.Table,
+        id: str = "id",  # noqa: A002 - the word of the field
+        *,
+        cursor: str | Sequence[str] | None = None,
+        where: Mapping[str, Any] | sa.ColumnElement[bool] | None = None,
+        schema: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        if not isinstance(engine, sa.Engine):
+            raise ConfigurationError(
+                f"an engine of SQLAlchemy was expected, not {type(engine).__name__}"
+            )
+        if isinstance(engine.pool, SingletonThreadPool):
+            raise ConfigurationError(
+                "each thread has a database of its own in this engine: use a file, or"
+                " poolclass=StaticPool with check_same_thread=False"
+            )
+        self._engine = engine
+        self._table = table
+        self._schema = schema
+        self._id = id
+        names = (cursor,) if isinstance(cursor, str) else tuple(cursor or (id,))
+        self._cursor = names
+        self._where = where
+        self._plan: _Plan | None = None
+        if isinstance(table, sa.Table):
+            self._plan = self._make_plan(table)
+        elif not isinstance(table, str):
+            raise ConfigurationError(f"give a Table or its name, not {table!r}")
+        self._asker: Asker[sa.Connection] = Asker(self._open, _discard, clock)
+
+    def rows_after(self, cursor: str, n: int, seconds: float) -> list[tuple[str, str]]:
+        """Return (id, cursor) of the next n rows with work; see `Source`. One SELECT."""
+
+        def ask(plan: _Plan) -> sa.Select[Any]:
+            query = sa.select(plan.id, *plan.cursor).where(*plan.conditions)
+            place = read_cursor(plan.cursor_texts, cursor)
+            if place is not None:
+                bound = [
+                    sa.bindparam(None, value, column.type)
+                    for value, column in zip(place, plan.cursor, strict=True)
+                ]
+                if len(bound) == 1:
+                    query = query.where(plan.cursor[0] > bound[0])
+                else:
+                    query = query.where(sa.tuple_(*plan.cursor) > sa.tuple_(*bound))
+            return query.order_by(*plan.cursor).limit(n)
+
+        plan, rows = self._ask(ask, seconds)
+        return [
+            (plan.id_text.write(row[0]), write_cursor(plan.cursor_texts, row[1:])) for row in rows
+        ]
+
+    def with_work(self, ids: Sequence[str], seconds: float) -> Collection[str]:
+        """Return which ids still have work; see `Source`. One SELECT."""
+
+        def ask(plan: _Plan) -> sa.Select[Any] | None:
+            values = []
+            for each in ids:
+                try:
+                    values.append(plan.id_text.read(each))
+                except ValueError:
+                    # What the column cannot hold is not in the table.
+                    continue
+            if not values:
+                return None
+            return sa.select(plan.id).where(plan.id.in_(values), *plan.conditions).distinct()
+
+        plan, rows = self._ask(ask, seconds)
+        return {plan.id_text.write(row[0]) for row in rows}
+
+    def random_ids(self, n: int, seconds: float) -> list[str]:
+        """Return the ids of n rows with work, drawn at random: reads all of them; for `drift`."""
+        plan, rows = self._ask(
+            lambda plan: (
+                sa.select(plan.id).where(*plan.conditions).order_by(sa.func.random()).limit(n)
+            ),
+            seconds,
+        )
+        return [plan.id_text.write(row[0]) for row in rows]
+
+    def require_ready(self) -> None:
+        """Raise Skipped unless a question can be asked now; touches nothing."""
+        self._asker.require_ready()
+
+    def warm_up(self, seconds: float = 5.0) -> None:
+        """Wait until the connection is warm, for instance when a process starts.
+
+        Errors: Skipped if it is not in time; what opening it has raised.
+        """
+        self._asker.warm_up(seconds)
+
+    def close(self) -> None:
+        """Close the connection; the next slice is SKIPPED and warms another one."""
+        self._asker.close()
+
+    def _ask(
+        self, make: Callable[[_Plan], sa.Select[Any] | None], seconds: float
+    ) -> tuple[_Plan, Sequence[Any]]:
+        deadline = time.monotonic() + seconds
+
+        def question(connection: sa.Connection) -> tuple[_Plan, Sequence[Any]]:
+            plan = self._plan
+            if plan is None:
+                raise ConfigurationError(f"the table {self._table!r} was not read")
+            query = make(plan)
+            if query is None:
+                return plan, ()
+            with _bounded(connection, deadline):
+                return plan, connection.execute(query).all()
+
+        return self._asker.ask(question, seconds)
+
+    def _make_plan(self, table: sa.Table) -> _Plan:
+        return _Plan(table, self._id, self._cursor, self._where, self._engine.dialect.name)
+
+    def _open(self) -> sa.Connection:
+        connection = self._engine.connect()
+        try:
+            if connection.dialect.name == "postgresql":
+                # Each question sees what is committed when it is asked.
+                connection = connection.execution_options(isolation_level="READ COMMITTED")
+            if not isinstance(self._engine.pool, StaticPool):
+                # Out of the pool's accounts: the application's own connections stay as many.
+                connection.detach()
+            if self._plan is None:
+                name: Any = self._table
+                table = sa.Table(name, sa.MetaData(), schema=self._schema, autoload_with=connection)
+                self._plan = self._make_plan(table)
+            connection.execute(sa.select(1))
+            connection.rollback()
+        except BaseException:
+            _discard(connection)
+            raise
+        return connection
+
+
+@contextmanager
+def _bounded(connection: sa.Connection, deadline: float) -> Iterator[None]:
+    """Let statements run until a deadline and no longer, in a transaction that changes nothing."""
+    remaining = max(0.001, deadline - time.monotonic())
+    milliseconds = max(1, int(1000 * remaining))
+    kind = connection.dialect.name
+    try:
+        if kind == "postgresql":
+            connection.exec_driver_sql(f"SET LOCAL statement_timeout = {milliseconds:d}")
+        elif kind == "sqlite":
+            raw: Any = connection.connection.dbapi_connection
+            raw.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_BETWEEN_LOOKS)
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {milliseconds:d}")
+        yield
+    finally:
+        if kind == "sqlite":
+            raw.set_progress_handler(None, 0)
+        connection.rollback()
+
+
+def _discard(connection: sa.Connection) -> None:
+    """Throw a connection away; it may be broken, and must not serve anybody else."""
+    if connection.connection.is_detached:
+        raw: Any = connection.connection.dbapi_connection
+        raw.close()
+        connection.invalidate()
+    connection.close()
+
+
+def _column(table: sa.Table, name: str) -> sa.ColumnElement[Any]:
+    if name not in table.c:
+        raise ConfigurationError(
+            f"the table {table.name!r} has no column {name!r}; it has {', '.join(table.c.keys())}"
+        )
+    return table.c[name]
+
+
+def _is_unique(table: sa.Table, columns: Sequence[sa.ColumnElement[Any]]) -> bool:
+    names = {column.key for column in columns}
+    keys = [list(table.primary_key.columns)]
+    return any(key and {column.key for column in key} <= names for key in keys)
+
+
+def _equal(column: sa.ColumnElement[Any], value: Any) -> sa.ColumnElement[bool]:
+    if isinstance(value, list | tuple | set | frozenset):
+        return column.in_(list(value))
+    return column.is_(None) if value is None else column == value

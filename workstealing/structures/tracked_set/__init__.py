@@ -1,0 +1,18 @@
+"""Which ids have work, answered by one SISMEMBER; see ``sets.py``."""
+
+from workstealing.structures.tracked_set.drift import Drift, Share
+from workstealing.structures.tracked_set.sets import (
+    AsyncTrackedSet,
+    AsyncTrackedSetPipeline,
+    TrackedSet,
+    TrackedSetPipeline,
+)
+
+__all__ = [
+    "AsyncTrackedSet",
+    "AsyncTrackedSetPipeline",
+    "Drift",
+    "Share",
+    "TrackedSet",
+    "TrackedSetPipeline",
+]

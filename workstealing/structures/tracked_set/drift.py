@@ -1,0 +1,143 @@
+"""How far a tracked set and its table are apart, by sample."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from statistics import NormalDist
+from typing import Any
+
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting.slice import Slice
+from workstealing.store.connection import Budget, checked
+from workstealing.store.twin import Twin
+from workstealing.structures.sources import Source
+from workstealing.structures.tracked_set.layout import Names, id_bytes, id_text
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share that was found by sample, with its confidence interval.
+
+    Fields: found, of sampled; low and high: the ends of the interval, 0 to 1. Of nothing sampled
+    nothing is known: 0 to 1.
+    """
+
+    found: int
+    sampled: int
+    low: float
+    high: float
+
+    @property
+    def share(self) -> float:
+        """The share as it was found, 0.0 of nothing."""
+        return self.found / self.sampled if self.sampled else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How far set and table are apart.
+
+    Fields: stale: of the tracked ids, the share without work; missing: of the rows with work, the
+    share whose id is not tracked; confidence: of both intervals.
+    """
+
+    stale: Share
+    missing: Share
+    confidence: float
+
+
+def wilson(found: int, sampled: int, confidence: float) -> Share:
+    """Return a share with its Wilson score interval (E. B. Wilson, 1927)."""
+    if not sampled:
+        return Share(0, 0, 0.0, 1.0)
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    share, weight = found / sampled, z * z / sampled
+    middle = share + weight / 2
+    half = z * sqrt(share * (1 - share) / sampled + weight / (4 * sampled))
+    low, high = (middle - half) / (1 + weight), (middle + half) / (1 + weight)
+    return Share(
+        found, sampled, max(0.0, low) if found else 0.0, min(1.0, high) if found < sampled else 1.0
+    )
+
+
+def measure(
+    twin: Twin, names: Names, source: Source, *, sample: int, confidence: float, seconds: float
+) -> Drift:
+    """Measure both directions; see `TrackedSet.drift`."""
+    if isinstance(sample, bool) or not isinstance(sample, int) or sample < 1:
+        raise ConfigurationError(f"give a sample of at least 1, not {sample!r}")
+    if not 0 < confidence < 1:
+        raise ConfigurationError(f"give a confidence between 0 and 1, not {confidence!r}")
+    draw: Callable[[int, float], list[str]] | None = getattr(source, "random_ids", None)
+    if draw is None:
+        raise ConfigurationError(
+            "the source cannot draw ids at random: give it a method random_ids(n, seconds)"
+        )
+    warm_up: Callable[[float], None] = getattr(source, "warm_up", lambda _: None)
+    slice = Slice(sample, seconds)
+    warm_up(seconds)
+    tracked = _draw_tracked(twin, names, sample, slice)
+    asked = list({id_text(member) for member in tracked})
+    work = set(source.with_work(asked, slice.remaining())) if asked else set()
+    stale = sum(id_text(member) not in work for member in tracked)
+
+    rows = [id_bytes(each) for each in draw(sample, slice.remaining())]
+    present = _present(twin, names, rows, slice)
+    missing = sum(member not in present for member in rows)
+    return Drift(
+        wilson(stale, len(tracked), confidence), wilson(missing, len(rows), confidence), confidence
+    )
+
+
+def ask_sub_sets(
+    twin: Twin, names: Names, commands: dict[int, tuple[Any, ...]], slice: Slice
+) -> dict[int, Any]:
+    """Send one command to each of several sub-sets; return the replies by sub-set.
+
+    One round trip to each node concerned. Errors: an error reply is raised.
+    """
+    nodes: dict[Any, list[int]] = {}
+    for sub_set in commands:
+        nodes.setdefault(twin.node_of(names.slot(sub_set)), []).append(sub_set)
+    replies: dict[int, Any] = {}
+    for node, sub_sets in nodes.items():
+        budget = Budget(slice.remaining())
+        answers = checked(twin.call(node, [commands[each] for each in sub_sets], budget))
+        replies.update(zip(sub_sets, answers, strict=True))
+    return replies
+
+
+def _draw_tracked(twin: Twin, names: Names, sample: int, slice: Slice) -> list[bytes]:
+    """Return members drawn with repetition, each member as likely as any other."""
+    every = range(names.sub_sets)
+    sizes = ask_sub_sets(
+        twin, names, {each: ("SCARD", names.keys(each)[0]) for each in every}, slice
+    )
+    if not any(sizes.values()):
+        return []
+    drawn = Counter(random.choices(list(sizes), weights=list(sizes.values()), k=sample))
+    commands: dict[int, tuple[Any, ...]] = {
+        # A negative count draws with repetition.
+        each: ("SRANDMEMBER", names.keys(each)[0], -count)
+        for each, count in drawn.items()
+    }
+    replies = ask_sub_sets(twin, names, commands, slice)
+    return [member for members in replies.values() for member in members]
+
+
+def _present(twin: Twin, names: Names, members: list[bytes], slice: Slice) -> set[bytes]:
+    groups = names.grouped(set(members))
+    commands: dict[int, tuple[Any, ...]] = {
+        each: ("SMISMEMBER", names.keys(each)[0], *group) for each, group in groups.items()
+    }
+    replies = ask_sub_sets(twin, names, commands, slice)
+    return {
+        member
+        for each, group in groups.items()
+        for member, is_member in zip(group, replies[each], strict=True)
+        if is_member
+    }

@@ -1,0 +1,147 @@
+"""Where a tracked set keeps what, and the mark that says so."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from workstealing.errors import ConfigurationError, EvictionPolicyError, LayoutError
+from workstealing.store.keys import SLOTS, key_slot, slot_tags
+from workstealing.store.operations import Steps, as_layout_error
+from workstealing.store.scripts import load
+
+VERSION = 1
+MOST_SUB_SETS = 4096
+
+Id = str | int | bytes
+
+
+class Names:
+    """The keys of one tracked set; see the catalogue in ``lua/README.md``.
+
+    Arguments: key: the tracked set's name; sub_sets: over how many sub-sets its ids are spread.
+    Errors: ConfigurationError for a name or a number that cannot be used.
+    """
+
+    def __init__(self, key: str | bytes, sub_sets: int) -> None:
+        if not isinstance(key, str | bytes) or not key:
+            raise ConfigurationError(
+                f"the key {key!r} is not usable: give a text or bytes, not empty"
+            )
+        if isinstance(sub_sets, bool) or not isinstance(sub_sets, int):
+            sub_sets = 0
+        if not 1 <= sub_sets <= MOST_SUB_SETS:
+            raise ConfigurationError(f"give sub_sets as a number from 1 to {MOST_SUB_SETS}")
+        self.key = key.encode() if isinstance(key, str) else key
+        self.sub_sets = sub_sets
+        self.mark = f"{VERSION}:{sub_sets}".encode()
+        self.layout = b"ws:tracked:layout:" + self.key
+        self.cursor = b"ws:tracked:cursor:" + self.key
+        self._first_slot = key_slot(self.key)
+        self._keys: dict[int, tuple[bytes, bytes]] = {}
+
+    def slot(self, sub_set: int) -> int:
+        """Return the hash slot of a sub-set; those of one tracked set are spread evenly."""
+        return (self._first_slot + sub_set * SLOTS // self.sub_sets) % SLOTS
+
+    def keys(self, sub_set: int) -> tuple[bytes, bytes]:
+        """Return the keys of a sub-set: its ids and its state."""
+        keys = self._keys.get(sub_set)
+        if keys is None:
+            prefix = b"{" + slot_tags()[self.slot(sub_set)] + b"}:ws:tracked:"
+            number = b"%d:" % sub_set
+            keys = (prefix + b"ids:" + number + self.key, prefix + b"state:" + number + self.key)
+            self._keys[sub_set] = keys
+        return keys
+
+    def sub_set_of(self, member: bytes) -> int:
+        """Return the sub-set that an id belongs to, by a hash that is part of the layout."""
+        return zlib.crc32(member) % self.sub_sets
+
+    def grouped(self, members: Collection[bytes]) -> dict[int, list[bytes]]:
+        """Return ids by the sub-set that they belong to."""
+        groups: dict[int, list[bytes]] = {}
+        for member in members:
+            groups.setdefault(self.sub_set_of(member), []).append(member)
+        return groups
+
+    def opening(self) -> tuple[Any, ...]:
+        """Return the command that reads the layout, and writes it down if there is none yet."""
+        fields = (
+            *("structure", "tracked_set", "version", VERSION),
+            *("readable_from", 1, "writable_from", 1, "sub_sets", self.sub_sets),
+        )
+        return ("EVAL", load("layout_open").body, 1, self.layout, *fields)
+
+    def check(self, reply: list[Any]) -> None:
+        """Raise a LayoutError unless the layout that was read is this one."""
+        pairs = dict(zip(map(text, reply[::2]), map(text, reply[1::2]), strict=True))
+        if pairs.get("structure") != "tracked_set":
+            raise LayoutError(
+                f"the key {self.layout!r} does not hold the layout of a tracked set: use another"
+                " name, or remove the key if it is not needed"
+            )
+        if pairs.get("version") != str(VERSION):
+            raise LayoutError(
+                f"the tracked set {self.key!r} has layout version {pairs.get('version')}, and this"
+                f" release writes version {VERSION}: upgrade workstealing"
+            )
+        if pairs.get("sub_sets") != str(self.sub_sets):
+            raise LayoutError(
+                f"the tracked set {self.key!r} was laid out over {pairs.get('sub_sets')} sub-sets:"
+                f" give that number as sub_sets, not {self.sub_sets}"
+            )
+
+    def check_mark(self, sub_set: int, mark: Any) -> None:
+        """Raise a LayoutError unless a sub-set's mark, as it was read, is this layout's."""
+        if mark is not None and mark != self.mark:
+            raise LayoutError(
+                f"the key {self.keys(sub_set)[1]!r} says {mark!r} where {self.mark!r} was expected;"
+                " nothing was changed"
+            )
+
+
+def open_layout(names: Names, allowed_policies: Collection[str]) -> Steps[None]:
+    """Check the layout, or write it down if this is the first use.
+
+    Errors: LayoutError for a foreign one; EvictionPolicyError. Two round trips, once.
+    """
+    try:
+        reply = yield names.opening()
+        names.check(reply)
+        policy, *_ = yield ("EVAL", load("server_facts").body, 1, names.layout)
+    except ResponseError as error:
+        raise as_layout_error(error) or error from error
+    if text(policy).startswith("allkeys-") and text(policy) not in allowed_policies:
+        raise EvictionPolicyError(
+            f"the server's maxmemory-policy is {text(policy)}, which may evict a sub-set, whose ids"
+            " would seem to have no work: use noeviction or a volatile-* policy, or pass"
+            f" allow_eviction=[{text(policy)!r}]"
+        )
+
+
+def id_bytes(value: Id) -> bytes:
+    """Return an id as it is stored: as text, in UTF-8.
+
+    Errors: ConfigurationError for what is no str, int or bytes.
+    """
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return b"%d" % value
+    raise ConfigurationError(f"the id {value!r} is not usable: give text, an int or bytes")
+
+
+def id_text(member: bytes) -> str:
+    """Return a stored id as the text that a source is asked with."""
+    return member.decode("utf-8", "surrogateescape")
+
+
+def text(value: Any) -> str:
+    """Return a reply as text."""
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
