@@ -1,0 +1,110 @@
+"""Workers that share reports by leases, on a Redis that may be under memory pressure.
+
+Each report is rebuilt by whoever holds its lease. A worker that finds it held has nothing to do and
+enlists: that is where the leases of workers that died are cleared away. A worker that stalls past
+its lease is stopped where it matters, by the fencing token, at the archive.
+
+Run it from the checkout: `.venv/bin/python examples/leases/leases.py`
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from workstealing import Recruiter, connect
+from workstealing.jobs import KeyExpiry
+from workstealing.structures import DurableKeys
+
+LEASE_SECONDS = 0.25
+REPORTS = 5
+
+
+class Archive:
+    """Where reports end up. It refuses a token smaller than one that it has seen."""
+
+    def __init__(self) -> None:
+        self.reports: dict[str, str] = {}
+        self._tokens: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def store(self, name: str, text: str, token: int) -> bool:
+        """Store a report, unless its writer's lease has gone to somebody else since."""
+        with self._lock:
+            if token < self._tokens.get(name, 0):
+                return False
+            self._tokens[name] = token
+            self.reports[name] = text
+            return True
+
+
+class Worker:
+    """Rebuilds reports; `counts` says what became of its tries."""
+
+    def __init__(self, keys: DurableKeys, recruiter: Recruiter, archive: Archive) -> None:
+        self.keys = keys
+        self.recruiter = recruiter
+        self.archive = archive
+        self.counts: Counter[str] = Counter()
+
+    def rebuild(self, name: str, seconds: float, *, dies: bool = False) -> str:
+        """Try once to rebuild a report, which takes so many seconds; return what became of it."""
+        token = self.keys.acquire(f"report:{name}", LEASE_SECONDS)
+        if token is None:
+            self.recruiter.enlist()  # a fast exit
+            became = "held by another"
+        elif dies:
+            became = "died"  # and gave nothing back
+        else:
+            time.sleep(seconds)
+            stored = self.archive.store(name, f"{name} by lease {token}", token)
+            became = "stored" if stored else "refused: too late"
+            self.keys.release(f"report:{name}", token)
+        self.counts[became] += 1
+        return became
+
+
+def run(client: Any) -> tuple[Counter[str], int]:
+    """Let workers share the reports; return what became of all tries, and the leases left over."""
+    keys: DurableKeys = DurableKeys(client, namespace="leases")
+    recruiter = Recruiter(seconds=0.1)
+    recruiter.install(KeyExpiry(keys, limit=5), rate=0.5)  # so many, to be seen at once
+    archive = Archive()
+    worker = Worker(keys, recruiter, archive)
+
+    # One stalls for longer than its lease: meanwhile another takes the report, and finishes it.
+    stalled = threading.Thread(target=worker.rebuild, args=("stalled", 3 * LEASE_SECONDS))
+    stalled.start()
+    while not keys.exists("report:stalled"):
+        time.sleep(0.001)
+    while not archive.reports:
+        worker.rebuild("stalled", 0.01)
+        time.sleep(0.01)
+    stalled.join()
+
+    # Some die with the lease in their hands, and nobody ever asks for their reports again.
+    for number in range(REPORTS):
+        worker.rebuild(f"abandoned {number}", 0.0, dies=True)
+    time.sleep(LEASE_SECONDS)
+
+    # The others go on. Whoever finds a report held enlists, and the leases of the dead are gone.
+    with keys.lock("report:busy", ttl=60):
+        for _ in range(100):
+            worker.rebuild("busy", 0.0)
+    return worker.counts, KeyExpiry(keys).backlog().keys
+
+
+def main() -> None:
+    """Run it on a throw-away Redis, unless REDIS_URL names another."""
+    client = connect(os.environ.get("REDIS_URL", "embedded://"))
+    counts, left = run(client)
+    for became, count in counts.most_common():
+        print(f"{count:5}  {became}")
+    print(f"{left:5}  leases of the dead left in Redis")
+
+
+if __name__ == "__main__":
+    main()
