@@ -86,7 +86,8 @@ class IckReaper(Job):
         meanwhile; LayoutError; connection faults.
         """
         icks = self._icks()
-        reaper = self._reaper(icks[int(self._random() * len(icks))])
+        chosen = int(self._random() * len(icks)) if len(icks) > 1 else 0
+        reaper = self._reaper(icks[chosen])
         return reaper.count(slice) if self.dry_run else reaper.reap(slice)
 
     def backlog(self, most_members: int = 1000, seconds: float = 5.0) -> IckBacklog:
