@@ -32,8 +32,10 @@ if redis.call('GET', KEYS[11]) ~= ARGV[3] then
   if reply.err then
     return reply
   end
-  -- Should a server without memory have stopped this half way, it goes on where it was.
-  if redis.call('EXISTS', moving) == 0 and redis.call('EXISTS', pset) == 1 then
+  if redis.call('EXISTS', moving) == 1 then
+    -- Left by a resize whose layout was lost.
+    fold(pset, moving, redis.call('ZCARD', pset))
+  elseif redis.call('EXISTS', pset) == 1 then
     redis.call('RENAME', pset, moving)
   end
   if redis.call('EXISTS', KEYS[10]) == 0 and redis.call('EXISTS', KEYS[8]) == 1 then

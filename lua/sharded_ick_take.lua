@@ -15,6 +15,10 @@ if state == 'newer' then
   return false
 end
 if lease.left > 0 then
+  if state == 'older' then
+    -- From now on its holder is given no more members, so that a resize comes to its end.
+    redis.pcall('SET', KEYS[5], ARGV[1])
+  end
   return ''
 end
 extend(KEYS[4], ARGV[3])
