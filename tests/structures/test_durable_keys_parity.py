@@ -170,10 +170,12 @@ class Parity(RuleBasedStateMachine):
     @rule(made=WRITES)
     def write(self, made: Any) -> None:
         self.compare(*made)
+        self.compare_state(*made)
 
     @rule(made=EXPIRES)
     def expire(self, made: Any) -> None:
         self.compare(*made)
+        self.compare_state(*made)
 
     @rule(made=READS)
     def read(self, made: Any) -> None:
@@ -184,6 +186,13 @@ class Parity(RuleBasedStateMachine):
         """Most commands need something to work on."""
         self.compare("set", (key, 7), options)
 
+    @rule(key=keys, amounts=st.tuples(long, long), options=condition)
+    def move_a_deadline(self, key: bytes, amounts: tuple[int, int], options: Any) -> None:
+        """Conditions are about what is there, so something is."""
+        self.compare("set", (key, 7), {"px": amounts[0]})
+        self.compare("pexpire", (key, amounts[1]), options)
+        self.compare("pttl", (key,), {})
+
     @rule(made=ANY)
     def meet_garbage(self, made: Any) -> None:
         """A key's deadline passes, and a command that names it is the first to come by."""
@@ -191,9 +200,7 @@ class Parity(RuleBasedStateMachine):
             self.compare("set", (key, "garbage"), {"px": 30})
         self.advance()
         self.compare(*made)
-        for key in named(made[0], made[1]):
-            self.compare("get", (key,), {})
-            self.compare("pttl", (key,), {})
+        self.compare_state(*made)
 
     @rule(made=ANY)
     def meet_another_type(self, made: Any) -> None:
@@ -251,6 +258,12 @@ class Parity(RuleBasedStateMachine):
         assert self.durable.client.keys("*:due") == []
         for key in KEYS:
             assert self.durable.ttl(key) < 0
+
+    def compare_state(self, name: str, args: Any, _: Any) -> None:
+        """Compare what a call has left at the keys that it names."""
+        for key in named(name, args):
+            self.compare("get", (key,), {})
+            self.compare("pttl", (key,), {})
 
     def compare(self, name: str, args: Any, options: Any) -> None:
         self.settle()
