@@ -94,18 +94,24 @@ def measure(
 
 
 def ask_sub_sets(
-    twin: Twin, names: Names, commands: dict[int, tuple[Any, ...]], slice: Slice
+    twin: Twin,
+    names: Names,
+    commands: dict[int, tuple[Any, ...]],
+    slice: Slice,
+    timeout: float | None = None,
 ) -> dict[int, Any]:
     """Send one command to each of several sub-sets; return the replies by sub-set.
 
-    One round trip to each node concerned. Errors: an error reply is raised.
+    Arguments: timeout: the longest single wait, in seconds; None: a job's own. Errors: an error
+    reply is raised. One round trip to each node concerned.
     """
     nodes: dict[Any, list[int]] = {}
     for sub_set in commands:
         nodes.setdefault(twin.node_of(names.slot(sub_set)), []).append(sub_set)
     replies: dict[int, Any] = {}
     for node, sub_sets in nodes.items():
-        budget = Budget(slice.remaining())
+        remaining = slice.remaining()
+        budget = Budget(remaining) if timeout is None else Budget(remaining, timeout)
         answers = checked(twin.call(node, [commands[each] for each in sub_sets], budget))
         replies.update(zip(sub_sets, answers, strict=True))
     return replies
@@ -125,7 +131,7 @@ def _draw_tracked(twin: Twin, names: Names, sample: int, slice: Slice) -> list[b
         each: ("SRANDMEMBER", names.keys(each)[0], -count)
         for each, count in drawn.items()
     }
-    replies = ask_sub_sets(twin, names, commands, slice)
+    replies = ask_sub_sets(twin, names, commands, slice, slice.seconds)
     return [member for members in replies.values() for member in members]
 
 
@@ -134,7 +140,7 @@ def _present(twin: Twin, names: Names, members: list[bytes], slice: Slice) -> se
     commands: dict[int, tuple[Any, ...]] = {
         each: ("SMISMEMBER", names.keys(each)[0], *group) for each, group in groups.items()
     }
-    replies = ask_sub_sets(twin, names, commands, slice)
+    replies = ask_sub_sets(twin, names, commands, slice, slice.seconds)
     return {
         member
         for each, group in groups.items()
