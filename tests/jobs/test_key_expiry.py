@@ -11,12 +11,12 @@ import pytest
 import redis
 
 from support.servers import AnyServer, RedisServer
-from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.errors import ConfigurationError, LayoutError, OutOfTime
 from workstealing.jobs import KeyExpiry
 from workstealing.recruiting import Outcome, Recruiter, Slice
 from workstealing.store.keys import key_slot
 from workstealing.structures import AsyncDurableKeys, DurableKeys
-from workstealing.testing import always
+from workstealing.testing import ManualClock, always
 
 NAMESPACE = "expiry"
 HOUR_MS = 3_600_000
@@ -189,6 +189,28 @@ def test_a_slice_takes_two_round_trips(redis7: RedisServer) -> None:
     twin.call = lambda *args: calls.append(args) or call(*args)  # type: ignore[method-assign,func-returns-value]
     assert job.perform(Slice(25, 5.0)) == 25
     assert len(calls) == 2
+
+
+def test_what_was_done_before_the_time_was_up_counts(redis7: RedisServer) -> None:
+    fill(keys_on(redis7), 100, ex=60)
+    job = KeyExpiry(keys_on(redis7, DAY_MS))
+    clock = ManualClock()
+    remove = job._collector._remove
+
+    def slowly(*args: Any) -> int:
+        done: int = remove(*args)
+        clock.advance(5.0)
+        return done
+
+    job._collector._remove = slowly  # type: ignore[method-assign]
+    before = job.backlog().keys
+    done = job.perform(Slice(1_000, 5.0, clock))
+    assert 0 < done < 100
+    assert before - job.backlog().keys == done
+    late = Slice(1_000, 5.0, clock)
+    clock.advance(6.0)
+    with pytest.raises(OutOfTime):
+        job.perform(late)
 
 
 def test_above_maxmemory_it_still_frees_memory(start_redis: Callable[..., RedisServer]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.errors import LayoutError
+from workstealing.errors import LayoutError, OutOfTime
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget, checked
 from workstealing.store.twin import Twin
@@ -59,17 +59,21 @@ class KeyCollector:
         """Remove keys whose deadline has passed until the slice's limit or time is reached.
 
         Returns: how many were removed; entries whose key has gone otherwise count too. Errors:
-        LayoutError for a foreign due index, if nothing was removed; OutOfTime and connection
+        LayoutError for a foreign due index, and OutOfTime, if nothing was removed; connection
         faults. At most two round trips to look and one after each look that found something.
         """
         layout = self._index.layout(Budget(slice.remaining()))
         if layout is not None:
             layout.require_writable()
         removed = 0
-        for found in self._index.looks(slice):
-            removed += self._remove(found[: slice.limit - removed], slice)
-            if removed >= slice.limit or slice.expired:
-                break
+        try:
+            for found in self._index.looks(slice):
+                removed += self._remove(found[: slice.limit - removed], slice)
+                if removed >= slice.limit or slice.expired:
+                    break
+        except OutOfTime:
+            if not removed:
+                raise
         return removed
 
     def count(self, slice: Slice) -> int:

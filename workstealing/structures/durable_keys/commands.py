@@ -60,9 +60,8 @@ _EXPIRES: dict[str, tuple[int, int]] = {
     "EXPIREAT": (1000, 0),
     "PEXPIREAT": (1, 0),
 }
-# How many arguments each command takes at least, its own name included; others are the server's to
-# refuse.
-_LEAST = {"GET": 2, "SET": 3, "MGET": 2, "EXISTS": 2, "DEL": 2, "UNLINK": 2}
+# How many arguments these take at least, their own names included; all others take two.
+_LEAST = {"SET": 3, **dict.fromkeys(_EXPIRES, 3)}
 _WRITES = frozenset(
     {"SET", "GETEX", "GETDEL", "DEL", "UNLINK", "PERSIST", "ACQUIRE", "RELEASE", "EXTEND"}
     | _EXPIRES.keys()
