@@ -156,6 +156,23 @@ def test_foreign_data_is_refused_and_nothing_changes(any_server: AnyServer, spoi
     assert before[0] is None or after[0] == before[0]
 
 
+def test_what_a_newer_release_wrote_is_read_but_not_written(any_server: AnyServer) -> None:
+    client = any_server.client()
+    tracked = TrackedSet(client, "queued", sub_sets=1)
+    ids, state = tracked.names.keys(0)
+    newer = {"structure": "tracked_set", "version": 2, "readable_from": 1, "sub_sets": 1}
+    client.hset(tracked.names.layout, mapping=newer)
+    client.hset(state, "mark", "2:1")
+    client.sadd(ids, "a")
+    assert tracked.is_tracked("a") is True
+    with pytest.raises(LayoutError, match="says 2:1"):
+        tracked.track("b")
+    client.hset(tracked.names.layout, "readable_from", 2)
+    with pytest.raises(LayoutError, match="upgrade workstealing"):
+        TrackedSet(client, "queued", sub_sets=1).is_tracked("a")
+    assert client.smembers(ids) == {b"a"}
+
+
 def test_a_wrong_type_is_refused_to_readers(any_server: AnyServer) -> None:
     client = any_server.client()
     tracked = TrackedSet(client, "queued", sub_sets=1)

@@ -255,6 +255,29 @@ def test_no_connection_is_opened_in_the_callers_time(engine: sa.Engine) -> None:
     fresh.dispose()
 
 
+def test_a_connection_that_the_database_ends_is_replaced(postgres: PostgresServer) -> None:
+    engine = postgres.engine()
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS kept (id int PRIMARY KEY)")
+        connection.exec_driver_sql("INSERT INTO kept VALUES (1) ON CONFLICT DO NOTHING")
+    source = SqlSource(postgres.engine(connect_args={"application_name": "to be ended"}), "kept")
+    source.warm_up(LONG)
+    assert source.with_work(["1", "2"], LONG) == {"1"}
+    with engine.begin() as connection:
+        ended_ones = connection.exec_driver_sql(
+            "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity"
+            " WHERE application_name = 'to be ended'"
+        ).all()
+    assert len(ended_ones) == 1
+    with pytest.raises(sa.exc.OperationalError):
+        source.with_work(["1"], LONG)
+    with pytest.raises(Skipped):
+        source.with_work(["1"], LONG)
+    source.warm_up(LONG)
+    assert source.with_work(["1"], LONG) == {"1"}
+    source.close()
+
+
 def test_a_database_that_cannot_be_reached_is_said_once_and_not_knocked_at() -> None:
     clock = ManualClock()
     with socket.socket() as nobody:

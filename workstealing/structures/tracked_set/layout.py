@@ -79,15 +79,17 @@ class Names:
     def check(self, reply: list[Any]) -> None:
         """Raise a LayoutError unless the layout that was read is this one."""
         pairs = dict(zip(map(text, reply[::2]), map(text, reply[1::2]), strict=True))
-        if pairs.get("structure") != "tracked_set":
+        readable_from = pairs.get("readable_from", "")
+        if pairs.get("structure") != "tracked_set" or not readable_from.isdigit():
             raise LayoutError(
                 f"the key {self.layout!r} does not hold the layout of a tracked set: use another"
                 " name, or remove the key if it is not needed"
             )
-        if pairs.get("version") != str(VERSION):
+        # Whether it may be written too is said by each sub-set's mark.
+        if int(readable_from) > VERSION:
             raise LayoutError(
-                f"the tracked set {self.key!r} has layout version {pairs.get('version')}, and this"
-                f" release writes version {VERSION}: upgrade workstealing"
+                f"the tracked set {self.key!r} has layout version {pairs.get('version')}, which"
+                f" this release (version {VERSION}) cannot read: upgrade workstealing"
             )
         if pairs.get("sub_sets") != str(self.sub_sets):
             raise LayoutError(
