@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from workstealing.errors import Aborted, ConfigurationError, LayoutError
 from workstealing.jobs import IckBacklog, IckReaper
 from workstealing.recruiting import Slice
 from workstealing.structures import Ick
+from workstealing.structures.sharded_ick import ShardedIck
 
 STALE = 500.0
 OLD_MS = 1_000_000
@@ -381,6 +383,22 @@ class TestTheJob:
             assert job.perform(Slice(5, 10.0)) == 1
             assert sets(one) == ({b"a": 1.0}, {})
         assert IckReaper(Others(), STALE).name == "ick_reaper.k0"
+
+    def test_a_sharded_one(self, any_server: AnyServer) -> None:
+        sharded: ShardedIck = ShardedIck(any_server.client(), "several", 4)
+        sharded.add({f"m{i}": i for i in range(40)})
+        with sharded.lease("dies") as leased:
+            assert len(leased.reserve(3)) == 3
+        for one in sharded.icks:
+            age(one)
+        turns = itertools.cycle([0.1, 0.3, 0.6, 0.9])
+        job = IckReaper(sharded, STALE, random=lambda: next(turns))
+        assert job.name == "ick_reaper.several"
+        assert job.backlog().members == 3
+        for _ in range(40):
+            job.perform(Slice(5, 10.0))
+        assert job.backlog().members == 0
+        assert sum(len(sets(one)[0]) for one in sharded.icks) == 40
 
     def test_beside_an_asyncio_client(self, any_server: AnyServer) -> None:
         async def leave_one() -> Any:

@@ -276,7 +276,7 @@ class TestRefusals:
         ick: Ick = Ick(fakeredis_server.client(), "k")
         return ick
 
-    @pytest.mark.parametrize("score", [math.nan, "5", True, b"1", [1], 1j])
+    @pytest.mark.parametrize("score", [math.nan, "5", True, b"1", [1], 1j, 10**400])
     def test_a_score_that_is_no_number(self, ick: Ick, score: Any) -> None:
         with pytest.raises(ConfigurationError, match=r"^the score of 'b' is .*: give a number"):
             ick.add([("a", 1), ("b", score)])
