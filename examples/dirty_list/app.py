@@ -1,0 +1,154 @@
+"""A search index that follows a table: producers dirty rows, consumers index them, a reaper helps.
+
+Run it: python examples/dirty_list/app.py
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from workstealing import Recruiter
+from workstealing.jobs import IckReaper
+from workstealing.store.embedded import EmbeddedServer
+from workstealing.structures import NoLease, ShardedIck
+
+DOCUMENTS = 500
+CHANGES = 2_000
+PRODUCERS = 2
+CONSUMERS = 3
+BATCH = 25
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the database; each thread has a connection of its own."""
+    database = sqlite3.connect(path, timeout=30, isolation_level=None)
+    # Thrown away at the end: nothing has to wait for the disk.
+    database.execute("PRAGMA synchronous=OFF")
+    return database
+
+
+def create(path: Path) -> None:
+    """Make a table of documents, and one that stands for the search index."""
+    with connect(path) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("CREATE TABLE documents (id INTEGER PRIMARY KEY, version INTEGER)")
+        database.execute("CREATE TABLE search_index (id INTEGER PRIMARY KEY, version INTEGER)")
+        rows = [(number,) for number in range(DOCUMENTS)]
+        database.executemany("INSERT INTO documents VALUES (?, 0)", rows)
+
+
+def produce(path: Path, dirty: ShardedIck, seed: int) -> None:
+    """Change rows, and say that they are dirty: first the row, then the queue."""
+    chance, database = random.Random(seed), connect(path)
+    for _ in range(CHANGES // PRODUCERS):
+        # A few documents are hot: that neither starves them nor fills the queue.
+        number = int(DOCUMENTS * chance.random() ** 3)
+        database.execute("UPDATE documents SET version = version + 1 WHERE id = ?", (number,))
+        dirty.add(str(number))
+    database.close()
+
+
+def index(database: sqlite3.Connection, members: list[bytes]) -> None:
+    """Copy the rows as they are now into the index."""
+    for member in members:
+        database.execute(
+            "INSERT OR REPLACE INTO search_index SELECT id, version FROM documents WHERE id = ?",
+            (int(member),),
+        )
+
+
+def consume(
+    path: Path, dirty: ShardedIck, recruiter: Recruiter, producing: threading.Event, name: str
+) -> None:
+    """Index what is dirty, until nothing is and nobody dirties any more."""
+    database = connect(path)
+    while True:
+        is_last_round = not producing.is_set()
+        try:
+            with dirty.lease(name, ttl=5, wait=5) as ick:
+                batch = ick.reserve(BATCH)
+                while batch:
+                    index(database, batch.members)
+                    batch = ick.exchange(BATCH, *batch.members)
+        except NoLease:
+            continue
+        # Nothing to do here: a moment to spare.
+        recruiter.enlist()
+        if is_last_round and not dirty.stats()["total_size"]:
+            break
+    database.close()
+
+
+def run(client: Any, folder: Path) -> dict[str, int]:
+    """Let everybody work; return how many rows there are, and how many the index has wrong."""
+    path = folder / "documents.sqlite"
+    create(path)
+    dirty: ShardedIck = ShardedIck(client, "documents", ick_shards=4)
+    dirty.add(str(number) for number in range(DOCUMENTS))
+
+    # A consumer that dies with a batch in hand.
+    dead = dirty.lease("dead", ttl=0.5).__enter__()
+    lost = len(dead.reserve(BATCH))
+
+    # What goes stale is put back by whoever has a moment to spare.
+    recruiter = Recruiter(seconds=0.2)
+    reaper = IckReaper(dirty, stale_after=0.4, limit=BATCH)
+    recruiter.install(reaper, rate=0.5)
+
+    producing = threading.Event()
+    producing.set()
+    producers = [
+        threading.Thread(target=produce, args=(path, dirty, seed)) for seed in range(PRODUCERS)
+    ]
+    consumers = [
+        threading.Thread(
+            target=consume, args=(path, dirty, recruiter, producing, f"consumer {number}")
+        )
+        for number in range(CONSUMERS)
+    ]
+    for thread in (*producers, *consumers):
+        thread.start()
+    for thread in producers:
+        thread.join()
+    producing.clear()
+    for thread in consumers:
+        thread.join()
+
+    database = connect(path)
+    (wrong,) = database.execute(
+        "SELECT count(*) FROM documents LEFT JOIN search_index USING (id)"
+        " WHERE documents.version IS NOT search_index.version"
+    ).fetchone()
+    (changes,) = database.execute("SELECT sum(version) FROM documents").fetchone()
+    database.close()
+    return {
+        "documents": DOCUMENTS,
+        "changes": changes,
+        "in a dead consumer's hand": lost,
+        "wrong in the index": wrong,
+        "left in the queue": dirty.stats()["total_size"],
+        "enlisted": recruiter.stats()["enlisted"],
+        "returned by the reaper": recruiter.stats()["jobs"][reaper.name]["items"],
+    }
+
+
+def main() -> None:
+    """Run it on a server of its own."""
+    with (
+        EmbeddedServer() as server,
+        tempfile.TemporaryDirectory() as folder,
+        redis.Redis.from_url(server.url) as client,
+    ):
+        for what, number in run(client, Path(folder)).items():
+            print(f"{what}: {number}")
+
+
+if __name__ == "__main__":
+    main()
