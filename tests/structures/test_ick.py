@@ -235,6 +235,16 @@ class TestTokens:
         assert other.commit("a") == 0
         assert other.commit("a", token=batch.token) == 1
 
+    def test_a_pipeline_commits_what_its_ick_has_reserved_since(
+        self, any_server: AnyServer
+    ) -> None:
+        ick: Ick = Ick(any_server.client(), "k")
+        pipe = ick.pipeline()
+        ick.add({"a": 1, "b": 2})
+        ick.reserve(1)
+        assert pipe.commit("a").reserve(1).execute() == [1, [(b"b", 2.0)]]
+        assert ick.commit("b") == 1
+
     def test_tokens_grow_though_the_clock_is_set_back(self, any_server: AnyServer) -> None:
         ick: Ick = Ick(any_server.client(), "k")
         ick.add({"a": 1})

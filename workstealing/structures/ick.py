@@ -117,7 +117,9 @@ class _IckCommands(StatsCommands, DeadCommands):
         ignored because the reservation does not hold any more. Errors: LayoutError. One round trip
         for each 1,000 members.
         """
-        operations = self._commit_operations(members, self.token if token is None else token)
+        operations = self._commit_operations(
+            members, self._current_token() if token is None else token
+        )
         return self._perform(Plan(operations, lambda replies: _committed(replies, len(members))))
 
     def exchange(
@@ -132,7 +134,7 @@ class _IckCommands(StatsCommands, DeadCommands):
             raise ConfigurationError(
                 f"n={n!r} members cannot be reserved: give a number, 0 or more"
             )
-        token = self.token if token is None else token
+        token = self._current_token() if token is None else token
         if n == 0:
             operations = self._commit_operations(commit, token)
             return self._perform(
@@ -175,6 +177,9 @@ class _IckCommands(StatsCommands, DeadCommands):
             self.note_token(token)
         pairs = [(m, float(s)) for m, s in zip(flat[::2], flat[1::2], strict=True)]
         return Batch(pairs, token, _committed(replies, asked))
+
+    def _current_token(self) -> str:
+        return self.token
 
     def note_token(self, token: str) -> None:
         """Take the token of a new reservation; called by the package itself."""
@@ -261,6 +266,10 @@ class _Queued(_IckCommands, PlanPipeline):
 
     def _perform(self, plan: Plan) -> Self:
         return self.queue_plan(plan)
+
+    def _current_token(self) -> str:
+        # Somebody may have reserved by the Ick itself since this pipeline was made.
+        return self._ick.token
 
     def note_token(self, token: str) -> None:
         """Hand a reservation's token to the Ick that this pipeline belongs to."""
