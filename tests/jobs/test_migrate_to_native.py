@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.jobs import HashFieldExpiry, MigrateToNative
