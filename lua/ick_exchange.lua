@@ -4,10 +4,11 @@
 -- Returns { members committed, token, { member, score, ... } }. Of a caller whose token is not the
 -- one that holds nothing is committed.
 --@include ick_reservation
-local problem = refuse(true)
-local current = problem or current_token()
-if type(current) == 'table' then
-  return current
+-- First what is only read: refuse(true) makes an Ick where there is none.
+local current = current_token()
+local problem = type(current) == 'table' and current or refuse(true)
+if problem then
+  return problem
 end
 -- A server that is out of memory lets a script go on that has begun by deleting something: without
 -- that, nobody could work off what fills it.

@@ -194,6 +194,12 @@ class TestDefence:
         ick.client.set(ick.names.held, text)
         self.refused(ick, call, "held does not hold the reservation of an Ick;")
 
+    @pytest.mark.parametrize("call", sorted(FOLLOW_THE_TOKEN))
+    def test_a_reservation_that_is_none_where_there_is_no_ick(self, ick: Ick, call: str) -> None:
+        ick.client.delete(*ick.names.all)
+        ick.client.set(ick.names.held, "foreign")
+        self.refused(ick, call, "held does not hold the reservation of an Ick;")
+
     @pytest.mark.parametrize("call", sorted(set(CALLS) - THE_RESERVATION))
     def test_what_looks_at_no_reservation_goes_on(self, ick: Ick, call: str) -> None:
         ick.client.delete(ick.names.held)
