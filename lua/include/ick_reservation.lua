@@ -72,7 +72,9 @@ local function fold(from, to, n)
 end
 
 -- Tops up the consumer set to n members, and returns its first n: member, score, ...
+local MOST = 9007199254740991 -- beyond it a number of Lua makes no integer of the server's
 local function reserve(n, backwash)
+  n = math.min(n, MOST)
   if backwash then
     fold(cset, pset, redis.call('ZCARD', cset))
   end

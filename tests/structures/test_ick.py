@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sys
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -127,6 +129,16 @@ class TestEveryForm:
         assert ick.reserve(0, backwash=True) == []
         assert ick.sets() == ({}, {b"a": 1.0})
         assert ick.exchange(0, "a").committed == 1
+
+    @pytest.mark.parametrize("n", [sys.maxsize, 10**17, 10**30])
+    def test_reserving_all_that_there_may_be(self, make: Callable[..., Any], n: int) -> None:
+        ick = make()
+        ick.add({"a": 1, "b": 2, "c": 3})
+        assert ick.reserve(n).members == [b"a", b"b", b"c"]
+        ick.add({"d": 4})
+        batch = ick.exchange(n, "a")
+        assert (batch.members, batch.committed) == ([b"b", b"c", b"d"], 1)
+        assert ick.client.get(ick.names.held).startswith(batch.token.encode())
 
     def test_reserving_from_nothing_makes_an_ick_without_members(
         self, make: Callable[..., Any]
@@ -291,6 +303,14 @@ class TestRefusals:
         with pytest.raises(ConfigurationError, match=r"^the score of 'b' is .*: give a number"):
             ick.add([("a", 1), ("b", score)])
         assert ick.stats() is None
+
+    def test_a_number_that_has_a_text_of_its_own(self, ick: Ick) -> None:
+        class Seconds(float):
+            def __repr__(self) -> str:
+                return f"Seconds({float(self)})"
+
+        assert ick.add({"a": Seconds(1.5), "b": HTTPStatus.OK}) == (2, 0)
+        assert ick.reserve(2) == [(b"a", 1.5), (b"b", 200.0)]
 
     @pytest.mark.parametrize("member", [5, None, ("a", "b", "c"), ()])
     def test_what_is_no_member(self, ick: Ick, member: Any) -> None:

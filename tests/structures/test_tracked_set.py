@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from typing import Any
 
 import pytest
@@ -207,6 +208,14 @@ def test_bad_ids_are_refused(bad: Any) -> None:
         tracked.is_tracked(bad)
     with pytest.raises(ConfigurationError, match="not usable"):
         tracked.track([1, bad])
+
+
+@pytest.mark.parametrize("bad", [1.5, None, uuid.UUID(int=7)])
+@pytest.mark.parametrize("call", ["track", "untrack", "are_tracked"])
+def test_a_bad_id_alone_is_refused(call: str, bad: Any) -> None:
+    tracked = TrackedSet(redis.Redis(), "queued")
+    with pytest.raises(ConfigurationError, match="neither an id nor several"):
+        getattr(tracked, call)(bad)
 
 
 def test_bad_arguments_are_refused() -> None:

@@ -296,6 +296,7 @@ def _checked_names(client: Any, key: Member) -> IckNames:
 # Tuples, which isinstance() checks much faster than unions: every member comes by here.
 _NAMES = (str, bytes)
 _NUMBERS = (int, float)
+_PLAIN_NUMBERS = frozenset(_NUMBERS)
 
 
 def _pairs(members: Members | Member) -> list[tuple[bytes, Any]]:
@@ -322,7 +323,8 @@ def _pairs(members: Members | Member) -> list[tuple[bytes, Any]]:
 
 def _checked_score(member: Member, score: object) -> Score:
     if isinstance(score, _NUMBERS) and not isinstance(score, bool) and _fits(score):
-        return score
+        # Others, of numpy for instance, have a text of their own, which no server reads.
+        return score if type(score) in _PLAIN_NUMBERS else float(score)
     raise ConfigurationError(
         f"the score of {member!r} is {score!r}: give a number, seconds since the epoch for instance"
     )

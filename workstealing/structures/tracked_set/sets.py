@@ -338,6 +338,10 @@ def checked_tracked(tracked: object) -> TrackedSet | AsyncTrackedSet:
 def _members(ids: Iterable[Id]) -> list[bytes]:
     if isinstance(ids, str | bytes):
         raise ConfigurationError(f"give several ids as a list, not {ids!r}")
+    if not isinstance(ids, Iterable):
+        raise ConfigurationError(
+            f"{ids!r} is neither an id nor several: give text, an int or bytes, or a list of these"
+        )
     return [id_bytes(each) for each in ids]
 
 
