@@ -1,6 +1,6 @@
 """A search index that follows a table: producers dirty rows, consumers index them, a reaper helps.
 
-Run it: python examples/dirty_list/app.py
+Run it from the checkout: `.venv/bin/python examples/dirty_list/app.py`
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ class _Leased:
     def exchange(self, n: int, *commit: Member, backwash: bool = False) -> Any:
         """Commit members and then reserve, in one round trip for up to 1,000 members to commit.
 
-        Arguments and returns: as of `Ick.exchange`. Errors: LeaseLost, with nothing committed;
-        ConfigurationError.
+        Arguments and returns: as of `Ick.exchange`. Errors: LeaseLost, with none of the last
+        1,000 committed; ConfigurationError.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise ConfigurationError(
