@@ -6,13 +6,14 @@ on an asyncio client must be awaited; then redis-py's own pipeline is filled and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, Self
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from workstealing.errors import ConfigurationError
-from workstealing.store.operations import Plan, as_layout_error
+from workstealing.store.operations import Operation, Plan, as_layout_error
 from workstealing.store.twin import is_cluster
 
 _IMMEDIATE = frozenset(
@@ -74,13 +75,24 @@ class Filling:
 
     def plan(self, plan: Plan) -> None:
         """Add a plan: its operations, whose replies make one result."""
-        for operation in plan.operations:
+        self._send(plan.operations)
+        self._readers.append((len(plan.operations), plan.read))
+
+    def command(
+        self, args: tuple[Any, ...], options: dict[str, Any], before: Sequence[Operation] = ()
+    ) -> None:
+        """Add one of redis-py's commands, behind operations whose replies nobody asked for."""
+        self._send(before)
+        self.target.execute_command(*args, **options)
+        self._readers.append((len(before) + 1, itemgetter(-1)))
+
+    def _send(self, operations: Sequence[Operation]) -> None:
+        for operation in operations:
             # The first use of a script carries its text, so that the server knows it for the rest;
             # on a cluster each use does, because each may go to another node.
             known = operation.script.sha in self._sent and not self._on_cluster
             self.target.execute_command(*(operation.by_digest() if known else operation.by_text()))
             self._sent.add(operation.script.sha)
-        self._readers.append((len(plan.operations), plan.read))
 
     def results(self, replies: list[Any]) -> list[Any]:
         """Return what the user is shown of the replies, errors in their places."""
@@ -105,7 +117,7 @@ def checked_results(results: list[Any], raise_on_error: bool) -> list[Any]:
     if raise_on_error:
         for position, result in enumerate(results, 1):
             if isinstance(result, Exception):
-                if isinstance(result, RedisError | ResponseError):
+                if isinstance(result, RedisError):
                     result.args = (f"command {position} of the pipeline: {result}",)
                 raise result
     return results

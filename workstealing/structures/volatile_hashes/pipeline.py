@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
-from redis.exceptions import RedisError, ResponseError
-
 from workstealing.errors import LayoutError
-from workstealing.store.operations import Operation, Steps, as_layout_error, drive, drive_async
-from workstealing.store.pipeline import PlainCommands, queue_plain
-from workstealing.store.twin import is_cluster
+from workstealing.store.operations import Plan, Steps, drive, drive_async
+from workstealing.store.pipeline import Filling, PlainCommands, checked_results
 from workstealing.structures.namespaces.layout import Layout
 from workstealing.structures.volatile_hashes.surface import QueuedSurface
 
 if TYPE_CHECKING:
     from workstealing.structures.volatile_hashes.hashes import AsyncVolatileHashes, VolatileHashes
 
-Reader = Callable[[Any], Any]
 # (method, args, options) of the user's own command; ("", args, options) of a hash command.
 Queued = tuple[str, tuple[Any, ...], dict[str, Any]]
-
-
-def _left_out(reply: Any) -> Any:
-    """Mark a reply that the user has not asked for."""
-    return reply
 
 
 class _Pipeline(QueuedSurface):
@@ -69,42 +61,22 @@ class _Pipeline(QueuedSurface):
         layout = yield from self._hashes.register_steps(layout, commands)
         return layout
 
-    def _fill(self, layout: Layout, queue: Sequence[Queued]) -> tuple[Any, list[Reader | None]]:
-        """Return redis-py's own pipeline with everything queued, and the readers of its replies."""
-        client = self._hashes.client
-        on_cluster = is_cluster(client)
-        target = client.pipeline() if on_cluster else client.pipeline(transaction=self._transaction)
-        readers: list[Reader | None] = []
-        sent: set[str] = set()
-
-        def send(operation: Operation, read: Reader) -> None:
-            # The first use of a script carries its text, so that the server knows it for the rest;
-            # on a cluster each use does, because each may go to another node.
-            known = operation.script.sha in sent and not on_cluster
-            target.execute_command(*(operation.by_digest() if known else operation.by_text()))
-            sent.add(operation.script.sha)
-            readers.append(read)
-
+    def _fill(self, layout: Layout, queue: Sequence[Queued]) -> Filling:
+        """Return redis-py's own pipeline with everything queued."""
+        filling = Filling(self._hashes.client, self._transaction)
         translator = self._hashes.translator
         for method, args, options in queue:
             if method:
-                queue_plain(target, method, args, options)
-                readers.append(None)
-                continue
-            if layout.is_emulated:
-                operation = translator.translate(layout, args, options)
-                send(operation, operation.read)
-                continue
-            if layout.is_migrating:
-                for operation in translator.moves(layout, args):
-                    send(operation, _left_out)
-            if args[0] in layout.missing:
-                operation = translator.substitute(args)
-                send(operation, operation.read)
+                filling.plain(method, args, options)
+            elif layout.is_emulated:
+                filling.plan(Plan((translator.translate(layout, args, options),)))
             else:
-                target.execute_command(*args, **options)
-                readers.append(None)
-        return target, readers
+                moves = translator.moves(layout, args) if layout.is_migrating else []
+                if args[0] in layout.missing:
+                    filling.plan(Plan((*moves, translator.substitute(args)), itemgetter(-1)))
+                else:
+                    filling.command(args, options, before=moves)
+        return filling
 
     def _refused(self, queue: Sequence[Queued], results: Sequence[Any]) -> list[int]:
         """Return the positions that must run again after the layout has turned out to be old.
@@ -124,32 +96,6 @@ class _Pipeline(QueuedSurface):
             elif translator.only_reads(args) and names.intersection(translator.names_in(args)):
                 again.append(position)
         return again
-
-    @staticmethod
-    def _results(replies: list[Any], readers: list[Reader | None]) -> list[Any]:
-        """Return what the user is shown of the replies, errors in their places."""
-        results: list[Any] = []
-        for reply, read in zip(replies, readers, strict=True):
-            if read is _left_out and not isinstance(reply, Exception):
-                continue
-            result = reply
-            if isinstance(reply, ResponseError) and read is not None:
-                result = as_layout_error(reply) or reply
-            elif read is not None and not isinstance(reply, Exception):
-                result = read(reply)
-            results.append(result)
-        return results
-
-    @staticmethod
-    def _checked(results: list[Any], raise_on_error: bool) -> list[Any]:
-        """Return the results; raise the first error among them if errors are to be raised."""
-        if raise_on_error:
-            for position, result in enumerate(results, 1):
-                if isinstance(result, Exception):
-                    if isinstance(result, RedisError):
-                        result.args = (f"command {position} of the pipeline: {result}",)
-                    raise result
-        return results
 
 
 class HashPipeline(_Pipeline):
@@ -184,17 +130,17 @@ class HashPipeline(_Pipeline):
             layout = drive(self._hashes.client, self._layout_steps())
             if not queue:
                 return []
-            target, readers = self._fill(layout, queue)
-            results = self._results(target.execute(raise_on_error=False), readers)
+            filling = self._fill(layout, queue)
+            results = filling.results(filling.target.execute(raise_on_error=False))
             refused = self._refused(queue, results) if layout.is_emulated else []
             if refused:
                 layout = drive(self._hashes.client, self._hashes.layout_steps(again=True))
                 if not layout.is_emulated:
-                    target, readers = self._fill(layout, [queue[i] for i in refused])
-                    again = self._results(target.execute(raise_on_error=False), readers)
+                    filling = self._fill(layout, [queue[i] for i in refused])
+                    again = filling.results(filling.target.execute(raise_on_error=False))
                     for position, result in zip(refused, again, strict=True):
                         results[position] = result
-            return self._checked(results, raise_on_error)
+            return checked_results(results, raise_on_error)
         finally:
             self.reset()
 
@@ -219,18 +165,18 @@ class AsyncHashPipeline(_Pipeline):
             layout = await drive_async(self._hashes.client, self._layout_steps())
             if not queue:
                 return []
-            target, readers = self._fill(layout, queue)
-            results = self._results(await target.execute(raise_on_error=False), readers)
+            filling = self._fill(layout, queue)
+            results = filling.results(await filling.target.execute(raise_on_error=False))
             refused = self._refused(queue, results) if layout.is_emulated else []
             if refused:
                 layout = await drive_async(
                     self._hashes.client, self._hashes.layout_steps(again=True)
                 )
                 if not layout.is_emulated:
-                    target, readers = self._fill(layout, [queue[i] for i in refused])
-                    again = self._results(await target.execute(raise_on_error=False), readers)
+                    filling = self._fill(layout, [queue[i] for i in refused])
+                    again = filling.results(await filling.target.execute(raise_on_error=False))
                     for position, result in zip(refused, again, strict=True):
                         results[position] = result
-            return self._checked(results, raise_on_error)
+            return checked_results(results, raise_on_error)
         finally:
             self.reset()
