@@ -437,7 +437,10 @@ class TestLeases:
 
     @pytest.mark.parametrize(
         "arguments",
-        [("",), (b"w",), ("w", 0), ("w", -1), ("w", float("inf")), ("w", "1"), ("w", 1, -1)],
+        [
+            *[("",), (b"w",), ("w", 0), ("w", -1), ("w", float("inf")), ("w", "1"), ("w", 1, -1)],
+            *[("w", 1e300), ("w", 10**400), ("w", float("nan"))],
+        ],
     )
     def test_bad_arguments(self, redis7: RedisServer, arguments: tuple[Any, ...]) -> None:
         with pytest.raises(ConfigurationError, match=r"consumer|ttl=|wait="):

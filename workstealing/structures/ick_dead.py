@@ -36,7 +36,7 @@ class DeadCommands(NamedCommands):
         Arguments: n: 1 or more. Returns: a list of `DeadMember`. Errors: ConfigurationError;
         LayoutError. One round trip.
         """
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n < 2**62:
             raise ConfigurationError(
                 f"n={n!r} dead members cannot be listed: give a number, 1 or more"
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 from typing import Any
 
 from redis.commands.core import BasicKeyCommands
@@ -84,7 +83,9 @@ def empty_reply(args: tuple[Any, ...], options: dict[str, Any]) -> list[Any] | N
 
 def _milliseconds(ttl: float | dt.timedelta) -> int:
     seconds = ttl.total_seconds() if isinstance(ttl, dt.timedelta) else ttl
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or math.isnan(seconds):
+    # NaN is what does not equal itself; math.isnan() fails for ints that no float can hold.
+    is_number = isinstance(seconds, int | float) and seconds == seconds  # noqa: PLR0124
+    if isinstance(seconds, bool) or not is_number:
         raise ConfigurationError(f"ttl={ttl!r} is no time: give seconds, or a timedelta")
     if not 0.001 <= seconds <= _LONGEST_MS / 1000:
         raise ConfigurationError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +17,8 @@ from workstealing.structures.sharded_ick.steps import Steps, drive, drive_async
 # How many leases in a hundred go to the ick shard that has waited longest for one, whoever is
 # neediest: a member that is never committed would otherwise keep its ick shard the neediest.
 LONGEST_WITHOUT_PERCENT = 20
+# A year: whoever needs longer has mistaken the unit.
+_LONGEST_SECONDS = 31_536_000.0
 
 
 class NoLease(Aborted):
@@ -256,10 +257,10 @@ def checked_holder(consumer: object, ttl: object, wait: object) -> tuple[str, fl
         if (
             isinstance(seconds, bool)
             or not isinstance(seconds, int | float)
-            or not (least <= seconds < math.inf)
+            or not (least <= seconds <= _LONGEST_SECONDS)
         ):
             raise ConfigurationError(
-                f"{name}={seconds!r} is no time: give seconds, {least:g} or more"
+                f"{name}={seconds!r} is no time: give seconds, {least:g} to {_LONGEST_SECONDS:g}"
             )
     return consumer, float(ttl), float(wait)  # type: ignore[arg-type]
 
