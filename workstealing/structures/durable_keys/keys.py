@@ -16,7 +16,7 @@ from workstealing.store.operations import (
     perform,
     perform_async,
 )
-from workstealing.store.twin import Twin, is_async, is_cluster, twin_of
+from workstealing.store.twin import is_async, is_cluster
 from workstealing.structures.durable_keys.commands import Translator
 from workstealing.structures.durable_keys.layout import KeyNames, open_layout
 from workstealing.structures.durable_keys.lease import AsyncLease, Lease
@@ -25,12 +25,12 @@ from workstealing.structures.durable_keys.surface import Surface, empty_reply
 from workstealing.structures.namespaces.layout import (
     INDEX_SHARDS_OF_A_SERVER,
     Layout,
-    checked_policies,
     register_shards,
 )
+from workstealing.structures.namespaces.namespaced import Namespaced
 
 
-class _Keys(Surface):
+class _Keys(Namespaced, Surface):
     """What the blocking and the asyncio form share: the namespace, its layout, its translator."""
 
     def __init__(
@@ -41,34 +41,11 @@ class _Keys(Surface):
         allow_eviction: Collection[str] = (),
         clock_shift_ms: int = 0,
     ) -> None:
-        self._policies = checked_policies(allow_eviction)
-        # Checks that this is a client of redis-py; makes no connection.
-        self.twin: Twin = twin_of(client)
-        self.client = client
+        super().__init__(client, namespace, allow_eviction)
         self.names = KeyNames(namespace)
-        self.namespace = namespace
-        self._layout: Layout | None = None
-        self._registered: set[int] = set()
         self.translator = Translator(
             self.names, on_cluster=is_cluster(client), clock_shift_ms=clock_shift_ms
         )
-
-    def __repr__(self) -> str:
-        # Without the client: redis-py's own repr of one is a page.
-        return f"<{type(self).__name__} {self.namespace!r}>"
-
-    @property
-    def layout(self) -> Layout | None:
-        """The namespace's layout as this process has read it; None before the first command."""
-        return self._layout
-
-    def forget(self) -> None:
-        """Read the layout, and register index shards, anew at the next command; no round trip.
-
-        For when the server has lost its data: `KeyExpiry` calls it when it sees that.
-        """
-        self._layout = None
-        self._registered = set()
 
     def layout_steps(self) -> Steps[Layout]:
         """Return the layout, having read it or written it down."""

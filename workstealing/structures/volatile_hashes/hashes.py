@@ -11,13 +11,13 @@ from redis.exceptions import ResponseError
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import SLOTS
 from workstealing.store.operations import Plain, Steps, as_layout_error, drive, drive_async, run
-from workstealing.store.twin import Twin, is_async, is_cluster, twin_of
+from workstealing.store.twin import is_async, is_cluster
 from workstealing.structures.namespaces.layout import (
     INDEX_SHARDS_OF_A_SERVER,
     Layout,
-    checked_policies,
     register_shards,
 )
+from workstealing.structures.namespaces.namespaced import Namespaced
 from workstealing.structures.volatile_hashes.commands import Translator
 from workstealing.structures.volatile_hashes.layout import (
     HashNames,
@@ -30,7 +30,7 @@ BACKENDS = ("auto", "emulated", "native")
 _MIGRATION_SECONDS = 5.0
 
 
-class _Hashes:
+class _Hashes(Namespaced):
     """What the blocking and the asyncio form share: the namespace, its layout, its translator."""
 
     def __init__(
@@ -46,37 +46,13 @@ class _Hashes:
             raise ConfigurationError(
                 f"backend={backend!r} is unknown: give one of {', '.join(BACKENDS)}"
             )
-        policies = checked_policies(allow_eviction)
-        # Checks that this is a client of redis-py; makes no connection.
-        self.twin: Twin = twin_of(client)
-        self.client = client
+        super().__init__(client, namespace, allow_eviction)
         self.names = HashNames(namespace)
-        self.namespace = namespace
         self._backend = backend
-        self._policies = policies
-        self._layout: Layout | None = None
         self._layout_read = 0.0
-        self._registered: set[int] = set()
         self.translator = Translator(
             self.names, nested_pairs=_protocol(client) == 3, clock_shift_ms=clock_shift_ms
         )
-
-    def __repr__(self) -> str:
-        # Without the client: redis-py's own repr of one is a page.
-        return f"<{type(self).__name__} {self.namespace!r}>"
-
-    @property
-    def layout(self) -> Layout | None:
-        """The namespace's layout as this process has read it; None before the first command."""
-        return self._layout
-
-    def forget(self) -> None:
-        """Read the layout, and register index shards, anew at the next command; no round trip.
-
-        For when the server has lost its data: `HashFieldExpiry` calls it when it sees that.
-        """
-        self._layout = None
-        self._registered = set()
 
     def layout_steps(self, *, again: bool = False) -> Steps[Layout]:
         """Return the layout, having read it (again, if asked to) or written it down.
