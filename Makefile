@@ -19,7 +19,7 @@ demo:  ## run the demo: make demo DEMO_ARGS="--seconds 20"
 	@.venv/bin/workstealing demo $(DEMO_ARGS)
 
 test: setup  ## run all tests: make test TEST_ARGS="-k attempt"
-	@$(PY) -m pytest -n $(TEST_WORKERS) --dist worksteal $(TEST_ARGS)
+	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup $(TEST_ARGS)
 
 lint: setup  ## check style and formatting
 	@$(PY) -m ruff check .

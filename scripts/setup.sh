@@ -127,11 +127,28 @@ prepare_venv() {
 
 # ---- servers -------------------------------------------------------------------------------------
 
+# Spark runs on Java 17 and 21; a release of the system brings one of them, or a newer default.
+java_package() {
+    local package
+    for package in openjdk-17-jre-headless openjdk-21-jre-headless; do
+        if [ -n "$(apt-cache madison "$package" 2> /dev/null)" ]; then
+            printf %s "$package"
+            return
+        fi
+    done
+    printf openjdk-17-jre-headless
+}
+
 prepare_servers() {
     local -a wanted=()
     command -v redis-server > /dev/null || wanted+=(redis-server)
     if [ "$kind" = dev ] && ! compgen -G '/usr/lib/postgresql/*/bin/postgres' > /dev/null; then
         command -v postgres > /dev/null || wanted+=(postgresql)
+    fi
+    if [ "$kind" = dev ]; then
+        command -v java > /dev/null || wanted+=("$(java_package)")
+        # Spark reads tables by JDBC.
+        [ -r /usr/share/java/postgresql.jar ] || wanted+=(libpostgresql-jdbc-java)
     fi
     if [ "$kind" = dev ] && { [ ! -x .cache/servers/redis-8 ] || [ ! -x .cache/servers/valkey-8 ]; }; then
         command -v debootstrap > /dev/null || wanted+=(debootstrap)

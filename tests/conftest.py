@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,15 @@ settings.register_profile("ci", max_examples=200, print_blob=True, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "dev"))
 
 _SERVERS = ("redis7", "redis8", "valkey8", "cluster", "cluster8", "fakeredis_server")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one worker begin with all of Spark's tests: they share one session, and take longest."""
+    folder = Path(__file__).parent / "spark"
+    for item in items:
+        if folder in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: folder not in item.path.parents)
 
 
 def _find(product: str, major: int) -> Any:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MAPPED = {"workstealing": "workstealing", "jobs": "workstealing/jobs", "lua": "workstealing/lua"}
 NOT_SHIPPED = {"__pycache__"}
 
-EXTRAS = {"flask": "flask", "statsd": "statsd", "sql": "sqlalchemy"}
+EXTRAS = {"flask": "flask", "statsd": "statsd", "sql": "sqlalchemy", "spark": "pyspark"}
 
 
 def files_of_the_tree() -> dict[str, Path]:
@@ -139,6 +139,7 @@ WITHOUT = """
 USES = {
     "flask": "from workstealing.integrations.flask import WorkStealing; WorkStealing()",
     "statsd": "from workstealing.metrics.statsd import StatsDHooks; StatsDHooks()",
+    "spark": "from workstealing.spark import register; register(None)",
     "sql": "from workstealing.structures.sources import SqlSource; SqlSource(None, None)",
 }
 
@@ -175,6 +176,7 @@ LEVELS = {
     "jobs": 3,
     "metrics": 3,
     "integrations": 4,
+    "spark": 4,
     "cli": 5,
 }
 

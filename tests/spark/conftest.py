@@ -1,0 +1,61 @@
+"""Tests of what needs Spark: without pyspark or Java this folder is skipped, in CI it fails.
+
+Options and offsets are tested without a JVM; one session, `local[2]`, serves a whole worker.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
+MISSING = [name for name in ("pyspark", "pandas", "pyarrow") if find_spec(name) is None]
+if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+    MISSING.append("java")
+TESTS = Path(__file__).resolve().parents[1]
+
+if MISSING and not IN_CI:
+    # By folder: nothing here is imported.
+    collect_ignore_glob = ["test_*.py"]
+
+
+def pytest_report_header() -> str | None:
+    """Say at the top of the run why the folder is skipped."""
+    if not MISSING:
+        return None
+    return f"tests/spark: {', '.join(MISSING)} missing: {'failing' if IN_CI else 'skipped'}"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session, `local[2]`, whose Python workers can import `support` and the tests' modules."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("workstealing tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "512m")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.default.parallelism", "2")
+        .config("spark.executorEnv.PYTHONPATH", str(TESTS))
+        .config("spark.jars", "/usr/share/java/postgresql.jar")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

@@ -1,0 +1,34 @@
+"""Sources and sinks of Spark's own kind, for the structures of this package.
+
+`register(spark)` makes them known to a session.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Format -> where its DataSource is.
+_FORMATS = {
+    "ick": ("workstealing.spark.sources.ick", "IckSource"),
+    "volatile_hash": ("workstealing.spark.sources.volatile_hash", "VolatileHashSource"),
+    "tracked_set": ("workstealing.spark.sources.tracked_set", "TrackedSetSource"),
+}
+
+
+def register(spark: SparkSession) -> None:
+    """Make all formats of this package known to a session; once is enough, twice does no harm.
+
+    Arguments: spark. Errors: MissingExtraError without pyspark.
+    """
+    try:
+        import pyspark.sql.datasource  # noqa: F401
+    except ModuleNotFoundError as error:
+        from workstealing.errors import MissingExtraError
+
+        raise MissingExtraError("spark", str(error.name)) from error
+    for module, name in _FORMATS.values():
+        spark.dataSource.register(getattr(import_module(module), name))
