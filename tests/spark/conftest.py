@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from support.spark_cluster import StandaloneCluster, standalone_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,3 +62,18 @@ def spark() -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def spark_cluster() -> Iterator[Callable[..., StandaloneCluster]]:
+    """Start standalone clusters for one test, `spark_cluster(environment={...})`.
+
+    They end with the test, which fails if any of their processes outlives them. A driver for one
+    must be a process of its own, because a Python process has one Spark context.
+    """
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> StandaloneCluster:
+            return stack.enter_context(standalone_cluster(**options))
+
+        yield start
