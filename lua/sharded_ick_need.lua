@@ -1,7 +1,8 @@
 -- Says how much an ick shard needs a consumer, and who has it.
 -- KEYS: version, producer set, consumer set, lease, moving, moving dead. Returns { lowest score of the producer
 -- set, of the consumer set ('' where empty), ms left of the lease (0: free), when it was last taken in
--- ms, its consumer, its token, members that are being moved, dead ones }.
+-- ms, its consumer, its token, members that are being moved, dead ones, sizes of the producer set and
+-- of the consumer set }.
 --@include ick
 --@include sharded_ick_lease
 local problem = refuse(false)
@@ -29,4 +30,6 @@ return {
   lease.token,
   moving,
   graves,
+  redis.call('ZCARD', pset),
+  redis.call('ZCARD', cset),
 }

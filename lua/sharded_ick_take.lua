@@ -1,7 +1,7 @@
--- Takes the lease of an ick shard if nobody holds it.
+-- Takes the lease of an ick shard if nobody holds it, or, if that is asked for, a consumer of this name.
 -- KEYS: version, producer set, consumer set, lease, mark. ARGV: the caller's mark, the consumer, time
--- to live in ms. Returns the new token, '' if somebody holds it; nil, with nothing changed, if the
--- caller's layout is out of date.
+-- to live in ms, 1 to take it over from a holder of the same name or 0. Returns the new token, '' if
+-- somebody holds it; nil, with nothing changed, if the caller's layout is out of date.
 --@include sharded_ick_mark
 --@include sharded_ick_lease
 --@include ick_token
@@ -14,7 +14,7 @@ end
 if state == 'newer' then
   return false
 end
-if lease.left > 0 then
+if lease.left > 0 and not (ARGV[4] == '1' and lease.consumer == ARGV[2]) then
   if state == 'older' then
     -- From now on its holder is given no more members, so that a resize comes to its end.
     redis.pcall('SET', KEYS[5], ARGV[1])

@@ -1,5 +1,6 @@
 """ShardedIck: several Icks behind one name, each leased to one consumer at a time."""
 
+from workstealing.structures.sharded_ick.holding import Leases
 from workstealing.structures.sharded_ick.leasing import (
     AsyncLeasedIck,
     LeasedIck,
@@ -26,6 +27,7 @@ __all__ = [
     "IckLease",
     "LeaseLost",
     "LeasedIck",
+    "Leases",
     "NoLease",
     "Resized",
     "ShardedIck",

@@ -147,7 +147,7 @@ class Core:
         ]
         each = []
         for found, need in zip(replies[: len(plans)], replies[len(plans) :], strict=True):
-            _, _, left, _, consumer, _, moving, moving_dead = need
+            _, _, left, _, consumer, _, moving, moving_dead, *_ = need
             if isinstance(consumer, bytes):
                 consumer = consumer.decode(errors="backslashreplace")
             each.append(

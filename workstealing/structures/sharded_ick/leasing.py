@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from workstealing.errors import Aborted, ConfigurationError
@@ -17,6 +17,8 @@ from workstealing.structures.sharded_ick.steps import Steps, drive, drive_async
 # How many leases in a hundred go to the ick shard that has waited longest for one, whoever is
 # neediest: a member that is never committed would otherwise keep its ick shard the neediest.
 LONGEST_WITHOUT_PERCENT = 20
+# How many members one script commits, so that no other client waits long for it.
+MEMBERS_A_FINISH = 5000
 # A year: whoever needs longer has mistaken the unit.
 _LONGEST_SECONDS = 31_536_000.0
 
@@ -43,7 +45,7 @@ class _Leased:
         self._core = core
         self._mark = layout.mark
         self.consumer, ttl = holder
-        self._ttl_ms = _milliseconds(ttl)
+        self._ttl_ms = milliseconds(ttl)
         self.ick_shard, self.lease_token = found
         self._names = core.names(self.ick_shard)
         self.key = self._names.version
@@ -68,6 +70,16 @@ class _Leased:
         hold any more. One round trip.
         """
         return self._perform(self._commit_steps(members))
+
+    def finish(self, token: str) -> Any:
+        """Commit everything that a reservation holds, without naming its members.
+
+        Arguments: token: of the `Batch`. It must have been reserved with backwash, or everything
+        that was reserved before it committed: whatever is reserved counts as done. Renews the lease
+        if less than half of it is left. Returns: how many were removed; 0, with nothing changed,
+        once the lease or the reservation does not hold any more. One round trip for each 5,000.
+        """
+        return self._perform(self._finish_steps(token))
 
     def exchange(self, n: int, *commit: Member, backwash: bool = False) -> Any:
         """Commit members and then reserve, in one round trip for up to 1,000 members to commit.
@@ -95,26 +107,29 @@ class _Leased:
         committed = yield from self._commit_steps(first)
         if n == 0:
             return Batch([], "", committed)
-        names = self._names
-        (reply,) = yield [
-            Operation(
-                self._core.script("sharded_ick_exchange"),
-                (*names.sets, names.held, names.attempts, names.lease, names.mark),
-                (
-                    *(n, int(bool(backwash)), self.token, self.lease_token, self._ttl_ms),
-                    *(self._mark, *map(to_bytes, members[split:])),
-                ),
-                lambda reply: reply,
-            )
-        ]
+        raw = [to_bytes(member) for member in members[split:]]
+        (reply,) = yield [self.exchanging(n, raw, backwash)]
         if reply is None:
             raise self._lost()
         removed, token, flat = reply
         if token:
-            self.token = token.decode() if isinstance(token, bytes) else str(token)
+            self.token = as_token(token)
         pairs = [(m, float(s)) for m, s in zip(flat[::2], flat[1::2], strict=True)]
         total = removed + committed
         return Batch(pairs, self.token, Committed(total, len(members) - total))
+
+    def exchanging(self, n: int, commit: Sequence[bytes], backwash: bool) -> Operation:
+        """Return the operation of an exchange; for the package itself. Its result is the reply."""
+        names = self._names
+        return Operation(
+            self._core.script("sharded_ick_exchange"),
+            (*names.sets, names.held, names.attempts, names.lease, names.mark),
+            (
+                *(n, int(bool(backwash)), self.token, self.lease_token, self._ttl_ms),
+                *(self._mark, *commit),
+            ),
+            lambda reply: reply,
+        )
 
     def _commit_steps(self, members: Sequence[Member]) -> Steps[Committed]:
         raw = [to_bytes(member) for member in members]
@@ -133,6 +148,12 @@ class _Leased:
             for start in range(0, len(raw), MEMBERS_A_CHUNK)
         ]
         return Committed(sum(replies), len(raw) - sum(replies))
+
+    def _finish_steps(self, token: str) -> Steps[int]:
+        done = yield from finish_all(
+            self._core, {self.ick_shard: (self.lease_token, token)}, self._ttl_ms
+        )
+        return done[self.ick_shard]
 
     def _renew_steps(self) -> Steps[None]:
         (held,) = yield [self._on_lease("sharded_ick_renew", self.lease_token, self._ttl_ms)]
@@ -211,16 +232,63 @@ def take_any(
 
 def take(core: Core, layout: Layout, shard: int, consumer: str, ttl: float) -> Steps[str | None]:
     """Take one ick shard's lease; return its token, "" if it is held, None if layout is old."""
+    (token,) = yield [taking(core, layout, shard, (consumer, ttl))]
+    return token  # type: ignore[no-any-return]
+
+
+def taking(
+    core: Core, layout: Layout, shard: int, holder: tuple[str, float], take_over: bool = False
+) -> Operation:
+    """Return the operation that takes one ick shard's lease; it returns what `take` does.
+
+    Arguments: holder: the consumer and its time to live in seconds; take_over: take it from a
+    holder of the same name, too.
+    """
     names = core.names(shard)
-    (token,) = yield [
-        Operation(
-            core.script("sharded_ick_take"),
-            (*names.sets, names.lease, names.mark),
-            (layout.mark, consumer, _milliseconds(ttl)),
-            lambda reply: reply,
-        )
-    ]
-    return token.decode() if isinstance(token, bytes) else token
+    consumer, ttl = holder
+    return Operation(
+        core.script("sharded_ick_take"),
+        (*names.sets, names.lease, names.mark),
+        (layout.mark, consumer, milliseconds(ttl), int(take_over)),
+        as_token,
+    )
+
+
+def as_token(reply: Any) -> Any:
+    """Return a token as text, whatever the client makes of replies."""
+    return reply.decode() if isinstance(reply, bytes) else reply
+
+
+def finish_all(
+    core: Core, reservations: Mapping[int, tuple[str, str]], ttl_ms: int
+) -> Steps[dict[int, int]]:
+    """Commit all that reservations hold, in several ick shards at once.
+
+    Arguments: reservations: of each ick shard the token of the lease and that of the reservation.
+    Returns: of each ick shard how many members were removed. One round trip for each 5,000 members
+    of the largest.
+    """
+    done = dict.fromkeys(reservations, 0)
+    todo = list(reservations)
+    while todo:
+        operations = []
+        for shard in todo:
+            names = core.names(shard)
+            lease_token, token = reservations[shard]
+            operations.append(
+                Operation(
+                    core.script("sharded_ick_finish"),
+                    (*names.sets, names.held, names.attempts, names.lease),
+                    (token, lease_token, ttl_ms, MEMBERS_A_FINISH),
+                    lambda reply: reply or (0, 0),
+                )
+            )
+        replies = yield operations
+        left = dict(zip(todo, replies, strict=True))
+        for shard, (removed, _) in left.items():
+            done[shard] += removed
+        todo = [shard for shard, (_, more) in left.items() if more]
+    return done
 
 
 def in_order_of_need(needs: Sequence[Sequence[Any]], random: Callable[[], float]) -> list[int]:
@@ -265,5 +333,6 @@ def checked_holder(consumer: object, ttl: object, wait: object) -> tuple[str, fl
     return consumer, float(ttl), float(wait)  # type: ignore[arg-type]
 
 
-def _milliseconds(seconds: float) -> int:
+def milliseconds(seconds: float) -> int:
+    """Return a time to live as the scripts take it."""
     return max(1, round(seconds * 1000))

@@ -16,6 +16,7 @@ from workstealing.store.twin import Twin, is_async, twin_of
 from workstealing.structures.ick import Ick
 from workstealing.structures.ick_names import Member
 from workstealing.structures.sharded_ick.core import Core
+from workstealing.structures.sharded_ick.holding import Leases, reserved_page, take_all
 from workstealing.structures.sharded_ick.leasing import (
     AsyncLeasedIck,
     LeasedIck,
@@ -35,6 +36,8 @@ PAUSE_SECONDS = 0.050
 
 
 class _Object(Surface):
+    _leased_kind: type[Any]
+
     def __init__(
         self,
         client: Any,
@@ -70,6 +73,36 @@ class _Object(Surface):
             )
         return [Ick(self.client, self.core.names(shard).version) for shard in range(count)]
 
+    def lease_all(self, consumer: str, ttl: float = 30.0, *, take_over: bool = False) -> Any:
+        """Take the leases of all ick shards, for a consumer that wants the whole, or none of them.
+
+        Arguments: consumer: a name, for people to read; ttl: seconds after which the leases end by
+        themselves, unless they are renewed; take_over: whether leases that a consumer of the same
+        name holds are taken from it, which then gets LeaseLost: for one that was started again,
+        under a name that is its alone. Returns: `Leases`, a list of `LeasedIck`, whose methods act
+        on all of them. Errors: NoLease, which says who holds one and for how long, or that a resize
+        is not finished; then nothing was taken, but where somebody came in between, leases taken
+        over from the same name may have been given back. Two round trips.
+        """
+        holder = checked_holder(consumer, ttl, 0.0)[:2]
+        return self._perform(self._lease_all(holder, take_over))
+
+    def _lease_all(self, holder: tuple[str, float], take_over: bool) -> Steps[Leases]:
+        layout, found = yield from take_all(self.core, holder, take_over)
+        leased = [
+            self._leased_kind(self.client, self.core, layout, holder, list(pair)) for pair in found
+        ]
+        return Leases(self.core, self._perform, leased, holder[1])
+
+    def reserved(self, ick_shard: int, token: str, start: int = 0) -> Any:
+        """Look at what a reservation holds; needs no lease and changes nothing.
+
+        Arguments: ick_shard: 0 and up; token: of the `Batch`; start: how many members to pass over.
+        Returns: up to 1,000 pairs (member as bytes, score), lowest scores first; empty behind the
+        last one; None if the reservation does not hold any more. One round trip.
+        """
+        return self._perform(reserved_page(self.core, ick_shard, token, start))
+
 
 class ShardedIck(_Object):
     """Several Icks behind one name, so that several consumers work at once.
@@ -93,6 +126,7 @@ class ShardedIck(_Object):
         return drive(self.client, steps)
 
     _sleep = staticmethod(time.sleep)
+    _leased_kind = LeasedIck
 
     def open(self) -> int:
         """Read the layout, or write it down; return the number of ick shards.
@@ -146,6 +180,7 @@ class AsyncShardedIck(_Object):
         return drive_async(self.client, steps)
 
     _sleep = staticmethod(asyncio.sleep)
+    _leased_kind = AsyncLeasedIck
 
     async def open(self) -> int:
         """Read the layout, or write it down; see `ShardedIck.open`."""

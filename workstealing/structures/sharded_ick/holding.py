@@ -1,0 +1,199 @@
+"""All ick shards held by one consumer: what is done to all their leases, each in one round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from redis.client import NEVER_DECODE
+
+from workstealing.store.operations import Operation, Plain
+from workstealing.store.scripts import load
+from workstealing.structures.sharded_ick.core import Core
+from workstealing.structures.sharded_ick.layout import Layout, parse
+from workstealing.structures.sharded_ick.leasing import (
+    NoLease,
+    as_token,
+    finish_all,
+    milliseconds,
+    taking,
+)
+from workstealing.structures.sharded_ick.steps import Steps
+
+MEMBERS_A_PAGE = 1000
+Page = list[tuple[bytes, float]]
+
+
+class Leases(list[Any]):
+    """The leased Icks of all ick shards of one ShardedIck, in order; see `ShardedIck.lease_all`.
+
+    On an asyncio client its methods are awaited.
+    """
+
+    def __init__(
+        self, core: Core, perform: Callable[[Steps[Any]], Any], leased: Iterable[Any], ttl: float
+    ) -> None:
+        super().__init__(leased)
+        self._core, self._perform = core, perform
+        self._ttl_ms = milliseconds(ttl)
+
+    def renew(self) -> Any:
+        """Let all leases that are still held last for their whole time to live from now on.
+
+        Returns: the ick shards whose lease is lost. One round trip.
+        """
+        return self._perform(self._each("sharded_ick_renew", self._ttl_ms))
+
+    def release(self) -> Any:
+        """Let others have the ick shards.
+
+        Returns: those that were not held any more. One round trip.
+        """
+        return self._perform(self._each("sharded_ick_release"))
+
+    def reserve(self, counts: Mapping[int, int]) -> Any:
+        """Reserve in several ick shards at once, with backwash: as `LeasedIck.reserve`.
+
+        Arguments: counts: of each ick shard how many members. Returns: of each ick shard where
+        something was reserved (token, number of members); an ick shard whose lease is lost, or that
+        a resize waits for, is left out, with nothing changed. One round trip.
+        """
+        return self._perform(self._reserve(counts))
+
+    def finish(self, tokens: Mapping[int, str]) -> Any:
+        """Commit everything that reservations hold: as `LeasedIck.finish`.
+
+        Arguments: tokens: of each ick shard that of the reservation; those of ick shards that are
+        not leased here are passed over. Returns: of each ick shard how many members were removed.
+        One round trip for each 5,000 members of the largest reservation.
+        """
+        both = {
+            leased.ick_shard: (leased.lease_token, tokens[leased.ick_shard])
+            for leased in self
+            if leased.ick_shard in tokens
+        }
+        return self._perform(finish_all(self._core, both, self._ttl_ms))
+
+    def _each(self, script: str, *args: Any) -> Steps[list[int]]:
+        if not self:
+            return []
+        held = yield [
+            Operation(
+                self._core.script(script),
+                (self._core.names(leased.ick_shard).lease,),
+                (leased.lease_token, *args),
+                int,
+            )
+            for leased in self
+        ]
+        return [leased.ick_shard for leased, is_held in zip(self, held, strict=True) if not is_held]
+
+    def _reserve(self, counts: Mapping[int, int]) -> Steps[dict[int, tuple[str, int]]]:
+        wanted = [leased for leased in self if counts.get(leased.ick_shard, 0) > 0]
+        if not wanted:
+            return {}
+        operations = [
+            leased.exchanging(counts[leased.ick_shard], (), backwash=True) for leased in wanted
+        ]
+        reserved = {}
+        for leased, reply in zip(wanted, (yield operations), strict=True):
+            if reply is not None and reply[1] and reply[2]:
+                leased.token = as_token(reply[1])
+                reserved[leased.ick_shard] = (leased.token, len(reply[2]) // 2)
+        return reserved
+
+
+@dataclass(frozen=True)
+class ShardLook:
+    """What one ick shard looks like.
+
+    Fields: waiting, reserved: how many members, those that a resize has set aside among the
+    waiting; left_ms: of its lease, 0 if nobody holds it; consumer: who does, or did; lease_token.
+    """
+
+    waiting: int
+    reserved: int
+    left_ms: int
+    consumer: str
+    lease_token: str
+
+
+def look(core: Core) -> Steps[tuple[Layout, list[ShardLook]]]:
+    """Look at the layout as it is now, and at all its ick shards.
+
+    Errors: ConfigurationError; LayoutError. One round trip, two if the layout has changed.
+    """
+    layout = yield from core.open()
+    while True:
+        reading = Operation(load("sharded_ick_open"), (core.layout_key,), (), lambda reply: reply)
+        needs = [core.need(shard) for shard in range(layout.all_shards)]
+        found, *replies = yield [reading, *needs]
+        now = parse(core.layout_key, found)
+        if now is None or now == layout:
+            return layout, [_look_of(reply) for reply in replies]
+        core.layout = layout = now
+
+
+def _look_of(reply: list[Any]) -> ShardLook:
+    _, _, left, _, consumer, token, moving, _, waiting, reserved = reply
+    if isinstance(consumer, bytes):
+        consumer = consumer.decode(errors="backslashreplace")
+    return ShardLook(waiting + moving, reserved, left, consumer, as_token(token))
+
+
+def take_all(
+    core: Core, holder: tuple[str, float], take_over: bool
+) -> Steps[tuple[Layout, list[tuple[int, str]]]]:
+    """Take the leases of all ick shards, or none; return the layout and each (ick shard, token).
+
+    Arguments: holder: the consumer and the time to live in seconds; take_over: whether leases of a
+    consumer of the same name are taken from it. Errors: NoLease. Two round trips, one more if
+    another took one in between.
+    """
+    while True:
+        layout, shards = yield from look(core)
+        if layout.moving_from:
+            raise NoLease(
+                f"the members of {core.text!r} are being moved to {layout.ick_shards} ick shards:"
+                f" come again, or finish it with resize({layout.ick_shards})"
+            )
+        for shard, seen in enumerate(shards):
+            if seen.left_ms and not (take_over and seen.consumer == holder[0]):
+                raise _held_by_another(core, shard, seen)
+        tokens = yield [
+            taking(core, layout, shard, holder, take_over) for shard in range(len(shards))
+        ]
+        if all(tokens):
+            return layout, list(enumerate(tokens))
+        taken = [(shard, token) for shard, token in enumerate(tokens) if token]
+        if taken:
+            release = core.script("sharded_ick_release")
+            yield [
+                Operation(release, (core.names(shard).lease,), (token,), int)
+                for shard, token in taken
+            ]
+        # Somebody came in between, or a resize has begun: the next look says who.
+
+
+def _held_by_another(core: Core, shard: int, seen: ShardLook) -> NoLease:
+    return NoLease(
+        f"ick shard {shard} of {core.text!r} is leased by {seen.consumer!r} for another"
+        f" {seen.left_ms / 1000:.0f} s, or longer if it renews the lease; nothing was taken"
+    )
+
+
+def reserved_page(core: Core, shard: int, token: str, start: int) -> Steps[Page | None]:
+    """Return a page of a reservation, or None if it does not hold any more; one round trip."""
+    names = core.names(shard)
+    # As bytes, whatever the client makes of replies.
+    flat = yield Plain(
+        (
+            *("EVAL", load("sharded_ick_reserved").body, 4, *names.sets, names.held),
+            *(token, start, MEMBERS_A_PAGE),
+        ),
+        {NEVER_DECODE: True},
+    )
+    if flat is None:
+        return None
+    return [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
