@@ -7,8 +7,9 @@ from collections.abc import Callable, Hashable
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.recruiting.checks import checked_limit
-from workstealing.recruiting.job import Job
+from workstealing.recruiting.job import DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
+from workstealing.structures.namespaces.due_walk import DuePart
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes.collecting import Backlog, Collector
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
@@ -16,7 +17,7 @@ from workstealing.structures.volatile_hashes.hashes import checked_hashes
 __all__ = ["Backlog", "HashFieldExpiry"]
 
 
-class HashFieldExpiry(Job):
+class HashFieldExpiry(DivisibleJob):
     """Removes expired fields of one namespace's volatile hashes.
 
     Arguments: hashes: the namespace; limit: the most fields a slice removes (5 suits web requests;
@@ -60,6 +61,18 @@ class HashFieldExpiry(Job):
         if self.dry_run:
             return self._collector.count(slice)
         return self._collector.collect(slice)
+
+    def parts(self, n: int) -> list[DuePart]:
+        """Divide the namespace for a sweep, by index shards; see `DivisibleJob.parts`.
+
+        No part if the namespace is not in use, or native. Two round trips.
+        """
+        refuse_dry_run(self.name, dry_run=self.dry_run)
+        return self._collector.parts(n)
+
+    def for_part(self, part: DuePart) -> PartJob:
+        """Return the job that removes inside one part, by scripts; see `DuePartJob`."""
+        return self._collector.for_part(self.name, self.limit, part)
 
     def backlog(self, most_hashes: int = 1000, seconds: float = 5.0) -> Backlog:
         """Count the namespace's garbage: overdue hashes, expired fields, the age of the oldest.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_limit, checked_seconds
-from workstealing.recruiting.job import Job
+from workstealing.recruiting.job import DivisibleJob, PartJob, checked_parts, refuse_dry_run
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget
 from workstealing.structures.ick import AsyncIck, Ick
@@ -33,7 +34,7 @@ class IckBacklog:
     exact: bool = True
 
 
-class IckReaper(Job):
+class IckReaper(DivisibleJob):
     """Returns stale reservations to the producer set; sets aside what goes stale again and again.
 
     Arguments: ick: an `Ick`, or what has several of them as ``icks`` or ``shards()``, of which each
@@ -90,6 +91,21 @@ class IckReaper(Job):
         reaper = self._reaper(icks[chosen])
         return reaper.count(slice) if self.dry_run else reaper.reap(slice)
 
+    def parts(self, n: int) -> list[tuple[int, ...]]:
+        """Divide for a sweep: each part is a group of Icks, by number. No round trip."""
+        refuse_dry_run(self.name, dry_run=self.dry_run)
+        numbers = range(len(self._icks()))
+        return [tuple(numbers[i::n]) for i in range(min(checked_parts(n), len(numbers)))]
+
+    def for_part(self, part: Sequence[int]) -> PartJob:
+        """Return the job that reaps some of the Icks in turn, one in each slice."""
+        return _IckPart(self, part)
+
+    def reap(self, number: int, slice: Slice) -> int:
+        """Do a slice of one Ick by its number, as `perform`; 0 for one that is no more."""
+        icks = self._icks()
+        return self._reaper(icks[number]).reap(slice) if number < len(icks) else 0
+
     def backlog(self, most_members: int = 1000, seconds: float = 5.0) -> IckBacklog:
         """Count stale reservations, and say how old the oldest is.
 
@@ -125,3 +141,28 @@ class IckReaper(Job):
                 f"{ick!r} cannot be reaped: give an Ick, or what has Icks as .icks or .shards()"
             )
         return icks
+
+
+class _IckPart(PartJob):
+    """Reaps some Icks in turn until each has had nothing stale left."""
+
+    def __init__(self, reaper: IckReaper, numbers: Sequence[int]) -> None:
+        self.name, self.limit = reaper.name, reaper.limit
+        self._reaper = reaper
+        self._left = deque(numbers)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether every Ick was found without anything to do."""
+        return not self._left
+
+    def perform(self, slice: Slice) -> int:
+        """Do a slice of the next Ick; errors as of `IckReaper.perform`."""
+        if not self._left:
+            return 0
+        # Whatever comes of it, the next slice goes on with another one.
+        self._left.rotate(-1)
+        handled = self._reaper.reap(self._left[-1], slice)
+        if not handled:
+            self._left.pop()
+        return handled

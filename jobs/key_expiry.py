@@ -7,16 +7,17 @@ from collections.abc import Callable, Hashable
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.recruiting.checks import checked_limit
-from workstealing.recruiting.job import Job
+from workstealing.recruiting.job import DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
 from workstealing.structures.durable_keys import AsyncDurableKeys, DurableKeys
 from workstealing.structures.durable_keys.collecting import KeyBacklog, KeyCollector
 from workstealing.structures.durable_keys.keys import checked_keys
+from workstealing.structures.namespaces.due_walk import DuePart
 
 __all__ = ["KeyBacklog", "KeyExpiry"]
 
 
-class KeyExpiry(Job):
+class KeyExpiry(DivisibleJob):
     """Deletes durable keys of one namespace whose deadline has passed.
 
     Arguments: keys: the namespace; limit: the most keys a slice deletes; dry_run: count what would
@@ -58,6 +59,18 @@ class KeyExpiry(Job):
         if self.dry_run:
             return self._collector.count(slice)
         return self._collector.collect(slice)
+
+    def parts(self, n: int) -> list[DuePart]:
+        """Divide the namespace for a sweep, by index shards; see `DivisibleJob.parts`.
+
+        No part if the namespace is not in use, or native. Two round trips.
+        """
+        refuse_dry_run(self.name, dry_run=self.dry_run)
+        return self._collector.parts(n)
+
+    def for_part(self, part: DuePart) -> PartJob:
+        """Return the job that deletes inside one part, by scripts; see `DuePartJob`."""
+        return self._collector.for_part(self.name, self.limit, part)
 
     def backlog(self, seconds: float = 5.0) -> KeyBacklog:
         """Count the namespace's garbage: how many keys, and how old the oldest is.

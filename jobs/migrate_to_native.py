@@ -7,8 +7,9 @@ from collections.abc import Callable, Hashable
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.recruiting.checks import checked_limit
-from workstealing.recruiting.job import Job
+from workstealing.recruiting.job import DivisibleJob, PartJob
 from workstealing.recruiting.slice import Slice
+from workstealing.structures.namespaces.due_walk import DuePart
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
 from workstealing.structures.volatile_hashes.migrating import Migrator
@@ -16,7 +17,7 @@ from workstealing.structures.volatile_hashes.migrating import Migrator
 __all__ = ["MigrateToNative"]
 
 
-class MigrateToNative(Job):
+class MigrateToNative(DivisibleJob):
     """Moves a namespace from emulated to native, slice by slice, under traffic.
 
     Install it once all servers are on Redis 8 or Valkey 9 and every process runs a release that
@@ -49,3 +50,14 @@ class MigrateToNative(Job):
         fields; LayoutError; connection faults. One or two round trips to look, one for each hash.
         """
         return self._migrator.migrate(slice)
+
+    def parts(self, n: int) -> list[DuePart]:
+        """Divide the namespace for a sweep, by index shards; see `DivisibleJob.parts`.
+
+        No part if the namespace is not in use, or native. Two round trips.
+        """
+        return self._migrator.parts(n)
+
+    def for_part(self, part: DuePart) -> PartJob:
+        """Return the job that hands over inside one part, by scripts; see `DuePartJob`."""
+        return self._migrator.for_part(self.name, self.limit, part)

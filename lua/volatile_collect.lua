@@ -1,4 +1,4 @@
--- Collects one volatile hash, for a server that is out of memory and refuses every MULTI.
+-- Collects one volatile hash: for sweeps, and for a server that is out of memory and refuses every MULTI.
 -- KEYS: hash, deadlines, due. ARGV: the most fields to delete. Returns how many were deleted.
 -- A full server lets a script delete, and then lets it write: so the deletes come first.
 --@include volatile

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import abc
 import inspect
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_limit, checked_name
@@ -48,6 +48,50 @@ class Job(abc.ABC):
         None when there was nothing to do. Raises: anything; Aborted when another writer came first,
         Skipped when it could not begin.
         """
+
+
+class PartJob(Job):
+    """A job that stays inside one part of a divided job's keyspace, and knows when it is drained.
+
+    It keeps its place from slice to slice, so one process works through the part with one object.
+    """
+
+    @property
+    @abc.abstractmethod
+    def is_drained(self) -> bool:
+        """Whether the last slice ended a look at the whole part that found nothing to do."""
+
+
+class DivisibleJob(Job):
+    """A job whose keyspace divides into parts, for sweeps by many processes at once."""
+
+    @abc.abstractmethod
+    def parts(self, n: int) -> Sequence[Any]:
+        """Divide what there may be to do now.
+
+        Arguments: n: how many parts at most, 1 or more. Returns: plain data that can be pickled,
+        one for each part; empty if there is nothing that could hold work. Errors:
+        ConfigurationError if the job as it was made would never come to an end; those of `perform`.
+        """
+
+    @abc.abstractmethod
+    def for_part(self, part: Any) -> PartJob:
+        """Return the job that does one of the parts; any process may make it. No round trip."""
+
+
+def checked_parts(n: object) -> int:
+    """Return a number of parts. Errors: ConfigurationError unless it is 1 or more."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ConfigurationError(f"the number of parts is {n!r}; expected 1 or more")
+    return n
+
+
+def refuse_dry_run(name: str, *, dry_run: bool) -> None:
+    """Raise a ConfigurationError for a dry run, which would find the same things for ever."""
+    if dry_run:
+        raise ConfigurationError(
+            f"the job {name!r} is a dry run and would never come to an end: ask its backlog()"
+        )
 
 
 class FunctionJob(Job):

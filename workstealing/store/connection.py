@@ -40,6 +40,22 @@ _LAST_WAIT_SECONDS = 0.001
 Command = tuple[Any, ...]
 
 
+class Sent:
+    """What this process's one-attempt connections have sent so far.
+
+    Fields: commands; round_trips. Threads that send at the same moment may lose a count: it is for
+    pacing a process that does one slice at a time, and for tests.
+    """
+
+    __slots__ = ("commands", "round_trips")
+
+    def __init__(self) -> None:
+        self.commands = self.round_trips = 0
+
+
+SENT = Sent()
+
+
 class Budget:
     """How long one use of a connection may take: a deadline for all of it, a bound for each wait.
 
@@ -217,6 +233,8 @@ class OneAttempt(AbstractConnection):
     def _round_trip(self, commands: Sequence[Command]) -> list[Any]:
         if not commands:
             return []
+        SENT.commands += len(commands)
+        SENT.round_trips += 1
         pack = self._command_packer.pack
         text = b"".join(part for command in commands for part in pack(*command))
         self.send_packed_command([text], check_health=False)

@@ -12,11 +12,18 @@ from redis.exceptions import ResponseError
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import LayoutError, OutOfTime
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import Budget, checked
+from workstealing.store.connection import TIMEOUT_SECONDS, Budget, checked
 from workstealing.store.twin import Twin
 from workstealing.structures.durable_keys.commands import Translator
 from workstealing.structures.durable_keys.layout import KeyNames
 from workstealing.structures.namespaces.due_index import DueIndex, DueKey, scored
+from workstealing.structures.namespaces.due_walk import (
+    PATIENCE_SECONDS,
+    DuePart,
+    DuePartJob,
+    Served,
+    divided,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +116,20 @@ class KeyCollector:
                     oldest = max(oldest, clock - scored(first)[0][1])
         return KeyBacklog(keys, oldest / 1000)
 
-    def _remove(self, found: list[DueKey], slice: Slice) -> int:
+    def parts(self, n: int, seconds: float = 10.0) -> list[DuePart]:
+        """Divide the namespace for a sweep; see `divided`."""
+        return divided(self._index, n, seconds)
+
+    def for_part(self, name: str, limit: int, part: DuePart) -> DuePartJob:
+        """Return the job that collects inside one part."""
+        return DuePartJob(name, limit, self._index, part, self._serve)
+
+    def _serve(self, found: list[DueKey], most: int, slice: Slice) -> Served:
+        # A key whose lease was extended counts as served: its due time stands in the index.
+        some = found[:most]
+        return Served(self._remove(some, slice, PATIENCE_SECONDS), len(some))
+
+    def _remove(self, found: list[DueKey], slice: Slice, timeout: float = TIMEOUT_SECONDS) -> int:
         """Remove keys of one node in one round trip, by a script for each index shard."""
         script = self._script("collect")
         by_shard: dict[int, list[bytes]] = {}
@@ -122,7 +142,7 @@ class KeyCollector:
         if not commands:
             return 0
         node = self._twin.node_of(found[0].shard)
-        replies = self._twin.call(node, commands, Budget(slice.remaining()))
+        replies = self._twin.call(node, commands, Budget(slice.remaining(), timeout))
         return sum(int(reply) for reply in self._checked(replies))
 
     def _checked(self, replies: list[Any]) -> list[Any]:

@@ -55,6 +55,19 @@ class DueKey:
     due_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at index shards has found.
+
+    Fields: found: the keys; now_ms: the server's time; foreign: the error reply of a due index that
+    holds something foreign, or None.
+    """
+
+    found: list[DueKey]
+    now_ms: int
+    foreign: ResponseError | None
+
+
 class DueIndex:
     """Looks into the due index of one namespace, through a twin's one-attempt connections.
 
@@ -135,34 +148,74 @@ class DueIndex:
         for some in (shards[:FIRST_LOOK], shards[FIRST_LOOK : FIRST_LOOK + SECOND_LOOK]):
             if not some:
                 continue
-            latest = "+inf" if not overdue or now is None else str(now)
-            window = ("-inf", latest, "BYSCORE", "LIMIT", 0, KEYS_A_SHARD, "WITHSCORES")
-            commands = [("ZRANGE", self.names.due(shard), *window) for shard in some]
             budget = Budget(slice.remaining())
-            clock, *replies = self._call(node, [("TIME",), *commands], budget)
-            now = self.milliseconds(clock)
-            found, lost = [], []
-            for shard, reply in zip(some, replies, strict=True):
-                if isinstance(reply, ResponseError):
-                    foreign = reply
-                    continue
-                if reply and layout.registers_shards and shard not in self._known:
-                    lost.append(shard)
-                found += [DueKey(key, shard, due) for key, due in scored(reply)]
-            if lost:
-                self.drive(register_shards(self.names, lost), budget)
-                self._registry_read = None
+            look = self.look(layout, node, some, budget, overdue=overdue, until_ms=now)
+            foreign = look.foreign or foreign
             if overdue:
-                found = [each for each in found if each.due_ms <= now]
-            if found:
+                # The second look need not bring what is not due yet.
+                now = look.now_ms
+            if look.found:
                 found_any = True
-                self._shuffle(found)
-                yield found
+                self._shuffle(look.found)
+                yield look.found
         if foreign is not None and not found_any:
-            raise LayoutError(
-                f"a due index of the namespace {layout.namespace!r} holds something foreign, and"
-                f" nothing was changed: {foreign}"
-            ) from foreign
+            raise self.foreign(foreign)
+
+    def look(
+        self,
+        layout: Layout,
+        node: Node,
+        shards: Sequence[int],
+        budget: Budget,
+        *,
+        overdue: bool = True,
+        until_ms: int | None = None,
+        keys_a_shard: int = KEYS_A_SHARD,
+    ) -> Look:
+        """Look at index shards of one node.
+
+        Arguments: overdue: only keys whose time has come; until_ms: and had come by then;
+        keys_a_shard: the most of each, the longest due first. Errors: connection faults. One round
+        trip; one more where the registry does not know an index shard.
+        """
+        window = ("-inf", "+inf" if until_ms is None else until_ms)
+        limit = ("BYSCORE", "LIMIT", 0, keys_a_shard, "WITHSCORES")
+        commands = [("ZRANGE", self.names.due(shard), *window, *limit) for shard in shards]
+        clock, *replies = self._call(node, [("TIME",), *commands], budget)
+        now = self.milliseconds(clock)
+        foreign: ResponseError | None = None
+        found, lost = [], []
+        for shard, reply in zip(shards, replies, strict=True):
+            if isinstance(reply, ResponseError):
+                foreign = reply
+                continue
+            if reply and layout.registers_shards and shard not in self._known:
+                lost.append(shard)
+            found += [DueKey(key, shard, due) for key, due in scored(reply)]
+        if lost:
+            self.drive(register_shards(self.names, lost), budget)
+            self._registry_read = None
+        if overdue:
+            found = [each for each in found if each.due_ms <= now]
+        return Look(found, now, foreign)
+
+    def foreign(self, problem: ResponseError) -> LayoutError:
+        """Return the error for a foreign due index."""
+        error = LayoutError(
+            f"a due index of the namespace {self.names.namespace!r} holds something foreign, and"
+            f" nothing was changed: {problem}"
+        )
+        error.__cause__ = problem
+        return error
+
+    def server_ms(self, budget: Budget) -> int:
+        """Return the time of the server that holds the layout, in ms. One round trip."""
+        (clock,) = self._call(self._node_of_key(self.names.layout), [("TIME",)], budget)
+        return self.milliseconds(clock)
+
+    def refresh_registry(self, budget: Budget) -> None:
+        """Read which index shards are registered, if that was not done for 10 seconds."""
+        self._refreshed_registry(budget)
 
     def shards_by_node(self, layout: Layout, budget: Budget) -> dict[Node, list[int]]:
         """Return all index shards in use, by node; the registry is read anew."""

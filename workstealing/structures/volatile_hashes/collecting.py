@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import OutOfMemoryError, ResponseError
+from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import Aborted, LayoutError, OutOfTime
@@ -17,6 +17,13 @@ from workstealing.store.attempt import attempt
 from workstealing.store.connection import Budget, checked
 from workstealing.store.twin import Node, Twin
 from workstealing.structures.namespaces.due_index import DueIndex, DueKey, scored
+from workstealing.structures.namespaces.due_walk import (
+    PATIENCE_SECONDS,
+    DuePart,
+    DuePartJob,
+    Served,
+    divided,
+)
 from workstealing.structures.volatile_hashes.commands import Translator
 from workstealing.structures.volatile_hashes.layout import HashNames
 
@@ -61,6 +68,16 @@ class Collector:
         self._names = names
         self._script = translator.script
         self._clock = clock
+        # The nodes that were sent the script already.
+        self._loaded: set[Node] = set()
+
+    def parts(self, n: int, seconds: float = 10.0) -> list[DuePart]:
+        """Divide the namespace for a sweep; see `divided`."""
+        return divided(self._index, n, seconds)
+
+    def for_part(self, name: str, limit: int, part: DuePart) -> DuePartJob:
+        """Return the job that collects inside one part."""
+        return DuePartJob(name, limit, self._index, part, self.collect_many)
 
     def collect(self, slice: Slice) -> int:
         """Remove expired fields until the slice's limit or time is reached.
@@ -229,6 +246,38 @@ class Collector:
         except OutOfMemoryError:
             return self._collect_when_full(due, slice, limit)
 
+    def collect_many(self, found: list[DueKey], most: int, slice: Slice) -> Served:
+        """Remove at most so many expired fields of hashes of one node, in one round trip.
+
+        For sweeps: each hash is one script, as atomic as an attempt and never aborted. Errors:
+        Aborted if the server knows the script no more, which the next call sends again.
+        """
+        script = self._script("volatile_collect")
+        node = self._twin.node_of(found[0].shard)
+        each = max(1, most // len(found))
+        commands: list[tuple[Any, ...]] = []
+        for due in found:
+            keys = (*self._names.for_reading(due.key), self._names.due(due.shard))
+            commands.append(("EVALSHA", script.sha, len(keys), *keys, each))
+        if node not in self._loaded:
+            # The text once; the server knows the others by its digest then.
+            commands[0] = ("EVAL", script.body, *commands[0][2:])
+        replies = self._twin.call(node, commands, Budget(slice.remaining(), PATIENCE_SECONDS))
+        self._loaded.add(node)
+        fields, handled = 0, 0
+        problem: LayoutError | None = None
+        for due, reply in zip(found, replies, strict=True):
+            if isinstance(reply, NoScriptError):
+                self._loaded.discard(node)
+            elif isinstance(reply, ResponseError) and "WRONGTYPE" in str(reply):
+                problem = _foreign_deadlines(self._names.deadlines(due.key))
+            else:
+                fields += int(checked([reply])[0])
+                handled += 1
+        if node not in self._loaded and not handled:
+            raise Aborted("the server has lost the script meanwhile")
+        return Served(fields, handled, problem)
+
     def _collect_when_full(self, due: DueKey, slice: Slice, limit: int) -> int:
         """Do by a script what a full server refused as a transaction (law 3)."""
         keys = (*self._names.for_reading(due.key), self._names.due(due.shard))
@@ -248,7 +297,11 @@ def _naming(deadlines: bytes) -> Iterator[None]:
     except ResponseError as error:
         if not str(error).startswith("WRONGTYPE"):
             raise
-        raise LayoutError(
-            f"the key {deadlines!r} does not hold the deadlines of a volatile hash, and nothing was"
-            " changed: remove it if it is not needed"
-        ) from error
+        raise _foreign_deadlines(deadlines) from error
+
+
+def _foreign_deadlines(deadlines: bytes) -> LayoutError:
+    return LayoutError(
+        f"the key {deadlines!r} does not hold the deadlines of a volatile hash, and nothing was"
+        " changed: remove it if it is not needed"
+    )

@@ -14,13 +14,21 @@ from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError
+from workstealing.recruiting.job import PartJob
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget, checked
 from workstealing.store.keys import key_slot
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import load
 from workstealing.store.twin import Twin
-from workstealing.structures.namespaces.due_index import DueIndex
+from workstealing.structures.namespaces.due_index import DueIndex, DueKey
+from workstealing.structures.namespaces.due_walk import (
+    PATIENCE_SECONDS,
+    DuePart,
+    DuePartJob,
+    Served,
+    divided,
+)
 from workstealing.structures.namespaces.layout import (
     EMULATED,
     MIGRATING,
@@ -59,19 +67,9 @@ class Migrator:
         that finds nothing left and closes the index shards. Errors: ConfigurationError if the
         server lacks the commands; LayoutError; connection faults. One script a hash.
         """
-        # Another process may have begun or ended the migration since the last slice.
-        self._index.forget_layout()
-        layout = self._index.layout(Budget(slice.remaining()))
-        if layout is None or layout.is_native:
+        layout = self.begun(slice)
+        if layout is None:
             return 0
-        layout.require_writable()
-        if layout.is_emulated:
-            self._require_commands(slice)
-            self._change_layout(EMULATED, MIGRATING, slice)
-            self._index.forget_layout()
-            layout = self._index.layout(Budget(slice.remaining()))
-            if layout is None or not layout.is_migrating:
-                return 0
         moved, found_any = 0, False
         for found in self._index.looks(slice, overdue=False):
             found_any = True
@@ -81,10 +79,47 @@ class Migrator:
                 operation = self._translator.move(layout, due.key, slice.limit - moved)
                 moved += self._run(operation, slice)
         if not found_any:
-            self._close(layout, slice)
+            self.close(layout, slice)
         return moved
 
-    def _close(self, layout: Layout, slice: Slice) -> None:
+    def begun(self, slice: Slice) -> Layout | None:
+        """Begin the migration, if nobody has; return the layout while it lasts, else None."""
+        # Another process may have begun or ended the migration since the last slice.
+        self._index.forget_layout()
+        layout = self._index.layout(Budget(slice.remaining()))
+        if layout is None or layout.is_native:
+            return None
+        layout.require_writable()
+        if layout.is_emulated:
+            self._require_commands(slice)
+            self._change_layout(EMULATED, MIGRATING, slice)
+            self._index.forget_layout()
+            layout = self._index.layout(Budget(slice.remaining()))
+            if layout is None or not layout.is_migrating:
+                return None
+        return layout
+
+    def parts(self, n: int, seconds: float = 10.0) -> list[DuePart]:
+        """Divide the namespace for a sweep; see `divided`."""
+        self._index.forget_layout()
+        return divided(self._index, n, seconds, overdue=False)
+
+    def for_part(self, name: str, limit: int, part: DuePart) -> PartJob:
+        """Return the job that hands over the hashes of one part."""
+        return _MigratingPart(self, name, limit, self._index, part)
+
+    def move_many(self, layout: Layout, found: list[DueKey], most: int, slice: Slice) -> Served:
+        """Hand over at most so many fields of hashes of one node, in one round trip."""
+        each = max(1, most // len(found))
+        operations = [self._translator.move(layout, due.key, each) for due in found]
+        commands = [operation.by_text() for operation in operations]
+        node = self._twin.node_of(found[0].shard)
+        budget = Budget(slice.remaining(), PATIENCE_SECONDS)
+        replies = checked(self._twin.call(node, commands, budget))
+        moved = sum(op.read(reply) for op, reply in zip(operations, replies, strict=True))
+        return Served(int(moved), len(found))
+
+    def close(self, layout: Layout, slice: Slice) -> None:
         """Close the index shards in use, and the migration if all of them are empty."""
         script = load("volatile_close_shard")
         native = layout.mark_of(NATIVE)
@@ -121,3 +156,37 @@ class Migrator:
         node = self._twin.node_of(key_slot(operation.keys[0]))
         (reply,) = checked(self._twin.call(node, [operation.by_text()], Budget(slice.remaining())))
         return operation.read(reply)
+
+
+class _MigratingPart(PartJob):
+    """Hands over one part; whoever finds nothing left tries to close the namespace."""
+
+    def __init__(
+        self, migrator: Migrator, name: str, limit: int, index: DueIndex, part: DuePart
+    ) -> None:
+        self.name, self.limit = name, limit
+        self._migrator = migrator
+        self._layout: Layout | None = None
+        self._is_over = False
+        self._walk = DuePartJob(name, limit, index, part, self._serve)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing is left in this part, or the namespace is native."""
+        return self._is_over or self._walk.is_drained
+
+    def perform(self, slice: Slice) -> int:
+        """Hand over up to ``slice.limit`` fields of the part; errors as of `Migrator.migrate`."""
+        self._layout = self._migrator.begun(slice)
+        if self._layout is None:
+            self._is_over = True
+            return 0
+        moved = self._walk.perform(slice)
+        if self._walk.is_drained:
+            self._migrator.close(self._layout, slice)
+        return moved
+
+    def _serve(self, found: list[DueKey], most: int, slice: Slice) -> Served:
+        if self._layout is None:
+            return Served(0, 0)
+        return self._migrator.move_many(self._layout, found, most, slice)
