@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from workstealing.cli.demo.figures import Figures, Verdict, garbage_without, percentile
 from workstealing.cli.demo.ledger import FiguresFile, WriteLedger, last_deadlines, total_figures
-from workstealing.cli.demo.show import summary
+from workstealing.cli.demo.show import LiveTable, summary
 from workstealing.recruiting import Recruiter, Slice
 
 KEYS = [
@@ -89,3 +90,11 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert percentile(ordered, 0.99) == 99.0
     assert percentile([7.0], 0.99) == 7.0
     assert percentile([], 0.5) == 0.0
+
+
+def test_the_live_table_says_each_thing_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with LiveTable("workstealing demo") as table:
+        table.update(5.0, figures(requests=1234))
+    words = [word for word in re.findall(r"[a-z0-9]+", capsys.readouterr().out) if len(word) > 3]
+    assert "1234" in words
+    assert [word for word in set(words) - {"garbage"} if words.count(word) > 1] == []

@@ -104,7 +104,7 @@ class LiveTable:
         from rich.table import Table
 
         table = Table(title=f"{self._title}, {seconds:.0f} s", title_justify="left")
-        for heading in ("requests", "", "recruits", "", "garbage", ""):
+        for heading in ("traffic", "", "recruits", "", "garbage", ""):
             table.add_column(heading, justify="right" if not heading else "left", min_width=6)
         left = [
             ("requests", str(figures.requests)),
