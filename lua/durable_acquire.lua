@@ -3,6 +3,7 @@
 -- of the index shard, a string. Returns the token, greater than every one before, or nil.
 --@include durable_write
 --@include durable_options
+--@include durable_lease
 local key, due, mark, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local at = now()
 local problem, kind, _, found = refuse(key, due, mark, at)
@@ -22,7 +23,7 @@ if problem then
 end
 -- The time, so that a server which has lost its data does not begin again; and never the same twice.
 local clock = redis.call('TIME')
-local token = math.max(clock[1] * 1000000 + clock[2], (tonumber(last) or 0) + 1)
+local token = math.max(clock[1] * 1000000 + clock[2], (tonumber(last) or 0) + 1, LEAST_TOKEN)
 local text = string.format('%.0f', token)
 redis.call('SET', fence, text)
 redis.call('SET', key, text)

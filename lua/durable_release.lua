@@ -1,12 +1,13 @@
 -- Gives a lease back: deletes a durable key, if its value is still the holder's token.
 -- KEYS: key, due index, mark. ARGV: mark, token. Returns 1 if it was held, else 0.
 --@include durable_write
+--@include durable_lease
 local key, due, mark = KEYS[1], KEYS[2], KEYS[3]
 local problem, kind = refuse(key, due, mark, now())
 if problem then
   return problem
 end
-if kind == 'none' or redis.call('GET', key) ~= ARGV[2] then
+if kind == 'none' or not is_held_by(key, ARGV[2]) then
   return 0
 end
 remove(key, due)

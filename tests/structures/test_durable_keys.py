@@ -607,6 +607,16 @@ def test_a_holder_that_stalled_can_do_nothing_any_more(
     assert keys.get("lease") == str(successor).encode()
 
 
+@pytest.mark.parametrize("value", [0, 1, 1234, 10**15 - 1, 10**16, -(10**15)])
+def test_an_ordinary_number_is_no_lease(keys: DurableKeys, value: int) -> None:
+    keys.set("views", value, ex=60)
+    deadline = keys.pexpiretime("views")
+    assert keys.release("views", value) is False
+    assert keys.extend("views", value, 600) is False
+    assert keys.get("views") == str(value).encode()
+    assert keys.pexpiretime("views") == deadline
+
+
 def test_tokens_grow_whatever_becomes_of_key_and_clock(keys: DurableKeys) -> None:
     tokens = []
     for _ in range(50):

@@ -64,6 +64,9 @@ class Surface:
 
         Arguments: name; token: the holder's, as `acquire` returned it. Returns: True, or False if
         the token does not hold it (any more), in which case nothing is changed. One round trip.
+
+        A lease is known by its value, the token of 16 digits: a number of 16 digits that you `set`
+        yourself can be released like one, any other value cannot.
         """
         return self.execute_command("RELEASE", name, _checked_token(token))
 
