@@ -1,8 +1,8 @@
 # Each target prepares what it needs; see scripts/setup.sh. Variables: DEMO_ARGS, TEST_ARGS,
-# TEST_WORKERS, BENCH_ARGS, PYTHON.
+# TEST_WORKERS, BENCH_ARGS, PIPELINE_ARGS, PYTHON.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types bench wheel clean
+.PHONY: help setup demo pipeline test lint format types bench wheel clean
 
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -lt 2 ] && n=2; [ $$n -gt 4 ] && n=4; echo $$n)
 # -P keeps the checkout's root off the import path, so that nothing can import `jobs` or `lua`.
@@ -17,6 +17,9 @@ setup:  ## prepare .venv and the servers for all the other targets
 demo:  ## run the demo: make demo DEMO_ARGS="--seconds 20"
 	@bash scripts/setup.sh demo
 	@.venv/bin/workstealing demo $(DEMO_ARGS)
+
+pipeline: setup  ## run the example on Spark: make pipeline PIPELINE_ARGS="--seconds 30"
+	@PYTHONPATH=examples $(PY) -m spark_pipeline $(PIPELINE_ARGS)
 
 test: setup  ## run all tests: make test TEST_ARGS="-k attempt"
 	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup $(TEST_ARGS)
