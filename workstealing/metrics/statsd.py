@@ -19,19 +19,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
-import queue
 import random
 import re
-import threading
 import weakref
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError, MissingExtraError
-from workstealing.recruiting.faultlog import FaultLog
-from workstealing.recruiting.hooks import Hooks
+from workstealing.metrics.gathering import Gathering
 from workstealing.recruiting.outcome import Outcome
 
 try:
@@ -55,7 +51,7 @@ _UNSAFE_IN_JOB = re.compile(r"[^A-Za-z0-9_-]")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
-class StatsDHooks(Hooks):
+class StatsDHooks(Gathering["_Batch"]):
     """Sends a recruiter's counts to StatsD: `recruiter.add_hook(StatsDHooks("statsd.local"))`.
 
     Arguments: host (a name or an IPv4 address) and port of the StatsD server; prefix of all names;
@@ -81,10 +77,6 @@ class StatsDHooks(Hooks):
     ) -> None:
         if not isinstance(port, int) or not 0 < port < 65536:
             raise ConfigurationError(f"a StatsD port is a number from 1 to 65535, not {port!r}")
-        if not interval > 0:
-            raise ConfigurationError(
-                f"an interval is a number of seconds above 0, not {interval!r}"
-            )
         if not _PREFIX.fullmatch(prefix):
             raise ConfigurationError(
                 "a StatsD prefix is made of letters, digits, '_' and '-', with dots between,"
@@ -93,24 +85,17 @@ class StatsDHooks(Hooks):
         self._host = host
         self._port = port
         self._prefix = prefix
-        self._interval = interval
-        self._clock = clock
-        self._faults = FaultLog(clock)
         self._names: dict[str, str] = {}
-        self._closed = False
-        self._start_from_zero()
+        super().__init__(f"StatsD at {host}:{port}", interval, clock)
         _alive.add(self)
 
     def _start_from_zero(self) -> None:
-        """Begin as a new process: no counts, no thread, no socket, and locks that nobody holds."""
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._batch = _Batch()
-        self._waiting: list[queue.SimpleQueue[bool]] = []
-        self._thread: threading.Thread | None = None
+        super()._start_from_zero()
         self._client: statsd.StatsClient | None = None
-        self._next_send = self._clock.monotonic() + self._interval
         self._next_trial = self._clock.monotonic()
+
+    def _new_batch(self) -> _Batch:
+        return _Batch()
 
     def on_enlisted(self, count: int) -> None:
         """Count callers who enlisted."""
@@ -134,36 +119,8 @@ class StatsDHooks(Hooks):
         took = None if outcome is Outcome.SKIPPED else seconds * 1000.0
         self._count(counts, f"{name}.duration", took)
 
-    def flush(self, timeout: float = 1.0) -> bool:
-        """Send now what has been counted, and wait for it.
-
-        Arguments: timeout, in seconds. Returns: True when it was handed to the socket, or there was
-        nothing to send; False when the name could not be resolved, or not in time: the counts are
-        kept then.
-        """
-        with self._lock:
-            if self._closed or not self._batch:
-                return not self._batch
-            sent: queue.SimpleQueue[bool] = queue.SimpleQueue()
-            self._waiting.append(sent)
-            self._next_trial = self._clock.monotonic()
-            self._rouse()
-        try:
-            return sent.get(timeout=timeout)
-        except queue.Empty:
-            with self._lock, contextlib.suppress(ValueError):
-                self._waiting.remove(sent)
-            return False
-
-    def close(self, timeout: float = 1.0) -> None:
-        """Flush, and end the thread; later calls only count.
-
-        Arguments: timeout of the flush, in seconds.
-        """
-        self.flush(timeout)
-        with self._lock:
-            self._closed = True
-            self._wake.set()
+    def _flushing(self) -> None:
+        self._next_trial = self._clock.monotonic()
 
     def _count(
         self, counts: Mapping[str, int], timing: str | None = None, took: float | None = None
@@ -172,18 +129,7 @@ class StatsDHooks(Hooks):
             self._batch.counts.update(counts)
             if timing is not None and took is not None:
                 self._batch.keep(timing, took)
-            now = self._clock.monotonic()
-            if now >= self._next_send and not self._closed:
-                self._next_send = now + self._interval
-                self._rouse()
-
-    def _rouse(self) -> None:
-        """Wake the sending thread, or start it."""
-        if self._thread is None or not self._thread.is_alive():
-            thread = threading.Thread(target=self._run, name="workstealing-statsd", daemon=True)
-            thread.start()
-            self._thread = thread
-        self._wake.set()
+            self._counted()
 
     def _name(self, job: str) -> str:
         name = self._names.get(job)
@@ -194,19 +140,7 @@ class StatsDHooks(Hooks):
             self._names[job] = name
         return name
 
-    def _run(self) -> None:
-        while not self._closed:
-            self._wake.wait()
-            self._wake.clear()
-            delivered = False
-            try:
-                delivered = self._deliver()
-            except Exception as error:  # noqa: BLE001 - nobody else could hear of it
-                self._faults.report(f"StatsD at {self._host}:{self._port}", error)
-            with self._lock:
-                waiting, self._waiting = self._waiting, []
-            for sent in waiting:
-                sent.put(delivered)
+    def _release(self) -> None:
         if self._client is not None:
             self._client.close()
 
@@ -259,12 +193,6 @@ class _Batch:
 _alive: weakref.WeakSet[StatsDHooks] = weakref.WeakSet()
 
 
-def _in_child() -> None:
-    for hooks in list(_alive):
-        hooks._faults.after_fork()  # noqa: SLF001 - this module's own class
-        hooks._start_from_zero()  # noqa: SLF001
-
-
 def _at_exit() -> None:
     for hooks in list(_alive):
         # Without a client the name is not resolved, and the end of a process must not wait for it.
@@ -273,6 +201,4 @@ def _at_exit() -> None:
                 hooks.flush(timeout=0.2)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
 atexit.register(_at_exit)

@@ -1,0 +1,147 @@
+"""Counts gather in this process and go out at most once an interval, by a thread.
+
+This is what listeners that report to somewhere else have in common, whatever they send and to whom.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
+
+from workstealing.clock import Clock
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting.faultlog import FaultLog
+from workstealing.recruiting.hooks import Hooks
+
+Batch = TypeVar("Batch")
+
+
+class Gathering(Hooks, ABC, Generic[Batch]):
+    """Hooks that only count, and a daemon thread of this process that sends what was counted.
+
+    A subclass counts into `self._batch` while it holds `self._lock`, and calls `_counted()` then;
+    it says what a batch is (`_new_batch`) and how one is sent (`_deliver`). A forked child starts
+    from zero, with a thread and locks of its own.
+
+    Arguments: receiver, who is sent to, as the log names it; interval between two sends, in
+    seconds; clock, what the interval is measured with.
+    Raises: ConfigurationError for an interval that is not above 0.
+    """
+
+    def __init__(self, receiver: str, interval: float, clock: Clock) -> None:
+        if not interval > 0:
+            raise ConfigurationError(
+                f"an interval is a number of seconds above 0, not {interval!r}"
+            )
+        self._receiver = receiver
+        self._interval = interval
+        self._clock = clock
+        self._faults = FaultLog(clock)
+        self._closed = False
+        self._start_from_zero()
+        _alive.add(self)
+
+    def _start_from_zero(self) -> None:
+        """Begin as a new process: no counts, no thread, and locks that nobody holds."""
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._batch = self._new_batch()
+        self._waiting: list[queue.SimpleQueue[bool]] = []
+        self._thread: threading.Thread | None = None
+        self._next_send = self._clock.monotonic() + self._interval
+
+    @abstractmethod
+    def _new_batch(self) -> Batch:
+        """Return an empty batch, which is false until something has been counted into it."""
+
+    @abstractmethod
+    def _deliver(self) -> bool:
+        """Send what has been counted; say whether that was done. Runs in the thread alone."""
+
+    def _release(self) -> None:
+        """Let go of what the thread has used; it ends now."""
+
+    def flush(self, timeout: float = 1.0) -> bool:
+        """Send now what has been counted, and wait for it.
+
+        Arguments: timeout, in seconds. Returns: True when it was sent, or there was nothing to
+        send; False when it could not be, or not in time.
+        """
+        with self._lock:
+            if self._closed or not self._batch:
+                return not self._batch
+            sent: queue.SimpleQueue[bool] = queue.SimpleQueue()
+            self._waiting.append(sent)
+            self._flushing()
+            self._rouse()
+        try:
+            return sent.get(timeout=timeout)
+        except queue.Empty:
+            with self._lock, contextlib.suppress(ValueError):
+                self._waiting.remove(sent)
+            return False
+
+    def _flushing(self) -> None:
+        """Prepare for a send that somebody waits for. The lock is held."""
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Flush, and end the thread; later calls only count.
+
+        Arguments: timeout of the flush, in seconds.
+        """
+        self.flush(timeout)
+        with self._lock:
+            self._closed = True
+            self._wake.set()
+
+    def _counted(self) -> None:
+        """Wake the thread if the interval is over. The lock is held."""
+        now = self._clock.monotonic()
+        if now >= self._next_send and not self._closed:
+            self._next_send = now + self._interval
+            self._rouse()
+
+    def _rouse(self) -> None:
+        """Wake the sending thread, or start it. The lock is held."""
+        if self._thread is None or not self._thread.is_alive():
+            thread = threading.Thread(target=self._run, name="workstealing-counts", daemon=True)
+            thread.start()
+            self._thread = thread
+        self._wake.set()
+
+    def _rest(self) -> None:
+        """Sleep until it is time to send. Runs in the thread alone."""
+        self._wake.wait()
+        self._wake.clear()
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._rest()
+            delivered = False
+            try:
+                delivered = self._deliver()
+            except Exception as error:  # noqa: BLE001 - nobody else could hear of it
+                self._faults.report(self._receiver, error)
+            with self._lock:
+                waiting, self._waiting = self._waiting, []
+            for sent in waiting:
+                sent.put(delivered)
+        self._release()
+
+
+_alive: weakref.WeakSet[Gathering[Any]] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for hooks in list(_alive):
+        hooks._faults.after_fork()  # noqa: SLF001 - this module's own class
+        hooks._start_from_zero()  # noqa: SLF001
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

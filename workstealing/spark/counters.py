@@ -1,0 +1,211 @@
+"""The counters in Redis: one hash of a Spark application, to which its processes add up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.errors import Moved, is_connection_fault
+from workstealing.metrics.gathering import Gathering
+from workstealing.recruiting.outcome import Outcome
+from workstealing.recruiting.recruiter import Recruiter
+from workstealing.spark.clients import ClientSettings
+from workstealing.spark.counting import Counts
+from workstealing.store.connection import Budget, Command, OneAttempt
+from workstealing.store.keys import require_one_slot
+from workstealing.store.twin import Twin, twin_of
+
+KEEP_SECONDS = 7 * 24 * 3600
+ENOUGH = 1_000
+"""So many waiting enlists are sent before the interval is over."""
+_LOOK_SECONDS = 1.0
+_SEND_SECONDS = 1.0
+_WAIT_SECONDS = 0.25
+
+
+def counters_key(application: str) -> bytes:
+    """Return the key of an application's counters: a hash of field -> count, as of `Counts`."""
+    return f"ws:spark:recruits:{application}".encode()
+
+
+class RecruitCounters(Gathering[Counts]):
+    """Adds a recruiter's counts to the application's hash, by a thread of its own.
+
+    They go out when the interval is over or when 1,000 enlists wait, but at most once a second. The
+    thread looks at the recruiter itself, so that a dismissed caller pays for nothing but a look at
+    `is_quiet`; when nobody has enlisted for an interval it sleeps until it is roused.
+
+    A send is one MULTI of HINCRBY and EXPIRE (7 days) in one round trip, by a one-attempt
+    connection. Each count arrives at most once: what certainly has not arrived is kept, summed up
+    by field, for the next time; where a connection is cut in the midst of a send, nobody knows, and
+    what was in it is lost. A dead server costs a line in the log once a minute.
+
+    Arguments: recruiter, whose hook this becomes; application; client, whose server counts;
+    interval between two sends, in seconds; clock. No I/O yet.
+    """
+
+    def __init__(
+        self,
+        recruiter: Recruiter,
+        application: str,
+        client: ClientSettings,
+        interval: float = 5.0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._recruiter = recruiter
+        self._key = counters_key(application)
+        self._settings = client
+        super().__init__("sending the counts of Spark's recruits", interval, clock)
+        recruiter.add_hook(self)
+
+    def _start_from_zero(self) -> None:
+        self._jobs: set[str] = set()
+        super()._start_from_zero()
+        self.is_quiet = True
+        self._twin: Twin | None = None
+
+    def _new_batch(self) -> Counts:
+        return Counts(self._jobs)
+
+    def on_enlisted(self, count: int) -> None:
+        """Count callers who enlisted."""
+        with self._lock:
+            self._batch.enlist(count)
+
+    def on_recruited(self, job: str) -> None:
+        """Count a recruit."""
+        with self._lock:
+            self._batch.recruit(job)
+
+    def on_outcome(
+        self,
+        job: str,
+        outcome: Outcome,
+        items: int,
+        seconds: float,
+        error: BaseException | None,  # noqa: ARG002 - the hook's signature
+    ) -> None:
+        """Count what became of a recruit."""
+        with self._lock:
+            self._batch.outcome(job, outcome, items, seconds)
+
+    def rouse(self) -> None:
+        """Wake the thread, or start it: somebody has enlisted while it was quiet."""
+        with self._lock:
+            if self._closed:
+                return
+            if self.is_quiet:
+                self.is_quiet = False
+                self._next_send = self._clock.monotonic() + self._interval
+            self._rouse()
+
+    def flush(self, timeout: float = 1.0) -> bool:
+        """Send now what has been counted, the last enlists included, and wait for it.
+
+        Arguments and returns as of `Gathering.flush`.
+        """
+        self._recruiter.flush()
+        return super().flush(timeout)
+
+    def _rest(self) -> None:
+        while not (self._closed or self._waiting):
+            if self.is_quiet:
+                self._wake.wait()
+                self._wake.clear()
+                continue
+            self._wake.wait(min(self._interval, _LOOK_SECONDS))
+            self._wake.clear()
+            self._recruiter.flush()
+            with self._lock:
+                now = self._clock.monotonic()
+                if now >= self._next_send or self._batch.enlisted >= ENOUGH:
+                    self._next_send = now + self._interval
+                    return
+
+    def _deliver(self) -> bool:
+        self._recruiter.flush()
+        with self._lock:
+            batch, self._batch = self._batch, self._new_batch()
+            if not batch:
+                self.is_quiet = True
+        if not batch:
+            # Whoever has enlisted before that is found now; whoever comes later sees that it is
+            # quiet.
+            self._recruiter.flush()
+            with self._lock:
+                self.is_quiet = not self._batch
+            return True
+        try:
+            self._send(batch)
+        except _UnsentError as error:
+            with self._lock:
+                self._batch.add(batch.by_field)
+            raise error.cause from None
+        return True
+
+    def _send(self, batch: Counts) -> None:
+        """Add a batch to the application's hash.
+
+        Errors: _UnsentError if it certainly has not arrived; a connection fault if nobody knows.
+        """
+        try:
+            if self._twin is None:
+                self._twin = twin_of(self._settings.connected())
+            twin = self._twin
+            node = twin.node_of(require_one_slot((self._key,)))
+        except Exception as error:
+            raise _UnsentError(error) from error
+        budget = Budget(_SEND_SECONDS, _WAIT_SECONDS)
+        with twin.connection(node) as connection:
+            _greet(connection, budget)
+            adds: list[Command] = [
+                ("HINCRBY", self._key, field, count)
+                for field, count in batch.by_field.items()
+                if count
+            ]
+            try:
+                replies = connection.call(
+                    [("MULTI",), *adds, ("EXPIRE", self._key, KEEP_SECONDS), ("EXEC",)], budget
+                )
+            except Moved as error:
+                raise _UnsentError(error) from error
+            except Exception as error:
+                if is_connection_fault(error):
+                    raise
+                raise _UnsentError(error) from error
+            _require_applied(replies)
+
+    def _release(self) -> None:
+        if self._twin is not None:
+            self._twin.close()
+
+
+class _UnsentError(Exception):
+    """A batch certainly has not arrived, because of `cause`."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def _greet(connection: OneAttempt, budget: Budget) -> None:
+    """Open the connection by a PING, so that a server that cannot be reached costs no counts."""
+    if connection.is_open:
+        return
+    try:
+        replies: list[Any] = connection.call([("PING",)], budget)
+    except Exception as error:
+        raise _UnsentError(error) from error
+    if isinstance(replies[0], Exception):
+        raise _UnsentError(replies[0])
+
+
+def _require_applied(replies: list[Any]) -> None:
+    """Raise _UnsentError if the server has refused all of it; its error if it refused a part."""
+    last = replies[-1]
+    refused = [reply for reply in replies if isinstance(reply, Exception)]
+    if isinstance(last, Exception):
+        raise _UnsentError(refused[0])
+    for reply in last or ():
+        if isinstance(reply, Exception):
+            raise reply

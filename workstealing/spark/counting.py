@@ -1,0 +1,146 @@
+"""What became of the enlisted, as plain counts: one shape for Redis, accumulators and totals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from workstealing.recruiting.hooks import Hooks
+from workstealing.recruiting.outcome import Outcome
+
+ENLISTED = "enlisted"
+JOBS_NAMED = 1_000
+OTHER_JOBS = "_other"
+# Whole numbers add up exactly, in Redis and anywhere else.
+_MICROSECONDS = "microseconds"
+
+
+class Counts:
+    """Counts by field: "enlisted", and of each job "<figure> <job>", figures without a space.
+
+    Figures: recruited, worked, idle, aborted, failed, skipped, items, microseconds. Of the jobs,
+    the first thousand go by their names, all others together by "_other". True once something has
+    been counted.
+
+    Arguments: jobs, the names that have been seen; counts that share them are bounded together.
+    """
+
+    __slots__ = ("_jobs", "by_field")
+
+    def __init__(self, jobs: set[str] | None = None) -> None:
+        self.by_field: Counter[str] = Counter()
+        self._jobs = set() if jobs is None else jobs
+
+    def __bool__(self) -> bool:
+        return bool(self.by_field)
+
+    @property
+    def enlisted(self) -> int:
+        """How many callers who enlisted are counted here."""
+        return self.by_field[ENLISTED]
+
+    def enlist(self, count: int) -> None:
+        """Count callers who enlisted."""
+        self.by_field[ENLISTED] += count
+
+    def recruit(self, job: str) -> None:
+        """Count a caller who was recruited for the job."""
+        self.by_field[f"recruited {self._name(job)}"] += 1
+
+    def outcome(self, job: str, outcome: Outcome, items: int, seconds: float) -> None:
+        """Count what became of a recruit."""
+        name = self._name(job)
+        self.by_field[f"{outcome.value} {name}"] += 1
+        if items:
+            self.by_field[f"items {name}"] += items
+        if seconds:
+            self.by_field[f"{_MICROSECONDS} {name}"] += round(seconds * 1e6)
+
+    def add(self, others: Mapping[str, int]) -> None:
+        """Add counts by field."""
+        self.by_field.update(others)
+
+    def _name(self, job: str) -> str:
+        if job not in self._jobs:
+            if len(self._jobs) >= JOBS_NAMED:
+                return OTHER_JOBS
+            self._jobs.add(job)
+        return job
+
+
+class TakingHooks(Hooks):
+    """Hooks that count what became of recruits until somebody takes it."""
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+
+    def take(self) -> Mapping[str, int]:
+        """Return what was counted since the last call, by field."""
+        taken, self.counts = self.counts, Counts()
+        return taken.by_field
+
+    def on_recruited(self, job: str) -> None:
+        """Count a recruit."""
+        self.counts.recruit(job)
+
+    def on_outcome(
+        self,
+        job: str,
+        outcome: Outcome,
+        items: int,
+        seconds: float,
+        error: BaseException | None,  # noqa: ARG002 - the hook's signature
+    ) -> None:
+        """Count what became of a recruit."""
+        self.counts.outcome(job, outcome, items, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class JobTotals:
+    """The figures of one job: `recruited` is the sum of the five outcomes after it.
+
+    Fields: counts of recruits and of their outcomes; items handled; seconds that all slices took.
+    """
+
+    recruited: int = 0
+    worked: int = 0
+    idle: int = 0
+    aborted: int = 0
+    failed: int = 0
+    skipped: int = 0
+    items: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recruits:
+    """The figures of a Spark application: how many enlisted, and the totals of each job by name."""
+
+    enlisted: int
+    jobs: dict[str, JobTotals]
+
+
+def recruits_of(counts: Mapping[str, int]) -> Recruits:
+    """Return counts by field as totals by job; a field of an unknown figure is passed over."""
+    figures: dict[str, dict[str, int]] = {}
+    for field, count in counts.items():
+        figure, separator, job = field.partition(" ")
+        if separator:
+            figures.setdefault(job, {})[figure] = count
+    return Recruits(
+        counts.get(ENLISTED, 0), {job: _totals(figures[job]) for job in sorted(figures)}
+    )
+
+
+def _totals(figures: Mapping[str, int]) -> JobTotals:
+    return JobTotals(
+        recruited=figures.get("recruited", 0),
+        **{
+            outcome.value: figures.get(outcome.value, 0)
+            for outcome in Outcome
+            if outcome is not Outcome.DISMISSED
+        },
+        items=figures.get("items", 0),
+        seconds=figures.get(_MICROSECONDS, 0) / 1e6,
+    )

@@ -1,0 +1,176 @@
+"""install(): the driver says how executors build their recruiter."""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyspark
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting.checks import checked_seconds
+from workstealing.spark import daemon
+from workstealing.spark.accumulating import CountsParam
+from workstealing.spark.clients import DEFAULT_CLIENT
+from workstealing.spark.importing import checked_path
+from workstealing.spark.settings import VARIABLE, EpilogueSettings
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
+
+SparkOrBuilder = TypeVar("SparkOrBuilder", SparkSession, SparkSession.Builder)
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What `install()` was told.
+
+    Fields: settings, for executors; context, of the running application, None for a builder;
+    accumulator, where it was asked for.
+    """
+
+    settings: EpilogueSettings
+    context: SparkContext | None = None
+    accumulator: Accumulator[dict[str, int]] | None = None
+
+
+_installation: Installation | None = None
+
+
+def install(
+    spark_or_builder: SparkOrBuilder,
+    factory: str,
+    *,
+    every_task: bool = False,
+    accumulate: bool = False,
+    counters: str | None = DEFAULT_CLIENT,
+    interval: float = 5.0,
+) -> SparkOrBuilder:
+    """Say how executors build their recruiter; return the first argument.
+
+    Arguments: spark_or_builder: a session, or SparkSession.builder before getOrCreate(); factory:
+    the import path "package.module:function" of a function without arguments that returns a
+    Recruiter; every Python worker calls it once, when its first task has finished; every_task: let
+    every task that runs Python enlist, by a hook in Spark's Python daemon, which must be known
+    before the application starts; accumulate: add up in an accumulator too, see `accumulated()`,
+    which needs a session; counters: the import path of a function that returns a client of
+    redis-py, whose server counts for `recruits()`; None for no counters; interval: how often each
+    worker sends its counts, in seconds.
+
+    Only these names and numbers go to the executors. Addresses and passwords are read there, from
+    their own environment, by the factory and the client's function.
+
+    Raises: ConfigurationError for anything else, and then nothing has changed. Warns, and sets no
+    hook, where every_task is asked for on a version of Spark that it was not tested with. A later
+    call replaces the earlier one.
+    """
+    global _installation  # noqa: PLW0603 - a driver has one application
+    checked_path(factory, "the recruiter's factory")
+    if counters is not None:
+        checked_path(counters, "the counters' client")
+    seconds = checked_seconds(interval, "the interval between two sends of counts")
+    # A builder's application has no id yet.
+    settings = EpilogueSettings(factory, counters, f"workstealing-{secrets.token_hex(8)}", seconds)
+    if isinstance(spark_or_builder, SparkSession):
+        made = _on_session(spark_or_builder.sparkContext, settings, every_task, accumulate)
+    elif isinstance(spark_or_builder, SparkSession.Builder):
+        made = _on_builder(spark_or_builder, settings, every_task, accumulate)
+    else:
+        raise ConfigurationError(
+            f"install() expects a SparkSession, or SparkSession.builder before getOrCreate(), not"
+            f" {type(spark_or_builder).__name__} (Spark Connect has no place for it)"
+        )
+    _installation = made
+    return spark_or_builder
+
+
+def installed() -> Installation:
+    """Return what `install()` was told for the application that runs now.
+
+    Raises: ConfigurationError when it was not called, or for an application that has ended.
+    """
+    if _installation is None:
+        raise ConfigurationError(
+            'call workstealing.spark.install(spark, "package.module:make_recruiter") first, in the'
+            " driver: without it executors do not know how to build their recruiter"
+        )
+    if _installation.context is not None and _has_stopped(_installation.context):
+        raise ConfigurationError(
+            "workstealing.spark.install() was called for a session that has been stopped: call it"
+            " for the new one, too"
+        )
+    return _installation
+
+
+def _on_session(
+    context: SparkContext, settings: EpilogueSettings, every_task: bool, accumulate: bool
+) -> Installation:
+    is_hooked = context.getConf().get(daemon.SETTING) == daemon.MODULE
+    if every_task and not is_hooked and not _warned_of_version():
+        raise ConfigurationError(
+            "every_task=True needs SparkSession.builder, not a running session: executors read"
+            f" {daemon.SETTING} when they start"
+        )
+    accumulator = _accumulator(context) if accumulate else None
+    settings = replace(
+        settings,
+        application=str(context.applicationId),
+        accumulator=None if accumulator is None else accumulator.aid,
+    )
+    _set_environment(context, settings)
+    return Installation(settings, context, accumulator)
+
+
+def _on_builder(
+    builder: SparkSession.Builder, settings: EpilogueSettings, every_task: bool, accumulate: bool
+) -> Installation:
+    if accumulate:
+        raise ConfigurationError(
+            "accumulate=True needs a running session: call install(spark, ...) after getOrCreate()"
+        )
+    running = SparkContext._active_spark_context  # noqa: SLF001 - there is no public way to look
+    if every_task and running is not None:
+        raise ConfigurationError(
+            "every_task=True comes too late: this process has a SparkContext already, and its"
+            " executors have started"
+        )
+    builder.config(f"spark.executorEnv.{VARIABLE}", settings.as_text())
+    if running is not None:
+        _set_environment(running, settings)
+    if every_task and not _warned_of_version():
+        builder.config(daemon.SETTING, daemon.MODULE)
+    return Installation(settings)
+
+
+def _accumulator(context: SparkContext) -> Accumulator[dict[str, int]]:
+    """Return the application's accumulator: what was pickled earlier goes on adding to it."""
+    before = _installation
+    if before is not None and before.context is context and before.accumulator is not None:
+        return before.accumulator
+    made: Accumulator[dict[str, int]] = context.accumulator({}, CountsParam())
+    return made
+
+
+def _set_environment(context: SparkContext, settings: EpilogueSettings) -> None:
+    # Spark starts the workers of functions that are pickled from now on with it.
+    environment: dict[str, Any] = context.environment
+    environment[VARIABLE] = settings.as_text()
+
+
+def _warned_of_version() -> bool:
+    if daemon.is_tested(pyspark.__version__):
+        return False
+    warnings.warn(
+        f"every_task=True was not tested with Spark {pyspark.__version__}, so there is no hook:"
+        " only functions wrapped by enlisting() enlist",
+        stacklevel=4,
+    )
+    return True
+
+
+def _has_stopped(context: SparkContext) -> bool:
+    return context._jsc is None  # noqa: SLF001 - there is no public way to ask

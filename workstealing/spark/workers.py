@@ -1,0 +1,220 @@
+"""One recruiter in each Python process of Spark's, and one enlist of each task attempt."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+
+from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting.faultlog import FaultLog
+from workstealing.recruiting.outcome import Outcome
+from workstealing.recruiting.recruiter import Recruiter
+from workstealing.spark.clients import ClientSettings
+from workstealing.spark.counting import ENLISTED, TakingHooks
+from workstealing.spark.importing import load
+from workstealing.spark.settings import VARIABLE, EpilogueSettings, settings_of_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workstealing.spark.counters import RecruitCounters
+
+_SECONDS_BETWEEN_TRIALS = 60.0
+# A worker that ends waits so long for its last counts to go out; nobody else ever waits.
+_LAST_SECONDS = 0.25
+_FACTORY = "the recruiter's factory"
+
+
+class Worker:
+    """This process's recruiter and its counters, by one set of settings.
+
+    The factory is called at the first enlist. While it is missing, fails, or returns no Recruiter,
+    nobody enlists; it is called again after a minute, which leaves one line in the log.
+
+    Arguments: settings; clock.
+    """
+
+    __slots__ = ("_clock", "_counters", "_next_trial", "_recruiter", "_taking", "settings")
+
+    def __init__(self, settings: EpilogueSettings, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._recruiter: Recruiter | None = None
+        self._counters: RecruitCounters | None = None
+        self._taking: TakingHooks | None = None
+        self._next_trial = clock.monotonic()
+
+    def enlist(self) -> Outcome | None:
+        """Enlist; return what became of it, None without a recruiter. Raises nothing of ours."""
+        recruiter = self._recruiter
+        if recruiter is None:
+            recruiter = self._made()
+            if recruiter is None:
+                return None
+        outcome = recruiter.enlist()
+        counters = self._counters
+        if counters is not None and counters.is_quiet:
+            counters.rouse()
+        return outcome
+
+    def take(self) -> Mapping[str, int]:
+        """Return what became of the last recruit, by field, if an accumulator wants it."""
+        return {} if self._taking is None else self._taking.take()
+
+    def flush(self, timeout: float = _LAST_SECONDS) -> bool:
+        """Send what has been counted, and wait for it.
+
+        Arguments: timeout, in seconds. Returns: whether nothing is left to send.
+        """
+        return self._counters is None or self._counters.flush(timeout)
+
+    def close(self) -> None:
+        """Send what has been counted, and count no more."""
+        if self._counters is not None:
+            self._counters.close(_LAST_SECONDS)
+
+    def _made(self) -> Recruiter | None:
+        now = self._clock.monotonic()
+        if now < self._next_trial:
+            return None
+        self._next_trial = now + _SECONDS_BETWEEN_TRIALS
+        try:
+            self._recruiter = self._make()
+        # A module that is a program may end by sys.exit(), which would end the task with it.
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - no factory may fail a task
+            _faults.report(f"{_FACTORY} {self.settings.factory}", error)
+        return self._recruiter
+
+    def _make(self) -> Recruiter:
+        settings = self.settings
+        made: object = load(settings.factory, _FACTORY)()
+        if not isinstance(made, Recruiter):
+            raise ConfigurationError(
+                f"{_FACTORY} {settings.factory} returned {type(made).__name__}; expected a"
+                " workstealing.Recruiter"
+            )
+        if settings.counters is not None:
+            from workstealing.spark.counters import RecruitCounters
+
+            client = ClientSettings(settings.counters)
+            self._counters = RecruitCounters(
+                made, settings.application, client, settings.interval, self._clock
+            )
+        if settings.accumulator is not None:
+            self._taking = TakingHooks()
+            made.add_hook(self._taking)
+        return made
+
+
+_faults = FaultLog(SYSTEM_CLOCK)
+_lock = threading.Lock()
+_worker: Worker | None = None
+_last_attempt: int | None = None
+_attempts = 0
+
+
+def worker_of(settings: EpilogueSettings) -> Worker:
+    """Return this process's worker, which is made anew for other settings than the last ones."""
+    global _worker  # noqa: PLW0603 - one per process, like the process itself
+    worker = _worker
+    if worker is not None and worker.settings == settings:
+        return worker
+    with _lock:
+        worker, before = _worker, _worker
+        if worker is None or worker.settings != settings:
+            worker = _worker = Worker(settings)
+    if before is not None and before is not worker:
+        before.close()
+    return worker
+
+
+def finish(settings: EpilogueSettings | None, *, ends_badly: bool = False) -> None:
+    """Enlist for the running task attempt, unless it has enlisted already.
+
+    Without a TaskContext, as at the driver, every call enlists. Raises nothing of ours.
+
+    Arguments: settings, None for those of the environment; ends_badly: the task fails or is cut
+    short, and so its worker ends: its counts are sent at once, within a quarter of a second.
+    """
+    global _last_attempt, _attempts  # noqa: PLW0603 - a worker runs one task at a time
+    context = TaskContext.get()
+    if context is not None:
+        attempt = context.taskAttemptId()
+        if attempt == _last_attempt:
+            if ends_badly:
+                _flush()
+            return
+        _last_attempt = attempt
+        _attempts += 1
+    if settings is None:
+        settings = _environment()
+        if settings is None:
+            if context is not None:
+                _faults.report("the epilogue of a Spark task", _not_installed())
+            return
+    worker = worker_of(settings)
+    outcome = worker.enlist()
+    if context is None or outcome is None:
+        return
+    if settings.accumulator is not None:
+        _accumulate(settings.accumulator, worker)
+    if ends_badly or not _IS_REUSED:
+        worker.flush()
+
+
+def attempts() -> int:
+    """Return how many task attempts have enlisted, or would have, in this process."""
+    return _attempts
+
+
+def flush(timeout: float = _LAST_SECONDS) -> bool:
+    """Send what this process has counted; say whether nothing is left. See `Worker.flush`."""
+    worker = _worker
+    return worker is None or worker.flush(timeout)
+
+
+def _flush() -> None:
+    flush()
+
+
+def _accumulate(accumulator: int, worker: Worker) -> None:
+    try:
+        from workstealing.spark.accumulating import add_in_task
+
+        add_in_task(accumulator, {ENLISTED: 1, **worker.take()})
+    except Exception as error:  # noqa: BLE001 - no count may fail a task
+        _faults.report("an accumulator of Spark's recruits", error)
+
+
+def _environment() -> EpilogueSettings | None:
+    try:
+        return settings_of_environment()
+    except Exception as error:  # noqa: BLE001 - nothing of ours may fail a task
+        _faults.report(f"the variable {VARIABLE}", error)
+        return None
+
+
+def _not_installed() -> ConfigurationError:
+    return ConfigurationError(
+        "workstealing.spark.install() has not been called in the driver of this application before"
+        " the task's function was used there"
+    )
+
+
+_IS_REUSED = bool(os.environ.get("SPARK_REUSE_WORKER"))
+
+
+def _after_fork_in_child() -> None:
+    global _lock, _worker, _last_attempt  # noqa: PLW0603
+    _faults.after_fork()
+    _lock = threading.Lock()
+    _worker = None
+    _last_attempt = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
