@@ -38,7 +38,7 @@ def connect(url: str | None = None, **options: Any) -> redis.Redis | redis.Redis
     Errors: ConfigurationError for no URL, an unknown scheme or a malformed URL. No round trip, but
     for a cluster, whose map is read.
     """
-    url, scheme = _checked(url)
+    url, scheme = checked_url(url)
     if scheme == "embedded":
         return _embedded(options)
     try:
@@ -58,7 +58,7 @@ def connect_async(
     url: str | None = None, **options: Any
 ) -> redis_asyncio.Redis | redis_asyncio.RedisCluster:
     """Return an asyncio client for a URL; as `connect`, without embedded://."""
-    url, scheme = _checked(url)
+    url, scheme = checked_url(url)
     if scheme == "embedded":
         raise ConfigurationError(
             "embedded:// is for blocking clients: start an EmbeddedServer and connect to its url"
@@ -90,7 +90,11 @@ def _embedded(options: dict[str, Any]) -> redis.Redis:
     return client
 
 
-def _checked(url: str | None) -> tuple[str, str]:
+def checked_url(url: str | None) -> tuple[str, str]:
+    """Return a URL that `connect` would take, and its scheme; nothing is connected.
+
+    Arguments: url: None for the environment's. Errors: ConfigurationError, which never shows it.
+    """
     if url is None:
         url = config.redis_url()
     if not isinstance(url, str):

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeVar
 
 from workstealing.errors import ConfigurationError
 from workstealing.spark.clients import DEFAULT_CLIENT, ClientSettings
 
+T = TypeVar("T")
+
 _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
+# Spark hands its own options of a streaming query over with ours.
+_SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+# What has no place but in the option ``url``, and may hold a password.
+_REDIS_URL = re.compile(r"\s*(rediss?(\+cluster)?|unix|embedded)://", re.IGNORECASE)
 
 
 class OptionReader:
@@ -21,18 +30,25 @@ class OptionReader:
     """
 
     def __init__(self, format: str, options: Mapping[str, str]) -> None:  # noqa: A002 - Spark's word
+        self._prefix = f"format {format!r}: "
         self.format = format
-        self._options = {name.lower(): value for name, value in options.items()}
+        known = {name.lower(): value for name, value in options.items()}
+        self._options = {name: known[name] for name in known if name not in _SPARKS_OWN}
         self._known: list[str] = []
 
     def text(self, name: str, default: str | None = None) -> str | None:
-        """Return an option's text, or the default; an empty one is an error."""
+        """Return an option's text, or the default; an empty one is an error.
+
+        So is one that holds a URL of Redis's and is not ``url``: it may hold a password.
+        """
         self._known.append(name)
         value = self._options.pop(name.lower(), None)
         if value is None:
             return default
         if not value:
             raise self.wrong(f"the option {name!r} is empty: give it a value, or leave it out")
+        if name != "url" and _REDIS_URL.match(value):
+            raise self.wrong(f"the option {name!r} holds a URL: give that as the option 'url'")
         return value
 
     def required(self, name: str, meaning: str) -> str:
@@ -56,10 +72,32 @@ class OptionReader:
             raise self.wrong(f"the option {name!r} is {value!r}: give a whole number, {bounds}")
         return number
 
+    def seconds(self, name: str) -> float | None:
+        """Return an option as a number of seconds above 0, with or without a fraction, or None."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise self.wrong(f"the option {name!r} is {value!r}: give a number of seconds above 0")
+        return seconds
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """Return an option as words that commas part, () without it."""
+        value = self.text(name) or ""
+        return tuple(word.strip() for word in value.split(",") if word.strip())
+
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         """Return one of several words; the first one is the default."""
-        value = self.text(name, choices[0])
-        if value not in choices:
+        return self.choice_or_none(name, choices) or choices[0]
+
+    def choice_or_none(self, name: str, choices: tuple[str, ...]) -> str | None:
+        """Return one of several words, or None where none was given."""
+        value = self.text(name)
+        if value is not None and value not in choices:
             raise self.wrong(f"the option {name!r} is {value!r}: give {' or '.join(choices)}")
         return value
 
@@ -73,10 +111,23 @@ class OptionReader:
         return value.lower() in _TRUE
 
     def client(self) -> ClientSettings:
-        """Return how to reach Redis: the options ``client`` (an import path) or ``url``."""
+        """Return how to reach Redis: the options ``client`` (an import path) or ``url``.
+
+        A malformed url is found here; nothing is connected.
+        """
         with self.naming():
             client = self.text("client", DEFAULT_CLIENT) or DEFAULT_CLIENT
-            return ClientSettings(client, self.text("url"))
+            url = self.text("url")
+            if url is not None:
+                from workstealing.store.client import checked_url
+
+                _, scheme = checked_url(url)
+                if scheme == "embedded":
+                    raise ConfigurationError(
+                        "embedded:// would start a server of its own in every executor: give the"
+                        " URL of one that all of them reach"
+                    )
+            return ClientSettings(client, url)
 
     def finish(self) -> None:
         """Raise an error if there is an option that nobody has taken."""
@@ -86,7 +137,7 @@ class OptionReader:
 
     def wrong(self, problem: str) -> ConfigurationError:
         """Return the error for a problem with an option."""
-        return ConfigurationError(f"format {self.format!r}: {problem}")
+        return ConfigurationError(self._prefix + problem)
 
     @contextmanager
     def naming(self) -> Iterator[None]:
@@ -94,6 +145,8 @@ class OptionReader:
         try:
             yield
         except ConfigurationError as error:
+            if str(error).startswith(self._prefix):
+                raise
             raise self.wrong(str(error)) from None
 
 
@@ -111,3 +164,13 @@ def without_path(options: Mapping[str, str], name: str) -> dict[str, Any]:
             )
         found[name.lower()] = found.pop("path")
     return found
+
+
+def runs(items: Sequence[T], most: int) -> list[tuple[T, ...]]:
+    """Return items as at most so many runs of neighbours, as even as can be; none is empty.
+
+    Arguments: items; most: how many runs, 1 or more.
+    """
+    count = min(most, len(items))
+    ends = [len(items) * number // count for number in range(count + 1)] if count else []
+    return [tuple(items[start:end]) for start, end in pairwise(ends)]

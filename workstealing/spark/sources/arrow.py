@@ -1,0 +1,118 @@
+"""Between Arrow's columns and what Redis holds: bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, DataType, NumericType, StringType, StructType
+
+from workstealing.errors import ConfigurationError
+
+
+def is_text(kind: DataType) -> bool:
+    """Say whether a column's type is text or bytes."""
+    return isinstance(kind, StringType | BinaryType)
+
+
+def is_number(kind: DataType) -> bool:
+    """Say whether a column's type is a number."""
+    return isinstance(kind, NumericType)
+
+
+def checked_columns(
+    what: str,
+    schema: StructType,
+    required: dict[str, tuple[Callable[[DataType], bool], str]],
+    optional: dict[str, tuple[Callable[[DataType], bool], str]],
+) -> None:
+    """Raise a ConfigurationError unless a DataFrame has the columns that a sink takes.
+
+    Arguments: what: the sink, for errors; schema: of the DataFrame; required and optional: column
+    -> (whether its type is right, what it should be).
+    """
+    known = {**required, **optional}
+    names = schema.fieldNames()
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigurationError(f"{what}: the column {repeated[0]!r} is there twice: rename one")
+    if missing := [name for name in required if name not in names]:
+        raise ConfigurationError(
+            f"{what}: the column {missing[0]!r} is missing from {', '.join(names)}: give"
+            f" {known[missing[0]][1]} of that name"
+        )
+    for field in schema.fields:
+        if field.name not in known:
+            raise ConfigurationError(
+                f"{what}: the column {field.name!r} is unknown: select {', '.join(known)} alone"
+            )
+        is_right, wanted = known[field.name]
+        if not is_right(field.dataType):
+            raise ConfigurationError(
+                f"{what}: the column {field.name!r} has the type {field.dataType.simpleString()}:"
+                f" give {wanted}"
+            )
+
+
+def require_schema(name: str, wanted: StructType, own: StructType) -> None:
+    """Raise a ConfigurationError unless Spark wants to read the columns that a source has."""
+    pairs = [[(each.name, each.dataType) for each in schema.fields] for schema in (wanted, own)]
+    if pairs[0] != pairs[1]:
+        columns = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in own.fields)
+        raise ConfigurationError(
+            f"format {name!r} has the columns {columns}: leave .schema(...) out"
+        )
+
+
+def text_type(kind: str) -> DataType:
+    """Return the type of a column that an option calls "string" or "binary"."""
+    return BinaryType() if kind == "binary" else StringType()
+
+
+def as_bytes(column: Any) -> list[bytes | None]:
+    """Return a column of text, bytes or numbers as Redis would hold it.
+
+    Arguments: an Arrow array. Whole numbers and decimals are written as they are, others as the
+    shortest text that reads back as the same number.
+    """
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return list(column.cast(pa.binary()).to_pylist())
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return list(column.cast(pa.large_binary()).to_pylist())
+    if pa.types.is_float32(kind):
+        # As a double it would be written with digits that the column never had.
+        column = column.cast(pa.string()).cast(pa.float64())
+    return [None if value is None else _number(value) for value in column.to_pylist()]
+
+
+def _number(value: Any) -> bytes:
+    if isinstance(value, int | float):
+        return repr(value).encode()
+    return format(value, "f").encode()
+
+
+def column_of(values: Sequence[bytes], kind: str, what: str, remedy: str) -> Any:
+    """Return bytes as an Arrow column.
+
+    Arguments: values; kind: "string" or "binary"; what: they are, and remedy: for what is no UTF-8.
+    Errors: ConfigurationError.
+    """
+    column = pa.array(values, pa.binary())
+    if kind == "binary":
+        return column
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise ConfigurationError(
+            f"{what} {_first_foreign(values)!r} is not UTF-8 text: {remedy}"
+        ) from None
+
+
+def _first_foreign(values: Iterable[bytes]) -> bytes:
+    for value in values:
+        try:
+            value.decode()
+        except UnicodeDecodeError:
+            return value[:100]
+    raise AssertionError("unreachable: Arrow found one that is no UTF-8")

@@ -1,0 +1,81 @@
+"""All ids of a tracked set, page by page: for exports, not for slices.
+
+No snapshot: an id that is tracked all the while is found, at times twice; one that comes or goes
+meanwhile may be found or not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from workstealing.errors import LayoutError
+from workstealing.store.connection import Budget
+from workstealing.store.keys import key_slot
+from workstealing.store.twin import Node, Twin
+from workstealing.structures.tracked_set.layout import Names, text
+
+SUB_SETS_A_CALL, IDS_A_PAGE = 32, 500
+# An export waits for a busy server, unlike a slice.
+TIMEOUT_SECONDS = 30.0
+_BEGINNING = b"0"
+
+
+def laid_out_sub_sets(twin: Twin, names: Names) -> int | None:
+    """Return over how many sub-sets a tracked set was laid out; None if nobody has used it yet.
+
+    Arguments: twin; names: of the tracked set, by whatever number of sub-sets. Errors: LayoutError
+    for a foreign or newer layout. One round trip; nothing is written.
+    """
+    node = twin.node_of(key_slot(names.layout))
+    (reply,) = twin.call(node, [("HGETALL", names.layout)], Budget(None, TIMEOUT_SECONDS))
+    if isinstance(reply, ResponseError):
+        # Not a hash: judged as one without the words of a layout.
+        reply = [b"structure", b"something else"]
+    if not reply:
+        return None
+    written = dict(zip(map(text, reply[::2]), map(text, reply[1::2]), strict=True))
+    sub_sets = written.get("sub_sets", "")
+    known = Names(names.key, int(sub_sets)) if sub_sets.isdigit() else names
+    known.check(reply)
+    return known.sub_sets
+
+
+def scan(
+    twin: Twin, names: Names, sub_sets: Sequence[int]
+) -> Iterator[tuple[list[int], list[bytes]]]:
+    """Yield the ids of some sub-sets: a list of sub-sets and, as long, the list of their ids.
+
+    Arguments: twin; names; sub_sets: their numbers. Errors: LayoutError for a foreign key in a
+    sub-set's place; connection faults. One round trip for some dozen pages of at about 500 ids.
+    """
+    by_node: dict[Node, list[int]] = {}
+    for sub_set in sub_sets:
+        by_node.setdefault(twin.node_of(names.slot(sub_set)), []).append(sub_set)
+    for node, its_sub_sets in by_node.items():
+        pending = deque((sub_set, _BEGINNING) for sub_set in its_sub_sets)
+        while pending:
+            asked = [pending.popleft() for _ in range(min(SUB_SETS_A_CALL, len(pending)))]
+            commands = [
+                ("SSCAN", names.keys(sub_set)[0], cursor, "COUNT", IDS_A_PAGE)
+                for sub_set, cursor in asked
+            ]
+            replies: list[Any] = twin.call(node, commands, Budget(None, TIMEOUT_SECONDS))
+            numbers: list[int] = []
+            ids: list[bytes] = []
+            for (sub_set, _), reply in zip(asked, replies, strict=True):
+                if isinstance(reply, ResponseError):
+                    raise LayoutError(
+                        f"the key {names.keys(sub_set)[0]!r} does not hold a sub-set of the tracked"
+                        f" set {names.key!r}: {reply}"
+                    ) from reply
+                cursor, page = reply
+                found = list(dict.fromkeys(page))
+                ids += found
+                numbers += [sub_set] * len(found)
+                if cursor != _BEGINNING:
+                    pending.append((sub_set, cursor))
+            yield numbers, ids

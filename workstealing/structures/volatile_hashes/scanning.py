@@ -1,0 +1,227 @@
+"""All live fields of a namespace, page by page: for exports, not for slices.
+
+An emulated namespace's due index names its hashes; a native one has none, so there the keyspace of
+each node is scanned by a pattern. Nothing here is a snapshot: what changes while it is read may be
+seen before or after the change, and what the server moves between two of its tables twice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from workstealing.clock import SYSTEM_CLOCK
+from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.store.connection import Budget, Command
+from workstealing.store.operations import Operation, as_layout_error
+from workstealing.store.twin import Node
+from workstealing.structures.namespaces.due_index import DueIndex
+from workstealing.structures.namespaces.layout import Layout, read_layout
+from workstealing.structures.volatile_hashes.hashes import VolatileHashes
+
+# How many index shards, and how many hashes, one round trip asks; and how many of their entries,
+# fields and keys a reply brings at about.
+SHARDS_A_CALL, ENTRIES_A_PAGE = 32, 100
+HASHES_A_CALL, FIELDS_A_PAGE = 64, 256
+KEYS_A_PAGE = 1000
+# An export waits for a busy server, unlike a slice.
+TIMEOUT_SECONDS = 30.0
+_BEGINNING = b"0"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveField:
+    """A field that had not expired when it was read.
+
+    Fields: key: of its hash; field; value; left_ms: how long it still lives, in ms, None without a
+    deadline.
+    """
+
+    key: bytes
+    field: bytes
+    value: bytes
+    left_ms: int | None
+
+
+class HashScan:
+    """Reads the live fields of a namespace through one-attempt connections, in bounded replies.
+
+    Arguments: hashes; match: a pattern of Redis's for the keys, needed for a native namespace.
+    Errors of all methods: LayoutError for a namespace that is being migrated or is foreign;
+    ConfigurationError for a native one without a pattern; connection faults. A namespace that
+    nobody has used yet has no fields, and is not written down.
+    """
+
+    def __init__(self, hashes: VolatileHashes, match: str | bytes | None = None) -> None:
+        self._hashes = hashes
+        self._match = match
+        self._index = DueIndex(hashes.twin, hashes.names, 0, random.random, SYSTEM_CLOCK)
+
+    def layout(self) -> Layout | None:
+        """Return the namespace's layout if its hashes can be found by it, or None if it has none.
+
+        Three or four round trips.
+        """
+        layout = self._index.drive(read_layout(self._hashes.names), _budget())
+        if layout is None:
+            return None
+        layout = self._hashes.open()
+        if layout.is_migrating:
+            raise LayoutError(
+                f"the namespace {layout.namespace!r} is being migrated, so that its hashes can be"
+                " found neither by its due index nor without it: read when MigrateToNative has"
+                " finished"
+            )
+        if layout.is_native and self._match is None:
+            raise ConfigurationError(
+                f"the namespace {layout.namespace!r} is native and has no due index that names its"
+                ' hashes: give the pattern of their keys as match ("item:*")'
+            )
+        return layout
+
+    def shards(self, layout: Layout) -> list[int]:
+        """Return the index shards of an emulated namespace, one node's after another's."""
+        by_node = self._index.shards_by_node(layout, _budget())
+        return [shard for shards in by_node.values() for shard in sorted(shards)]
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes whose keyspaces hold a native namespace's hashes; no round trip."""
+        return self._hashes.twin.nodes()
+
+    def of_shards(self, layout: Layout, shards: Sequence[int]) -> Iterator[list[LiveField]]:
+        """Yield the live fields of the hashes that index shards of an emulated namespace name.
+
+        Hashes none of whose fields has a deadline are not among them. One round trip for
+        some dozen index shards, and two for some dozen hashes or pages of large ones.
+        """
+        by_node: dict[Node, list[int]] = {}
+        for shard in shards:
+            by_node.setdefault(self._node_of(layout, shard), []).append(shard)
+        for node, its_shards in by_node.items():
+            for keys in self._due_keys(node, its_shards):
+                yield from self._fields(layout, node, keys)
+
+    def of_node(self, layout: Layout, node: Node) -> Iterator[list[LiveField]]:
+        """Yield the live fields of the hashes on one node whose keys match the pattern.
+
+        One round trip for a thousand keys of the node's, and two for some dozen hashes found.
+        """
+        cursor = _BEGINNING
+        own = self._hashes.names.layout
+        while True:
+            command = (
+                *("SCAN", cursor, "MATCH", self._match),
+                *("COUNT", KEYS_A_PAGE, "TYPE", "hash"),
+            )
+            ((cursor, keys),) = self._ask(node, [command])
+            yield from self._fields(layout, node, [key for key in keys if key != own])
+            if cursor == _BEGINNING:
+                return
+
+    def _node_of(self, layout: Layout, shard: int) -> Node:
+        if layout.registers_shards:
+            return self._hashes.twin.node_of(shard)
+        return self._hashes.twin.nodes()[0]
+
+    def _due_keys(self, node: Node, shards: Sequence[int]) -> Iterator[list[bytes]]:
+        names = self._hashes.names
+        match = () if self._match is None else ("MATCH", self._match)
+        pending = deque((names.due(shard), _BEGINNING) for shard in shards)
+        while pending:
+            asked = _take(pending, SHARDS_A_CALL)
+            # By ZSCAN: a range by score or rank would pass over what moves down meanwhile.
+            replies = self._ask(
+                node, [("ZSCAN", *each, *match, "COUNT", ENTRIES_A_PAGE) for each in asked]
+            )
+            keys: list[bytes] = []
+            for (due, _), reply in zip(asked, replies, strict=True):
+                if isinstance(reply, ResponseError):
+                    raise LayoutError(
+                        f"the key {due!r} does not hold a due index of the namespace"
+                        f" {names.namespace!r}: {reply}"
+                    ) from reply
+                cursor, entries = reply
+                keys += entries[::2]
+                if cursor != _BEGINNING:
+                    pending.append((due, cursor))
+            yield list(dict.fromkeys(keys))
+
+    def _fields(
+        self, layout: Layout, node: Node, keys: Sequence[bytes]
+    ) -> Iterator[list[LiveField]]:
+        pending = deque((key, _BEGINNING) for key in keys)
+        while pending:
+            asked = _take(pending, HASHES_A_CALL)
+            pages = self._read(
+                layout, node, [("HSCAN", *each, "COUNT", FIELDS_A_PAGE) for each in asked]
+            )
+            found: list[tuple[bytes, dict[bytes, bytes]]] = []
+            for (key, _), page in zip(asked, pages, strict=True):
+                # None: something else stands there by now.
+                if page is None:
+                    continue
+                cursor, values = page
+                if int(cursor):
+                    pending.append((key, b"%d" % int(cursor)))
+                if values:
+                    found.append((key, _as_dict(values)))
+            times = self._read(
+                layout,
+                node,
+                [("HPTTL", key, "FIELDS", len(values), *values) for key, values in found],
+            )
+            # What has expired between the two looks has -2, and so has a hash that is gone.
+            yield [
+                LiveField(key, field, value, left if left >= 0 else None)
+                for (key, values), lefts in zip(found, times, strict=True)
+                for (field, value), left in zip(values.items(), lefts or (), strict=bool(lefts))
+                if left != -2
+            ]
+
+    def _read(self, layout: Layout, node: Node, commands: list[Command]) -> list[Any]:
+        """Run reading commands on hashes of one node; None for what is no hash."""
+        translate = self._hashes.translator.translate
+        operations = [translate(layout, each, {}) for each in commands if layout.is_emulated]
+        replies = self._ask(node, _by_digest(operations) if operations else commands)
+        results: list[Any] = []
+        for position, reply in enumerate(replies):
+            if isinstance(reply, ResponseError):
+                if "WRONGTYPE" not in str(reply):
+                    raise as_layout_error(reply) or reply
+                results.append(None)
+            else:
+                results.append(operations[position].read(reply) if operations else reply)
+        return results
+
+    def _ask(self, node: Node, commands: Sequence[Command]) -> list[Any]:
+        return self._hashes.twin.call(node, commands, _budget()) if commands else []
+
+
+def _by_digest(operations: Sequence[Operation]) -> list[Command]:
+    """Return commands of which the first with a script carries its text, and makes it known."""
+    sent: set[str] = set()
+    commands: list[Command] = []
+    for operation in operations:
+        known = operation.script.sha in sent
+        commands.append(operation.by_digest() if known else operation.by_text())
+        sent.add(operation.script.sha)
+    return commands
+
+
+def _as_dict(values: Any) -> dict[bytes, bytes]:
+    if isinstance(values, dict):
+        return values
+    return dict(zip(values[::2], values[1::2], strict=True))
+
+
+def _take(pending: deque[tuple[bytes, bytes]], most: int) -> list[tuple[bytes, bytes]]:
+    return [pending.popleft() for _ in range(min(most, len(pending)))]
+
+
+def _budget() -> Budget:
+    return Budget(None, TIMEOUT_SECONDS)
