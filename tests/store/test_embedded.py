@@ -60,6 +60,17 @@ def is_gone(pid: int, folder: str = "") -> bool:
     return state in ("gone", "Z") and not (folder and Path(folder).exists())
 
 
+def wait_until_removed_by_the_next(folder: str) -> None:
+    """Wait until the next server to start removes a folder that nobody was left to remove."""
+
+    def removed() -> bool:
+        with EmbeddedServer():
+            return not Path(folder).exists()
+
+    # A process that was killed is gone a little before the last of its threads.
+    wait_until(removed, "the folder to be removed by the next server")
+
+
 def start_program(
     more: str, program: str = PROGRAM
 ) -> tuple[subprocess.Popen[bytes], int, str, str]:
@@ -109,8 +120,34 @@ def test_it_ends_after_sigkill_of_its_process(kind: str) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     wait_until(lambda: is_gone(pid), "the server to end after its process was killed")
-    # Nobody is left to remove it.
-    shutil.rmtree(folder)
+    wait_until_removed_by_the_next(folder)
+
+
+def test_the_folder_of_a_server_that_outlives_its_killed_process_stays(
+    kind: str, tmp_path: Path
+) -> None:
+    # Without it the kernel does not end the server.
+    (tmp_path / "bin" / "setpriv").unlink()
+    process, pid, folder, _ = start_program("sys.stdin.read()")
+    try:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        with EmbeddedServer():
+            assert not is_gone(pid)
+            assert Path(folder).exists()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    wait_until_removed_by_the_next(folder)
+
+
+def test_the_folder_of_a_process_whose_server_was_killed_stays(kind: str) -> None:
+    with EmbeddedServer() as server:
+        assert server._process is not None
+        server._process.kill()
+        server._process.wait()
+        with EmbeddedServer():
+            assert Path(server._folder).exists()
+    assert not Path(server._folder).exists()
 
 
 IN_A_THREAD = """

@@ -16,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -27,9 +26,11 @@ from typing import Self
 import redis
 
 from workstealing.errors import MissingExtraError, WorkStealingError
+from workstealing.store.folders import make_folder, remove_abandoned, remove_folder
 
 START_SECONDS = 15.0
 STOP_SECONDS = 5.0
+_FOLDER_PREFIX = "workstealing-embedded-"
 # What the kernel takes for the address of a UNIX socket, less a little.
 _LONGEST_SOCKET_PATH = 100
 
@@ -68,7 +69,8 @@ class EmbeddedServer:
     """A server that lives as long as this object, or this process at the most.
 
     `start` it, connect to its `url`, `stop` it; as a context manager it does both. Its process, its
-    port or socket and its temporary folder are gone after `stop`.
+    port or socket and its temporary folder are gone after `stop`. Where this process is killed
+    outright, the server ends too, and its folder is removed when anybody starts the next one.
     """
 
     def __init__(self) -> None:
@@ -87,7 +89,8 @@ class EmbeddedServer:
         binary = shutil.which("redis-server")
         if binary is None and importlib.util.find_spec("fakeredis") is None:
             raise MissingExtraError("demo", "no redis-server is on PATH, and fakeredis")
-        self._folder = tempfile.mkdtemp(prefix="workstealing-")
+        remove_abandoned(_FOLDER_PREFIX)
+        self._folder, lock = make_folder(_FOLDER_PREFIX)
         listen: tuple[str, ...]
         if binary is not None:
             path = Path(self._folder) / "redis.sock"
@@ -106,8 +109,13 @@ class EmbeddedServer:
             port = _free_port()
             self.url = f"redis://127.0.0.1:{port}/0"
             command = [*_killed_with_parent("KILL"), sys.executable, "-c", _FAKE, str(port)]
-        self._process = _started(command, self._folder)
-        self._finalizer = weakref.finalize(self, _end, self._process, self._folder, os.getpid())
+        try:
+            self._process = _started(command, self._folder, lock)
+        except BaseException:
+            remove_folder(self._folder, lock)
+            raise
+        folder = (self._folder, lock)
+        self._finalizer = weakref.finalize(self, _end, self._process, folder, os.getpid())
         atexit.register(self._finalizer)
         try:
             version = self._wait()
@@ -154,15 +162,15 @@ class EmbeddedServer:
                 return ""
 
 
-def _started(command: Sequence[str], folder: str) -> subprocess.Popen[bytes]:
+def _started(command: Sequence[str], folder: str, lock: int) -> subprocess.Popen[bytes]:
     """Start a process from a thread that lives as long as it does: see `die_with_parent`."""
     if threading.current_thread() is threading.main_thread():
-        return _popen(command, folder)
+        return _popen(command, folder, lock)
     done: queue.SimpleQueue[subprocess.Popen[bytes] | BaseException] = queue.SimpleQueue()
 
     def keep() -> None:
         try:
-            process = _popen(command, folder)
+            process = _popen(command, folder, lock)
         except BaseException as error:  # noqa: BLE001 - raised where the process was wanted
             done.put(error)
             return
@@ -176,7 +184,7 @@ def _started(command: Sequence[str], folder: str) -> subprocess.Popen[bytes]:
     return result
 
 
-def _popen(command: Sequence[str], folder: str) -> subprocess.Popen[bytes]:
+def _popen(command: Sequence[str], folder: str, lock: int) -> subprocess.Popen[bytes]:
     with (Path(folder) / "server.log").open("wb") as output:
         return subprocess.Popen(  # noqa: S603 - our own command line
             command,
@@ -184,12 +192,14 @@ def _popen(command: Sequence[str], folder: str) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=folder,
+            # Nobody removes the folder as long as the server lives.
+            pass_fds=(lock,),
             # A Ctrl-C at the terminal is for the program, which ends the server itself.
             start_new_session=True,
         )
 
 
-def _end(process: subprocess.Popen[bytes], folder: str, owner: int) -> None:
+def _end(process: subprocess.Popen[bytes], folder: tuple[str, int], owner: int) -> None:
     if os.getpid() != owner:
         # A forked child, such as a web server's worker, ends: the server is still its parent's.
         return
@@ -200,7 +210,7 @@ def _end(process: subprocess.Popen[bytes], folder: str, owner: int) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_folder(*folder)
 
 
 def die_with_parent(signal_name: str = "KILL") -> list[str]:
