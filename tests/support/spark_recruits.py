@@ -29,9 +29,9 @@ def client() -> Any:
 
 
 def attempt() -> str:
-    """Return the running task attempt, as text."""
+    """Return the running task attempt and its process, as text."""
     context = TaskContext.get()
-    return DRIVER if context is None else str(context.taskAttemptId())
+    return DRIVER if context is None else f"{context.taskAttemptId()} in {os.getpid()}"
 
 
 class Note(Job):
