@@ -1,0 +1,607 @@
+"""Streams from a ShardedIck without a JVM: the reader is called in Spark's order, and killed.
+
+`Run` is one run of a query: it calls the reader as Spark's micro-batch engine does, and stops
+between any two calls; its `Checkpoint` outlives it, as Spark's does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from support.servers import AnyServer, RedisCluster3, RedisServer
+from workstealing.jobs import IckReaper
+from workstealing.recruiting import Slice
+from workstealing.structures import NoLease, ShardedIck
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+from workstealing.spark.sources.ick_options import IckOptions
+from workstealing.spark.sources.ick_reading import IckStreamReader
+
+MEMBERS = {f"member {i}": float(i) for i in range(100)}
+MINUTE_MS = 60_000
+Process = Callable[[str, Any], None]
+
+
+class Checkpoint:
+    """What Spark keeps of a query: the offsets of batches that were begun, and what is done."""
+
+    def __init__(self) -> None:
+        self.offsets: list[str] = []
+        self.done = 0
+
+
+class Clock:
+    """How far the servers' clock is ahead, for all who take leases."""
+
+    ahead_ms = 0
+
+
+class Run:
+    """One run of a query; `step` goes on to the next call, and returns what it was."""
+
+    def __init__(
+        self,
+        url: str,
+        checkpoint: Checkpoint,
+        process: Process | None = None,
+        *,
+        see: Callable[[str], Any] = str,
+        clock: Clock | None = None,
+        limit: ReadLimit | None = None,
+        available_now: bool = False,
+        ick_shards: int | None = None,
+    ) -> None:
+        options = {"name": "orders", "url": url}
+        if ick_shards:
+            options["ickShards"] = str(ick_shards)
+        self.reader = IckStreamReader(IckOptions.parse(options))
+        self.checkpoint = checkpoint
+        self.rows: list[str] = []
+        self.see = see
+        self.process: Process = process or (lambda row, _: self.rows.append(row))
+        self.clock = clock or Clock()
+        self.limit = limit or self.reader.getDefaultReadLimit()
+        self.available_now = available_now
+        self.batches = self.idle = 0
+        self._steps = self._run()
+
+    def step(self) -> str | None:
+        """Do what Spark does next; None when the query has ended."""
+        consumer = self.reader._consuming()
+        consumer._sleep = lambda _: None
+        consumer._sharded.core.clock_shift_ms = self.clock.ahead_ms
+        return next(self._steps, None)
+
+    def until(self, wanted: str | None) -> None:
+        """Go on until a step has been done."""
+        while (done := self.step()) != wanted:
+            assert done is not None or wanted is None
+
+    def idle_twice(self) -> None:
+        """Go on until there was nothing to read, two times in a row."""
+        while self.idle < 2:
+            assert self.step()
+
+    def _run(self) -> Iterator[str]:
+        log, reader = self.checkpoint, self.reader
+        if self.available_now:
+            reader.prepareForTriggerAvailableNow()
+            yield "prepared"
+        known = len(log.offsets)
+        if known > log.done:
+            start = log.offsets[-2] if known > 1 else json.dumps(reader.initialOffset())
+            yield from self._batch(start, log.offsets[-1])
+        while True:
+            known = len(log.offsets)
+            start = log.offsets[-1] if known else json.dumps(reader.initialOffset())
+            end = json.dumps(reader.latestOffset(json.loads(start), self.limit))
+            yield "latest"
+            if known != len(log.offsets):
+                # Spark's logs are written once: a run that was overtaken ends here.
+                return
+            if end == start:
+                if self.available_now:
+                    return
+                self.idle += 1
+                yield "idle"
+                continue
+            self.idle = 0
+            log.offsets.append(end)
+            yield "offset"
+            if known:
+                reader.commit(json.loads(start))
+                yield "commit"
+                # Spark may ask for it again.
+                start = start if known else json.dumps(reader.initialOffset())
+            yield from self._batch(start, end)
+
+    def _batch(self, start: str, end: str) -> Iterator[str]:
+        log = self.checkpoint
+        number = len(log.offsets)
+        partitions = self.reader.partitions(json.loads(start), json.loads(end))
+        yield "partitions"
+        rows: list[tuple[str, Any]] = []
+        for partition in partitions:
+            for batch in self.reader.read(partition):
+                rows += [(row, self.see(row)) for row in batch.column(0).to_pylist()]
+            yield "read"
+        for row, seen in rows:
+            self.process(row, seen)
+        yield "sink"
+        if number != len(log.offsets):
+            return
+        log.done = max(log.done, number)
+        self.batches += 1
+        yield "done"
+
+
+def sharded_on(server: AnyServer, ick_shards: int | None = 3, ahead_ms: int = 0) -> ShardedIck:
+    made: ShardedIck = ShardedIck(server.client(), "orders", ick_shards, clock_shift_ms=ahead_ms)
+    made.open()
+    return made
+
+
+@pytest.fixture(params=["redis7", "cluster"])
+def server(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A single server, and a cluster."""
+    made = request.getfixturevalue(request.param)
+    yield made
+    made.wipe()
+
+
+STEPS = ["latest", "offset", "commit", "partitions", "read", "sink", "done"]
+
+
+class TestRestarts:
+    @pytest.mark.parametrize("last", STEPS)
+    @pytest.mark.parametrize("batch", [1, 2])
+    def test_a_run_that_dies_is_gone_on_with(
+        self, server: RedisServer | RedisCluster3, last: str, batch: int
+    ) -> None:
+        sharded = sharded_on(server)
+        sharded.add(MEMBERS)
+        checkpoint, limit = Checkpoint(), ReadMaxRows(30)
+        first = Run(server.url, checkpoint, limit=limit)
+        for _ in range(batch):
+            first.until(last)
+        # Dead: it never gets to its next step.
+        if not checkpoint.offsets:
+            # Nobody knows its name yet. Its leases are not waited for here.
+            sharded.core.clock_shift_ms = 0
+            for leased in first.reader._consuming()._leases or ():
+                leased.release()
+        sharded.add({"member 3": 3.0, "late": 1.0})
+        second = Run(server.url, checkpoint, limit=limit)
+        second.idle_twice()
+        assert {*first.rows, *second.rows} == {*MEMBERS, "late"}
+        assert "late" in second.rows
+        assert "member 3" in second.rows
+        assert sharded.stats()["total_size"] == 0
+        # What its sink had finished did not come again, but for what was dirtied.
+        if last == "done":
+            assert {*first.rows} & {*second.rows} <= {"member 3"}
+
+    def test_a_batch_that_is_run_again_is_the_same(self, redis7: RedisServer) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        checkpoint = Checkpoint()
+        first = Run(redis7.url, checkpoint, limit=ReadMaxRows(30))
+        first.until("sink")
+        sharded.add({"lower than all": -1.0})
+        second = Run(redis7.url, checkpoint, limit=ReadMaxRows(30))
+        second.until("sink")
+        assert second.rows == first.rows
+        assert len(first.rows) == 30
+
+    def test_a_zombie_is_fenced_by_its_successor(self, redis7: RedisServer) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        checkpoint = Checkpoint()
+        zombie = Run(redis7.url, checkpoint, limit=ReadMaxRows(30))
+        zombie.until("sink")
+        second = Run(redis7.url, checkpoint, limit=ReadMaxRows(30))
+        second.until("done")
+        second.until("offset")
+        zombie.checkpoint = Checkpoint()
+        zombie.checkpoint.offsets = checkpoint.offsets[:1]
+        with pytest.raises(NoLease, match=r"another run of this query .* has taken over"):
+            zombie.idle_twice()
+        before = sharded.stats()
+        second.idle_twice()
+        assert before["cset_size"] == 30
+        assert sorted({*second.rows}) == sorted(MEMBERS)
+        assert sharded.stats()["total_size"] == 0
+
+    def test_a_query_that_read_nothing_does_not_stand_in_its_own_way(
+        self, redis7: RedisServer
+    ) -> None:
+        sharded = sharded_on(redis7)
+        checkpoint = Checkpoint()
+        Run(redis7.url, checkpoint).idle_twice()
+        assert {each["lease_ms"] for each in sharded.stats()["shards"]} == {0}
+        sharded.add(MEMBERS)
+        second = Run(redis7.url, checkpoint)
+        second.idle_twice()
+        assert sorted(second.rows) == sorted(MEMBERS)
+
+    def test_a_fault_in_the_first_batch_leaves_no_lease(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        run = Run(redis7.url, Checkpoint())
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "workstealing.structures.sharded_ick.holding.Leases.reserve", _connection_lost
+            )
+            with pytest.raises(redis.ConnectionError):
+                run.step()
+        assert {each["lease_ms"] for each in sharded.stats()["shards"]} == {0}
+        Run(redis7.url, Checkpoint()).idle_twice()
+
+    def test_a_commit_is_quiet_about_faults_and_redone(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        run = Run(redis7.url, Checkpoint())
+        run.until("done")
+        offset = json.loads(run.checkpoint.offsets[-1])
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "workstealing.structures.sharded_ick.holding.Leases.finish", _connection_lost
+            )
+            run.reader.commit(offset)
+        assert sharded.stats()["cset_size"] == 100
+        run.reader.commit(offset)
+        assert sharded.stats()["cset_size"] == 0
+        # A reader that has begun nothing has nothing to commit.
+        IckStreamReader(IckOptions.parse({"name": "orders"})).commit(offset)
+
+
+def _connection_lost(*_: object) -> None:
+    raise redis.ConnectionError("lost")
+
+
+class TestLeases:
+    def test_two_queries(self, server: RedisServer | RedisCluster3) -> None:
+        sharded = sharded_on(server)
+        sharded.add(MEMBERS)
+        clock = Clock()
+        first = Run(server.url, Checkpoint(), clock=clock)
+        first.until("offset")
+        second = Run(server.url, Checkpoint(), clock=clock)
+        with pytest.raises(NoLease, match=r"'orders' is being read by another consumer, 'spark qu"):
+            second.step()
+        first.idle_twice()
+        # With nothing to read, too.
+        third = Run(server.url, Checkpoint(), clock=clock)
+        with pytest.raises(NoLease, match=r"last for another \d+ s, and longer while it runs"):
+            third.step()
+        sharded.add({"one more": 1.0})
+        clock.ahead_ms += 2 * MINUTE_MS
+        fourth = Run(server.url, Checkpoint(), clock=clock)
+        fourth.idle_twice()
+        assert fourth.rows == ["one more"]
+        # The first one has lost its leases meanwhile, to another one.
+        first.idle = 0
+        with pytest.raises(NoLease, match="is being read by another consumer"):
+            first.idle_twice()
+
+    def test_one_ick_shard_that_somebody_consumes(self, redis7: RedisServer) -> None:
+        sharded = sharded_on(redis7)
+        with sharded.lease("worker 7"):
+            with pytest.raises(NoLease, match="another consumer, 'worker 7'"):
+                Run(redis7.url, Checkpoint()).step()
+            sharded.add(MEMBERS)
+            with pytest.raises(NoLease, match="another consumer, 'worker 7'"):
+                Run(redis7.url, Checkpoint()).step()
+
+    def test_a_batch_longer_than_the_lease(self, redis7: RedisServer) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        run = Run(redis7.url, Checkpoint(), limit=ReadMaxRows(60))
+        run.until("read")
+        run.clock.ahead_ms += 5 * MINUTE_MS
+        run.idle_twice()
+        # Nobody came in between, so nothing came twice.
+        assert sorted(run.rows) == sorted(MEMBERS)
+        assert sharded.stats()["total_size"] == 0
+
+    def test_leases_are_renewed_while_there_is_nothing_to_read(self, redis7: RedisServer) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        run = Run(redis7.url, Checkpoint())
+        run.idle_twice()
+        tokens = [each.lease_token for each in run.reader._consuming()._leases or ()]
+        for _ in range(10):
+            run.clock.ahead_ms += MINUTE_MS * 2 // 3
+            run.step()
+            run.step()
+        assert [each.lease_token for each in run.reader._consuming()._leases or ()] == tokens
+
+    def test_somebody_else_has_had_the_batch_meanwhile(
+        self, redis7: RedisServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        run = Run(redis7.url, Checkpoint())
+        run.until("partitions")
+        run.clock.ahead_ms += 2 * MINUTE_MS
+        other = sharded_on(redis7, ahead_ms=run.clock.ahead_ms)
+        with other.lease("worker 7") as ick:
+            taken = ick.reserve(1000)
+        with caplog.at_level(logging.WARNING, "workstealing.spark"):
+            run.until("done")
+        # It is passed over, said once, and comes again, since that one has committed nothing.
+        assert sorted(run.rows) == sorted(set(MEMBERS) - {m.decode() for m in taken.members})
+        assert [text.count("does not hold any more") for text in caplog.messages] == [1]
+        run.idle_twice()
+        assert sorted(run.rows) == sorted(MEMBERS)
+        assert sharded.stats()["total_size"] == 0
+
+
+class TestLimits:
+    def test_batches_are_as_large_as_was_asked_for(self, redis7: RedisServer) -> None:
+        sharded_on(redis7).add(MEMBERS)
+        run = Run(redis7.url, Checkpoint(), limit=ReadMaxRows(30))
+        for count in (30, 60, 90, 100):
+            run.until("done")
+            assert len(run.rows) == count
+
+    def test_all_that_there_is(self, redis7: RedisServer) -> None:
+        sharded_on(redis7).add(MEMBERS)
+        run = Run(redis7.url, Checkpoint(), limit=ReadAllAvailable())
+        run.until("done")
+        assert len(run.rows) == 100
+
+    def test_the_default(self, redis7: RedisServer) -> None:
+        options = {"name": "orders", "maxMembersPerBatch": "70"}
+        reader = IckStreamReader(IckOptions.parse(options))
+        assert reader.getDefaultReadLimit() == ReadMaxRows(70)
+        assert reader.initialOffset() == reader.initialOffset()
+
+    def test_redis_is_not_asked_a_hundred_times_a_second(self, redis7: RedisServer) -> None:
+        sharded_on(redis7)
+        run = Run(redis7.url, Checkpoint())
+        run.step()
+        consumer = run.reader._consuming()
+        slept: list[float] = []
+        consumer._sleep = slept.append
+        start = run.reader.initialOffset()
+        assert run.reader.latestOffset(start, ReadMaxRows(5)) is start
+        assert len(slept) == 1
+        assert 0 < slept[0] <= 0.1
+
+
+class TestAvailableNow:
+    def test_it_ends_with_nothing_held(self, server: RedisServer | RedisCluster3) -> None:
+        sharded = sharded_on(server)
+        sharded.add(MEMBERS)
+        checkpoint = Checkpoint()
+        run = Run(server.url, checkpoint, available_now=True, limit=ReadMaxRows(30))
+        more = iter(range(10_000))
+        while (done := run.step()) is not None:
+            if done != "prepared":
+                sharded.add(str(next(more)))
+        assert len(run.rows) == 100
+        stats = sharded.stats()
+        assert stats["cset_size"] == 0
+        assert {each["lease_ms"] for each in stats["shards"]} == {0}
+        assert stats["pset_size"] + 100 == 100 + next(more) + 0
+        # The next run reads the rest, and another query may, too.
+        rest = Run(server.url, Checkpoint(), available_now=True)
+        rest.until(None)
+        assert sharded.stats()["total_size"] == 0
+        again = Run(server.url, checkpoint, available_now=True)
+        again.until(None)
+        assert again.rows == []
+
+    @pytest.mark.parametrize("last", STEPS)
+    def test_a_run_that_died_is_finished_by_the_next(self, redis7: RedisServer, last: str) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        checkpoint = Checkpoint()
+        first = Run(redis7.url, checkpoint, available_now=True, limit=ReadMaxRows(30))
+        first.until(last)
+        first.until(last)
+        second = Run(redis7.url, checkpoint, available_now=True, limit=ReadMaxRows(30))
+        second.until(None)
+        assert {*first.rows, *second.rows} == {*MEMBERS}
+        stats = sharded.stats()
+        assert stats["total_size"] == 0
+        assert {each["lease_ms"] for each in stats["shards"]} == {0}
+
+    def test_an_empty_one(self, redis7: RedisServer) -> None:
+        run = Run(redis7.url, Checkpoint(), available_now=True, ick_shards=2)
+        run.until(None)
+        assert run.rows == []
+        assert ShardedIck(redis7.client(), "orders").open() == 2
+
+
+class TestResize:
+    @pytest.mark.parametrize("ick_shards", [2, 5])
+    @pytest.mark.parametrize("last", ["idle", "offset", "read", "done"])
+    def test_a_query_makes_way_and_goes_on(
+        self, server: RedisServer | RedisCluster3, last: str, ick_shards: int
+    ) -> None:
+        sharded = sharded_on(server)
+        sharded.add(MEMBERS)
+        run = Run(server.url, Checkpoint(), limit=ReadMaxRows(60))
+        run.until(last)
+        other: ShardedIck = ShardedIck(server.client(), "orders")
+        resized = other.resize(ick_shards, limit=20)
+        assert (resized.leased, resized.done) == (3, False)
+        rounds = 0
+        while not other.resize(ick_shards, limit=20).done:
+            run.step()
+            rounds += 1
+            assert rounds < 50
+        sharded.add({"late": 1.0})
+        run.idle = 0
+        run.idle_twice()
+        assert {*run.rows} == {*MEMBERS, "late"}
+        # What it had in hand was finished before it made way.
+        assert len(run.rows) == 101
+        stats = sharded_on(server, None).stats()
+        assert (stats["total_size"], stats["ick_shards"]) == (0, ick_shards)
+
+    def test_a_restart_in_between(self, redis7: RedisServer) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        checkpoint, clock = Checkpoint(), Clock()
+        Run(redis7.url, checkpoint, clock=clock).until("done")
+        other: ShardedIck = ShardedIck(redis7.client(), "orders", clock_shift_ms=2 * MINUTE_MS)
+        clock.ahead_ms = 2 * MINUTE_MS
+        assert not other.resize(5, limit=10).done
+        second = Run(redis7.url, checkpoint, clock=clock)
+        second.idle_twice()
+        while not other.resize(5).done:
+            pass
+        second.idle = 0
+        second.idle_twice()
+        # Its reservation was lost, so what it had read came again.
+        assert sorted(second.rows) == sorted(MEMBERS)
+        assert sharded_on(redis7, None).stats()["total_size"] == 0
+
+
+class Anything(RuleBasedStateMachine):
+    """Whatever happens to two queries, their successors and others: nothing is lost."""
+
+    server: RedisServer
+
+    @initialize()
+    def begin(self) -> None:
+        self.server.wipe()
+        self.clock = Clock()
+        self.dirty: set[str] = set()
+        self.versions: dict[str, int] = {}
+        self.checkpoints = [Checkpoint(), Checkpoint()]
+        self.runs: list[Run | None] = [None, None]
+        self.sharded = sharded_on(self.server)
+        self.target = 3
+
+    def _shifted(self) -> ShardedIck:
+        self.sharded.core.clock_shift_ms = self.clock.ahead_ms
+        return self.sharded
+
+    def _processed(self, member: str, seen: int) -> None:
+        # As it was when it was read: what was dirtied since must come again.
+        if self.versions[member] == seen:
+            self.dirty.discard(member)
+
+    def _started(self, query: int) -> Run:
+        return Run(
+            self.server.url,
+            self.checkpoints[query],
+            self._processed,
+            see=self.versions.__getitem__,
+            clock=self.clock,
+            limit=ReadMaxRows(4),
+        )
+
+    @rule(members=st.sets(st.integers(0, 30), min_size=1, max_size=8))
+    def add(self, members: set[int]) -> None:
+        names = {f"member {i}": float(i) for i in members}
+        for name in names:
+            self.versions[name] = self.versions.get(name, 0) + 1
+        self.dirty |= set(names)
+        self._shifted().add(names)
+
+    @rule(query=st.integers(0, 1), steps=st.integers(1, 9))
+    def go_on(self, query: int, steps: int) -> None:
+        for _ in range(steps):
+            run = self.runs[query] or self._started(query)
+            self.runs[query] = run
+            try:
+                done = run.step()
+            except NoLease:
+                # The query has failed, and is started again later.
+                self.runs[query] = None
+                return
+            if done is None:
+                self.runs[query] = None
+
+    @rule(query=st.integers(0, 1))
+    def kill(self, query: int) -> None:
+        self.runs[query] = None
+
+    @rule(seconds=st.sampled_from([10, 40, 70]))
+    def wait(self, seconds: int) -> None:
+        self.clock.ahead_ms += seconds * 1000
+
+    @rule(commits=st.booleans())
+    def somebody_consumes(self, commits: bool) -> None:
+        try:
+            with self._shifted().lease("worker 7", ttl=5) as ick:
+                batch = ick.reserve(3)
+                if commits and ick.commit(*batch.members) == len(batch):
+                    self.dirty -= {member.decode() for member in batch.members}
+        except NoLease:
+            pass
+
+    @rule()
+    def reap(self) -> None:
+        IckReaper(self._shifted(), stale_after=0.001, limit=5, max_attempts=10_000).perform(
+            Slice(5, 5.0)
+        )
+
+    @rule(ick_shards=st.integers(1, 5))
+    def resize(self, ick_shards: int) -> None:
+        sharded = self._shifted()
+        layout = sharded.core.layout
+        if layout is not None and not layout.moving_from:
+            self.target = ick_shards
+        sharded.resize(self.target, limit=3)
+
+    @invariant()
+    def what_is_dirty_is_there(self) -> None:
+        if not hasattr(self, "sharded"):
+            return
+        client, core = self.server.client(decode_responses=True), self.sharded.core
+        there: set[str] = set()
+        for shard in range(5):
+            names = core.names(shard)
+            for key in (names.pset, names.cset, names.moving):
+                there.update(client.zrange(key, 0, -1))
+        assert self.dirty <= there
+        client.close()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "sharded"):
+            return
+        self.runs = [None, None]
+        self.clock.ahead_ms += 10 * MINUTE_MS
+        sharded = self._shifted()
+        while not sharded.resize(self.target).done:
+            pass
+        last = self._started(0)
+        last.idle_twice()
+        # The other one's last batch is its own to finish, once the leases are free.
+        assert self.dirty == set()
+        assert sharded.stats()["total_size"] == 0
+
+
+def test_anything(redis7: RedisServer) -> None:
+    class OnThis(Anything):
+        server = redis7
+
+    run_state_machine_as_test(OnThis, settings=settings(max_examples=20, stateful_step_count=30))

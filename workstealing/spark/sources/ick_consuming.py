@@ -1,0 +1,204 @@
+"""The driver's part of a stream from a ShardedIck: leases and reservations, from batch to batch.
+
+Nothing here knows of Spark. The order in which Spark calls: latest(k - 1), which reserves batch k;
+commit(k - 1); tasks read batch k; its sink has it; latest(k), which first finishes batch k; ...
+A process may be killed between any two of these, and another one begins again, from the checkpoint,
+with batch k or with latest(k).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from redis.exceptions import RedisError
+
+from workstealing.clock import SYSTEM_CLOCK
+from workstealing.errors import WorkStealingError
+from workstealing.spark.sources.ick_offsets import Offset, shared_out
+from workstealing.structures import NoLease, ShardedIck
+from workstealing.structures.sharded_ick import Leases
+from workstealing.structures.sharded_ick.holding import ShardLook, look
+from workstealing.structures.sharded_ick.steps import drive
+
+logger = logging.getLogger("workstealing.spark")
+
+# Spark asks a source that has nothing a hundred times a second; Redis need not hear all of it.
+IDLE_SECONDS = 0.1
+
+
+class IckConsumer:
+    """Consumes a whole ShardedIck for one query.
+
+    Arguments: sharded; ttl: how long its leases last, in seconds; sleep: waits, for tests.
+    """
+
+    def __init__(
+        self, sharded: ShardedIck, ttl: float, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._sharded = sharded
+        self._ttl = ttl
+        self._sleep = sleep
+        self._clock = SYSTEM_CLOCK
+        self._leases: Leases | None = None
+        # Whether this process has held them before: then its own name there is a successor's.
+        self._has_held = False
+        self._finished: Offset | None = None
+        # For AvailableNow: how many members are still to be read; None: whatever comes.
+        self._remaining: int | None = None
+        self._is_first = True
+        self._idle_until = 0.0
+
+    def prepare_available_now(self) -> None:
+        """Note what is there now; what comes later is not read. One round trip."""
+        self._remaining = sum(each.waiting + each.reserved for each in self._look())
+
+    def latest(self, start: Offset, limit: int | None) -> Offset:
+        """Finish what was read up to `start`, and reserve the next batch.
+
+        Arguments: start; limit: how many members at most, None for all that there are. Returns: the
+        offset behind the batch, or `start` itself if there is nothing to read, or a resize is to be
+        waited for. Errors: NoLease if another query reads the same ShardedIck, or another run of
+        this one has taken over; those of Redis: nothing is lost by them. One round trip where there
+        is nothing to do, four at most else, and one more for each 5,000 members to be finished.
+        """
+        if self._remaining == 0 and start == self._finished:
+            return start
+        if self._remaining is None and self._clock.monotonic() < self._idle_until:
+            self._sleep(max(0.0, self._idle_until - self._clock.monotonic()))
+        shards = self._look()
+        if self._is_resizing():
+            return self._make_way(start)
+        sizes = {shard: each.waiting + each.reserved for shard, each in enumerate(shards)}
+        if self._leases is None and not start.tokens and not any(sizes.values()):
+            # Until there is something it holds nothing, so that a query which is started again
+            # before the checkpoint knows its name does not stand in its own way.
+            _refuse_others(self._sharded.name, _consumer(start), shards)
+            return self._nothing(start)
+        try:
+            leases = self._hold(start, shards)
+        except NoLease as error:
+            shards = self._look()
+            if self._is_resizing():
+                return self._make_way(start)
+            _refuse_others(self._sharded.name, _consumer(start), shards, self._has_held)
+            raise NoLease(f"format 'ick': {error}") from None
+        try:
+            return self._next(start, limit, sizes, leases)
+        except Exception:
+            if start.seq == 0:
+                # The checkpoint does not know this query yet: a next run would be another one.
+                self._release()
+            raise
+
+    def commit(self, end: Offset) -> None:
+        """Finish what was read up to `end`, if `latest` has not done so; faults are passed over.
+
+        Spark fails a query whose commit fails, and does not repeat it; the next `latest` does.
+        """
+        try:
+            if self._leases is not None:
+                self._finish(end, self._leases)
+        except (RedisError, OSError, WorkStealingError) as error:
+            logger.info("a commit of %s is put off: %s", self._sharded.name, error)
+
+    def _next(
+        self, start: Offset, limit: int | None, sizes: dict[int, int], leases: Leases
+    ) -> Offset:
+        for shard, done in self._finish(start, leases).items():
+            sizes[shard] -= done
+            if self._remaining is not None and self._is_first:
+                # It was there when this run began, and had been read before.
+                self._remaining -= done
+        self._is_first = False
+        most = sum(sizes.values()) if limit is None else limit
+        if self._remaining is not None:
+            most = min(most, self._remaining)
+        reserved = leases.reserve(shared_out(sizes, most, start.seq))
+        if not reserved:
+            if self._remaining is not None:
+                # The end of this run: another query, or the next run, may come at once.
+                self._remaining = 0
+                self._release()
+            return self._nothing(start)
+        if self._remaining is not None:
+            self._remaining -= sum(count for _, count in reserved.values())
+        return start.following({shard: token for shard, (token, _) in reserved.items()})
+
+    def _look(self) -> list[ShardLook]:
+        return drive(self._sharded.client, look(self._sharded.core))[1]
+
+    def _is_resizing(self) -> bool:
+        layout = self._sharded.core.layout
+        return layout is not None and layout.moving_from > 0
+
+    def _hold(self, start: Offset, shards: list[ShardLook]) -> Leases:
+        """Return the leases of all ick shards: renewed, or taken anew. Errors: NoLease."""
+        if self._leases is not None:
+            now = [(each.lease_token, each.left_ms > 0) for each in shards]
+            if now == [(leased.lease_token, True) for leased in self._leases]:
+                short = any(each.left_ms < self._ttl * 500 for each in shards)
+                if not short or not self._leases.renew():
+                    return self._leases
+            # They ran out, in a long batch or a resize. What is still held is given back, so that
+            # whoever has come in between is seen for what it is.
+            self._release()
+        # A run that was started again takes over at once, and fences the one before. One that has
+        # lost its leases takes them from nobody.
+        taken = self._sharded.lease_all(_consumer(start), self._ttl, take_over=not self._has_held)
+        self._leases, self._has_held = taken, True
+        return taken  # type: ignore[no-any-return]
+
+    def _finish(self, offset: Offset, leases: Leases) -> dict[int, int]:
+        if not offset.tokens or offset == self._finished:
+            return {}
+        done: dict[int, int] = leases.finish(offset.tokens)
+        self._finished = offset
+        return done
+
+    def _make_way(self, start: Offset) -> Offset:
+        """Finish what has been read, and let a resize have the ick shards."""
+        if self._leases is not None:
+            logger.warning(
+                "%s is being resized: this query waits until that is done", self._sharded.name
+            )
+            self._finish(start, self._leases)
+            self._release()
+        return self._nothing(start)
+
+    def _nothing(self, start: Offset) -> Offset:
+        self._idle_until = self._clock.monotonic() + IDLE_SECONDS
+        return start
+
+    def _release(self) -> None:
+        leases, self._leases = self._leases, None
+        if leases is not None:
+            with suppress(RedisError, OSError):
+                leases.release()
+
+
+def _consumer(offset: Offset) -> str:
+    return f"spark query {offset.query}"
+
+
+def _refuse_others(
+    name: str, consumer: str, shards: list[ShardLook], is_own_too: bool = False
+) -> None:
+    """Raise NoLease if another query holds ick shards, or, where asked, a successor of this one."""
+    for each in shards:
+        if not each.left_ms or (each.consumer == consumer and not is_own_too):
+            continue
+        left = f"{each.left_ms / 1000:.0f} s"
+        if each.consumer == consumer:
+            raise NoLease(
+                f"format 'ick': another run of this query (with the same checkpoint) has taken over"
+                f" {name!r} and holds its leases for another {left}: this one ends, and nothing is"
+                " lost"
+            )
+        raise NoLease(
+            f"format 'ick': {name!r} is being read by another consumer, {each.consumer!r}, whose"
+            f" leases last for another {left}, and longer while it runs: stop that one and start"
+            " this query again after that, or give each query a ShardedIck of its own"
+        )

@@ -1,0 +1,137 @@
+"""The options of ``format("ick")``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workstealing.errors import ConfigurationError
+from workstealing.spark.clients import ClientSettings
+from workstealing.spark.sources.options import OptionReader, without_path
+from workstealing.structures import Ick, ShardedIck
+from workstealing.structures.sharded_ick.layout import MOST_ICK_SHARDS
+
+FORMAT = "ick"
+MEMBERS_A_BATCH = 10_000
+MOST_MEMBERS_A_BATCH = 1_000_000
+LEASE_SECONDS = 60
+# Spark's own, which it hands to sinks along with the user's.
+_SPARKS_OWN = frozenset({"checkpointlocation"})
+
+
+@dataclass(frozen=True)
+class IckOptions:
+    """What the user has said about an Ick or a ShardedIck; picklable, made at the driver.
+
+    Fields: name: of a ShardedIck, or None; key: of an Ick, or None; ick_shards: for a ShardedIck
+    that is not there yet, or None; as_text: whether members are strings, else binary;
+    max_members_per_batch and lease_seconds: of a streaming read, None where nothing was said;
+    client.
+    """
+
+    name: str | None
+    key: str | None
+    ick_shards: int | None
+    as_text: bool
+    max_members_per_batch: int | None
+    lease_seconds: int | None
+    client: ClientSettings
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> IckOptions:
+        """Read Spark's options.
+
+        Errors: ConfigurationError for unknown, missing, contradictory or unusable ones.
+        """
+        given = {name: text for name, text in options.items() if name.lower() not in _SPARKS_OWN}
+        try:
+            given = without_path(given, "name")
+        except ConfigurationError as error:
+            raise OptionReader(FORMAT, {}).wrong(str(error)) from None
+        reader = OptionReader(FORMAT, given)
+        name, key = reader.text("name"), reader.text("key")
+        ick_shards = reader.number("ickShards", 0, 1, MOST_ICK_SHARDS)
+        members = reader.choice("members", ("string", "binary"))
+        most = reader.number("maxMembersPerBatch", 0, 1, MOST_MEMBERS_A_BATCH)
+        lease = reader.number("leaseSeconds", 0, 1, 86_400)
+        client = reader.client()
+        reader.finish()
+        if name is None and key is None:
+            raise reader.wrong(
+                "neither the option 'name' nor 'key' is given: give the name of a ShardedIck,"
+                ' as in load("name"), or the key of a single Ick'
+            )
+        if key is not None and name is not None:
+            raise reader.wrong(
+                "both the options 'name' (or a path) and 'key' are given: give the name of a"
+                " ShardedIck, or the key of a single Ick"
+            )
+        if key is not None and ick_shards:
+            raise reader.wrong(
+                "the option 'ickShards' belongs to a ShardedIck, but 'key' names a single Ick:"
+                " leave it out, or give 'name' instead"
+            )
+        text = members == "string"
+        return cls(name, key, ick_shards or None, text, most or None, lease or None, client)
+
+    @property
+    def batch_size(self) -> int:
+        """How many members a batch of a stream has at most."""
+        return self.max_members_per_batch or MEMBERS_A_BATCH
+
+    @property
+    def ttl(self) -> float:
+        """How long the leases of a stream last, in seconds."""
+        return float(self.lease_seconds or LEASE_SECONDS)
+
+    def refuse_stream_options(self, use: str) -> None:
+        """Raise an error for options that mean nothing but to a streaming read.
+
+        Arguments: use: what is done instead, for the error.
+        """
+        for option, value in (
+            ("maxMembersPerBatch", self.max_members_per_batch),
+            ("leaseSeconds", self.lease_seconds),
+        ):
+            if value is not None:
+                raise self.wrong(
+                    f"the option {option!r} belongs to readStream and means nothing to {use}: leave"
+                    " it out"
+                )
+
+    def refuse_key(self) -> None:
+        """Raise an error if a single Ick is to be read as a stream."""
+        if self.key is not None:
+            raise self.wrong(
+                "a stream is read from a ShardedIck, whose leases keep other consumers away, not"
+                " from a single Ick: give the option 'name' instead of 'key' (one ick shard is"
+                " enough)"
+            )
+
+    def sharded(self, create: bool) -> ShardedIck:
+        """Return the ShardedIck on this process's client, its layout read.
+
+        Arguments: create: whether it is made if it is not there yet. Errors: ConfigurationError if
+        it is not there, or has another number of ick shards; LayoutError. One round trip.
+        """
+        client = self.client.connected()
+        made: Any = ShardedIck(client, self.name or "", self.ick_shards if create else None)
+        with OptionReader(FORMAT, {}).naming():
+            found = made.open()
+        if self.ick_shards not in (None, found):
+            raise self.wrong(
+                f"the ShardedIck {self.name!r} has {found} ick shards, not {self.ick_shards}: leave"
+                " the option 'ickShards' out"
+            )
+        return made  # type: ignore[no-any-return]
+
+    def adder(self) -> Any:
+        """Return what members are added to: the ShardedIck, its layout read, or the Ick."""
+        if self.key is not None:
+            return Ick(self.client.connected(), self.key)
+        return self.sharded(create=True)
+
+    def wrong(self, problem: str) -> ConfigurationError:
+        """Return the error for a problem."""
+        return ConfigurationError(f"format {FORMAT!r}: {problem}")

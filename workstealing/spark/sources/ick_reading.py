@@ -1,0 +1,194 @@
+"""How tasks read an Ick: all that is in it, or what a stream has reserved; they only look."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from redis.client import NEVER_DECODE
+
+from workstealing.spark.sources.ick_consuming import IckConsumer
+from workstealing.spark.sources.ick_offsets import Offset
+from workstealing.spark.sources.ick_options import IckOptions
+from workstealing.structures import Ick, ShardedIck
+
+logger = logging.getLogger("workstealing.spark")
+
+MEMBERS_A_PAGE = 1000
+Rows = list[tuple[bytes, float]]
+
+
+class SetPartition(InputPartition):
+    """An ick shard of a batch read, or the only Ick (0).
+
+    Arguments: ick_shard; waiting: the keys of sorted sets with members that wait; reserved: that of
+    those that are reserved.
+    """
+
+    def __init__(self, ick_shard: int, waiting: tuple[bytes, ...], reserved: bytes) -> None:
+        super().__init__(ick_shard)
+        self.ick_shard, self.waiting, self.reserved = ick_shard, waiting, reserved
+
+
+class ReservationPartition(InputPartition):
+    """What a stream has reserved in an ick shard: its number, and the reservation's token."""
+
+    def __init__(self, ick_shard: int, token: str) -> None:
+        super().__init__(ick_shard)
+        self.ick_shard, self.token = ick_shard, token
+
+
+class IckReader(DataSourceReader):
+    """Reads all members of a ShardedIck or an Ick, and changes nothing."""
+
+    def __init__(self, options: IckOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return one partition for each ick shard; one round trip."""
+        if self._options.key is not None:
+            ick = Ick(self._options.client.connected(), self._options.key)
+            # Refuses what is no Ick.
+            ick.stats()
+            return [SetPartition(0, (ick.names.pset,), ick.names.cset)]
+        sharded = self._options.sharded(create=False)
+        # Foreign keys are refused here, too.
+        count = len(sharded.stats()["shards"])
+        names = [sharded.core.names(shard) for shard in range(count)]
+        return [
+            SetPartition(shard, (each.pset, each.moving), each.cset)
+            for shard, each in enumerate(names)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read an ick shard, in pages of about 1,000 members; a round trip each."""
+        assert isinstance(partition, SetPartition)
+        client = self._options.client.connected()
+        for keys, is_reserved in ((partition.waiting, False), ((partition.reserved,), True)):
+            # A scan may return a member twice while the server makes room in its table.
+            known: set[bytes] = set()
+            for key in keys:
+                for page in _scanned(client, key):
+                    rows = [row for row in dict(page).items() if row[0] not in known]
+                    known.update(member for member, _ in rows)
+                    if rows:
+                        yield _record_batch(self._options, partition.ick_shard, rows, is_reserved)
+
+
+class IckStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a ShardedIck as a stream: the driver reserves, and tasks look at what is reserved."""
+
+    def __init__(self, options: IckOptions) -> None:
+        self._options = options
+        # Spark may ask for the initial offset twice, and must be told the same.
+        self._initial = Offset.new()
+        # Made at the driver, when it is first needed: this object is sent to tasks.
+        self._consumer: IckConsumer | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        """Return the offset of a new query; no round trip."""
+        return self._initial.as_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit on a batch, in members."""
+        return ReadMaxRows(self._options.batch_size)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Note what is there now; see `IckConsumer.prepare_available_now`."""
+        self._consuming().prepare_available_now()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Finish the last batch and reserve the next one; see `IckConsumer.latest`."""
+        most = self._options.batch_size
+        if isinstance(limit, ReadMaxRows):
+            most = limit.max_rows
+        before = Offset.parse(start)
+        end = self._consuming().latest(
+            before, None if isinstance(limit, ReadAllAvailable) else most
+        )
+        # The very same where nothing is new: Spark compares texts.
+        return start if end is before else end.as_dict()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return one partition for each ick shard that the batch has members of; no round trip."""
+        if start == end:
+            return []
+        tokens = Offset.parse(end).tokens
+        return [ReservationPartition(shard, token) for shard, token in sorted(tokens.items())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read what is reserved in an ick shard, in pages of 1,000 members; a round trip each."""
+        assert isinstance(partition, ReservationPartition)
+        options = self._options
+        sharded: ShardedIck = ShardedIck(options.client.connected(), options.name or "")
+        start = 0
+        while True:
+            page = sharded.reserved(partition.ick_shard, partition.token, start)
+            if page is None:
+                logger.warning(
+                    "ick shard %d of %s: the reservation %s of this batch does not hold any more;"
+                    " its members are passed over here, and come again in a later batch unless"
+                    " they are done with",
+                    *(partition.ick_shard, options.name, partition.token),
+                )
+            if not page:
+                return
+            yield _record_batch(options, partition.ick_shard, page, True)
+            start += len(page)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Finish what was read up to `end`; see `IckConsumer.commit`."""
+        if self._consumer is not None:
+            self._consumer.commit(Offset.parse(end))
+
+    def _consuming(self) -> IckConsumer:
+        if self._consumer is None:
+            sharded = self._options.sharded(create=True)
+            self._consumer = IckConsumer(sharded, self._options.ttl)
+        return self._consumer
+
+
+def _scanned(client: Any, key: bytes) -> Iterator[Rows]:
+    cursor = 0
+    while True:
+        # As bytes, whatever the client makes of replies.
+        cursor, page = client.execute_command(
+            *("ZSCAN", key, cursor, "COUNT", MEMBERS_A_PAGE), **{NEVER_DECODE: True}
+        )
+        yield [(member, float(score)) for member, score in page]
+        if not int(cursor):
+            return
+
+
+def _record_batch(
+    options: IckOptions, ick_shard: int, rows: Rows, is_reserved: bool
+) -> pa.RecordBatch:
+    """Return rows as Spark takes them fastest."""
+    members: list[Any] = [member for member, _ in rows]
+    if options.as_text:
+        members = [_as_text(options, member) for member in members]
+    columns: dict[str, Any] = {
+        "member": pa.array(members, pa.string() if options.as_text else pa.binary()),
+        "score": pa.array([score for _, score in rows], pa.float64()),
+    }
+    columns["reserved"] = pa.array([is_reserved] * len(rows), pa.bool_())
+    columns["ick_shard"] = pa.array([ick_shard] * len(rows), pa.int32())
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _as_text(options: IckOptions, member: bytes) -> str:
+    try:
+        return member.decode()
+    except UnicodeDecodeError:
+        raise options.wrong(
+            f"the member {member!r} is no UTF-8 text: read with the option members=binary"
+        ) from None
