@@ -10,12 +10,13 @@ from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
-from workstealing.store.connection import Budget, checked
+from workstealing.store.connection import Budget
 from workstealing.store.scripts import load
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
 from workstealing.structures.tracked_set.drift import ask_sub_sets
 from workstealing.structures.tracked_set.layout import id_bytes, id_text
 from workstealing.structures.tracked_set.sets import checked_tracked
+from workstealing.structures.tracked_set.settling import require_layout
 
 __all__ = ["TrackQueued"]
 
@@ -56,7 +57,7 @@ class TrackQueued(Job):
         """
         names, source = self.tracked.names, self.tracked.require_source()
         getattr(source, "require_ready", lambda: None)()
-        require_layout(self.tracked, slice)
+        require_layout(self.tracked, Budget(slice.remaining()))
         with attempt(self.tracked.twin, names.cursor, slice=slice) as current:
             (stored,) = current.read(("GET", names.cursor))
             cursor = id_text(stored or b"")
@@ -111,14 +112,3 @@ class TrackQueued(Job):
                 adds[each] = ("EVAL", body, 2, *keys, names.mark, generation or b"", *still)
         replies = ask_sub_sets(twin, names, adds, slice).values()
         return sum(count for count in replies if count > 0), all(count >= 0 for count in replies)
-
-
-def require_layout(tracked: TrackedSet | AsyncTrackedSet, slice: Slice) -> None:
-    """Check the layout by the job's own connection, or write it down; once a process."""
-    if tracked.is_open:
-        return
-    names = tracked.names
-    budget = Budget(slice.remaining())
-    (reply,) = checked(tracked.twin.call_keys((names.layout,), [names.opening()], budget))
-    names.check(reply)
-    tracked.is_open = True

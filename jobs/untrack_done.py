@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Hashable
-from typing import Any
 
-from redis.exceptions import OutOfMemoryError
-
-from workstealing.errors import Aborted
-from workstealing.jobs.track_queued import require_layout
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import Slice
-from workstealing.store.attempt import attempt
 from workstealing.store.connection import Budget, checked
-from workstealing.store.scripts import load
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
 from workstealing.structures.tracked_set.layout import id_text
 from workstealing.structures.tracked_set.sets import checked_tracked
+from workstealing.structures.tracked_set.settling import require_layout, settle
 
 __all__ = ["UntrackDone"]
 
@@ -60,38 +54,12 @@ class UntrackDone(Job):
         Returns: how many were untracked. Errors: Aborted if another writer came first; Skipped if
         the database cannot be asked now; OutOfTime; LayoutError; connection faults.
         """
-        names, source = self.tracked.names, self.tracked.require_source()
-        getattr(source, "require_ready", lambda: None)()
-        require_layout(self.tracked, slice)
+        getattr(self.tracked.require_source(), "require_ready", lambda: None)()
+        require_layout(self.tracked, Budget(slice.remaining()))
         sub_set = self._choose(slice)
         if sub_set is None:
             return 0
-        ids, state = names.keys(sub_set)
-        done: list[bytes] = []
-        generation: Any = None
-        try:
-            with attempt(self.tracked.twin, ids, state, slice=slice) as current:
-                members, (mark, generation) = current.read(
-                    ("SRANDMEMBER", ids, slice.limit), ("HMGET", state, "mark", "generation")
-                )
-                names.check_mark(sub_set, mark)
-                if not members:
-                    return 0
-                work = source.with_work([id_text(each) for each in members], slice.remaining())
-                done = [each for each in members if id_text(each) not in work]
-                if not done:
-                    return 0
-                (removed,) = current.commit(("SREM", ids, *done))
-                return int(removed)
-        except OutOfMemoryError:
-            # Deletes inside a script pass where a transaction is refused (law 3).
-            script = load("tracked_done")
-            command = ("EVAL", script.body, 2, ids, state, names.mark, generation or b"", *done)
-            budget = Budget(slice.remaining())
-            (removed,) = checked(self.tracked.twin.call_keys((ids, state), [command], budget))
-            if removed < 0:
-                raise Aborted("the application has tracked or untracked ids meanwhile") from None
-            return int(removed)
+        return settle(self.tracked, sub_set, slice, sample=slice.limit).removed
 
     def _choose(self, slice: Slice) -> int | None:
         """Return a sub-set that has ids, a larger one more likely; None if none was met.

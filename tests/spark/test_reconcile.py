@@ -1,0 +1,231 @@
+"""Reconciling a tracked set with a table by Spark: exact both ways, and exact beside changes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+
+from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.postgres import PostgresServer
+from support.servers import RedisServer
+from support.sweep_jobs import client_of, tracked_set
+from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.spark import reconcile
+from workstealing.structures import TrackedSet
+from workstealing.structures.sources import SqlSource
+from workstealing.structures.tracked_set.layout import Names, id_bytes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ODD_IDS = ["", " ", "Ünïcödé", "日本語", "\u0000x", "a" * 300, "17", "-3", "😀", "{tag}"]
+ODD_IDS += ["6f1c2f64-9b9c-4e08-a3a1-1c3e6b8f5c11", "6F1C2F64-9B9C-4E08-A3A1-1C3E6B8F5C11"]
+
+
+def rows_of(spark: SparkSession, ids: list[Any], kind: str = "string") -> DataFrame:
+    return spark.createDataFrame([(each,) for each in ids], f"id {kind}")
+
+
+class Never:
+    """A source by which nothing has work."""
+
+    def rows_after(self, cursor: str, n: int, seconds: float) -> list[tuple[str, str]]:
+        raise AssertionError("nobody walks here")
+
+    def with_work(self, ids: list[str], seconds: float) -> set[str]:
+        return set()
+
+
+class Always(Never):
+    """A source by which everything has work."""
+
+    def with_work(self, ids: list[str], seconds: float) -> set[str]:
+        return set(ids)
+
+
+def tracked_on(server: Any, source: Any = None) -> TrackedSet:
+    tracked: TrackedSet = TrackedSet(server.client(), "t", source, sub_sets=16)
+    return tracked
+
+
+def test_sparks_crc32_finds_the_layouts_sub_sets(spark: SparkSession) -> None:
+    from pyspark.sql import functions as f
+
+    from workstealing.spark.reconciling import _ids_of
+
+    cases: list[tuple[list[Any], str]] = [
+        (ODD_IDS, "string"),
+        ([0, 17, -3, 2**31 - 1, -(2**63), 2**63 - 1], "bigint"),
+        ([b"\xff\xfe", b"", b"17"], "binary"),
+    ]
+    for ids, kind in cases:
+        rows = _ids_of(rows_of(spark, ids, kind), None)
+        for row in rows.select("id", f.crc32("id").alias("crc")).collect():
+            raw = bytes(row["id"])
+            for sub_sets in (1, 16, 256, 4_096):
+                assert row["crc"] % sub_sets == Names("t", sub_sets).sub_set_of(raw)
+        assert [bytes(row["id"]) for row in rows.collect()] == [id_bytes(each) for each in ids]
+
+
+@pytest.mark.parametrize("kind", ["redis7", "cluster"])
+def test_the_difference_goes_both_ways(
+    spark: SparkSession, request: pytest.FixtureRequest, kind: str
+) -> None:
+    server = request.getfixturevalue(kind)
+    tracked = tracked_on(server)
+    tracked.track([f"both{i}" for i in range(600)] + [f"stale{i}" for i in range(700)])
+    odd = ODD_IDS[: len(ODD_IDS) // 2]
+    tracked.track(odd)
+    table = [f"both{i}" for i in range(600)] + [f"new{i}" for i in range(300)] + ODD_IDS
+    # The table itself is the source here: its rows do not change.
+    make = tracked_set(server, "t", lambda: _Listed(table))
+    done = reconcile(spark, make, rows_of(spark, [*table, *table[:50], None]))
+    assert done.tracked == 600 + 700 + len(odd)
+    assert done.in_table == len(table)
+    assert (done.removed, done.added) == (700, 300 + len(ODD_IDS) - len(odd))
+    assert (done.left_to_jobs, done.failed, done.error) == (0, 0, "")
+    assert tracked.count() == len(table)
+    assert all(tracked.are_tracked(table))
+    # A second one finds nothing to do.
+    again = reconcile(spark, make, rows_of(spark, table))
+    assert (again.added, again.removed, again.left_to_jobs) == (0, 0, 0)
+    assert again.tracked == again.in_table == len(table)
+
+
+class _Listed(Never):
+    def __init__(self, ids: list[str]) -> None:
+        self.ids = set(ids)
+
+    def with_work(self, ids: list[str], seconds: float) -> set[str]:
+        return self.ids.intersection(ids)
+
+
+def test_the_source_has_the_last_word(spark: SparkSession, redis7: RedisServer) -> None:
+    tracked = tracked_on(redis7)
+    tracked.track(["stale"])
+    # The table as Spark read it is behind: by now "stale" has work, and "new" has none.
+    done = reconcile(spark, tracked_set(redis7, "t", Always), rows_of(spark, []))
+    assert (done.removed, done.left_to_jobs) == (0, 1)
+    done = reconcile(spark, tracked_set(redis7, "t", Never), rows_of(spark, ["stale", "new"]))
+    assert (done.added, done.left_to_jobs) == (0, 1)
+    assert tracked.are_tracked(["stale", "new"]) == [True, False]
+
+
+def test_an_empty_set_is_filled_and_marked(spark: SparkSession, redis7: RedisServer) -> None:
+    done = reconcile(spark, tracked_set(redis7, "t", Always), rows_of(spark, ["a", "b"]))
+    assert (done.tracked, done.in_table, done.added) == (0, 2, 2)
+    tracked = tracked_on(redis7)
+    assert tracked.are_tracked(["a", "b"]) == [True, True]
+    names = tracked.names
+    state = names.keys(names.sub_set_of(b"a"))[1]
+    assert redis7.client().hget(state, "mark") == names.mark
+
+
+def test_what_cannot_be_reconciled_is_refused(spark: SparkSession, redis7: RedisServer) -> None:
+    make = tracked_set(redis7, "t")
+    two = spark.createDataFrame([("a", 1.0)], "id string, weight double")
+    with pytest.raises(ConfigurationError, match="id_column"):
+        reconcile(spark, make, two)
+    with pytest.raises(ConfigurationError, match="no column 'x'"):
+        reconcile(spark, make, two, id_column="x")
+    with pytest.raises(ConfigurationError, match="double"):
+        reconcile(spark, make, two, id_column="weight")
+    with pytest.raises(ConfigurationError, match="held by Spark already"):
+        reconcile(spark, make, two, id_column="id")
+    fresh = spark.range(3).selectExpr("cast(id as string) as id")
+    cached = fresh.persist()
+    with pytest.raises(ConfigurationError, match="held by Spark already"):
+        reconcile(spark, make, cached.where("id <> '1'"))
+    cached.unpersist()
+    assert reconcile(spark, make, spark.range(3).selectExpr("id + 10 as id")).added == 3
+    with pytest.raises(LayoutError, match="sub-sets"):
+        reconcile(spark, tracked_set(redis7, "t", sub_sets=8), spark.range(3))
+    with pytest.raises(ConfigurationError, match="made str"):
+        reconcile(spark, "support.sweep_jobs:no_job", spark.range(3))
+
+
+@pytest.fixture
+def docs(postgres: PostgresServer) -> Iterator[tuple[sa.Engine, str]]:
+    engine = postgres.engine()
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE reconciled (id text PRIMARY KEY, state text)")
+    yield engine, "reconciled"
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE reconciled")
+
+
+def jdbc(spark: SparkSession, postgres: PostgresServer) -> DataFrame:
+    url = f"jdbc:postgresql://127.0.0.1:{postgres.port}/postgres?user=workstealing"
+    options = {"driver": "org.postgresql.Driver"}
+    queued = "(SELECT id FROM reconciled WHERE state = 'queued') AS work"
+    return spark.read.jdbc(url, queued, properties=options)
+
+
+def sql_source(url: str) -> Callable[[], SqlSource]:
+    return lambda: SqlSource(sa.create_engine(url), "reconciled", where={"state": "queued"})
+
+
+@pytest.mark.parametrize("has_source", [True, False], ids=["source", "generation"])
+def test_beside_an_application_on_postgresql(
+    spark: SparkSession,
+    redis7: RedisServer,
+    postgres: PostgresServer,
+    docs: tuple[sa.Engine, str],
+    has_source: bool,
+) -> None:
+    engine, _ = docs
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO reconciled SELECT 'd' || n,"
+            " CASE WHEN mod(n, 2) = 0 THEN 'queued' ELSE 'done' END FROM generate_series(0, 3999) n"
+        )
+    tracked = tracked_on(redis7)
+    # Even ids have work; of these the first half is tracked, and some odd ones, without work.
+    tracked.track([f"d{n}" for n in range(0, 2_000, 2)] + [f"d{n}" for n in range(1, 1_000, 2)])
+    is_over = threading.Event()
+    worked: set[str] = set()
+
+    def serve() -> None:
+        ours: TrackedSet = TrackedSet(client_of(redis7.port, is_cluster=False), "t", sub_sets=16)
+        number = 1
+        while not is_over.is_set():
+            name = f"d{number % 1_000}"
+            with engine.begin() as connection:
+                connection.execute(
+                    sa.text("UPDATE reconciled SET state = 'queued' WHERE id = :id"), {"id": name}
+                )
+            ours.track(name)
+            worked.add(name)
+            number += 2
+            is_over.wait(0.01)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        make_source = sql_source(postgres.url) if has_source else None
+        done = reconcile(
+            spark, tracked_set(redis7, "t", make_source), jdbc(spark, postgres), partitions=2
+        )
+    finally:
+        is_over.set()
+        thread.join()
+    assert (done.failed, done.error) == (0, "")
+    assert done.in_table >= 2_000
+    # Nothing whose work was committed, and which was tracked, has gone.
+    assert worked
+    assert all(tracked.are_tracked(sorted(worked)))
+    # Afterwards, in peace, both are made equal; what had changed was left.
+    rest = reconcile(spark, tracked_set(redis7, "t"), jdbc(spark, postgres))
+    assert rest.left_to_jobs == 0
+    with engine.begin() as connection:
+        queued = set(
+            connection.scalars(sa.text("SELECT id FROM reconciled WHERE state = 'queued'"))
+        )
+    assert tracked.count() == len(queued)
+    assert all(tracked.are_tracked(sorted(queued)))
+    if has_source:
+        assert done.removed + done.added > 0

@@ -1,0 +1,266 @@
+"""What one task of a sweep does, and when rounds end: without Spark, and by a clock to set."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workstealing.errors import Aborted, ConfigurationError, Moved, OutOfTime
+from workstealing.recruiting import Slice
+from workstealing.recruiting.job import FunctionJob, Job, PartJob
+from workstealing.spark.making import Recipe
+from workstealing.spark.turns import (
+    IDLE_IN_A_ROW,
+    VAIN_IN_A_ROW,
+    Orders,
+    Pace,
+    Turn,
+    take_turn,
+)
+from workstealing.store.connection import SENT
+from workstealing.testing import ManualClock
+
+ORDERS = Orders(limit=100, seconds=1.0, turn_seconds=60.0)
+
+
+class Sleeper:
+    """A clock that sleeping moves on."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.slept = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+        self.clock.advance(seconds)
+
+
+class Scripted(PartJob):
+    """A part that does what a list says: items, or an error; drained at its end."""
+
+    name = "scripted"
+
+    def __init__(self, steps: Iterable[Any], during: Callable[[], None] = lambda: None) -> None:
+        self.steps = list(steps)
+        self.during = during
+        self.limits: list[int] = []
+
+    @property
+    def is_drained(self) -> bool:
+        return not self.steps
+
+    def perform(self, slice: Slice) -> int:
+        self.limits.append(slice.limit)
+        self.during()
+        step = self.steps.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return int(step)
+
+
+def turn_of(job: Job, orders: Orders = ORDERS) -> Turn:
+    sleeper = Sleeper()
+    return take_turn(job, orders, clock=sleeper.clock, sleep=sleeper.sleep, random=lambda: 0.5)
+
+
+def test_a_turn_goes_on_until_its_part_is_drained() -> None:
+    turn = turn_of(Scripted([100, 0, 7, 0]))
+    assert (turn.items, turn.slices, turn.is_drained, turn.error) == (107, 4, True, "")
+
+
+def test_what_aborts_is_left_for_the_next_slice() -> None:
+    turn = turn_of(Scripted([Aborted("late"), 3, Moved("gone"), OutOfTime("slow"), 2]))
+    assert (turn.items, turn.aborted, turn.failed, turn.is_drained) == (5, 2, 0, True)
+
+
+def test_a_turn_ends_when_everything_aborts() -> None:
+    sleeper = Sleeper()
+    job = Scripted([Aborted("busy")] * 100)
+    turn = take_turn(job, ORDERS, clock=sleeper.clock, sleep=sleeper.sleep, random=lambda: 1.0)
+    assert (turn.slices, turn.aborted, turn.is_drained) == (VAIN_IN_A_ROW, VAIN_IN_A_ROW, False)
+    assert "busy" in turn.error
+    # It paused longer each time.
+    assert sleeper.slept == pytest.approx(sum(0.005 * 2**n for n in range(1, VAIN_IN_A_ROW + 1)))
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError("cut"), ValueError("wrong")])
+def test_a_failure_ends_the_turn(error: Exception) -> None:
+    turn = turn_of(Scripted([4, error, 9]))
+    assert (turn.items, turn.slices, turn.failed, turn.is_drained) == (4, 2, 1, False)
+    assert turn.error == f"{type(error).__name__}: {error}"
+
+
+def test_a_failure_in_the_last_slice_is_no_success() -> None:
+    assert not turn_of(Scripted([ValueError("wrong")])).is_drained
+
+
+def test_a_turn_ends_when_its_time_is_up() -> None:
+    sleeper = Sleeper()
+    job = Scripted([1] * 100, during=lambda: sleeper.clock.advance(0.3))
+    turn = take_turn(
+        job, Orders(10, 1.0, turn_seconds=2.0), clock=sleeper.clock, sleep=sleeper.sleep
+    )
+    assert turn.slices == 7
+    assert not turn.is_drained
+
+
+def test_a_job_that_does_not_divide_is_drained_when_idle_in_a_row() -> None:
+    found = [1, 0, 0, 1, None, 0, 0, 0, 0, 0, 0]
+    turn = turn_of(FunctionJob(lambda _: found.pop(0), name="plain"))
+    assert turn.is_drained
+    assert turn.items == 2
+    assert turn.slices == 4 + IDLE_IN_A_ROW
+
+
+def test_commands_are_counted_by_the_connections_or_by_the_items() -> None:
+    def send() -> None:
+        SENT.commands += 30
+
+    assert turn_of(Scripted([5, 0], send)).operations == 60
+    # Nothing of it went over a connection that counts.
+    assert turn_of(Scripted([5, 0])).operations == 5 + 1
+
+
+@given(
+    rate=st.floats(0.5, 10_000),
+    slices=st.lists(st.tuples(st.integers(0, 500), st.floats(0, 0.5)), min_size=1, max_size=40),
+)
+def test_no_window_has_more_than_its_share_and_one_slice(
+    rate: float, slices: list[tuple[int, float]]
+) -> None:
+    sleeper = Sleeper()
+    pace = Pace(rate, sleeper.clock, sleeper.sleep)
+    sent: list[tuple[float, int]] = []
+    for commands, seconds in slices:
+        pace.wait()
+        # The worst case: all of a slice's commands at its end.
+        sleeper.clock.advance(seconds)
+        sent.append((sleeper.clock.monotonic(), commands))
+        pace.pay(commands)
+    largest = max(commands for commands, _ in slices)
+    for first, (begin, _) in enumerate(sent):
+        total = 0
+        for end, commands in sent[first:]:
+            total += commands
+            assert total <= rate * (end - begin) + largest + 1e-3
+
+
+def test_no_rate_waits_for_nothing() -> None:
+    sleeper = Sleeper()
+    pace = Pace(None, sleeper.clock, sleeper.sleep)
+    pace.pay(10**9)
+    pace.wait()
+    assert sleeper.slept == 0
+
+
+def test_a_paced_turn_sends_its_share_a_second() -> None:
+    sleeper = Sleeper()
+
+    def send() -> None:
+        SENT.commands += 50
+
+    job = Scripted([10] * 40, send)
+    turn = take_turn(
+        job, Orders(1_000, 1.0, 600.0, max_ops=100.0), clock=sleeper.clock, sleep=sleeper.sleep
+    )
+    assert turn.is_drained
+    assert turn.operations == 2_000
+    # All but the last slice are paid for by waiting.
+    assert sleeper.slept == pytest.approx((2_000 - 50) / 100)
+    assert set(job.limits) == {100}
+
+
+class Rounds:
+    """Runs the driver's part of a sweep, on turns that a list says."""
+
+    def __init__(self, script: dict[Any, list[Turn]]) -> None:
+        self.script = script
+        self.told: list[Orders] = []
+        self.worked: list[list[int]] = []
+        self.pauses: list[float] = []
+
+    def work(self, left: Any, orders: Orders) -> list[tuple[int, Turn]]:
+        self.told.append(orders)
+        self.worked.append([number for number, _ in left])
+        return [(number, self.script[part].pop(0)) for number, part in left]
+
+    def run(self, max_rounds: int = 100, orders: Orders = ORDERS) -> list[tuple[Any, ...]]:
+        pytest.importorskip("pyspark")
+        from workstealing.spark.sweeping import rounds_of
+
+        return rounds_of(
+            "job",
+            list(self.script),
+            orders,
+            max_rounds=max_rounds,
+            work=self.work,
+            report=lambda *_: nullcontext(),
+            sleep=self.pauses.append,
+        )
+
+
+def test_rounds_go_on_with_what_is_left() -> None:
+    drained = Turn(items=1, slices=2, seconds=0.5, is_drained=True)
+    half = Turn(items=5, slices=1, aborted=1, seconds=0.5, error="late")
+    rounds = Rounds({"a": [half, half, drained], "b": [drained], "c": [half, drained]})
+    rows = rounds.run(orders=Orders(100, 1.0, 60.0, max_ops=90.0))
+    assert rounds.worked == [[0, 1, 2], [0, 2], [0]]
+    # However many run at once, together they keep the bound.
+    assert [told.max_ops for told in rounds.told] == [30.0, 45.0, 90.0]
+    assert rows == [
+        (0, 11, 4, 2, 0, 0, 1.5, True, "", 3),
+        (1, 1, 2, 0, 0, 0, 0.5, True, "", 1),
+        (2, 6, 3, 1, 0, 0, 1.0, True, "", 2),
+    ]
+    assert rounds.pauses == []
+
+
+def test_rounds_end_when_nothing_moves(caplog: pytest.LogCaptureFixture) -> None:
+    stuck = Turn(failed=1, slices=1, error="ConnectionError: down")
+    rounds = Rounds({"a": [Turn(items=1, is_drained=True)], "b": [stuck] * 50})
+    rows = rounds.run()
+    # One round in which something moved, and three in vain, with pauses that grow.
+    assert len(rounds.worked) == 4
+    assert len(rounds.pauses) == 2
+    assert rows[1][7:] == (False, "ConnectionError: down", 4)
+    assert "ended after 4 rounds with 1 of 2 parts not drained" in caplog.text
+    assert "ConnectionError: down" in caplog.text
+
+
+def test_rounds_are_bounded_where_everything_moves_for_ever() -> None:
+    rounds = Rounds({"a": [Turn(items=1)] * 50})
+    assert rounds.run(max_rounds=7)[0][:2] == (0, 7)
+
+
+made: list[int] = []
+
+
+def make_job() -> Job:
+    made.append(1)
+    return FunctionJob(lambda _: 0, name="made")
+
+
+def test_a_worker_makes_its_job_once_a_sweep() -> None:
+    made.clear()
+    recipe = Recipe(make_job, "make_job")
+    again = pickle.loads(pickle.dumps(recipe))
+    assert recipe.made(Job) is again.made(Job)  # type: ignore[type-abstract]
+    assert len(made) == 1
+    assert Recipe(make_job, "make_job").made(Job) is not recipe.made(Job)  # type: ignore[type-abstract]
+
+
+def test_an_import_path_is_made_too() -> None:
+    job = Recipe("support.sweep_jobs:idle_job", "make_job").made(Job)  # type: ignore[type-abstract]
+    assert job.name == "idle"
+
+
+@pytest.mark.parametrize("factory", [None, 17, "no path", "__main__:job"])
+def test_what_names_no_factory_is_refused(factory: Any) -> None:
+    with pytest.raises(ConfigurationError, match="make_job"):
+        Recipe(factory, "make_job")

@@ -1,0 +1,62 @@
+"""What the tests of sweeps let executors make: jobs and tracked sets on a server, by its port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import redis
+
+from workstealing.clock import SYSTEM_CLOCK
+from workstealing.jobs import HashFieldExpiry
+from workstealing.recruiting.job import FunctionJob, Job
+from workstealing.store.connection import Budget
+from workstealing.structures import TrackedSet, VolatileHashes
+
+NAMESPACE = "swept"
+
+
+def client_of(port: int, *, is_cluster: bool) -> Any:
+    """Return a client; the jobs' own waits become long enough for a busy machine."""
+    Budget.__init__.__defaults__ = (None, 5.0, SYSTEM_CLOCK)
+    kind = redis.RedisCluster if is_cluster else redis.Redis
+    return kind(host="127.0.0.1", port=port)
+
+
+def field_expiry(server: Any, ahead_ms: int) -> Callable[[], Job]:
+    """Return a factory of a HashFieldExpiry whose clock is ahead."""
+    port, is_cluster = server.port, server.is_cluster
+
+    def make() -> Job:
+        client = client_of(port, is_cluster=is_cluster)
+        hashes: VolatileHashes = VolatileHashes(
+            client, NAMESPACE, backend="emulated", clock_shift_ms=ahead_ms
+        )
+        return HashFieldExpiry(hashes)
+
+    return make
+
+
+def tracked_set(
+    server: Any, key: str, make_source: Callable[[], Any] | None = None, sub_sets: int = 16
+) -> Callable[[], TrackedSet]:
+    """Return a factory of a tracked set, with the source that a function makes, if one is given."""
+    port, is_cluster = server.port, server.is_cluster
+
+    def make() -> TrackedSet:
+        client = client_of(port, is_cluster=is_cluster)
+        source = make_source() if make_source is not None else None
+        tracked: TrackedSet = TrackedSet(client, key, source, sub_sets=sub_sets)
+        return tracked
+
+    return make
+
+
+def idle_job() -> Job:
+    """Return a plain job that finds nothing."""
+    return FunctionJob(lambda _: 0, name="idle")
+
+
+def no_job() -> str:
+    """Return what is no job."""
+    return "nothing"

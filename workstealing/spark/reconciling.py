@@ -1,0 +1,309 @@
+"""The exact difference between a tracked set and its table, and its removal in small steps.
+
+What comes first is the point. The generations of all sub-sets are read before the table is, and
+come to the driver, so that no task that is repeated can read newer ones:
+
+- An id is removed if the table did not have it. Had it work now, with its `track()` done, that work
+  would have been committed after the table was read; so its `track()` came after the generation was
+  read, and has changed it: the step does nothing.
+- An id is added if the table had it and the set did not. Had the application untracked it since,
+  the generation would have changed as well.
+- When the set's ids are read does not matter: whoever of the application's changes them changes the
+  generation. They are read before the table all the same, for fewer ids to be asked about.
+
+Where the tracked set has a source, a step asks it once more between WATCH and EXEC, and needs none
+of this: then a table that is older, or cached, costs questions and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+)
+
+from workstealing.errors import Aborted, ConfigurationError, is_abort
+from workstealing.recruiting.checks import checked_seconds
+from workstealing.recruiting.slice import Slice
+from workstealing.spark.making import Factory, Recipe
+from workstealing.spark.stages import Refusal, checked_count, named, refusal_of, run_each
+from workstealing.store.connection import Budget
+from workstealing.structures.tracked_set import TrackedSet
+from workstealing.structures.tracked_set.scanning import scan
+from workstealing.structures.tracked_set.settling import (
+    Settled,
+    generations,
+    require_layout,
+    settle,
+    settle_unchanged,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+IDS_A_STEP = 500
+PATIENCE_SECONDS = 5.0
+_IN_SET, _IN_TABLE = 1, 2
+_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+
+_log = logging.getLogger("workstealing.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What a reconciliation has found and done.
+
+    Fields: tracked: how many ids the set had; in_table: how many ids the table had; added, removed:
+    how many ids were changed; left_to_jobs: how many were found different and were not changed,
+    because they had changed meanwhile or their step failed; failed: how many steps failed; error:
+    of one of them, "" for none.
+    """
+
+    tracked: int
+    in_table: int
+    added: int
+    removed: int
+    left_to_jobs: int
+    failed: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the first task has seen: generations and a source, or why it cannot go on."""
+
+    generations: Mapping[int, bytes]
+    has_source: bool
+    refusal: Refusal | None = None
+
+
+def reconcile(
+    spark: SparkSession,
+    tracked: Factory,
+    table: DataFrame,
+    *,
+    id_column: str | None = None,
+    seconds: float = 30.0,
+    partitions: int | None = None,
+) -> Reconciled:
+    """Make a tracked set equal to a database table, but for what changes meanwhile.
+
+    Arguments: spark; tracked: the import path of a function without arguments that returns the
+    `TrackedSet`, best with its source ("package.module:function"), or such a function that can be
+    pickled; called once in each Python worker; table: a DataFrame of the rows with work, read when
+    Spark runs it (``spark.read.jdbc``), from the primary; id_column: its column of ids, needed if
+    there are several: text, whole numbers or bytes; null is no id; seconds: how long a step of at
+    most 500 ids may take, its question included; partitions: how many tasks, by default twice as
+    many as cores.
+
+    Returns: `Reconciled`. Errors: ConfigurationError and LayoutError before anything is changed,
+    also for a table that Spark holds already (a cache, local rows) while the tracked set has no
+    source; ConnectionError if the first look cannot be made; those of Spark's. Steps that abort or
+    fail are left to TrackQueued and UntrackDone, and counted. Safe beside the application, the jobs
+    and itself; a step is two round trips and a question, or one round trip without a source.
+    """
+    recipe = Recipe(tracked, "tracked")
+    seconds = checked_seconds(seconds, "a step's length")
+    ids = _ids_of(table, id_column)
+    context = spark.sparkContext
+    if partitions is None:
+        partitions = 2 * context.defaultParallelism
+    partitions = checked_count(partitions, "partitions")
+    group = f"workstealing-reconcile-{recipe.token}"
+    with named(context, group, "workstealing reconcile: generations"):
+        look: _Look = run_each(context, [None], lambda _: _look(recipe))[0]
+    if look.refusal is not None:
+        raise look.refusal.error()
+    if not look.has_source and _is_old(table):
+        raise ConfigurationError(
+            "the table's rows are held by Spark already, and may be older than the tracked set:"
+            " give a table that is read anew, or give the tracked set a source"
+        )
+    sub_sets = len(look.generations)
+    known = context.broadcast(dict(look.generations))
+    members = _members_of(spark, recipe, sub_sets, partitions).persist()
+    try:
+        with named(context, group, "workstealing reconcile: ids of the set"):
+            members.count()
+        asked = ids.select(
+            (f.crc32(f.col("id")) % sub_sets).cast("int").alias("sub_set"),
+            "id",
+            f.lit(_IN_TABLE).alias("where"),
+        )
+        # One shuffle brings both sides of a sub-set together, and its candidates with them.
+        both = (
+            members.unionByName(asked)
+            .repartition(partitions, "sub_set")
+            .groupBy("sub_set", "id")
+            .agg(f.bit_or("where").alias("where"))
+        )
+        seen = Observation()
+        both = both.observe(
+            seen,
+            f.count_if(f.col("where").bitwiseAND(_IN_SET) > 0).alias("tracked"),
+            f.count_if(f.col("where").bitwiseAND(_IN_TABLE) > 0).alias("in_table"),
+        )
+        different = both.where(f.col("where") != _IN_SET | _IN_TABLE).sortWithinPartitions(
+            "sub_set"
+        )
+
+        def apply(batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+            return _applied(recipe, known.value, seconds, batches)
+
+        steps = different.mapInPandas(
+            apply, "added long, removed long, left long, failed long, error string"
+        )
+        with named(context, group, "workstealing reconcile: steps"):
+            rows = steps.collect()
+        counts = seen.get
+    finally:
+        members.unpersist()
+        known.unpersist()
+    done = Reconciled(
+        int(counts["tracked"]),
+        int(counts["in_table"]),
+        *(sum(row[name] for row in rows) for name in ("added", "removed", "left", "failed")),
+        error=next((row["error"] for row in rows if row["error"]), ""),
+    )
+    _log.log(logging.WARNING if done.failed else logging.INFO, "reconciled: %s", done)
+    return done
+
+
+def _ids_of(table: DataFrame, id_column: str | None) -> DataFrame:
+    """Return the table's ids as a tracked set stores them: bytes, in a column `id`."""
+    if id_column is None:
+        if len(table.columns) != 1:
+            raise ConfigurationError(
+                f"the table has the columns {', '.join(table.columns)}: say which one has the ids,"
+                " by id_column"
+            )
+        id_column = table.columns[0]
+    if id_column not in table.columns:
+        raise ConfigurationError(
+            f"the table has no column {id_column!r}, but {', '.join(table.columns)}"
+        )
+    column = f.col("`" + id_column.replace("`", "``") + "`")
+    raw = _bytes_of(column, table.schema[id_column].dataType, id_column)
+    return table.select(raw.alias("id")).where(f.col("id").isNotNull())
+
+
+def _bytes_of(column: Column, kind: DataType, name: str) -> Column:
+    if isinstance(kind, BinaryType):
+        return column
+    if isinstance(kind, StringType):
+        return column.cast("binary")
+    if isinstance(kind, _INTEGERS) or (isinstance(kind, DecimalType) and kind.scale == 0):
+        return column.cast("string").cast("binary")
+    raise ConfigurationError(
+        f"the column {name!r} holds {kind.simpleString()}, which has no one form as text: cast it"
+        " to text, as the application writes its ids"
+    )
+
+
+def _is_old(table: DataFrame) -> bool:
+    """Say whether rows of the table have been read already, and would not be read anew."""
+    plan = table._jdf.queryExecution().withCachedData().toString()  # noqa: SLF001
+    # A cache; rows that the driver brought; a checkpoint, or rows of an RDD.
+    return any(node in plan for node in ("InMemoryRelation", "LocalRelation", "LogicalRDD"))
+
+
+def _members_of(spark: SparkSession, recipe: Recipe, sub_sets: int, partitions: int) -> DataFrame:
+    """Return the ids of the set, read page by page by tasks that each have some sub-sets."""
+
+    def read(batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        import pandas as pd
+
+        tracked = recipe.made(TrackedSet)
+        for batch in batches:
+            for numbers, ids in scan(tracked.twin, tracked.names, [int(n) for n in batch["id"]]):
+                yield pd.DataFrame({"sub_set": numbers, "id": ids, "where": _IN_SET})
+
+    numbers = spark.range(0, sub_sets, 1, min(partitions, sub_sets))
+    return numbers.mapInPandas(read, "sub_set int, id binary, where int")
+
+
+def _look(recipe: Recipe) -> _Look:
+    """Read the generations of all sub-sets, in a Python worker."""
+    try:
+        tracked = recipe.made(TrackedSet)
+        budget = Budget(60.0, PATIENCE_SECONDS)
+        require_layout(tracked, budget)
+        return _Look(
+            generations(tracked, range(tracked.names.sub_sets), budget),
+            tracked.source is not None,
+        )
+    except Exception as error:
+        refusal = refusal_of(error)
+        if refusal is None:
+            raise
+        return _Look({}, has_source=False, refusal=refusal)
+
+
+def _applied(
+    recipe: Recipe,
+    known: Mapping[int, bytes],
+    seconds: float,
+    batches: Iterable[pd.DataFrame],
+) -> Iterator[pd.DataFrame]:
+    """Apply the differences, in steps of at most 500 ids of one sub-set; yield what was done."""
+    import pandas as pd
+
+    tracked: TrackedSet | None = None
+    for batch in batches:
+        for sub_set, group in batch.groupby("sub_set", sort=False):
+            tracked = tracked or recipe.made(TrackedSet)
+            for start in range(0, len(group), IDS_A_STEP):
+                step = group.iloc[start : start + IDS_A_STEP]
+                stale = [bytes(each) for each in step["id"][step["where"] == _IN_SET]]
+                missing = [bytes(each) for each in step["id"][step["where"] == _IN_TABLE]]
+                number = int(sub_set)
+                settled, error = _step(tracked, number, known[number], (stale, missing), seconds)
+                left = len(step) - settled.added - settled.removed
+                done = (settled.added, settled.removed, left, int(bool(error)), error)
+                columns = ["added", "removed", "left", "failed", "error"]
+                yield pd.DataFrame([done], columns=columns)
+
+
+def _step(
+    tracked: TrackedSet,
+    sub_set: int,
+    generation: bytes,
+    ids: tuple[list[bytes], list[bytes]],
+    seconds: float,
+) -> tuple[Settled, str]:
+    """Make one step; return what it changed, and the error that kept it from doing so."""
+    stale, missing = ids
+    slice = Slice(IDS_A_STEP, seconds)
+    try:
+        if tracked.source is None:
+            return settle_unchanged(
+                tracked,
+                sub_set,
+                generation,
+                slice,
+                stale=stale,
+                missing=missing,
+                timeout=PATIENCE_SECONDS,
+            ), ""
+        getattr(tracked.source, "warm_up", lambda _: None)(seconds)
+        return settle(tracked, sub_set, slice, stale=stale, missing=missing), ""
+    except Aborted:
+        return Settled(), ""
+    except Exception as error:  # noqa: BLE001 - the step is left to the jobs, and says why
+        if is_abort(error):
+            return Settled(), ""
+        return Settled(), f"{type(error).__name__}: {error}"

@@ -1,0 +1,244 @@
+"""Sweeps: a job over its whole keyspace, by as many processes as Spark has, until nothing is left.
+
+Spark schedules, shows and repeats the tasks. A task that is repeated, or runs twice at once, is
+harmless: all it does is slices, and each of them is exact by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import (
+    BooleanType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting.checks import checked_limit, checked_seconds
+from workstealing.recruiting.job import DivisibleJob, Job
+from workstealing.spark.making import Factory, Recipe
+from workstealing.spark.stages import Refusal, checked_count, named, refusal_of, run_each
+from workstealing.spark.turns import Orders, Turn, take_turn
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LIMIT = 1_000
+TURN_SECONDS = 60.0
+PARTS_A_CORE = 4
+VAIN_ROUNDS = 3
+_PAUSE_SECONDS = 1.0
+
+_log = logging.getLogger("workstealing.spark")
+
+SCHEMA = StructType(
+    [
+        StructField("part", LongType(), nullable=False),
+        StructField("items", LongType(), nullable=False),
+        StructField("slices", LongType(), nullable=False),
+        StructField("aborted", LongType(), nullable=False),
+        StructField("failed", LongType(), nullable=False),
+        StructField("operations", LongType(), nullable=False),
+        StructField("seconds", DoubleType(), nullable=False),
+        StructField("drained", BooleanType(), nullable=False),
+        StructField("error", StringType(), nullable=False),
+        StructField("rounds", LongType(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a look at the job has said.
+
+    Fields: name: of the job; limit: items of its slices; parts: None if it does not divide;
+    refusal: why it cannot be swept.
+    """
+
+    name: str = ""
+    limit: int = LIMIT
+    parts: tuple[Any, ...] | None = None
+    refusal: Refusal | None = None
+
+
+def sweep(
+    spark: SparkSession,
+    make_job: Factory,
+    *,
+    limit: int | None = None,
+    seconds: float = 5.0,
+    max_ops: float | None = None,
+    partitions: int | None = None,
+    max_rounds: int = 100,
+    turn_seconds: float = TURN_SECONDS,
+) -> DataFrame:
+    """Run a job over its whole keyspace, in parallel, until what it found at the start is done.
+
+    Arguments: spark; make_job: the import path of a function without arguments that returns the job
+    ("package.module:function"), or such a function that can be pickled: called once in each Python
+    worker, which connects by its own environment; limit: items a slice, by default 1,000, or the
+    job's own if it does not divide; seconds: the longest slice; max_ops: Redis commands a second of
+    the whole sweep, None for no bound; partitions: by default 4 for each core, or 1 with max_ops;
+    max_rounds: how many stages at most; turn_seconds: after how long a task reports, and the next
+    round goes on.
+
+    Returns: a DataFrame of one row for each part: part, items, slices, aborted, failed, operations,
+    seconds, drained, error, rounds. Parts that are not drained are logged as well. Errors:
+    ConfigurationError and LayoutError before anything is changed; ConnectionError if the first look
+    cannot be made.
+
+    Safe beside live traffic, the jobs and other sweeps. A job that divides (HashFieldExpiry,
+    KeyExpiry, MigrateToNative, IckReaper) is swept part by part. Of any other one, every task does
+    the same until it has found nothing several times in a row.
+    """
+    recipe = Recipe(make_job, "make_job")
+    orders = Orders(
+        checked_limit(limit) if limit is not None else 0,
+        checked_seconds(seconds, "a slice's length"),
+        checked_seconds(turn_seconds, "turn_seconds"),
+        None if max_ops is None else _checked_rate(max_ops),
+    )
+    max_rounds = checked_count(max_rounds, "max_rounds")
+    context = spark.sparkContext
+    if partitions is None:
+        partitions = context.defaultParallelism * (PARTS_A_CORE if max_ops is None else 1)
+    partitions = checked_count(partitions, "partitions")
+    group = f"workstealing-sweep-{recipe.token}"
+    with named(context, group, "workstealing sweep: division"):
+        plan = run_each(context, [partitions], lambda n: _divide(recipe, n))[0]
+    if plan.refusal is not None:
+        raise plan.refusal.error()
+    orders = replace(orders, limit=orders.limit or plan.limit)
+    parts = [None] * partitions if plan.parts is None else list(plan.parts)
+
+    def report(number: int, left: int) -> Any:
+        text = f"workstealing sweep of {plan.name}: round {number}, {left} of {len(parts)} parts"
+        return named(context, group, text)
+
+    def work(left: Sequence[tuple[int, Any]], told: Orders) -> list[tuple[int, Turn]]:
+        is_divided = plan.parts is not None
+        return run_each(
+            context, left, lambda each: (each[0], _work(recipe, each[1], is_divided, told))
+        )
+
+    rows = rounds_of(plan.name, parts, orders, max_rounds=max_rounds, work=work, report=report)
+    return spark.createDataFrame(rows, SCHEMA)
+
+
+def rounds_of(
+    name: str,
+    parts: Sequence[Any],
+    orders: Orders,
+    *,
+    max_rounds: int,
+    work: Callable[[Sequence[tuple[int, Any]], Orders], list[tuple[int, Turn]]],
+    report: Callable[[int, int], Any],
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[tuple[Any, ...]]:
+    """Do rounds until every part is drained, or nothing moves any more; return the rows."""
+    totals = [Turn() for _ in parts]
+    rounds = [0] * len(parts)
+    left = list(enumerate(parts))
+    number = vain = 0
+    while left and number < max_rounds and vain < VAIN_ROUNDS:
+        if vain:
+            sleep(_PAUSE_SECONDS * 2**vain * (0.5 + random.random() / 2))
+        number += 1
+        with report(number, len(left)):
+            turns = work(left, shared(orders, len(left)))
+        for part, turn in turns:
+            totals[part] = added(totals[part], turn)
+            rounds[part] = number
+        drained = {part for part, turn in turns if turn.is_drained}
+        items = sum(turn.items for _, turn in turns)
+        _log.info(
+            "sweep of %s, round %d: %d items by %d parts, %d aborted slices, %d parts failed;"
+            " %d of %d parts are left",
+            name,
+            number,
+            items,
+            len(left),
+            sum(turn.aborted for _, turn in turns),
+            sum(turn.failed for _, turn in turns),
+            len(left) - len(drained),
+            len(parts),
+        )
+        vain = 0 if items or drained else vain + 1
+        left = [each for each in left if each[0] not in drained]
+    if left:
+        _log.warning(
+            "sweep of %s ended after %d rounds with %d of %d parts not drained; an error: %s",
+            name,
+            number,
+            len(left),
+            len(parts),
+            next((totals[part].error for part, _ in left if totals[part].error), "none"),
+        )
+    return [(n, *astuple(total), rounds[n]) for n, total in enumerate(totals)]
+
+
+def shared(orders: Orders, parts: int) -> Orders:
+    """Return the orders of each of so many parts.
+
+    All of them may run at once: how many cores there will be, nobody knows.
+    """
+    return orders if orders.max_ops is None else replace(orders, max_ops=orders.max_ops / parts)
+
+
+def added(total: Turn, turn: Turn) -> Turn:
+    """Return the sum of what a part has done so far and in one more turn."""
+    return Turn(
+        total.items + turn.items,
+        total.slices + turn.slices,
+        total.aborted + turn.aborted,
+        total.failed + turn.failed,
+        total.operations + turn.operations,
+        total.seconds + turn.seconds,
+        turn.is_drained,
+        # What stands there in the end is what kept it from being drained, if anything did.
+        "" if turn.is_drained else turn.error,
+    )
+
+
+def _divide(recipe: Recipe, n: int) -> Plan:
+    """Look at the job, in a Python worker: the driver may not even reach its server."""
+    from workstealing.jobs import TrackQueued, UntrackDone
+
+    try:
+        job = recipe.made(Job)  # type: ignore[type-abstract]
+        if isinstance(job, TrackQueued | UntrackDone):
+            raise ConfigurationError(
+                f"the job {job.name!r} walks or samples: reconcile() compares the set with the"
+                " whole table"
+            )
+        if isinstance(job, DivisibleJob):
+            return Plan(job.name, LIMIT, tuple(job.parts(n)))
+        return Plan(job.name, job.limit)
+    except Exception as error:
+        refusal = refusal_of(error)
+        if refusal is None:
+            raise
+        return Plan(refusal=refusal)
+
+
+def _work(recipe: Recipe, part: Any, is_divided: bool, orders: Orders) -> Turn:
+    """Take a turn, in a Python worker."""
+    job = recipe.made(Job)  # type: ignore[type-abstract]
+    if is_divided and isinstance(job, DivisibleJob):
+        job = job.for_part(part)
+    return take_turn(job, orders)
+
+
+def _checked_rate(rate: object) -> float:
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < float("inf"):
+        raise ConfigurationError(f"max_ops is {rate!r}; expected commands a second, above 0")
+    return float(rate)

@@ -1,0 +1,150 @@
+"""Bringing ids of one sub-set in step with the table, without losing what the application does.
+
+Either the table is asked between WATCH and EXEC, or the answer is older, and a script compares the
+generation that was read before it. Both ways an id that the application has tracked or untracked
+since is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import OutOfMemoryError
+
+from workstealing.errors import Aborted
+from workstealing.recruiting.slice import Slice
+from workstealing.store.attempt import attempt
+from workstealing.store.connection import Budget, checked
+from workstealing.store.scripts import load
+from workstealing.structures.tracked_set.layout import Names, id_text
+from workstealing.structures.tracked_set.sets import AsyncTrackedSet, TrackedSet
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a step has changed: how many ids it added, and how many it removed."""
+
+    added: int = 0
+    removed: int = 0
+
+
+def settle(
+    tracked: TrackedSet | AsyncTrackedSet,
+    sub_set: int,
+    slice: Slice,
+    *,
+    sample: int = 0,
+    stale: Sequence[bytes] = (),
+    missing: Sequence[bytes] = (),
+) -> Settled:
+    """Ask the source about ids of a sub-set in one attempt, and do what it says.
+
+    Arguments: sample: how many tracked ids to draw at random, in place of `stale`; stale: tracked
+    ids, removed if they have no work; missing: ids that may not be tracked, added if they have
+    work. Errors: Aborted if another writer came first; those of the source; LayoutError; connection
+    faults. Two round trips and one question.
+    """
+    names = tracked.names
+    ids, state = names.keys(sub_set)
+    done: list[bytes] = []
+    generation: Any = None
+    try:
+        # WATCH comes before the question, and track() changes the state whatever it adds: so an id
+        # whose work was committed after the question is not removed.
+        with attempt(tracked.twin, ids, state, slice=slice) as current:
+            reads: list[tuple[Any, ...]] = [("HMGET", state, "mark", "generation")]
+            if sample:
+                reads.append(("SRANDMEMBER", ids, sample))
+            (mark, generation), *drawn = current.read(*reads)
+            names.check_mark(sub_set, mark)
+            if sample:
+                stale = drawn[0]
+            asked = [id_text(each) for each in (*stale, *missing)]
+            if not asked:
+                return Settled()
+            work = set(tracked.require_source().with_work(asked, slice.remaining()))
+            done = [each for each in stale if id_text(each) not in work]
+            found = [each for each in missing if id_text(each) in work]
+            commands: list[tuple[Any, ...]] = []
+            if done:
+                commands.append(("SREM", ids, *done))
+            if found:
+                commands.append(("SADD", ids, *found))
+                if mark is None:
+                    commands.append(("HSET", state, "mark", names.mark))
+            if not commands:
+                return Settled()
+            replies = current.commit(*commands)
+            removed = int(replies[0]) if done else 0
+            return Settled(int(replies[len(done) > 0]) if found else 0, removed)
+    except OutOfMemoryError:
+        # Deletes inside a script pass where a transaction is refused (law 3).
+        return settle_unchanged(tracked, sub_set, generation, slice, stale=done)
+
+
+def settle_unchanged(
+    tracked: TrackedSet | AsyncTrackedSet,
+    sub_set: int,
+    generation: bytes | None,
+    slice: Slice,
+    *,
+    stale: Sequence[bytes] = (),
+    missing: Sequence[bytes] = (),
+    timeout: float | None = None,
+) -> Settled:
+    """Remove and add ids of a sub-set unless its generation has changed since the table was read.
+
+    Arguments: generation: as it was read before the table; stale: to be removed; missing: to be
+    added; timeout: the longest single wait in seconds, None: a job's own. Errors: Aborted if the
+    application has tracked or untracked ids of the sub-set, and nothing was changed; LayoutError;
+    connection faults. One round trip.
+    """
+    names = tracked.names
+    keys = names.keys(sub_set)
+    commands = [
+        ("EVAL", load(script).body, 2, *keys, names.mark, generation or b"", *ids)
+        for script, ids in (("tracked_done", stale), ("tracked_found", missing))
+        if ids
+    ]
+    if not commands:
+        return Settled()
+    remaining = slice.remaining()
+    budget = Budget(remaining) if timeout is None else Budget(remaining, timeout)
+    counts = [int(count) for count in checked(tracked.twin.call_keys(keys, commands, budget))]
+    if all(count < 0 for count in counts):
+        raise Aborted("the application has tracked or untracked ids meanwhile")
+    removed = max(0, counts[0]) if stale else 0
+    return Settled(max(0, counts[-1]) if missing else 0, removed)
+
+
+def generations(
+    tracked: TrackedSet | AsyncTrackedSet, sub_sets: Sequence[int], budget: Budget
+) -> dict[int, bytes]:
+    """Return the generations of sub-sets, b"" for none yet.
+
+    Errors: LayoutError for a foreign mark; connection faults. One round trip to each node.
+    """
+    twin, names = tracked.twin, tracked.names
+    nodes: dict[Any, list[int]] = {}
+    for sub_set in sub_sets:
+        nodes.setdefault(twin.node_of(names.slot(sub_set)), []).append(sub_set)
+    found: dict[int, bytes] = {}
+    for node, its_sub_sets in nodes.items():
+        commands = [("HMGET", names.keys(n)[1], "mark", "generation") for n in its_sub_sets]
+        replies = checked(twin.call(node, commands, budget))
+        for sub_set, (mark, generation) in zip(its_sub_sets, replies, strict=True):
+            names.check_mark(sub_set, mark)
+            found[sub_set] = generation or b""
+    return found
+
+
+def require_layout(tracked: TrackedSet | AsyncTrackedSet, budget: Budget) -> None:
+    """Check the layout by a job's own connection, or write it down; once a process."""
+    if tracked.is_open:
+        return
+    names: Names = tracked.names
+    (reply,) = checked(tracked.twin.call_keys((names.layout,), [names.opening()], budget))
+    names.check(reply)
+    tracked.is_open = True
