@@ -5,18 +5,59 @@ Nothing runs it: what it claims is claimed to mypy, by strict mode and `assert_t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, assert_type
 
 import flask
+import redis
 import redis.asyncio
+import sqlalchemy
 
 import workstealing
 from workstealing import Hooks, Job, Outcome, Recruiter, Slice, connect
 from workstealing.integrations.flask import WorkStealing
 from workstealing.integrations.wsgi import WorkStealingMiddleware
-from workstealing.jobs import Backlog, HashFieldExpiry
-from workstealing.structures import AsyncVolatileHashes, HashPipeline, VolatileHashes
+from workstealing.jobs import (
+    Backlog,
+    HashFieldExpiry,
+    IckBacklog,
+    IckReaper,
+    KeyBacklog,
+    KeyExpiry,
+    TrackQueued,
+    UntrackDone,
+)
+from workstealing.store import connect_async
+from workstealing.structures import (
+    Added,
+    AsyncDurableKeys,
+    AsyncIck,
+    AsyncKeyPipeline,
+    AsyncLease,
+    AsyncLeasedIck,
+    AsyncShardedIck,
+    AsyncTrackedSet,
+    AsyncVolatileHashes,
+    Batch,
+    Committed,
+    DeadMember,
+    Drift,
+    DurableKeys,
+    HashPipeline,
+    Ick,
+    IckPipeline,
+    KeyPipeline,
+    Lease,
+    LeasedIck,
+    LeaseLost,
+    NoLease,
+    ShardedIck,
+    ShardedIckPipeline,
+    TrackedSet,
+    TrackedSetPipeline,
+    VolatileHashes,
+)
+from workstealing.structures.sources import Source, SqlSource
 
 items = VolatileHashes(connect("redis://localhost:6379/0"), namespace="items")
 recruiter = Recruiter()
@@ -47,6 +88,180 @@ async def asynchronous(client: redis.asyncio.Redis) -> None:
     async with hashes.pipeline() as pipeline:
         pipeline.hget("item:17", "likes")
         await pipeline.execute()
+
+
+def clients(one: redis.Redis, cluster: redis.RedisCluster) -> None:
+    assert_type(VolatileHashes(one, "items", allow_eviction=["allkeys-lru"]), VolatileHashes)
+    assert_type(DurableKeys(cluster), DurableKeys)
+    # The class follows the client, for type checkers too.
+    assert_type(VolatileHashes(connect_async()), AsyncVolatileHashes)
+    assert_type(DurableKeys(connect_async(), namespace="leases"), AsyncDurableKeys)
+    assert_type(Ick(connect_async(), "dirty"), AsyncIck)
+
+
+class Pages(VolatileHashes):
+    """Hashes of the user's own kind."""
+
+
+assert_type(Pages(redis.Redis()), Pages)
+
+keys = DurableKeys(connect(), namespace="reports")
+recruiter.install(KeyExpiry(keys, limit=25), rate=0.01)
+
+
+def durable() -> None:
+    assert_type(keys.set("report:7", b"text", ex=60, get=True), bool | str | bytes | None)
+    assert_type(keys.get("report:7"), bytes | str | None)
+    assert_type(keys.expire("report:7", 30), bool)
+    assert_type(keys.pttl("report:7"), int)
+    assert_type(keys.delete("report:7", "report:8"), int)
+    assert_type(KeyExpiry(keys).backlog(), KeyBacklog)
+    with keys.pipeline() as pipeline:
+        assert_type(pipeline, KeyPipeline)
+        pipeline.set("report:7", "text", px=60)
+        pipeline.acquire("report:8", 30)
+        pipeline.incr("visits")
+        assert_type(pipeline.execute(), list[Any])
+
+
+def leases() -> int | None:
+    token = keys.acquire("report:8", ttl=30)
+    assert_type(token, int | None)
+    if token is not None:
+        assert_type(keys.extend("report:8", token, ttl=30), bool)
+        assert_type(keys.release("report:8", token), bool)
+    try:
+        with keys.lock("report:9", ttl=0.5) as lease:
+            assert_type(lease, Lease)
+            assert_type(lease.token, int)
+            assert_type(lease.extend(), bool)
+    except workstealing.Aborted:
+        return None
+    return lease.token if lease.kept else None
+
+
+async def asynchronous_durable(client: redis.asyncio.Redis) -> None:
+    keys = AsyncDurableKeys(client, namespace="reports")
+    assert_type(await keys.get("report:7"), bytes | str | None)
+    assert_type(await keys.set("report:7", 1, ex=60), bool | str | bytes | None)
+    assert_type(await keys.acquire("report:8", ttl=30), int | None)
+    assert_type(await keys.release("report:8", 17), bool)
+    async with keys.lock("report:9", ttl=30) as lease:
+        assert_type(lease, AsyncLease)
+        assert_type(await lease.extend(60), bool)
+    async with keys.pipeline(transaction=False) as pipeline:
+        assert_type(pipeline, AsyncKeyPipeline)
+        pipeline.get("report:7")
+        assert_type(await pipeline.execute(), list[Any])
+
+
+class FilesWithWork:
+    """A source of the user's own: no database, but the same two questions."""
+
+    def rows_after(self, cursor: str, n: int, seconds: float) -> list[tuple[str, str]]:
+        """Return the next files with work."""
+        return [(name, name) for name in ("a", "b") if name > cursor][:n]
+
+    def with_work(self, ids: Sequence[str], seconds: float) -> set[str]:
+        """Return which files still have work."""
+        return {name for name in ids if name < "c"}
+
+
+def tracked(engine: sqlalchemy.Engine) -> None:
+    table = SqlSource(engine, "tasks", id="item_id", cursor=["updated", "id"], where={"done": 0})
+    table.warm_up(2.0)
+    source: Source = FilesWithWork()
+    for each in (table, source):
+        queued: TrackedSet = TrackedSet(connect(), "queued", each, sub_sets=16)
+        recruiter.install(TrackQueued(queued), rate=0.01)
+        recruiter.install(UntrackDone(queued, limit=5), rate=0.01)
+        is_tracked: bool = queued.is_tracked(17)
+        both: list[bool] = queued.are_tracked(["17", 18])
+        new: int = queued.track([17, "18"]) + queued.untrack(17) + queued.count()
+        assert is_tracked or any(both) or new
+        assert_type(queued.drift(sample=100), Drift)
+        assert_type(queued.drift().stale.share, float)
+        with queued.pipeline() as pipeline:
+            assert_type(pipeline, TrackedSetPipeline)
+            pipeline.track(17)
+            pipeline.execute()
+
+
+async def asynchronous_tracked(client: redis.asyncio.RedisCluster, source: Source) -> bool:
+    queued: AsyncTrackedSet = AsyncTrackedSet(client, "queued", source=source)
+    await queued.track([17, 18])
+    assert_type(await queued.drift(), Drift)
+    async with queued.pipeline() as pipeline:
+        pipeline.untrack(17)
+        await pipeline.execute()
+    is_tracked: bool = await queued.is_tracked("17")
+    return is_tracked
+
+
+def dirty_list() -> None:
+    ick = Ick(connect(), "dirty")
+    assert_type(ick, Ick)
+    added: Added = ick.add({"document:1": 1.5})
+    ick.add([("document:2", 2), ("document:3", 3)])
+    ick.add("document:4")
+    batch: Batch = ick.reserve(10, backwash=True)
+    for member, score in batch:
+        assert_type(score, float)
+        committed: Committed = ick.commit(member, token=batch.token)
+        assert_type(committed.ignored, int)
+    batch = ick.exchange(10, *batch.members)
+    dead: list[DeadMember] = ick.dead()
+    assert_type([each.times for each in dead], list[tuple[float, ...]])
+    assert_type(added.new + added.changed, int)
+    reaper = IckReaper(ick, stale_after=60)
+    assert_type(reaper.backlog(), IckBacklog)
+    recruiter.install(reaper, rate=0.01)
+    with ick.pipeline() as pipeline:
+        assert_type(pipeline, IckPipeline)
+        pipeline.add({"document:5": 5})
+        pipeline.execute()
+
+
+async def asynchronous_dirty_list(client: redis.asyncio.Redis) -> None:
+    ick = AsyncIck(client, b"dirty")
+    await ick.add(["document:1"])
+    batch: Batch = await ick.reserve(10)
+    await ick.commit(*batch.members)
+    async with ick.pipeline() as pipeline:
+        pipeline.add({"document:5": 5})
+        await pipeline.execute()
+
+
+def consume() -> None:
+    sharded: ShardedIck = ShardedIck(connect(), "documents", ick_shards=4)
+    assert_type(sharded.open(), int)
+    added: Added = sharded.add({"document:1": 1.5})
+    try:
+        with sharded.lease("worker 7", ttl=30, wait=1.0) as ick:
+            assert_type(ick, LeasedIck)
+            batch: Batch = ick.reserve(100)
+            ick.renew()
+            ick.commit(*batch.members)
+            assert_type(ick.release(), bool)
+    except NoLease:
+        assert added.new
+    except LeaseLost as error:
+        raise SystemExit(1) from error
+    recruiter.install(IckReaper(sharded, stale_after=60, max_attempts=3), rate=0.01)
+    with sharded.pipeline() as pipeline:
+        assert_type(pipeline, ShardedIckPipeline)
+        pipeline.add("document:2")
+        pipeline.execute()
+
+
+async def asynchronous_consume(client: redis.asyncio.Redis) -> None:
+    sharded: AsyncShardedIck = AsyncShardedIck(client, "documents")
+    assert_type(await sharded.open(), int)
+    await sharded.add({"document:1": 1.5})
+    async with sharded.lease("worker 7") as ick:
+        assert_type(ick, AsyncLeasedIck)
+        batch: Batch = await ick.reserve(100)
+        await ick.commit(*batch.members)
 
 
 class DropDrafts(Job):

@@ -30,6 +30,9 @@ from workstealing.store.connection import (
 )
 from workstealing.store.keys import require_one_slot
 
+BlockingClient = redis.Redis | redis.RedisCluster
+AsyncClient = redis_asyncio.Redis | redis_asyncio.RedisCluster
+
 # What identifies a node to a twin: its address in a cluster or behind sentinels, None for the only
 # server there is.
 Node = tuple[str, int] | None
@@ -55,7 +58,7 @@ def is_cluster(client: Any) -> bool:
 
 def is_async(client: Any) -> bool:
     """Say whether a client's commands must be awaited."""
-    return isinstance(client, redis_asyncio.Redis | redis_asyncio.RedisCluster)
+    return isinstance(client, AsyncClient)
 
 
 class Twin:

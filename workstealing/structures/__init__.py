@@ -8,7 +8,15 @@ from workstealing.structures.durable_keys import (
     KeyPipeline,
     Lease,
 )
-from workstealing.structures.ick import AsyncIck, AsyncIckPipeline, Ick, IckPipeline
+from workstealing.structures.ick import (
+    Added,
+    AsyncIck,
+    AsyncIckPipeline,
+    Batch,
+    Committed,
+    Ick,
+    IckPipeline,
+)
 from workstealing.structures.ick_dead import DeadMember
 from workstealing.structures.sharded_ick import (
     AsyncLeasedIck,
@@ -35,6 +43,7 @@ from workstealing.structures.volatile_hashes import (
 )
 
 __all__ = [
+    "Added",
     "AsyncDurableKeys",
     "AsyncHashPipeline",
     "AsyncIck",
@@ -47,6 +56,8 @@ __all__ = [
     "AsyncTrackedSet",
     "AsyncTrackedSetPipeline",
     "AsyncVolatileHashes",
+    "Batch",
+    "Committed",
     "DeadMember",
     "Drift",
     "DurableKeys",

@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, overload
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import require_one_slot, to_bytes
 from workstealing.store.operations import Operation, Plan, perform, perform_async
 from workstealing.store.pipeline import AsyncPlanPipeline, BlockingPlanPipeline, PlanPipeline
 from workstealing.store.scripts import load
-from workstealing.store.twin import Twin, is_async, is_cluster, twin_of
+from workstealing.store.twin import (
+    AsyncClient,
+    BlockingClient,
+    Twin,
+    is_async,
+    is_cluster,
+    twin_of,
+)
 from workstealing.structures.ick_dead import DeadCommands
 from workstealing.structures.ick_names import IckNames, Member, as_text
 from workstealing.structures.ick_stats import StatsCommands
@@ -186,7 +193,17 @@ class _IckCommands(StatsCommands, DeadCommands):
         self.token = token
 
 
-class Ick(_IckCommands):
+class _Ick(_IckCommands):
+    """What the blocking and the asyncio form share: the client, and the key's names."""
+
+    def __init__(self, client: Any, key: Member) -> None:
+        self.client = client
+        self.twin: Twin = twin_of(client)
+        self.names = _checked_names(client, key)
+        self.token = ""
+
+
+class Ick(_Ick):
     """A priority queue with write folding and two-phase commit for one consumer.
 
     A member that is added again keeps its lower score, so that hot members do not starve; it can be
@@ -203,17 +220,20 @@ class Ick(_IckCommands):
     Source: seed of ProsperWorks' redis-ick, with reservations fenced by tokens added.
     """
 
+    # mypy would have it return a subclass; who calls it is told the right type even so.
+    @overload
+    def __new__(  # type: ignore[misc]
+        cls, client: AsyncClient, key: Member
+    ) -> AsyncIck: ...
+
+    @overload
+    def __new__(cls, client: BlockingClient, key: Member) -> Self: ...
+
     def __new__(cls, client: Any, key: Member) -> Any:
         """Make an `AsyncIck` where the client is an asyncio one."""
         if cls is Ick and is_async(client):
             return AsyncIck(client, key)
         return super().__new__(cls)
-
-    def __init__(self, client: Any, key: Member) -> None:
-        self.client = client
-        self.twin: Twin = twin_of(client)
-        self.names = _checked_names(client, key)
-        self.token = ""
 
     def _perform(self, plan: Plan) -> Any:
         return perform(self.client, plan)
@@ -223,14 +243,8 @@ class Ick(_IckCommands):
         return IckPipeline(self, transaction)
 
 
-class AsyncIck(_IckCommands):
+class AsyncIck(_Ick):
     """An `Ick` on a redis.asyncio client: every method is awaited."""
-
-    def __init__(self, client: Any, key: Member) -> None:
-        self.client = client
-        self.twin: Twin = twin_of(client)
-        self.names = _checked_names(client, key)
-        self.token = ""
 
     def _perform(self, plan: Plan) -> Any:
         return perform_async(self.client, plan)

@@ -91,12 +91,13 @@ class VolatileHashOptions:
         """Return the namespace on this process's client; no round trip but a cluster's map."""
         from workstealing.structures.volatile_hashes import VolatileHashes
 
-        return VolatileHashes(
+        made: VolatileHashes = VolatileHashes(
             self.client.connected(),
             self.namespace,
             backend=self.backend,
             allow_eviction=self.allow_eviction,
         )
+        return made
 
     def _refuse(self, options: Mapping[str, object], why: str) -> None:
         for name, value in options.items():

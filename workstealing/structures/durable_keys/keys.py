@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterable
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import SLOTS
@@ -16,7 +16,7 @@ from workstealing.store.operations import (
     perform,
     perform_async,
 )
-from workstealing.store.twin import is_async, is_cluster
+from workstealing.store.twin import AsyncClient, BlockingClient, is_async, is_cluster
 from workstealing.structures.durable_keys.commands import Translator
 from workstealing.structures.durable_keys.layout import KeyNames, open_layout
 from workstealing.structures.durable_keys.lease import AsyncLease, Lease
@@ -96,12 +96,34 @@ class DurableKeys(_Keys):
     after their time-to-live passes").
     """
 
-    def __new__(cls, client: Any, *args: Any, **options: Any) -> Self:
+    # By this redis-py's types tell which replies are awaited.
+    _is_async_client: Literal[False] = False
+
+    # mypy would have it return a subclass; who calls it is told the right type even so.
+    @overload
+    def __new__(  # type: ignore[misc]
+        cls,
+        client: AsyncClient,
+        namespace: str = ...,
+        *,
+        allow_eviction: Collection[str] = ...,
+        clock_shift_ms: int = ...,
+    ) -> AsyncDurableKeys: ...
+
+    @overload
+    def __new__(
+        cls,
+        client: BlockingClient,
+        namespace: str = ...,
+        *,
+        allow_eviction: Collection[str] = ...,
+        clock_shift_ms: int = ...,
+    ) -> Self: ...
+
+    def __new__(cls, client: Any, *args: Any, **options: Any) -> Any:
         """Make an `AsyncDurableKeys` where the client is an asyncio one."""
         if is_async(client):
-            # A type checker cannot be told; typed programs name the class that they mean.
-            other: Any = AsyncDurableKeys(client, *args, **options)
-            return other  # type: ignore[no-any-return]
+            return AsyncDurableKeys(client, *args, **options)
         return super().__new__(cls)
 
     def open(self) -> Layout:
@@ -140,6 +162,8 @@ class DurableKeys(_Keys):
 
 class AsyncDurableKeys(_Keys):
     """`DurableKeys` on a redis.asyncio client: every command is awaited."""
+
+    _is_async_client: Literal[True] = True
 
     async def open(self) -> Layout:
         """Read or write down the namespace's layout; see `DurableKeys.open`."""

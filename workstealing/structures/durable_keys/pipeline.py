@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from workstealing.store.operations import Steps, drive, drive_async
 from workstealing.store.pipeline import AsyncPlanPipeline, BlockingPlanPipeline, PlanPipeline
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 class _Pipeline(Surface, PlanPipeline):
     """What both forms of a pipeline share; see `KeyPipeline`."""
+
+    # As redis-py types its own pipelines: by the replies that `execute` will return.
+    _is_async_client: Literal[False] = False
 
     def __init__(self, keys: Any, transaction: bool) -> None:
         super().__init__(keys.client, transaction)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, overload
 
 from redis.commands.core import BasicKeyCommands
+from redis.typing import AsyncClientProtocol, SyncClientProtocol
 
 from workstealing.errors import ConfigurationError
 
@@ -47,6 +49,14 @@ class Surface:
         """Run, or queue, one command of redis-py's; what all the methods end in."""
         raise NotImplementedError
 
+    @overload
+    def acquire(self: SyncClientProtocol, name: Any, ttl: float | dt.timedelta) -> int | None: ...
+
+    @overload
+    def acquire(
+        self: AsyncClientProtocol, name: Any, ttl: float | dt.timedelta
+    ) -> Awaitable[int | None]: ...
+
     def acquire(self, name: Any, ttl: float | dt.timedelta) -> Any:
         """Take a lease on a name, which ends by itself.
 
@@ -59,6 +69,12 @@ class Surface:
         """
         return self.execute_command("ACQUIRE", name, _milliseconds(ttl))
 
+    @overload
+    def release(self: SyncClientProtocol, name: Any, token: int) -> bool: ...
+
+    @overload
+    def release(self: AsyncClientProtocol, name: Any, token: int) -> Awaitable[bool]: ...
+
     def release(self, name: Any, token: int) -> Any:
         """Give a lease back before it ends.
 
@@ -69,6 +85,16 @@ class Surface:
         yourself can be released like one, any other value cannot.
         """
         return self.execute_command("RELEASE", name, _checked_token(token))
+
+    @overload
+    def extend(
+        self: SyncClientProtocol, name: Any, token: int, ttl: float | dt.timedelta
+    ) -> bool: ...
+
+    @overload
+    def extend(
+        self: AsyncClientProtocol, name: Any, token: int, ttl: float | dt.timedelta
+    ) -> Awaitable[bool]: ...
 
     def extend(self, name: Any, token: int, ttl: float | dt.timedelta) -> Any:
         """Let a lease end `ttl` from now.

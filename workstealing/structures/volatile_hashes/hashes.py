@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import SLOTS
 from workstealing.store.operations import Plain, Steps, as_layout_error, drive, drive_async, run
-from workstealing.store.twin import is_async, is_cluster
+from workstealing.store.twin import AsyncClient, BlockingClient, is_async, is_cluster
 from workstealing.structures.namespaces.layout import (
     INDEX_SHARDS_OF_A_SERVER,
     Layout,
@@ -128,12 +128,33 @@ class VolatileHashes(_Hashes, BlockingSurface):
     more, to read the namespace's layout.
     """
 
-    def __new__(cls, client: Any, *args: Any, **options: Any) -> Self:
+    # mypy would have it return a subclass; who calls it is told the right type even so.
+    @overload
+    def __new__(  # type: ignore[misc]
+        cls,
+        client: AsyncClient,
+        namespace: str = ...,
+        *,
+        backend: str = ...,
+        allow_eviction: Collection[str] = ...,
+        clock_shift_ms: int = ...,
+    ) -> AsyncVolatileHashes: ...
+
+    @overload
+    def __new__(
+        cls,
+        client: BlockingClient,
+        namespace: str = ...,
+        *,
+        backend: str = ...,
+        allow_eviction: Collection[str] = ...,
+        clock_shift_ms: int = ...,
+    ) -> Self: ...
+
+    def __new__(cls, client: Any, *args: Any, **options: Any) -> Any:
         """Make an `AsyncVolatileHashes` where the client is an asyncio one."""
         if is_async(client):
-            # A type checker cannot be told; typed programs name the class that they mean.
-            other: Any = AsyncVolatileHashes(client, *args, **options)
-            return other  # type: ignore[no-any-return]
+            return AsyncVolatileHashes(client, *args, **options)
         return super().__new__(cls)
 
     def open(self) -> Layout:
