@@ -97,7 +97,12 @@ class DuePartJob(PartJob):
         # Two sweeps at once begin at different places.
         self._next = random.randrange(len(part.shards))
         self._is_drained = False
-        self._begin_lap()
+        # Of the lap: how many index shards it has looked at; whether nothing was found that another
+        # lap should look for; what is to be raised at its end.
+        self._looked = 0
+        self._is_clean = True
+        self._problem: LayoutError | None = None
+        self._foreign: ResponseError | None = None
 
     @property
     def is_drained(self) -> bool:
@@ -176,10 +181,8 @@ class DuePartJob(PartJob):
 
     def _begin_lap(self) -> None:
         self._looked = 0
-        # Whether nothing was found in this lap that another lap should look for.
         self._is_clean = True
-        self._problem: LayoutError | None = None
-        self._foreign: ResponseError | None = None
+        self._problem = self._foreign = None
 
     def _end_lap(self) -> bool:
         """Return whether the part is drained; raise what has kept it from being so."""
