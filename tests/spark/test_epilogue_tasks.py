@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import pandas_udf
 
 from support.servers import RedisServer, wait_until
-from support.spark_recruits import DRAWS, DRIVER, FACTORIES, SLICES, TASKS, attempt, client, doubled
+from support.spark_recruits import (
+    DRAWS,
+    FACTORIES,
+    NO_TASK,
+    SLICES,
+    TASKS,
+    attempt,
+    client,
+    doubled,
+)
 from workstealing.errors import ConfigurationError
 from workstealing.spark import accumulated, enlist_batch, enlisting, install, installing, recruits
 from workstealing.spark.settings import VARIABLE
@@ -261,7 +271,7 @@ def test_batches_of_a_stream(spark: SparkSession, redis: Any, tmp_path: Path) ->
     )
     assert query.awaitTermination(120)
     assert batches == [(0, 1), (1, 1), (2, 1)]
-    assert noted(redis, SLICES) == {DRIVER: 3}
+    assert noted(redis, SLICES) == {f"{NO_TASK} in {os.getpid()}": 3}
     # The driver's own counts are sent before they are read.
     assert recruits(spark).enlisted == 3
 

@@ -168,7 +168,7 @@ class TestSession:
         ({"factory": "make"}, "the recruiter's factory is 'make'"),
         ({"factory": "__main__:make"}, "executors have another __main__"),
         ({"factory": len}, "give the import path"),
-        ({"counters": "redis://:hush@host"}, "the counters' client is"),
+        ({"counters": "redis://:hush@host"}, "the counters' client is a URL: give the import path"),
         ({"interval": 0}, "expected a number of seconds above 0"),
         ({"interval": "often"}, "expected a number of seconds above 0"),
         ({"spark_or_builder": None}, "expects a SparkSession, or SparkSession.builder"),

@@ -19,7 +19,7 @@ from workstealing.spark import enlisting
 from workstealing.testing import always
 
 SLICES, FACTORIES, DRAWS, TASKS = "test:slices", "test:factories", "test:draws", "test:tasks"
-DRIVER = "driver"
+NO_TASK = "no task"
 
 
 @cache
@@ -31,7 +31,7 @@ def client() -> Any:
 def attempt() -> str:
     """Return the running task attempt and its process, as text."""
     context = TaskContext.get()
-    return DRIVER if context is None else f"{context.taskAttemptId()} in {os.getpid()}"
+    return f"{NO_TASK if context is None else context.taskAttemptId()} in {os.getpid()}"
 
 
 class Note(Job):

@@ -23,8 +23,10 @@ def checked_path(path: object, what: str) -> str:
     else, and for the module __main__, which is another one in every executor.
     """
     if not isinstance(path, str) or not _PATH.fullmatch(path):
+        # A URL given by mistake may hold a password.
+        shown = "a URL" if isinstance(path, str) and "://" in path else repr(path)
         raise ConfigurationError(
-            f"{what} is {path!r}: give the import path of a function without arguments,"
+            f"{what} is {shown}: give the import path of a function without arguments,"
             ' "package.module:function", that every executor can import'
         )
     if path.startswith("__main__:"):
