@@ -29,9 +29,12 @@ if #list > 0 then
     return added
   end
 end
+-- The attempts of a member begin with their number.
+local function number_of(text)
+  return tonumber(string.match(text or '', '^%d+') or 0)
+end
 for i = 3, last, 3 do
-  local known = tonumber(redis.call('HGET', KEYS[5], ARGV[i]) or 0)
-  if ARGV[i + 2] ~= '' and tonumber(ARGV[i + 2]) > known then
+  if number_of(ARGV[i + 2]) > number_of(redis.call('HGET', KEYS[5], ARGV[i]) or '') then
     redis.call('HSET', KEYS[5], ARGV[i], ARGV[i + 2])
   end
 end

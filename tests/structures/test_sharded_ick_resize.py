@@ -183,7 +183,7 @@ def test_a_late_commit_under_a_lease_that_still_runs(any_server: AnyServer) -> N
 def test_attempts_and_the_dead_travel_along(any_server: AnyServer) -> None:
     sharded = filled(any_server, 2)
     client: Any = sharded.client
-    attempts = {f"member {i}": str(i % 4 + 1) for i in range(0, 300, 3)}
+    attempts = {f"member {i}": f"{i % 4 + 1} 1700000000{i:03}" for i in range(0, 300, 3)}
     graves = {f"dead {i}": f'{{"score": "{i}", "n": "\u00fc"}}' for i in range(120)}
     for member, count in attempts.items():
         client.hset(sharded.core.names(shard_of(member.encode(), 2)).attempts, member, count)
