@@ -16,7 +16,7 @@ from workstealing.errors import LayoutError
 from workstealing.store.connection import Budget
 from workstealing.store.keys import key_slot
 from workstealing.store.twin import Node, Twin
-from workstealing.structures.tracked_set.layout import Names, text
+from workstealing.structures.tracked_set.layout import MOST_SUB_SETS, Names, text
 
 SUB_SETS_A_CALL, IDS_A_PAGE = 32, 500
 # An export waits for a busy server, unlike a slice.
@@ -39,7 +39,8 @@ def laid_out_sub_sets(twin: Twin, names: Names) -> int | None:
         return None
     written = dict(zip(map(text, reply[::2]), map(text, reply[1::2]), strict=True))
     sub_sets = written.get("sub_sets", "")
-    known = Names(names.key, int(sub_sets)) if sub_sets.isdigit() else names
+    is_usable = sub_sets.isdigit() and 1 <= int(sub_sets) <= MOST_SUB_SETS
+    known = Names(names.key, int(sub_sets)) if is_usable else names
     known.check(reply)
     return known.sub_sets
 
