@@ -20,6 +20,8 @@ import collecting
 import enlist
 import ick
 import round_trips
+import spark_sweeps
+import spark_epilogue
 import web
 from figures import Figure, show
 from redis.utils import HIREDIS_AVAILABLE
@@ -41,7 +43,9 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "round-trips": _on_a_server(round_trips.measure),
     "collecting": _on_a_server(collecting.measure),
     "ick": _on_a_server(ick.measure),
+    "spark-epilogue": _on_a_server(spark_epilogue.measure),
     "web": web.measure,
+    "spark-sweeps": spark_sweeps.measure,
 }
 
 

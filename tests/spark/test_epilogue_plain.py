@@ -8,6 +8,7 @@ import os
 import pickle
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, get_type_hints
 
 import pandas as pd
@@ -16,10 +17,15 @@ from pyspark import TaskContext
 from pyspark.cloudpickle import dumps, loads
 
 from support import spark_recruits
+from support.faulty_server import FaultyServer
+from support.servers import RedisServer
+from workstealing import connect
 from workstealing.errors import ConfigurationError
+from workstealing.jobs import HashFieldExpiry
 from workstealing.spark import enlist_batch, enlisting, installing, workers
 from workstealing.spark.epilogue import Epilogue
 from workstealing.spark.settings import VARIABLE, EpilogueSettings
+from workstealing.structures import VolatileHashes
 from workstealing.testing import ManualClock, always
 
 THIS = "support.spark_recruits"
@@ -34,6 +40,7 @@ def _process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process that has made no recruiter yet, and a driver where nothing is installed."""
     monkeypatch.setattr(workers, "_worker", None)
     monkeypatch.setattr(workers, "_last_attempt", None)
+    monkeypatch.setattr(workers, "_told", None)
     monkeypatch.setattr(workers, "_IS_REUSED", True)
     monkeypatch.setattr(workers._faults, "_silent", {})
     monkeypatch.setattr(installing, "_installation", None)
@@ -210,10 +217,10 @@ class TestPickling:
         other = settings_for("other")
         monkeypatch.setattr(installing, "_installation", installing.Installation(other))
         sent = pickle.loads(pickle.dumps(epilogue))
-        assert sent._settings == other
+        assert sent.settings == other
         # A worker that pickles it once more passes on what it has got.
         monkeypatch.setattr(installing, "_installation", None)
-        assert pickle.loads(pickle.dumps(sent))._settings == other
+        assert pickle.loads(pickle.dumps(sent)).settings == other
 
     def test_without_install_the_error_says_what_to_do(self) -> None:
         with pytest.raises(ConfigurationError, match=r"call workstealing\.spark\.install\(spark"):
@@ -318,6 +325,46 @@ class TestFaults:
         begin(1)
         assert enlisting(lambda: 1)() == 1
         assert recruiter.stats()["jobs"]["fails"]["failed"] == 1
+
+
+class TestRecruited:
+    """What a recruited epilogue sends."""
+
+    def test_at_most_five_round_trips_with_the_real_job(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        day = 24 * 3600 * 1000
+        now = VolatileHashes(redis7.client(), namespace="t", backend="emulated")
+        for number in range(20):
+            now.hsetex(f"item:{number}", mapping=dict.fromkeys("abcdefgh", "v"), ex=60)
+        with FaultyServer(redis7.port) as socket:
+            url = f"redis://127.0.0.1:{socket.port}/0"
+            later = VolatileHashes(connect(url), namespace="t", clock_shift_ms=day)
+            recruiter = always(seconds=30.0)
+            recruiter.install(HashFieldExpiry(later, limit=5), rate=1.0)
+            monkeypatch.setattr(spark_recruits, "make_counted", lambda: recruiter, raising=False)
+            # The counters are on the same socket; their thread waits for its interval.
+            monkeypatch.setattr(spark_recruits, "client_of", lambda: connect(url), raising=False)
+            settings = replace(settings_for(), counters=f"{THIS}:client_of", interval=3600.0)
+            wrapped = enlisting(lambda rows: (row for row in rows))
+            monkeypatch.setenv(VARIABLE, settings.as_text())
+            trips = []
+            for task in range(3):
+                begin(task)
+                before = len(socket.seen)
+                assert list(wrapped([1, 2])) == [1, 2]
+                seen = socket.seen[before:]
+                trips.append(len({(each.connection, each.batch) for each in seen}))
+                assert "HINCRBY" not in socket.names()
+            stats = recruiter.stats()["jobs"]["hash_field_expiry.t"]
+            assert (stats["worked"], stats["items"]) == (3, 15)
+            # The first one of a worker connects, and reads the layout.
+            assert max(trips[1:]) <= 5, trips
+            assert workers.flush(30.0)
+            assert "HINCRBY" in socket.names()
+            worker = workers._worker
+            assert worker is not None
+            worker.close()
 
 
 class TestOneWorker:

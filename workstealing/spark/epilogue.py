@@ -37,11 +37,11 @@ def enlisting(fn: AnyFunction) -> AnyFunction:
         try:
             result = fn(*args, **kwargs)
         except BaseException:
-            epilogue.finish(ends_badly=True)
+            finish(epilogue.settings, ends_badly=True)
             raise
         if hasattr(result, "__next__"):
             return _finishing(result, epilogue)
-        epilogue.finish()
+        finish(epilogue.settings)
         return result
 
     return _dressed(wrapper, fn)
@@ -75,21 +75,17 @@ class Epilogue:
     are those of the worker's environment.
     """
 
-    __slots__ = ("_settings",)
+    __slots__ = ("settings",)
 
     def __init__(self, settings: EpilogueSettings | None = None) -> None:
-        self._settings = settings
+        self.settings = settings
 
     def __reduce__(self) -> tuple[type[Epilogue], tuple[EpilogueSettings]]:
-        if self._settings is not None:
-            return Epilogue, (self._settings,)
+        if self.settings is not None:
+            return Epilogue, (self.settings,)
         from workstealing.spark.installing import installed
 
         return Epilogue, (installed().settings,)
-
-    def finish(self, *, ends_badly: bool = False) -> None:
-        """Enlist for the task attempt; see `workers.finish`."""
-        finish(self._settings, ends_badly=ends_badly)
 
 
 def _finishing(items: Iterator[Any], epilogue: Epilogue) -> Generator[Any, None, None]:
@@ -97,9 +93,9 @@ def _finishing(items: Iterator[Any], epilogue: Epilogue) -> Generator[Any, None,
         yield from items
     except BaseException:
         # GeneratorExit, when Spark wants no more rows, is among them.
-        epilogue.finish(ends_badly=True)
+        finish(epilogue.settings, ends_badly=True)
         raise
-    epilogue.finish()
+    finish(epilogue.settings)
 
 
 def _dressed(wrapper: Callable[..., Any], fn: AnyFunction) -> AnyFunction:

@@ -114,6 +114,7 @@ _faults = FaultLog(SYSTEM_CLOCK)
 _lock = threading.Lock()
 _worker: Worker | None = None
 _last_attempt: int | None = None
+_told: EpilogueSettings | None = None
 _attempts = 0
 
 
@@ -121,8 +122,13 @@ def worker_of(settings: EpilogueSettings) -> Worker:
     """Return this process's worker, which is made anew for other settings than the last ones."""
     global _worker  # noqa: PLW0603 - one per process, like the process itself
     worker = _worker
-    if worker is not None and worker.settings == settings:
-        return worker
+    if worker is not None:
+        if worker.settings is settings:
+            return worker
+        if worker.settings == settings:
+            # The next task of this function may come with the very same object.
+            worker.settings = settings
+            return worker
     with _lock:
         worker, before = _worker, _worker
         if worker is None or worker.settings != settings:
@@ -191,11 +197,14 @@ def _accumulate(accumulator: int, worker: Worker) -> None:
 
 
 def _environment() -> EpilogueSettings | None:
-    try:
-        return settings_of_environment()
-    except Exception as error:  # noqa: BLE001 - nothing of ours may fail a task
-        _faults.report(f"the variable {VARIABLE}", error)
-        return None
+    """Return what the environment says, which stays as it is while a worker lives."""
+    global _told  # noqa: PLW0603
+    if _told is None:
+        try:
+            _told = settings_of_environment()
+        except Exception as error:  # noqa: BLE001 - nothing of ours may fail a task
+            _faults.report(f"the variable {VARIABLE}", error)
+    return _told
 
 
 def _not_installed() -> ConfigurationError:
