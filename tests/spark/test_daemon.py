@@ -146,6 +146,7 @@ class TestAfterATask:
     def finished(self, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         """How often the hook has enlisted, and whether the tasks had ended badly."""
         calls: list[bool] = []
+        monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
         monkeypatch.setattr(
             workers, "finish", lambda settings, *, ends_badly: calls.append(ends_badly)
         )
@@ -160,6 +161,13 @@ class TestAfterATask:
     def test_a_task_that_went_well(self, finished: list[bool]) -> None:
         assert self.run(lambda: 0) == 0
         assert finished == [False]
+
+    def test_a_worker_that_is_not_used_again(
+        self, finished: list[bool], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("SPARK_REUSE_WORKER")
+        assert self.run(lambda: 0) == 0
+        assert finished == [True]
 
     def test_a_task_that_failed(self, finished: list[bool]) -> None:
         def task() -> int:

@@ -367,6 +367,49 @@ class TestRecruited:
             worker.close()
 
 
+class TestLastCounts:
+    """Whose counts are sent at once: those of a worker that ends."""
+
+    @pytest.fixture
+    def flushed(self, recruiter: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """How many had enlisted at each flush."""
+        calls: list[int] = []
+        monkeypatch.setattr(
+            workers.Worker, "flush", lambda self: calls.append(enlisted(recruiter)) or True
+        )
+        return calls
+
+    def test_not_after_a_task_that_went_well(self, flushed: list[int]) -> None:
+        begin(1)
+        enlisting(lambda: 1)()
+        assert flushed == []
+
+    def test_after_a_task_that_failed_though_it_had_enlisted(self, flushed: list[int]) -> None:
+        begin(1)
+        enlisting(lambda: 1)()
+        with pytest.raises(ZeroDivisionError):
+            enlisting(lambda: 1 / 0)()
+        assert flushed == [1]
+        begin(2)
+        with pytest.raises(ZeroDivisionError):
+            enlisting(lambda: 1 / 0)()
+        assert flushed == [1, 2]
+
+    def test_after_every_task_of_a_worker_that_is_not_used_again(
+        self, flushed: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(workers, "_IS_REUSED", False)
+        for task in range(2):
+            begin(task)
+            enlisting(lambda: 1)()
+        assert flushed == [1, 2]
+
+    def test_not_in_the_driver(self, flushed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(workers, "_IS_REUSED", False)
+        enlist_batch(lambda rows, batch: None)(None, 0)
+        assert flushed == []
+
+
 class TestOneWorker:
     """One recruiter in a process, and another one in its child."""
 

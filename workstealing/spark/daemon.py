@@ -10,6 +10,7 @@ and Spark's own daemon only, and has no threads; whatever else there is happens 
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ MODULE = "workstealing.spark.daemon"
 SETTING = "spark.python.daemon.module"
 _TESTED = "4.3."
 _TASKS = "pyspark.worker"
+_REUSE = "SPARK_REUSE_WORKER"
 
 
 def is_tested(version: str) -> bool:
@@ -64,7 +66,8 @@ def _after(code: int, before: int) -> None:
         return
     from workstealing.spark.workers import finish
 
-    finish(None, ends_badly=has_failed)
+    # Without a context it cannot see that there was a task, whose worker may end now.
+    finish(None, ends_badly=has_failed or not os.environ.get(_REUSE))
 
 
 def _say(message: str) -> None:
@@ -81,7 +84,8 @@ def main() -> None:
         if not is_tested(pyspark.__version__):
             _say(f"no hook: it has not been tested with Spark {pyspark.__version__}")
         elif _TASKS in sys.argv[1:]:
-            daemon.worker = hooked(daemon.worker)
+            # Its manager() looks it up there for each task.
+            daemon.worker = hooked(daemon.worker)  # type: ignore[assignment]
     except Exception as error:  # noqa: BLE001 - without the hook, tasks run as they always do
         _say(f"no hook: {type(error).__name__}: {error}")
     daemon.manager()

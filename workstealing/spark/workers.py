@@ -144,7 +144,8 @@ def finish(settings: EpilogueSettings | None, *, ends_badly: bool = False) -> No
     Without a TaskContext, as at the driver, every call enlists. Raises nothing of ours.
 
     Arguments: settings, None for those of the environment; ends_badly: the task fails or is cut
-    short, and so its worker ends: its counts are sent at once, within a quarter of a second.
+    short, and so its worker ends: its counts are sent at once, within a quarter of a second. They
+    are so too after every task of a worker that Spark does not use again.
     """
     global _last_attempt, _attempts  # noqa: PLW0603 - a worker runs one task at a time
     context = TaskContext.get()
@@ -164,11 +165,9 @@ def finish(settings: EpilogueSettings | None, *, ends_badly: bool = False) -> No
             return
     worker = worker_of(settings)
     outcome = worker.enlist()
-    if context is None or outcome is None:
-        return
-    if settings.accumulator is not None:
+    if context is not None and outcome is not None and settings.accumulator is not None:
         _accumulate(settings.accumulator, worker)
-    if ends_badly or not _IS_REUSED:
+    if ends_badly or (context is not None and not _IS_REUSED):
         worker.flush()
 
 
