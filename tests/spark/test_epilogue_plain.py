@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import pickle
+import threading
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -315,6 +316,23 @@ class TestFaults:
         assert len(caplog.records) == 1
         assert "install() has not been called" in caplog.text
 
+    def test_a_thread_that_cannot_be_started(
+        self, recruiter: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        settings = replace(settings_for(), counters="workstealing:connect")
+        monkeypatch.setenv(VARIABLE, settings.as_text())
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        begin(1)
+        assert enlisting(lambda: 1)() == 1
+        begin(2)
+        with pytest.raises(ZeroDivisionError):
+            enlisting(lambda: 1 / 0)()
+        assert enlisted(recruiter) == 2
+        assert "can't start new thread" in caplog.text
+
     def test_a_job_that_fails(self, recruiter: Any, caplog: pytest.LogCaptureFixture) -> None:
         recruiter.uninstall("count")
 
@@ -375,7 +393,7 @@ class TestLastCounts:
         """How many had enlisted at each flush."""
         calls: list[int] = []
         monkeypatch.setattr(
-            workers.Worker, "flush", lambda self: calls.append(enlisted(recruiter)) or True
+            workers.Worker, "flush", lambda *arguments: calls.append(enlisted(recruiter)) or True
         )
         return calls
 

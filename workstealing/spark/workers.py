@@ -19,7 +19,7 @@ from workstealing.spark.importing import load
 from workstealing.spark.settings import VARIABLE, EpilogueSettings, settings_of_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from workstealing.spark.counters import RecruitCounters
 
@@ -58,7 +58,7 @@ class Worker:
         outcome = recruiter.enlist()
         counters = self._counters
         if counters is not None and counters.is_quiet:
-            counters.rouse()
+            self._guarded(counters.rouse)
         return outcome
 
     def take(self) -> Mapping[str, int]:
@@ -70,12 +70,23 @@ class Worker:
 
         Arguments: timeout, in seconds. Returns: whether nothing is left to send.
         """
-        return self._counters is None or self._counters.flush(timeout)
+        counters = self._counters
+        return counters is None or bool(self._guarded(lambda: counters.flush(timeout)))
 
     def close(self) -> None:
         """Send what has been counted, and count no more."""
-        if self._counters is not None:
-            self._counters.close(_LAST_SECONDS)
+        counters = self._counters
+        if counters is not None:
+            self._guarded(lambda: counters.close(_LAST_SECONDS))
+
+    @staticmethod
+    def _guarded(call: Callable[[], object]) -> object:
+        """Call something that may need a thread, which the system may refuse."""
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - no count may fail a task
+            _faults.report("the thread that sends the counts of Spark's recruits", error)
+            return False
 
     def _made(self) -> Recruiter | None:
         now = self._clock.monotonic()
@@ -153,7 +164,7 @@ def finish(settings: EpilogueSettings | None, *, ends_badly: bool = False) -> No
         attempt = context.taskAttemptId()
         if attempt == _last_attempt:
             if ends_badly:
-                _flush()
+                flush()
             return
         _last_attempt = attempt
         _attempts += 1
@@ -180,10 +191,6 @@ def flush(timeout: float = _LAST_SECONDS) -> bool:
     """Send what this process has counted; say whether nothing is left. See `Worker.flush`."""
     worker = _worker
     return worker is None or worker.flush(timeout)
-
-
-def _flush() -> None:
-    flush()
 
 
 def _accumulate(accumulator: int, worker: Worker) -> None:
