@@ -6,28 +6,21 @@ command k is passed on, or after it has been, for every k. Whatever it leaves be
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 
-from support.deaths import died_of_the_switch, every_death
-from support.faulty_server import FaultyServer, KillSwitch
+from support.deaths import every_death
+from support.faulty_server import FaultyServer
+from support.orphans import NAMESPACE, Proof, Writer
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisCluster3, RedisServer
 from workstealing.jobs import HashFieldExpiry
-from workstealing.recruiting.slice import Slice
-from workstealing.store.keys import key_slot
 from workstealing.structures import VolatileHashes
 
-DAY_MS = 86_400_000
-NAMESPACE = "orphans"
-
 pytestmark = pytest.mark.real
-
-Writer = Callable[[VolatileHashes, str], Any]
 
 
 def volatile(first: int, size: int = 3) -> dict[str, int]:
@@ -76,45 +69,46 @@ WRITERS: dict[str, Writer] = {
 }
 
 
-def hashes_on(client: Any, shift_ms: int = 0) -> VolatileHashes:
-    made: VolatileHashes = VolatileHashes(
-        client, namespace=NAMESPACE, backend="emulated", clock_shift_ms=shift_ms
-    )
-    return made
+class HashProof(Proof):
+    """Everything goes that no hash needs any more."""
+
+    def on(self, client: Any, shift_ms: int = 0) -> VolatileHashes:
+        made: VolatileHashes = VolatileHashes(
+            client, namespace=NAMESPACE, backend="emulated", clock_shift_ms=shift_ms
+        )
+        return made
+
+    def seed(self, structure: VolatileHashes, name: str) -> Any:
+        return structure.hsetex(name, mapping=volatile(0, 8), ex=60)
+
+    def job(self, structure: VolatileHashes, **options: Any) -> HashFieldExpiry:
+        return HashFieldExpiry(structure, **options)
+
+    def waiting(self, job: HashFieldExpiry) -> int:
+        return job.backlog(most_hashes=5000).hashes
+
+    def left_on(self, client: redis.Redis) -> list[Any]:
+        found: list[Any] = []
+        for key in client.scan_iter(count=1000):
+            if b":ttl:" in key:
+                owner = key.partition(b":ttl:")[2]
+                found.append((key, client.exists(owner), _scored(client, key)))
+            elif key.endswith(b":due"):
+                found.append((key, _scored(client, key)))
+            elif client.type(key) == b"hash":
+                names = client.hkeys(key)
+                found += [(key, name) for name in names if name.startswith(b"volatile")]
+        return found
 
 
-def collect_all(client: Any, *, limit: int = 100, slices: int = 600) -> int:
-    """Let a new process's job collect until there is no backlog; return how many fields."""
-    job = HashFieldExpiry(hashes_on(client, DAY_MS), limit=limit)
-    collected = 0
-    for _ in range(slices):
-        done = job.perform(Slice(limit, 10.0))
-        collected += done
-        if not done and job.backlog().hashes == 0:
-            return collected
-    raise AssertionError(f"after {slices} slices there is still {job.backlog()}")
+def _scored(client: redis.Redis, key: bytes) -> Any:
+    return client.zrange(key, 0, -1, withscores=True)
 
 
-def garbage_on(client: redis.Redis) -> list[Any]:
-    """Return everything on one node that no hash needs any more."""
-    found: list[Any] = []
-    for key in client.scan_iter(count=1000):
-        if b":ttl:" in key:
-            owner = key.partition(b":ttl:")[2]
-            found.append((key, client.exists(owner), client.zrange(key, 0, -1, withscores=True)))
-        elif key.endswith(b":due"):
-            found.append((key, client.zrange(key, 0, -1, withscores=True)))
-        elif client.type(key) == b"hash":
-            found += [(key, field) for field in client.hkeys(key) if field.startswith(b"volatile")]
-    return found
+proof = HashProof(WRITERS.values())
 
 
 class TestOneServer:
-    @pytest.fixture
-    def door(self, redis7: RedisServer) -> Iterator[FaultyServer]:
-        with FaultyServer(redis7.port) as server:
-            yield server
-
     @pytest.mark.parametrize("name", WRITERS)
     def test_a_writer_that_dies(self, redis7: RedisServer, door: FaultyServer, name: str) -> None:
         writer, direct = WRITERS[name], redis7.client()
@@ -122,16 +116,16 @@ class TestOneServer:
         def prepare() -> None:
             direct.flushall()
             direct.script_flush()
-            hashes_on(direct).hsetex("h", mapping=volatile(0), ex=60)
-            hashes_on(direct).hset("h", "lasting", 1)
+            proof.on(direct).hsetex("h", mapping=volatile(0), ex=60)
+            proof.on(direct).hset("h", "lasting", 1)
             direct.script_flush()
 
         def work() -> None:
-            writer(hashes_on(redis.Redis(port=door.port, protocol=2)), "h")
+            writer(proof.on(redis.Redis(port=door.port, protocol=2)), "h")
 
         for death in every_death([door], work, prepare):
-            collect_all(direct)
-            assert garbage_on(direct) == [], death
+            proof.collect_all(direct)
+            assert proof.left_on(direct) == [], death
 
     @pytest.mark.parametrize("name", ["hsetex", "pipeline of 5", "pipeline of 5, no transaction"])
     def test_the_first_writer_of_a_namespace_that_dies(
@@ -144,13 +138,13 @@ class TestOneServer:
             direct.script_flush()
 
         def work() -> None:
-            writer(hashes_on(redis.Redis(port=door.port, protocol=2)), "h")
+            writer(proof.on(redis.Redis(port=door.port, protocol=2)), "h")
 
         for death in every_death([door], work, prepare):
-            collect_all(direct)
-            assert garbage_on(direct) == [], death
+            proof.collect_all(direct)
+            assert proof.left_on(direct) == [], death
             # And the namespace is usable for whoever comes next.
-            assert hashes_on(direct).hsetex("h2", mapping=volatile(0), ex=60) == 1
+            assert proof.on(direct).hsetex("h2", mapping=volatile(0), ex=60) == 1
 
     @pytest.mark.parametrize("state", ["expired fields", "expired as a whole", "all its fields"])
     def test_the_job_that_dies(self, redis7: RedisServer, door: FaultyServer, state: str) -> None:
@@ -158,7 +152,7 @@ class TestOneServer:
 
         def prepare() -> None:
             direct.flushall()
-            hashes = hashes_on(direct)
+            hashes = proof.on(direct)
             for name in ("h", "i"):
                 hashes.hsetex(name, mapping=volatile(0, 8), ex=60)
                 if state != "all its fields":
@@ -166,92 +160,19 @@ class TestOneServer:
                 if state == "expired as a whole":
                     direct.delete(name)
 
-        for death in every_death([door], lambda: slice_through(door), prepare):
-            collect_all(direct)
-            assert garbage_on(direct) == [], death
+        for death in every_death([door], lambda: proof.slice_through(door), prepare):
+            proof.collect_all(direct)
+            assert proof.left_on(direct) == [], death
             assert direct.exists("h") == (1 if state == "expired fields" else 0), death
 
     def test_the_job_that_dies_above_maxmemory(
         self, start_redis: Callable[..., RedisServer]
     ) -> None:
         server = start_redis(7, maxmemory_policy="noeviction")
-        direct = server.client()
-
-        def prepare() -> None:
-            direct.config_set("maxmemory", 0)
-            direct.flushall()
-            for name in ("h", "i"):
-                hashes_on(direct).hsetex(name, mapping=volatile(0, 8), ex=60)
-            direct.config_set("maxmemory", 1)
-
-        with FaultyServer(server.port) as door:
-            for death in every_death([door], lambda: slice_through(door), prepare):
-                collect_all(direct)
-                assert garbage_on(direct) == [], death
-
-
-def slice_through(door: FaultyServer) -> None:
-    hashes = hashes_on(redis.Redis(port=door.port, protocol=2), DAY_MS)
-    # Chance made certain: every run sends the same commands.
-    HashFieldExpiry(hashes, limit=5, random=lambda: 0.0).perform(Slice(5, 10.0))
+        proof.prove_above_maxmemory(server, ["h", "i"])
 
 
 @pytest.mark.cluster
 def test_a_cluster_with_a_thousand_untagged_names(cluster: RedisCluster3) -> None:
     """Writers and jobs die one after the other on three masters; a job finds all that they left."""
-    names = [f"name:{i}" for i in range(1000)]
-    slots = {key_slot(name.encode()) for name in names}
-    assert len(slots) >= 500
-    direct = cluster.client()
-    hashes_on(direct).open()
-    with contextlib.ExitStack() as stack:
-        doors = [stack.enter_context(FaultyServer(node.port)) for node in cluster.nodes]
-        ports = {node.port: door.port for node, door in zip(cluster.nodes, doors, strict=True)}
-
-        def remap(address: tuple[str, int]) -> tuple[str, int]:
-            return (address[0], ports.get(address[1], address[1]))
-
-        # Made once: a child that is forked opens connections of its own.
-        client = stack.enter_context(cluster.client(address_remap=remap, protocol=2))
-        writers = list(WRITERS.values())
-        todo = iter(names)
-        deaths = 0
-        for at in range(1, 41):
-            for after in (False, True):
-                # About as many names as the child will come to before it dies.
-                mine = [name for name, _ in zip(todo, range(1 + at // 3), strict=False)]
-                deaths += died_of_the_switch(
-                    KillSwitch(at, after=after), doors, lambda mine=mine: write(client, mine)
-                )
-        assert deaths > 70
-        # The others are written by processes that live on, with every command in turn.
-        hashes = hashes_on(direct)
-        for position, name in enumerate(names):
-            hashes.hsetex(name, mapping=volatile(0), ex=60)
-            writers[position % len(writers)](hashes, name)
-        assert HashFieldExpiry(hashes_on(direct, DAY_MS)).backlog(most_hashes=5000).hashes > 800
-        deaths = 0
-        for at in range(1, 41):
-            for after in (False, True):
-                deaths += died_of_the_switch(
-                    KillSwitch(at, after=after), doors, lambda: collect_five(client)
-                )
-        assert deaths > 60
-        for server in doors:
-            assert server.switch is None
-    collect_all(direct)
-    for node in cluster.nodes:
-        assert garbage_on(node.client()) == []
-
-
-def write(client: Any, names: list[str]) -> None:
-    hashes = hashes_on(client)
-    for position, name in enumerate(names):
-        hashes.hsetex(name, mapping=volatile(0), ex=60)
-        list(WRITERS.values())[position % len(WRITERS)](hashes, name)
-
-
-def collect_five(client: Any) -> None:
-    job = HashFieldExpiry(hashes_on(client, DAY_MS), limit=5)
-    for _ in range(3):
-        job.perform(Slice(5, 10.0))
+    proof.prove_on_cluster(cluster, writing=40, collecting=40, slices=3)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import redis
 
-from support.deaths import died_of_the_switch
+from support.deaths import died_of_the_switch, doors_of
 from support.faulty_server import FaultyServer, KillSwitch
 from support.servers import RedisCluster3, RedisServer, wait_until
 from workstealing.errors import Aborted, ConfigurationError
@@ -123,14 +123,7 @@ def test_a_resize_that_dies(redis7: RedisServer, before: int, after: int, is_lat
 @pytest.mark.cluster
 def test_a_resize_that_dies_on_a_cluster(cluster: RedisCluster3) -> None:
     direct = cluster.client()
-    with contextlib.ExitStack() as stack:
-        doors = [stack.enter_context(FaultyServer(node.port)) for node in cluster.nodes]
-        ports = {node.port: door.port for node, door in zip(cluster.nodes, doors, strict=True)}
-
-        def remap(address: tuple[str, int]) -> tuple[str, int]:
-            return (address[0], ports.get(address[1], address[1]))
-
-        client = stack.enter_context(cluster.client(address_remap=remap, protocol=2))
+    with doors_of(cluster) as (doors, client):
 
         def work() -> None:
             sharded = sharded_on(client)

@@ -6,6 +6,7 @@ command k is passed on, or after it has been, for every k.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from support.faulty_server import FaultyServer, KillSwitch
+from support.servers import RedisCluster3
 
 MOST_COMMANDS = 80
 
@@ -69,3 +71,32 @@ def every_death(
                 break
         else:
             pytest.fail(f"still working after {MOST_COMMANDS} commands")
+
+
+def deaths_among(
+    servers: list[FaultyServer], most: int, work: Callable[[int], Callable[[], Any]]
+) -> int:
+    """Kill work before and after each of its first so many commands; return how often it was.
+
+    Nothing is prepared in between: each goes on where the last one has died. Arguments: work:
+    returns, for the number of a command, what is to be killed there.
+    """
+    return sum(
+        died_of_the_switch(KillSwitch(at, after=after), servers, work(at))
+        for at in range(1, most + 1)
+        for after in (False, True)
+    )
+
+
+@contextlib.contextmanager
+def doors_of(cluster: RedisCluster3) -> Iterator[tuple[list[FaultyServer], Any]]:
+    """Put a faulty server before each master; yield them, and a client that goes through them."""
+    with contextlib.ExitStack() as stack:
+        doors = [stack.enter_context(FaultyServer(node.port)) for node in cluster.nodes]
+        ports = {node.port: door.port for node, door in zip(cluster.nodes, doors, strict=True)}
+
+        def remap(address: tuple[str, int]) -> tuple[str, int]:
+            return (address[0], ports.get(address[1], address[1]))
+
+        # Made once: a child that is forked opens connections of its own.
+        yield doors, stack.enter_context(cluster.client(address_remap=remap, protocol=2))
