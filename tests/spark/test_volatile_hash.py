@@ -525,7 +525,8 @@ def test_the_examples_of_the_docs_run(
     names: dict[str, Any] = {"spark": spark}
     for block in blocks:
         # The session's processes have another environment than this test's.
-        exec(re.sub(r"(\.format\([^)]*\))", rf"\1.option('url', '{redis7.url}')", block), names)
+        text = re.sub(r"(\.format\([^)]*\))", rf"\1.option('url', '{redis7.url}')", block)
+        exec(text.replace("spark.read.", "spark.read.option('partitions', 2)."), names)
     assert names["left"].count() == 10
     assert "sub_set" in capsys.readouterr().out
 

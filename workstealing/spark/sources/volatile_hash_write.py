@@ -7,7 +7,7 @@ live, which counts from the write, the deadline moves by the delay.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -129,10 +129,11 @@ def write_batch(
             for start in range(0, len(pairs), FIELDS_A_COMMAND):
                 some = dict(pairs[start : start + FIELDS_A_COMMAND])
                 if deadline is None:
-                    pipe.hset(key, mapping=some)
+                    pipe.execute_command("HSET", key, *_flat(some))
                 else:
-                    option, milliseconds = deadline
-                    pipe.execute_command("HSETEX", key, option, milliseconds, *_fields(some))
+                    pipe.execute_command(
+                        "HSETEX", key, *deadline, "FIELDS", len(some), *_flat(some)
+                    )
                 queued.append(key)
                 commands += 1
                 size += sum(len(field) + len(value) for field, value in some.items())
@@ -143,8 +144,7 @@ def write_batch(
     return commands
 
 
-def _fields(pairs: dict[bytes, bytes]) -> Iterable[Any]:
-    yield from ("FIELDS", len(pairs))
+def _flat(pairs: dict[bytes, bytes]) -> Iterator[bytes]:
     for pair in pairs.items():
         yield from pair
 
