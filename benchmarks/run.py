@@ -20,8 +20,8 @@ import collecting
 import enlist
 import ick
 import round_trips
-import spark_sweeps
 import spark_epilogue
+import spark_sweeps
 import web
 from figures import Figure, show
 from redis.utils import HIREDIS_AVAILABLE

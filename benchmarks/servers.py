@@ -8,9 +8,17 @@ from pathlib import Path
 # The tests' servers are no part of the installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.servers import RedisServer, ServerMissingError, find_server
+from support.postgres import PostgresServer
+from support.servers import RedisCluster3, RedisServer, ServerMissingError, find_server
 
-__all__ = ["RedisServer", "newest_redis"]
+__all__ = [
+    "PostgresServer",
+    "RedisCluster3",
+    "RedisServer",
+    "ServerMissingError",
+    "find_server",
+    "newest_redis",
+]
 
 
 def newest_redis() -> RedisServer:

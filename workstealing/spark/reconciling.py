@@ -173,11 +173,17 @@ def reconcile(
     finally:
         members.unpersist()
         known.unpersist()
+    total = {
+        name: sum(int(row[name]) for row in rows) for name in ("added", "removed", "left", "failed")
+    }
     done = Reconciled(
         int(counts["tracked"]),
         int(counts["in_table"]),
-        *(sum(row[name] for row in rows) for name in ("added", "removed", "left", "failed")),
-        error=next((row["error"] for row in rows if row["error"]), ""),
+        total["added"],
+        total["removed"],
+        total["left"],
+        total["failed"],
+        next((str(row["error"]) for row in rows if row["error"]), ""),
     )
     _log.log(logging.WARNING if done.failed else logging.INFO, "reconciled: %s", done)
     return done
