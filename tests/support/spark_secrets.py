@@ -1,6 +1,6 @@
 """A Spark driver that uses sources and sinks with a password, and says all that it can say.
 
-Run by test_volatile_hash.py: `python -m support.spark_secrets DIRECTORY`, the URL in SECRET_URL.
+Run by test_volatile_hash_in_spark.py: `python -m support.spark_secrets DIRECTORY`, the URL in SECRET_URL.
 """
 
 from __future__ import annotations
