@@ -23,6 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisCluster3, RedisServer
 from workstealing.jobs import IckReaper
 from workstealing.recruiting import Slice
@@ -498,6 +499,7 @@ class Anything(RuleBasedStateMachine):
         self.runs: list[Run | None] = [None, None]
         self.sharded = sharded_on(self.server)
         self.target = 3
+        self.last: str | None = None
 
     def _shifted(self) -> ShardedIck:
         self.sharded.core.clock_shift_ms = self.clock.ahead_ms
@@ -532,13 +534,35 @@ class Anything(RuleBasedStateMachine):
             run = self.runs[query] or self._started(query)
             self.runs[query] = run
             try:
-                done = run.step()
+                self.last = done = run.step()
             except NoLease:
                 # The query has failed, and is started again later.
                 self.runs[query] = None
                 return
             if done is None:
                 self.runs[query] = None
+            if done == "idle":
+                return
+
+    @rule(
+        query=st.integers(0, 1),
+        last=st.sampled_from(STEPS),
+        seconds=st.sampled_from([0, 70]),
+        members=st.sets(st.integers(0, 30), min_size=5),
+        dies=st.booleans(),
+    )
+    def be_slow(self, query: int, last: str, seconds: int, members: set[int], dies: bool) -> None:
+        """Let a batch take longer than the leases, and let somebody come in between."""
+        self.add(members)
+        for _ in range(30):
+            self.go_on(query, 1)
+            if self.runs[query] is None or self.last == last:
+                break
+        self.wait(seconds)
+        for _ in range(3):
+            self.somebody_consumes(commits=False)
+        if dies:
+            self.kill(query)
 
     @rule(query=st.integers(0, 1))
     def kill(self, query: int) -> None:
@@ -552,7 +576,7 @@ class Anything(RuleBasedStateMachine):
     def somebody_consumes(self, commits: bool) -> None:
         try:
             with self._shifted().lease("worker 7", ttl=5) as ick:
-                batch = ick.reserve(3)
+                batch = ick.reserve(8)
                 if commits and ick.commit(*batch.members) == len(batch):
                     self.dirty -= {member.decode() for member in batch.members}
         except NoLease:
@@ -604,4 +628,4 @@ def test_anything(redis7: RedisServer) -> None:
     class OnThis(Anything):
         server = redis7
 
-    run_state_machine_as_test(OnThis, settings=settings(max_examples=20, stateful_step_count=30))
+    run_state_machine_as_test(OnThis, settings=settings(max_examples=30, stateful_step_count=40))

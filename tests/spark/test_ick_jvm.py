@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.processes import spawn
 from support.servers import RedisCluster3, RedisServer, wait_until
 from workstealing.structures import Ick, ShardedIck
 
@@ -205,6 +209,60 @@ class TestStream:
         wait_until(lambda: _size(redis7, "copy first") == len(MEMBERS) + 1, "one more", 60)
         assert _size(redis7, "copy second") == 0
         first.stop()
+
+
+def test_a_driver_that_is_killed(
+    session: SparkSession, redis7: RedisServer, tmp_path: Path
+) -> None:
+    """SIGKILL in the middle of a batch, while producers go on: nothing is lost, nothing is left."""
+    sharded, client = sharded_on(redis7), redis7.client()
+    sharded.add(MEMBERS)
+    script = Path(__file__).with_name("ick_query.py")
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with (tmp_path / "log").open("wb") as log:
+        driver = spawn(
+            [sys.executable, "-P", script, redis7.url, str(tmp_path / "checkpoint")],
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+    added = set(MEMBERS)
+    try:
+
+        def is_in_second_batch() -> bool:
+            assert driver.poll() is None, (tmp_path / "log").read_text("utf-8")[-2000:]
+            name = f"late {len(added)}"
+            added.add(name)
+            sharded.add({name: float(len(added) % 500)})
+            # A producer's pace, which leaves the driver some of the machine.
+            time.sleep(0.05)
+            return int(client.get("batch") or 0) == 1
+
+        wait_until(is_in_second_batch, "the second batch", 120)
+    finally:
+        # The JVM and the Python workers too.
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    assert sharded.stats()["cset_size"] > 0
+    before = client.llen("seen")
+    sharded.add({"member 499": 499.0, "very late": 1.0})
+
+    def sink(batch: DataFrame, number: int) -> None:
+        assert number >= 1
+        client.rpush("seen", *[row.member for row in batch.collect()])
+
+    table = session.readStream.format("ick").option("url", redis7.url).load("orders")
+    writer = table.writeStream.foreachBatch(sink).trigger(availableNow=True)
+    ended(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start())
+    seen = [member.decode() for member in client.lrange("seen", 0, -1)]
+    assert {*seen} == {*added, "very late"}
+    assert "very late" in seen[before:]
+    # The batch that was killed came again, and nothing else did.
+    assert len(seen) <= len(added) + 1 + 40
+    stats = sharded.stats()
+    assert stats["total_size"] == 0
+    assert {each["lease_ms"] for each in stats["shards"]} == {0}
 
 
 def _size(server: RedisServer, key: str) -> int:
