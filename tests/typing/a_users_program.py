@@ -32,6 +32,7 @@ from workstealing.structures import (
     Added,
     AsyncDurableKeys,
     AsyncIck,
+    AsyncIckPipeline,
     AsyncKeyPipeline,
     AsyncLease,
     AsyncLeasedIck,
@@ -201,34 +202,37 @@ async def asynchronous_tracked(client: redis.asyncio.RedisCluster, source: Sourc
 def dirty_list() -> None:
     ick = Ick(connect(), "dirty")
     assert_type(ick, Ick)
-    added: Added = ick.add({"document:1": 1.5})
+    assert_type(ick.add({"document:1": 1.5}), Added)
     ick.add([("document:2", 2), ("document:3", 3)])
-    ick.add("document:4")
-    batch: Batch = ick.reserve(10, backwash=True)
+    assert_type(ick.add("document:4").new, int)
+    batch = ick.reserve(10, backwash=True)
+    assert_type(batch, Batch)
     for member, score in batch:
         assert_type(score, float)
-        committed: Committed = ick.commit(member, token=batch.token)
+        committed = ick.commit(member, token=batch.token)
+        assert_type(committed, Committed)
         assert_type(committed.ignored, int)
-    batch = ick.exchange(10, *batch.members)
+    assert_type(ick.exchange(10, *batch.members), Batch)
     dead: list[DeadMember] = ick.dead()
     assert_type([each.times for each in dead], list[tuple[float, ...]])
-    assert_type(added.new + added.changed, int)
     reaper = IckReaper(ick, stale_after=60)
     assert_type(reaper.backlog(), IckBacklog)
     recruiter.install(reaper, rate=0.01)
     with ick.pipeline() as pipeline:
         assert_type(pipeline, IckPipeline)
-        pipeline.add({"document:5": 5})
+        assert_type(pipeline.add({"document:5": 5}).reserve(10), IckPipeline)
         pipeline.execute()
+    assert_type(ick.delete(), int)
 
 
 async def asynchronous_dirty_list(client: redis.asyncio.Redis) -> None:
     ick = AsyncIck(client, b"dirty")
-    await ick.add(["document:1"])
-    batch: Batch = await ick.reserve(10)
-    await ick.commit(*batch.members)
+    assert_type(await ick.add(["document:1"]), Added)
+    batch = await ick.reserve(10)
+    assert_type(batch, Batch)
+    assert_type(await ick.commit(*batch.members), Committed)
     async with ick.pipeline() as pipeline:
-        pipeline.add({"document:5": 5})
+        assert_type(pipeline.add({"document:5": 5}), AsyncIckPipeline)
         await pipeline.execute()
 
 

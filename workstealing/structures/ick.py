@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple, Self, overload
+from typing import Any, Generic, NamedTuple, Self, TypeVar, overload
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import require_one_slot, to_bytes
@@ -75,13 +75,21 @@ class Batch(list[tuple[Any, float]]):
         return [member for member, _ in self]
 
 
-class _IckCommands(StatsCommands, DeadCommands):
+# What a call gives back: the result, something to await, or the pipeline that it was queued on.
+_AddedT = TypeVar("_AddedT")
+_BatchT = TypeVar("_BatchT")
+_CommittedT = TypeVar("_CommittedT")
+_IntT = TypeVar("_IntT")
+_PipelineT = TypeVar("_PipelineT")
+
+
+class _IckCommands(StatsCommands, DeadCommands, Generic[_AddedT, _BatchT, _CommittedT, _IntT]):
     """What the blocking, the asyncio and the pipeline form of an Ick have in common."""
 
     token: str
     """The token of this object's last reservation, which its commits carry."""
 
-    def add(self, members: Members | Member) -> Any:
+    def add(self, members: Members | Member) -> _AddedT:
         """Add members, or lower their scores; of two scores the lower one wins.
 
         Arguments: members: {member: score}, pairs (member, score), or members alone, whose score is
@@ -104,9 +112,10 @@ class _IckCommands(StatsCommands, DeadCommands):
             args = tuple(timed[start : start + MEMBERS_A_CHUNK])
             operations.append(Operation(load("ick_add_now"), self.names.sets, args, Added._make))
         combine = itemgetter(0) if len(operations) == 1 else _added
-        return self._perform(Plan(tuple(operations), combine))
+        added: _AddedT = self._perform(Plan(tuple(operations), combine))
+        return added
 
-    def reserve(self, n: int, backwash: bool = False) -> Any:
+    def reserve(self, n: int, backwash: bool = False) -> _BatchT:
         """Top up the consumer set to n members, and return its n lowest-scored members.
 
         Arguments: n: 0 or more; backwash: first put back what is reserved, so that the lowest of
@@ -116,7 +125,7 @@ class _IckCommands(StatsCommands, DeadCommands):
         """
         return self.exchange(n, backwash=backwash)
 
-    def commit(self, *members: Member, token: str | None = None) -> Any:
+    def commit(self, *members: Member, token: str | None = None) -> _CommittedT:
         """Remove members whose work is done from the consumer set.
 
         Arguments: members; token: of the `Batch` that they were reserved in, by default that of
@@ -127,11 +136,14 @@ class _IckCommands(StatsCommands, DeadCommands):
         operations = self._commit_operations(
             members, self._current_token() if token is None else token
         )
-        return self._perform(Plan(operations, lambda replies: _committed(replies, len(members))))
+        committed: _CommittedT = self._perform(
+            Plan(operations, lambda replies: _committed(replies, len(members)))
+        )
+        return committed
 
     def exchange(
         self, n: int, *commit: Member, backwash: bool = False, token: str | None = None
-    ) -> Any:
+    ) -> _BatchT:
         """Commit members and then reserve, in one round trip (for up to 1,000 members to commit).
 
         Arguments: n: how many to reserve; commit: members; backwash and token: as of `reserve` and
@@ -142,11 +154,13 @@ class _IckCommands(StatsCommands, DeadCommands):
                 f"n={n!r} members cannot be reserved: give a number, 0 or more"
             )
         token = self._current_token() if token is None else token
+        batch: _BatchT
         if n == 0:
             operations = self._commit_operations(commit, token)
-            return self._perform(
+            batch = self._perform(
                 Plan(operations, lambda replies: self._batch([], "", replies, len(commit)))
             )
+            return batch
         members = [to_bytes(member) for member in commit]
         split = max(0, len(members) - MEMBERS_A_CHUNK)
         last = Operation(
@@ -160,16 +174,18 @@ class _IckCommands(StatsCommands, DeadCommands):
             *earlier, (committed, new_token, flat) = replies
             return self._batch(flat, as_text(new_token), [*earlier, committed], len(commit))
 
-        return self._perform(Plan((*self._commit_operations(members[:split], token), last), read))
+        batch = self._perform(Plan((*self._commit_operations(members[:split], token), last), read))
+        return batch
 
-    def delete(self, unlink: bool = True) -> Any:
+    def delete(self, unlink: bool = True) -> _IntT:
         """Delete the Ick with all that stands beside it.
 
         Arguments: unlink: let the server free the memory later. Returns: how many keys were
         deleted, 0 if there was no Ick. Errors: LayoutError. One round trip.
         """
         script = load("ick_unlink" if unlink else "ick_delete")
-        return self._perform(Plan((Operation(script, self.names.all, (), int),)))
+        deleted: _IntT = self._perform(Plan((Operation(script, self.names.all, (), int),)))
+        return deleted
 
     def _commit_operations(self, members: Sequence[Member], token: str) -> tuple[Operation, ...]:
         raw = [to_bytes(member) for member in members]
@@ -193,7 +209,7 @@ class _IckCommands(StatsCommands, DeadCommands):
         self.token = token
 
 
-class _Ick(_IckCommands):
+class _Ick(_IckCommands[_AddedT, _BatchT, _CommittedT, _IntT]):
     """What the blocking and the asyncio form share: the client, and the key's names."""
 
     def __init__(self, client: Any, key: Member) -> None:
@@ -203,7 +219,7 @@ class _Ick(_IckCommands):
         self.token = ""
 
 
-class Ick(_Ick):
+class Ick(_Ick[Added, Batch, Committed, int]):
     """A priority queue with write folding and two-phase commit for one consumer.
 
     A member that is added again keeps its lower score, so that hot members do not starve; it can be
@@ -243,7 +259,7 @@ class Ick(_Ick):
         return IckPipeline(self, transaction)
 
 
-class AsyncIck(_Ick):
+class AsyncIck(_Ick[Awaitable[Added], Awaitable[Batch], Awaitable[Committed], Awaitable[int]]):
     """An `Ick` on a redis.asyncio client: every method is awaited."""
 
     def _perform(self, plan: Plan) -> Any:
@@ -254,22 +270,7 @@ class AsyncIck(_Ick):
         return AsyncIckPipeline(self, transaction)
 
 
-class IckPlans(_IckCommands):
-    """An Ick's commands as plans, for structures that are made of Icks.
-
-    Arguments: names: of the Ick; token: of the reservation that its commits carry. Every method
-    returns a `Plan`, and nothing is sent.
-    """
-
-    def __init__(self, names: IckNames, token: str = "") -> None:
-        self.names = names
-        self.token = token
-
-    def _perform(self, plan: Plan) -> Plan:
-        return plan
-
-
-class _Queued(_IckCommands, PlanPipeline):
+class _Queued(_IckCommands[_PipelineT, _PipelineT, _PipelineT, _PipelineT], PlanPipeline):
     """What both forms of a pipeline share: every method queues, and returns the pipeline."""
 
     def __init__(self, ick: Ick | AsyncIck, transaction: bool) -> None:
@@ -290,11 +291,11 @@ class _Queued(_IckCommands, PlanPipeline):
         self._ick.note_token(token)
 
 
-class IckPipeline(_Queued, BlockingPlanPipeline):
+class IckPipeline(_Queued["IckPipeline"], BlockingPlanPipeline):
     """The methods of an `Ick`, and the user's own commands, sent together by `execute`."""
 
 
-class AsyncIckPipeline(_Queued, AsyncPlanPipeline):
+class AsyncIckPipeline(_Queued["AsyncIckPipeline"], AsyncPlanPipeline):
     """An `IckPipeline` whose `execute` is awaited."""
 
 
