@@ -31,7 +31,7 @@ WHERE old.version < excluded.version
 """
 SUMMARY_SCHEMA = "key string, field string, value string, ttl double"
 # Seconds to live, by field; hours would do for a site.
-TTLS = {"headline": 3.0, "length": 5.0, "version": 8.0}
+TTLS = {"headline": 2.0, "length": 3.0, "version": 5.0}
 
 
 @enlisting

@@ -6,14 +6,14 @@ import argparse
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from spark_pipeline import checking, indexing
@@ -45,6 +45,7 @@ TICK_SECONDS = 2.0
 DRAIN_SECONDS = 120.0
 COLLECT_SECONDS = 60.0
 POPULAR_SEED = 4
+STOPPED = "stopped before the end: nothing is proved"
 HEAD = (
     f"{'second':>6} {'changes':>8} {'waiting':>8} {'in hand':>8} {'behind':>7}"
     f" {'batches':>8} {'enlisted':>9} {'recruited':>10} {'collected':>10} {'garbage':>8}"
@@ -55,6 +56,12 @@ def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="spark_pipeline", description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="how long documents change")
+    parser.add_argument(
+        "--until",
+        type=Path,
+        metavar="FILE",
+        help="documents change until this file is there, and not for so many seconds",
+    )
     parser.add_argument(
         "--access-log",
         type=Path,
@@ -120,6 +127,18 @@ class Figures:
         )
 
 
+@contextmanager
+def errors_to(file: int) -> Iterator[None]:
+    """Let what this process starts meanwhile write its errors and its log to a file."""
+    before = os.dup(2)
+    os.dup2(file, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
 class Run:
     """One run. What it starts is ended by the stack.
 
@@ -130,6 +149,8 @@ class Run:
         self, options: argparse.Namespace, wish: threading.Event, stack: ExitStack
     ) -> None:
         self._options, self._wish, self._stack = options, wish, stack
+        self._folder = Path(stack.enter_context(TemporaryDirectory(prefix="pipeline-")))
+        self._log = self._folder / "spark.log"
         self._began = time.monotonic()
         self._proofs: list[tuple[bool, str]] = []
         self._application: Application
@@ -141,6 +162,9 @@ class Run:
         """Let everything happen; return the exit status."""
         self._start_servers()
         self._spark = self._start_spark()
+        if self._wish.is_set():
+            print(STOPPED)
+            return 1
         self._parts = parts()
         create_tables()
         self._garbage = HashFieldExpiry(self._parts.summaries)
@@ -150,17 +174,19 @@ class Run:
         self._application = self._stack.enter_context(
             Application(self._parts, ids, visits, self._options.pace)
         )
-        checkpoint = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="pipeline-"))
+        checkpoint = str(self._folder / "checkpoint")
         self._query = indexing.start(self._spark, checkpoint, self._options.batch)
         self._stack.callback(self._query.stop)
         print(HEAD)
         done = self._watch() and self._drain() and self._collect()
-        if not done:
+        if done:
+            self._prove(page)
+        else:
             self._say_why()
-            return 1
-        self._prove(page)
-        status = 0 if all(good for good, _ in self._proofs) else 1
-        if self._options.keep:
+        status = 0 if done and all(good for good, _ in self._proofs) else 1
+        if status and not self._wish.is_set():
+            print(f"the end of Spark's log:\n{self._log.read_text(errors='replace')[-4000:]}")
+        if done and self._options.keep:
             print(f"the page is at {page} until Ctrl-C", flush=True)
             self._wish.wait()
         return status
@@ -201,7 +227,8 @@ class Run:
         for name, value in settings.items():
             builder = builder.config(name, value)
         handler = signal.getsignal(signal.SIGINT)
-        spark = builder.getOrCreate()
+        with self._log.open("ab") as log, errors_to(log.fileno()):
+            spark = builder.getOrCreate()
         # Spark has put its own there, which would cancel the jobs that are waited for.
         signal.signal(signal.SIGINT, handler)
         self._stack.callback(spark.stop)
@@ -213,9 +240,9 @@ class Run:
 
     def _watch(self) -> bool:
         """Let documents change; return False on the user's wish, or when something has failed."""
-        end = time.monotonic() + self._options.seconds
-        while (left := end - time.monotonic()) > 0:
-            if not self._pause(min(TICK_SECONDS, left)):
+        end, until = time.monotonic() + self._options.seconds, self._options.until
+        while not (until.exists() if until else time.monotonic() >= end):
+            if not self._pause(TICK_SECONDS):
                 return False
             self._show()
         self._application.stop()
@@ -333,6 +360,6 @@ class Run:
         elif self._query.exception() is not None:
             print(f"FAILED: the query: {self._query.exception()}")
         elif self._wish.is_set():
-            print("stopped before the end: nothing is proved")
+            print(STOPPED)
         else:
             print("FAILED: it did not come to its end")

@@ -43,13 +43,12 @@ PAGE = """
 </style>
 <form><input name="q" value="{{ words }}" aria-label="Words" autofocus>
 <button>Search</button></form>
-<p class="dim">{% if words %}{{ found }} of {{ documents }} documents
-{% else %}{{ documents }} documents are in the index{% endif %};
+<p class="dim">{% if words %}{{ found }} of {% endif %}{{ documents }} documents in the index;
 {{ behind }} are being worked on</p>
 {% for each in results %}
 <article>
   <h2>{{ each.title }}
-  {% if each.behind %}<span class="behind">has changed since</span>{% endif %}</h2>
+  {% if each.behind %}<span class="behind">is being worked on</span>{% endif %}</h2>
   <p>{{ each.text }}</p>
   <p class="dim">{{ each.id }}, version {{ each.version }}.
   {% if each.summary %}Summary in Redis:

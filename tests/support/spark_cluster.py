@@ -26,7 +26,7 @@ from typing import Any
 
 from support.processes import end, free_port, spawn
 
-START_SECONDS = 90.0
+START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.1
 _MARK = "WORKSTEALING_TEST_CLUSTER"
@@ -54,6 +54,24 @@ class Process:
         """Return what follows an option on the command line."""
         words = self.command.split("\0")
         return words[words.index(name) + 1]
+
+
+def marked(name: str, value: str) -> list[Process]:
+    """Return all living processes that have a variable in their environment, by inheritance."""
+    mark = f"{name}={value}".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        # It may end while it is looked at.
+        with contextlib.suppress(OSError, IndexError):
+            if mark not in (folder / "environ").read_bytes().split(b"\0"):
+                continue
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if fields[0] != "Z":
+                command = (folder / "cmdline").read_bytes().decode(errors="replace")
+                found.append(Process(int(folder.name), int(fields[1]), command))
+    return found
 
 
 class StandaloneCluster:
@@ -101,7 +119,7 @@ class StandaloneCluster:
 
     def state(self) -> dict[str, Any]:
         """Return what the master says of itself."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.web_port}/json/", timeout=5) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.web_port}/json/", timeout=60) as page:
             state: dict[str, Any] = json.load(page)
         return state
 
@@ -111,20 +129,7 @@ class StandaloneCluster:
 
     def processes(self) -> list[Process]:
         """Return all living processes that the cluster has started, in whatever generation."""
-        mark = f"{_MARK}={self._mark}".encode()
-        found = []
-        for folder in Path("/proc").iterdir():
-            if not folder.name.isdigit():
-                continue
-            # It may end while it is looked at.
-            with contextlib.suppress(OSError, IndexError):
-                if mark not in (folder / "environ").read_bytes().split(b"\0"):
-                    continue
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                if fields[0] != "Z":
-                    command = (folder / "cmdline").read_bytes().decode(errors="replace")
-                    found.append(Process(int(folder.name), int(fields[1]), command))
-        return found
+        return marked(_MARK, self._mark)
 
     def executors(self) -> list[Process]:
         """Return the living executors; their parents are workers."""
