@@ -1,0 +1,78 @@
+"""The example does on one machine what its README says."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from support.pipeline_runs import EXAMPLES, PipelineRun
+
+REAL_LOG = Path(__file__).resolve().parents[3] / "shared" / "data" / "apache_access.log.gz"
+LINE = '127.0.0.1 - - [17/May/2015:10:05:{:02d} +0000] "GET {} HTTP/1.1" 200 1 "-" "-"\n'
+
+
+def end_cleanly(run: PipelineRun) -> None:
+    """Wait until nothing of an ended run is left."""
+    run.wait_until_gone()
+    assert run.left_behind() == []
+
+
+def test_the_paths_of_an_access_log_are_the_documents(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    paths = [f"/page/{number % 40}" for number in range(200)]
+    log.write_text("".join(LINE.format(second % 60, path) for second, path in enumerate(paths)))
+    options = ("--seconds", "5", "--access-log", str(log), "--pace", "40", "--batch", "30")
+    with PipelineRun(*options) as run:
+        assert run.ended() == 0, run.said
+        assert "FAILED" not in run.said
+        proved = run.said_after("proved: ")
+        assert len(proved) == 5, run.said
+        found = re.match(r"40 of 40 search rows .* \((\d+) changes\)", proved[0])
+        assert found, run.said
+        assert int(found[1]) > 0
+        (enlisted,) = re.findall(r"enlisted: (\d+)", run.said)
+        assert int(enlisted) > 0
+        end_cleanly(run)
+
+
+def test_ctrl_c_ends_it_and_leaves_nothing() -> None:
+    with PipelineRun("--seconds", "600") as run:
+        # It has shown a line of its table.
+        run.wait(lambda: re.search(r"second .*\n +\d+ ", run.said), "its first figures")
+        run.process.send_signal(signal.SIGINT)
+        assert run.ended(60) == 1, run.said
+        assert "stopped before the end: nothing is proved" in run.said
+        assert "Traceback" not in run.said
+        end_cleanly(run)
+
+
+def test_what_is_no_access_log_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    log = tmp_path / "notes"
+    log.write_text("these are\nno requests\n")
+    with PipelineRun("--access-log", str(log)) as run:
+        assert run.ended(60) == 1
+        assert "is no access log" in run.said
+        assert "PostgreSQL" not in run.said
+        end_cleanly(run)
+
+
+def test_a_cluster_needs_servers_that_its_workers_know() -> None:
+    with PipelineRun(
+        "--master", "spark://127.0.0.1:1", environment={"PIPELINE_DATABASE": ""}
+    ) as run:
+        assert run.ended(60) == 1
+        assert "PIPELINE_DATABASE" in run.said
+
+
+@pytest.mark.skipif(not REAL_LOG.exists(), reason=f"{REAL_LOG} is not on this machine")
+def test_a_real_log_gives_its_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from spark_pipeline import run
+
+    options = run.arguments().parse_args(["--access-log", str(REAL_LOG)])
+    ids, visits = run.what_happens(options)
+    assert len(ids) == len(set(ids)) == len(set(visits)) > 1000
+    assert len(visits) > 9000
