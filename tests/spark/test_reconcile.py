@@ -63,19 +63,24 @@ def test_sparks_crc32_finds_the_layouts_sub_sets(spark: SparkSession) -> None:
         ([b"\xff\xfe", b"", b"17"], "binary"),
     ]
     for ids, kind in cases:
-        rows = _ids_of(rows_of(spark, ids, kind), None)
-        for row in rows.select("id", f.crc32("id").alias("crc")).collect():
+        table = _ids_of(rows_of(spark, ids, kind).coalesce(1), None)
+        rows = table.select("id", f.crc32("id").alias("crc")).collect()
+        for row in rows:
             raw = bytes(row["id"])
             for sub_sets in (1, 16, 256, 4_096):
                 assert row["crc"] % sub_sets == Names("t", sub_sets).sub_set_of(raw)
-        assert [bytes(row["id"]) for row in rows.collect()] == [id_bytes(each) for each in ids]
+        assert [bytes(row["id"]) for row in rows] == [id_bytes(each) for each in ids]
 
 
-@pytest.mark.parametrize("kind", ["redis7", "cluster"])
-def test_the_difference_goes_both_ways(
-    spark: SparkSession, request: pytest.FixtureRequest, kind: str
-) -> None:
-    server = request.getfixturevalue(kind)
+@pytest.fixture(params=["redis7", "cluster"])
+def server(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """One server, and a cluster of three."""
+    server = request.getfixturevalue(request.param)
+    yield server
+    server.wipe()
+
+
+def test_the_difference_goes_both_ways(spark: SparkSession, server: Any) -> None:
     tracked = tracked_on(server)
     tracked.track([f"both{i}" for i in range(600)] + [f"stale{i}" for i in range(700)])
     odd = ODD_IDS[: len(ODD_IDS) // 2]
@@ -83,7 +88,7 @@ def test_the_difference_goes_both_ways(
     table = [f"both{i}" for i in range(600)] + [f"new{i}" for i in range(300)] + ODD_IDS
     # The table itself is the source here: its rows do not change.
     make = tracked_set(server, "t", lambda: _Listed(table))
-    done = reconcile(spark, make, rows_of(spark, [*table, *table[:50], None]))
+    done = reconcile(spark, make, rows_of(spark, [*table, *table[:50], None]), partitions=2)
     assert done.tracked == 600 + 700 + len(odd)
     assert done.in_table == len(table)
     assert (done.removed, done.added) == (700, 300 + len(ODD_IDS) - len(odd))
@@ -91,7 +96,7 @@ def test_the_difference_goes_both_ways(
     assert tracked.count() == len(table)
     assert all(tracked.are_tracked(table))
     # A second one finds nothing to do.
-    again = reconcile(spark, make, rows_of(spark, table))
+    again = reconcile(spark, make, rows_of(spark, table), partitions=1)
     assert (again.added, again.removed, again.left_to_jobs) == (0, 0, 0)
     assert again.tracked == again.in_table == len(table)
 
@@ -108,15 +113,19 @@ def test_the_source_has_the_last_word(spark: SparkSession, redis7: RedisServer) 
     tracked = tracked_on(redis7)
     tracked.track(["stale"])
     # The table as Spark read it is behind: by now "stale" has work, and "new" has none.
-    done = reconcile(spark, tracked_set(redis7, "t", Always), rows_of(spark, []))
+    done = reconcile(spark, tracked_set(redis7, "t", Always), rows_of(spark, []), partitions=1)
     assert (done.removed, done.left_to_jobs) == (0, 1)
-    done = reconcile(spark, tracked_set(redis7, "t", Never), rows_of(spark, ["stale", "new"]))
+    done = reconcile(
+        spark, tracked_set(redis7, "t", Never), rows_of(spark, ["stale", "new"]), partitions=1
+    )
     assert (done.added, done.left_to_jobs) == (0, 1)
     assert tracked.are_tracked(["stale", "new"]) == [True, False]
 
 
 def test_an_empty_set_is_filled_and_marked(spark: SparkSession, redis7: RedisServer) -> None:
-    done = reconcile(spark, tracked_set(redis7, "t", Always), rows_of(spark, ["a", "b"]))
+    done = reconcile(
+        spark, tracked_set(redis7, "t", Always), rows_of(spark, ["a", "b"]), partitions=1
+    )
     assert (done.tracked, done.in_table, done.added) == (0, 2, 2)
     tracked = tracked_on(redis7)
     assert tracked.are_tracked(["a", "b"]) == [True, True]
@@ -219,7 +228,7 @@ def test_beside_an_application_on_postgresql(
     assert worked
     assert all(tracked.are_tracked(sorted(worked)))
     # Afterwards, in peace, both are made equal; what had changed was left.
-    rest = reconcile(spark, tracked_set(redis7, "t"), jdbc(spark, postgres))
+    rest = reconcile(spark, tracked_set(redis7, "t"), jdbc(spark, postgres), partitions=2)
     assert rest.left_to_jobs == 0
     with engine.begin() as connection:
         queued = set(

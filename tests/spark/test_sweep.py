@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,18 +44,21 @@ def totals(rows: list[Any]) -> dict[str, int]:
     return {name: sum(row[name] for row in rows) for name in ("items", "failed", "operations")}
 
 
-@pytest.mark.parametrize("kind", ["redis7", "cluster"])
+@pytest.fixture(params=["redis7", "cluster"])
+def server(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """One server, and a cluster of three."""
+    server = request.getfixturevalue(request.param)
+    yield server
+    server.wipe()
+
+
 def test_a_sweep_collects_everything_overdue(
-    spark: SparkSession,
-    request: pytest.FixtureRequest,
-    caplog: pytest.LogCaptureFixture,
-    kind: str,
+    spark: SparkSession, server: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = request.getfixturevalue(kind)
     hashes = hashes_on(server)
     fill(hashes, 400, 5)
     fill(hashes, 50, 2, ex=AHEAD_MS, name="live")
-    if kind == "cluster":
+    if server.is_cluster:
         # What an outage took with it is found again.
         server.client().delete(HashNames(NAMESPACE).registry)
     with caplog.at_level(logging.INFO, logger="workstealing.spark"):
