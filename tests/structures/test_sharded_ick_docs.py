@@ -13,10 +13,14 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "sharded_ick.md"
 
 def test_the_blocks(redis7: RedisServer) -> None:
     text = PAGE.read_text("utf-8").replace("redis://localhost:6379/0", redis7.url)
-    first, second = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    first, second, third = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     indexed: list[bytes] = []
     names: dict[str, Any] = {"index": indexed.extend}
     exec(compile(first, "docs", "exec"), names)
     assert indexed == [b"17"]
+    names["dirty"].add("18")
     exec(compile(second, "docs", "exec"), names)
+    assert indexed == [b"17", b"18"]
+    assert names["dirty"].stats()["total_size"] == 0
+    exec(compile(third, "docs", "exec"), names)
     assert names["dirty"].open() == 16
