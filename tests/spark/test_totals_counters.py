@@ -101,6 +101,33 @@ class TestSending:
             wait_until(lambda total=total: found(redis).get("enlisted") == total, "the counts")
             wait_until(lambda: hooks.is_quiet, "the thread to fall quiet")
 
+    def test_who_enlists_while_it_falls_quiet_is_not_forgotten(
+        self,
+        make: Callable[..., RecruitCounters],
+        redis7: RedisServer,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        recruiter = never()
+        hooks = make(recruiter, redis7.url)
+        flush = recruiter.flush
+        looks: list[int] = []
+
+        class Late:
+            """The recruiter, whom a caller reaches between two looks and finds no need to rouse."""
+
+            def flush(self) -> None:
+                flush()
+                looks.append(1)
+                if len(looks) == 1:
+                    recruiter.enlist()
+
+        monkeypatch.setattr(hooks, "_recruiter", Late())
+        hooks.is_quiet = False
+        assert hooks._deliver()
+        assert not hooks.is_quiet
+        assert hooks._deliver()
+        assert found(redis7.client()) == {"enlisted": 1}
+
     def test_when(
         self,
         make: Callable[..., RecruitCounters],

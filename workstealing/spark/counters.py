@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.errors import Moved, is_connection_fault
+from workstealing.errors import is_connection_fault
 from workstealing.metrics.gathering import Gathering
 from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.recruiter import Recruiter
@@ -167,11 +167,10 @@ class RecruitCounters(Gathering[Counts]):
                 replies = connection.call(
                     [("MULTI",), *adds, ("EXPIRE", self._key, KEEP_SECONDS), ("EXEC",)], budget
                 )
-            except Moved as error:
-                raise _UnsentError(error) from error
             except Exception as error:
                 if is_connection_fault(error):
                     raise
+                # The slot has moved, or there was no time to begin.
                 raise _UnsentError(error) from error
             _require_applied(replies)
 
