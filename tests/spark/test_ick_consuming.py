@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from support.deaths import every_death
+from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisCluster3, RedisServer
 from workstealing.jobs import IckReaper
@@ -482,6 +485,47 @@ class TestResize:
         # Its reservation was lost, so what it had read came again.
         assert sorted(second.rows) == sorted(MEMBERS)
         assert sharded_on(redis7, None).stats()["total_size"] == 0
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_driver_killed_before_and_after_each_of_its_commands(
+    redis7: RedisServer, tmp_path: Path, available_now: bool
+) -> None:
+    log, seen = tmp_path / "log", tmp_path / "seen"
+    with FaultyServer(redis7.port) as door:
+        url = f"redis://127.0.0.1:{door.port}/0?protocol=2"
+
+        def prepare() -> None:
+            redis7.client().flushall()
+            sharded_on(redis7).add({f"member {i}": float(i) for i in range(12)})
+            log.write_text('{"offsets": [], "done": 0}')
+            seen.write_text("")
+
+        def work() -> None:
+            # A file is as good as Spark's: it is written between two commands.
+            with seen.open("a", 1) as rows:
+                run = Run(
+                    *(url, Checkpoint(), lambda row, _: print(row, file=rows)),
+                    limit=ReadMaxRows(7),
+                    available_now=available_now,
+                )
+                while run.idle < 1 and run.step():
+                    log.write_text(json.dumps(vars(run.checkpoint)))
+
+        for death in every_death([door], work, prepare):
+            checkpoint, clock = Checkpoint(), Clock()
+            vars(checkpoint).update(json.loads(log.read_text()))
+            if not checkpoint.offsets:
+                # Nobody knows its name, so that its leases are waited for.
+                clock.ahead_ms = 2 * MINUTE_MS
+            sharded = sharded_on(redis7)
+            sharded.add("late")
+            run = Run(redis7.url, checkpoint, available_now=True, clock=clock)
+            run.until(None)
+            read = seen.read_text().splitlines()
+            assert {*read, *run.rows} == {f"member {i}" for i in range(12)} | {"late"}, death
+            stats = sharded.stats()
+            assert stats["total_size"] == 0, death
 
 
 class Anything(RuleBasedStateMachine):
