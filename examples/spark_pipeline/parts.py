@@ -26,6 +26,8 @@ DIRTY = "pipeline:dirty"
 SUMMARIES = "pipeline"
 BEHIND = "pipeline:behind"
 ICK_SHARDS = 4
+# Few, because the example is small: a slice looks at the ids of one.
+SUB_SETS = 8
 # Longer than a batch takes, even one whose executor has died.
 STALE_SECONDS = 120.0
 
@@ -72,7 +74,7 @@ def parts() -> Parts:
         ShardedIck(client, DIRTY, ICK_SHARDS),
         # Emulated: a server that expires fields by itself would leave nothing to collect.
         VolatileHashes(client, SUMMARIES, backend="emulated"),
-        TrackedSet(client, BEHIND, SqlSource(engine, BEHIND_VIEW), sub_sets=16),
+        TrackedSet(client, BEHIND, SqlSource(engine, BEHIND_VIEW), sub_sets=SUB_SETS),
     )
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 LOCAL = "local[2]"
 TICK_SECONDS = 2.0
 DRAIN_SECONDS = 120.0
-COLLECT_SECONDS = 60.0
+COLLECT_SECONDS = 120.0
 POPULAR_SEED = 4
 STOPPED = "stopped before the end: nothing is proved"
 HEAD = (
@@ -149,7 +149,9 @@ class Run:
         self, options: argparse.Namespace, wish: threading.Event, stack: ExitStack
     ) -> None:
         self._options, self._wish, self._stack = options, wish, stack
-        self._folder = Path(stack.enter_context(TemporaryDirectory(prefix="pipeline-")))
+        self._folder = Path(
+            stack.enter_context(TemporaryDirectory(prefix="pipeline-", ignore_cleanup_errors=True))
+        )
         self._log = self._folder / "spark.log"
         self._began = time.monotonic()
         self._proofs: list[tuple[bool, str]] = []
@@ -214,6 +216,9 @@ class Run:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "512m",
+            # What Spark leaves on disk goes away with the example's folder.
+            "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={self._folder}",
+            "spark.local.dir": str(self._folder),
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
             "spark.cores.max": "2",

@@ -139,4 +139,4 @@ def test_nothing_is_lost_when_an_executor_and_a_worker_are_killed(
     assert HashFieldExpiry(hashes).backlog().fields == 0
     # Every summary has expired, and none occupies memory: only tasks have collected them.
     assert list(client.scan_iter("summary:*")) == []
-    assert TrackedSet(client, "pipeline:behind", sub_sets=16).count() == 0
+    assert TrackedSet(client, "pipeline:behind", sub_sets=8).count() == 0
