@@ -18,7 +18,7 @@ from workstealing.spark import enlist_batch, enlisting
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 FETCH = "SELECT id, version, title, body FROM documents WHERE id = ANY(%s) ORDER BY id"
 # A task that was held for dead and comes late must not bring an old version back.

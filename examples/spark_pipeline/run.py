@@ -38,7 +38,7 @@ from workstealing.store.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 LOCAL = "local[2]"
 TICK_SECONDS = 2.0

@@ -7,7 +7,15 @@ more; every name loads what it needs when it is first used.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workstealing.spark.epilogue import enlist_batch, enlisting
+    from workstealing.spark.installing import install
+    from workstealing.spark.reconciling import reconcile
+    from workstealing.spark.sources import register
+    from workstealing.spark.sweeping import sweep
+    from workstealing.spark.totals import accumulated, recruits
 
 _MODULES = {
     "accumulated": "workstealing.spark.totals",
