@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.pipeline_runs import EXAMPLES, PipelineRun
+from support.servers import RedisServer
 
 REAL_LOG = Path(__file__).resolve().parents[3] / "shared" / "data" / "apache_access.log.gz"
 LINE = '127.0.0.1 - - [17/May/2015:10:05:{:02d} +0000] "GET {} HTTP/1.1" 200 1 "-" "-"\n'
@@ -65,6 +67,67 @@ def test_a_cluster_needs_servers_that_its_workers_know() -> None:
     ) as run:
         assert run.ended(60) == 1
         assert "PIPELINE_DATABASE" in run.said
+
+
+@pytest.fixture
+def at_home(
+    monkeypatch: pytest.MonkeyPatch, pipeline_database: str, redis7: RedisServer
+) -> Iterator[None]:
+    """Let the example's modules work in this process, without Spark."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setenv("PIPELINE_DATABASE", pipeline_database)
+    monkeypatch.setenv("WORKSTEALING_REDIS_URL", redis7.url)
+    from spark_pipeline import documents, parts
+
+    documents.create_tables()
+    parts.parts.cache_clear()
+    yield
+    parts.parts.cache_clear()
+
+
+@pytest.mark.usefixtures("at_home")
+def test_a_task_that_comes_late_brings_no_old_version_back() -> None:
+    from spark_pipeline import indexing, parts
+
+    with parts.open_database() as database:
+        indexing.write_search_rows(database, [("/a", 2, "title", "second")])
+        indexing.write_search_rows(database, [("/a", 1, "title", "first")])
+        rows = database.execute("SELECT id, version, body, words::text FROM search").fetchall()
+        assert rows == [("/a", 2, "second", "'second':2 'titl':1")]
+        indexing.write_search_rows(database, [("/a", 3, "title", "third")])
+        rows = database.execute("SELECT version, body FROM search").fetchall()
+        assert rows == [(3, "third")]
+
+
+@pytest.mark.usefixtures("at_home")
+def test_the_page_finds_documents_and_lets_none_speak_html() -> None:
+    from spark_pipeline import indexing, parts, web
+
+    mine = parts.parts()
+    evil = "/<script>alert(1)</script>"
+    with parts.open_database() as database:
+        indexing.write_search_rows(
+            database, [(evil, 7, "<u>", "a harbour <b> and \x02 a raven"), ("/b", 1, "b", "b")]
+        )
+    (summary, *_) = indexing.summaries_of([(evil, 7, "", "a harbour")]).to_dict("records")
+    mine.summaries.hsetex(summary["key"], mapping={summary["field"]: summary["value"]}, ex=60)
+    mine.behind.track(evil)
+    page = web.create_app(mine).test_client()
+
+    found = page.get("/", query_string={"q": "harbour\0"}).text
+    assert "1 of 2 documents" in found
+    assert "<mark>harbour</mark>" in found
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;, version 7" in found
+    assert "headline\n  a harbour ..." in found
+    assert "is being worked on" in found
+    assert "<script>" not in found
+    assert "<u>" not in found
+    assert "<b>" not in found
+
+    nothing = page.get("/", query_string={"q": 'zebra" <i>'}).text
+    assert "0 of 2 documents" in nothing
+    assert "<i>" not in nothing
+    assert "2 documents" in page.get("/").text
 
 
 @pytest.mark.skipif(not REAL_LOG.exists(), reason=f"{REAL_LOG} is not on this machine")
