@@ -1,6 +1,7 @@
 -- Looks at a random part of what is reserved in an Ick, and of the entries beside it.
 -- KEYS: version, producer set, consumer set, held, attempts, seen, dead. ARGV: how many members to
--- look at, age in ms from which a reservation is stale, how many entries beside to look at.
+-- look at, age in ms from which a reservation is stale, how many entries beside to look at, and
+-- how many members that the reservation lists are enough (0: look at all).
 -- Returns { now, token ('' for none), time of the reservation that holds (0 for none), both times in
 -- ms, size of the consumer set, length of held, { member, score, 1 if the reservation lists it or 0,
 -- attempts, seen, dead, ... } with '' for what is not there, attempts without a member, seen without
@@ -14,7 +15,8 @@ if problem then
 end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local text = redis.call('GET', held) or ''
+-- One byte more than a head has, so that a longer time shows.
+local text = redis.call('GETRANGE', held, 0, HELD_HEAD)
 local token, time = string.match(text, '^(%d+) (%d+)')
 if text ~= '' and (not time or #token ~= 16 or #time ~= 13) then
   return layout_error(held, 'does not hold the reservation of an Ick')
@@ -23,20 +25,23 @@ time = tonumber(time or 0)
 
 local members = {}
 if now - time >= tonumber(ARGV[2]) then
-  local sample, listed = redis.call('ZRANDMEMBER', cset, ARGV[1], 'WITHSCORES'), {}
-  if #sample > 0 then
-    each_listed(text, function(member)
-      listed[member] = true
-    end)
-  end
+  local find, enough = listed(held), tonumber(ARGV[3])
+  local sample = redis.call('ZRANDMEMBER', cset, ARGV[1], 'WITHSCORES')
+  -- A sample of all has always one order, in which two reapers would take the same.
+  local is_random = #sample < 2 * redis.call('ZCARD', cset)
   for i = 1, #sample, 2 do
     local member = sample[i]
+    local entry = find(member, sample[i + 1])
     members[#members + 1] = member
     members[#members + 1] = sample[i + 1]
-    members[#members + 1] = listed[member] and 1 or 0
+    members[#members + 1] = entry and 1 or 0
     members[#members + 1] = redis.call('HGET', attempts, member) or ''
     members[#members + 1] = redis.call('HGET', seen, member) or ''
     members[#members + 1] = redis.call('HGET', dead, member) or ''
+    enough = entry and enough - 1 or enough
+    if entry and enough == 0 and is_random then
+      break
+    end
   end
 end
 
@@ -52,4 +57,4 @@ for _, member in ipairs(redis.call('HRANDFIELD', seen, ARGV[3]) or {}) do
   end
 end
 local size = redis.call('ZCARD', cset)
-return { now, token or '', time, size, #text, members, idle_attempts, idle_seen }
+return { now, token or '', time, size, redis.call('STRLEN', held), members, idle_attempts, idle_seen }

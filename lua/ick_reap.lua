@@ -17,8 +17,7 @@ local problem = refuse_all()
 if problem then
   return problem
 end
-local text = redis.call('GET', held) or ''
-if string.sub(text, 1, 16) ~= ARGV[1] then
+if redis.call('GETRANGE', held, 0, 15) ~= ARGV[1] then
   return -1
 end
 
@@ -26,28 +25,44 @@ local function is_reserved(member, score)
   return redis.call('ZSCORE', cset, member) == score
 end
 
-local gone, moved, done = {}, false, 0
+local find, mask = listed(held)
+local is_moved, done = false, 0
+-- Takes a member out of what is reserved and listed.
+local function take(member, score)
+  redis.call('ZREM', cset, member)
+  local entry = find(member, score)
+  if entry then
+    mask(entry)
+  end
+  is_moved = true
+end
+
+-- Leaves nothing listed.
+local function cut()
+  local head = redis.call('GETRANGE', held, 0, HELD_HEAD - 1)
+  redis.call('DEL', held)
+  redis.call('SET', held, head)
+end
+
 local steps = {
   ['return'] = function(member, score, value)
     if not is_reserved(member, score) then
       return 0
     end
-    redis.call('ZREM', cset, member)
+    take(member, score)
     redis.call('ZADD', pset, 'LT', score, member)
     redis.call('HSET', attempts, member, value)
     redis.call('HDEL', seen, member)
-    gone[member], moved = true, true
     return 1
   end,
   bury = function(member, score, value)
     if not is_reserved(member, score) then
       return 0
     end
-    redis.call('ZREM', cset, member)
+    take(member, score)
     redis.call('HSET', dead, member, value)
     redis.call('HDEL', attempts, member)
     redis.call('HDEL', seen, member)
-    gone[member], moved = true, true
     return 1
   end,
   forget_attempts = function(member)
@@ -63,11 +78,10 @@ local steps = {
     return redis.call('HDEL', seen, member)
   end,
   trim = function()
-    if redis.call('EXISTS', cset) == 1 or #text <= HELD_HEAD then
+    if redis.call('EXISTS', cset) == 1 or redis.call('STRLEN', held) <= HELD_HEAD then
       return 0
     end
-    redis.call('DEL', held)
-    redis.call('SET', held, string.sub(text, 1, HELD_HEAD))
+    cut()
     return 1
   end,
   note = function(member, score, value)
@@ -82,16 +96,16 @@ for i = 2, #ARGV, 4 do
   done = done + steps[ARGV[i]](ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
 end
 
-if moved then
+if is_moved then
   -- Whoever held them must not commit them any more.
   local token = next_token(ARGV[1], redis.call('TIME'))
-  local parts = { token, text == '' and ' 0000000000000' or string.sub(text, 17, HELD_HEAD) }
-  local rest = each_listed(text, function(member, first, last)
-    if not gone[member] then
-      parts[#parts + 1] = string.sub(text, first, last)
-    end
-  end)
-  parts[#parts + 1] = string.sub(text, rest)
-  redis.call('SET', held, table.concat(parts))
+  if ARGV[1] == '' then
+    redis.call('SET', held, token .. ' 0000000000000')
+  else
+    redis.call('SETRANGE', held, 0, token)
+  end
+  if redis.call('EXISTS', cset) == 0 then
+    cut()
+  end
 end
 return done

@@ -1,8 +1,9 @@
 -- The reservation that holds in an Ick: who reserved last, when, and what.
 --   KEYS[4] held, a string: token, a space, time, and a list of separator, member, separator, score;
 --           the token is 16 digits and greater than every one before, the time is the server's, in
---           milliseconds. One string for the whole batch, put together by one call: an entry for
---           each member would double the cost of a reservation.
+--           milliseconds, and a milestone stands behind each 8 entries. One string for the whole
+--           batch, put together by a few calls: an entry for each member would double the cost of
+--           a reservation. Of what a reaper has returned the entries are masked (ick_listed).
 --   KEYS[5] attempts, a hash: how often a reaper has returned a member; a commit ends that
 --@include ick
 --@include ick_token
@@ -29,8 +30,15 @@ local function hold(previous, list)
   local token = next_token(previous, clock)
   local head = string.format('%s %d%03d', token, clock[1], math.floor(clock[2] / 1000))
   if #list > 0 then
-    local between = separator(head)
+    local between, mile, scores = separator(head), milestone(head), {}
+    for i = 2 * MILE, #list, 2 * MILE do
+      scores[i], list[i] = list[i], list[i] .. mile
+    end
     redis.call('SET', held, head .. between .. table.concat(list, between))
+    -- The list is the caller's.
+    for i, score in pairs(scores) do
+      list[i] = score
+    end
   else
     redis.call('SET', held, head)
   end

@@ -17,3 +17,11 @@ local HELD_HEAD = 30
 local function separator(head)
   return '\n' .. string.sub(head, HELD_HEAD - 5, HELD_HEAD) .. '\n'
 end
+
+-- milestone(head): what stands behind the last score of each 8 entries of a list, so that a reader
+-- who comes to the middle of it knows a member from a score. It counts as a part of that score, for
+-- whoever does not know it.
+local MILE = 8
+local function milestone(head)
+  return '\n' .. string.sub(head, HELD_HEAD - 5, HELD_HEAD) .. ':'
+end

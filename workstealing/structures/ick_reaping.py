@@ -89,7 +89,9 @@ class Reaper:
         watched = (names.cset, names.held, names.attempts, names.dead)
         try:
             with attempt(self._twin, *watched, slice=slice) as current:
-                (reply,) = self._checked(current.read, self._look_command(slice.limit))
+                (reply,) = self._checked(
+                    current.read, self._look_command(WINDOW * slice.limit, slice.limit)
+                )
                 look = self._read(reply)
                 steps = self._steps(look, slice.limit)
                 if not steps:
@@ -111,12 +113,15 @@ class Reaper:
 
         One round trip.
         """
-        look = self.look(slice.limit, Budget(slice.remaining()))
+        look = self.look(WINDOW * slice.limit, Budget(slice.remaining()))
         return min(slice.limit, len(self.stale_ages(look)))
 
-    def look(self, limit: int, budget: Budget) -> Look:
-        """Look at the Ick without changing anything. Errors: LayoutError. One round trip."""
-        command = self._look_command(limit)
+    def look(self, most_members: int, budget: Budget) -> Look:
+        """Look at up to so many members without changing anything.
+
+        Errors: LayoutError. One round trip.
+        """
+        command = self._look_command(most_members, 0)
         (reply,) = self._checked(
             lambda sent: checked(self._twin.call_keys(self._names.all, [sent], budget)), command
         )
@@ -133,9 +138,9 @@ class Reaper:
     def _is_stale(self, look: Look, found: Reserved) -> bool:
         return found.since is not None and look.now - found.since >= self._stale_ms
 
-    def _look_command(self, limit: int) -> tuple[Any, ...]:
+    def _look_command(self, members: int, enough: int) -> tuple[Any, ...]:
         script, keys = load("ick_look"), self._names.all
-        return ("EVAL", script.body, len(keys), *keys, WINDOW * limit, self._stale_ms, limit)
+        return ("EVAL", script.body, len(keys), *keys, members, self._stale_ms, enough)
 
     def _reap_command(self, token: bytes, steps: list[Step]) -> tuple[Any, ...]:
         script, keys = load("ick_reap"), self._names.all
