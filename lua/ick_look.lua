@@ -1,7 +1,7 @@
 -- Looks at a random part of what is reserved in an Ick, and of the entries beside it.
 -- KEYS: version, producer set, consumer set, held, attempts, seen, dead. ARGV: how many members to
--- look at, age in ms from which a reservation is stale, how many entries beside to look at, and
--- how many members that the reservation lists are enough (0: look at all).
+-- look at, age in ms from which a reservation is stale, a number: of entries beside to look
+-- at, and of members that are enough if the reservation lists them (0: no entries, all members).
 -- Returns { now, token ('' for none), time of the reservation that holds (0 for none), both times in
 -- ms, size of the consumer set, length of held, { member, score, 1 if the reservation lists it or 0,
 -- attempts, seen, dead, ... } with '' for what is not there, attempts without a member, seen without
