@@ -45,6 +45,8 @@ TICK_SECONDS = 2.0
 DRAIN_SECONDS = 120.0
 COLLECT_SECONDS = 120.0
 POPULAR_SEED = 4
+# For seconds of life: compiling thoroughly costs more of two cores than it saves.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
 STOPPED = "stopped before the end: nothing is proved"
 HEAD = (
     f"{'second':>6} {'changes':>8} {'waiting':>8} {'in hand':>8} {'behind':>7}"
@@ -217,7 +219,8 @@ class Run:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "512m",
             # What Spark leaves on disk goes away with the example's folder.
-            "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={self._folder}",
+            "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={self._folder} {SHORT_LIVED}",
+            "spark.executor.extraJavaOptions": SHORT_LIVED,
             "spark.local.dir": str(self._folder),
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",

@@ -18,7 +18,7 @@ from support.processes import end, spawn
 from support.spark_cluster import Process, marked
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-POLL_SECONDS = 0.5
+POLL_SECONDS = 1.0
 # A busy machine is no broken one.
 PATIENT_SECONDS = 60.0
 _MARK = "WORKSTEALING_TEST_PIPELINE"
