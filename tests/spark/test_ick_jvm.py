@@ -116,7 +116,7 @@ def stream(session: SparkSession, url: str, **options: Any) -> DataFrame:
     return session.readStream.format("ick").options(url=url, name="orders", **options).load()
 
 
-def ended(query: StreamingQuery, seconds: int = 60) -> None:
+def ended(query: StreamingQuery, seconds: int = 120) -> None:
     assert query.awaitTermination(seconds), "the query goes on"
     assert query.exception() is None
 
@@ -215,7 +215,8 @@ def test_a_driver_that_is_killed(
     session: SparkSession, redis7: RedisServer, tmp_path: Path
 ) -> None:
     """SIGKILL in the middle of a batch, while producers go on: nothing is lost, nothing is left."""
-    sharded, client = sharded_on(redis7), redis7.client()
+    # One partition a batch: a second JVM is slow enough.
+    sharded, client = sharded_on(redis7, 1), redis7.client()
     sharded.add(MEMBERS)
     script = Path(__file__).with_name("ick_query.py")
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -262,7 +263,7 @@ def test_a_driver_that_is_killed(
     assert len(seen) <= len(added) + 1 + 40
     stats = sharded.stats()
     assert stats["total_size"] == 0
-    assert {each["lease_ms"] for each in stats["shards"]} == {0}
+    assert stats["shards"][0]["lease_ms"] == 0
 
 
 def _size(server: RedisServer, key: str) -> int:
