@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.postgres import PostgresServer
 from support.spark_cluster import StandaloneCluster, standalone_cluster
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def spark() -> Iterator[SparkSession]:
         .appName("workstealing tests")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "512m")
+        # Small data: compiling thoroughly costs more of two cores than it saves.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
@@ -77,3 +80,15 @@ def spark_cluster() -> Iterator[Callable[..., StandaloneCluster]]:
             return stack.enter_context(standalone_cluster(**options))
 
         yield start
+
+
+@pytest.fixture
+def pipeline_database(postgres: PostgresServer) -> Iterator[str]:
+    """A database of its own for examples/spark_pipeline, by its address as libpq takes it."""
+    import psycopg
+
+    whole = postgres.url.replace("+psycopg", "")
+    with psycopg.connect(whole, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE spark_pipeline")
+        yield whole.rpartition("/")[0] + "/spark_pipeline"
+        connection.execute("DROP DATABASE spark_pipeline WITH (FORCE)")
