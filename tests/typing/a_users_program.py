@@ -173,7 +173,7 @@ def tracked(engine: sqlalchemy.Engine) -> None:
     table.warm_up(2.0)
     source: Source = FilesWithWork()
     for each in (table, source):
-        queued: TrackedSet = TrackedSet(connect(), "queued", each, sub_sets=16)
+        queued = TrackedSet(connect(), "queued", each, sub_sets=16)
         recruiter.install(TrackQueued(queued), rate=0.01)
         recruiter.install(UntrackDone(queued, limit=5), rate=0.01)
         is_tracked: bool = queued.is_tracked(17)
@@ -189,7 +189,8 @@ def tracked(engine: sqlalchemy.Engine) -> None:
 
 
 async def asynchronous_tracked(client: redis.asyncio.RedisCluster, source: Source) -> bool:
-    queued: AsyncTrackedSet = AsyncTrackedSet(client, "queued", source=source)
+    queued = TrackedSet(client, "queued", source=source)
+    assert_type(queued, AsyncTrackedSet)
     await queued.track([17, 18])
     assert_type(await queued.drift(), Drift)
     async with queued.pipeline() as pipeline:
@@ -237,7 +238,7 @@ async def asynchronous_dirty_list(client: redis.asyncio.Redis) -> None:
 
 
 def consume() -> None:
-    sharded: ShardedIck = ShardedIck(connect(), "documents", ick_shards=4)
+    sharded = ShardedIck(connect(), "documents", ick_shards=4)
     assert_type(sharded.open(), int)
     added: Added = sharded.add({"document:1": 1.5})
     try:
@@ -259,7 +260,8 @@ def consume() -> None:
 
 
 async def asynchronous_consume(client: redis.asyncio.Redis) -> None:
-    sharded: AsyncShardedIck = AsyncShardedIck(client, "documents")
+    sharded = ShardedIck(client, "documents")
+    assert_type(sharded, AsyncShardedIck)
     assert_type(await sharded.open(), int)
     await sharded.add({"document:1": 1.5})
     async with sharded.lease("worker 7") as ick:

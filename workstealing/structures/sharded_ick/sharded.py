@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import random
 import time
-from typing import Any
+from typing import Any, Self, overload
 
 from redis.exceptions import RedisError
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError
-from workstealing.store.twin import Twin, is_async, twin_of
+from workstealing.store.twin import AsyncClient, BlockingClient, Twin, is_async, twin_of
 from workstealing.structures.ick import Ick
 from workstealing.structures.ick_names import Member
 from workstealing.structures.sharded_ick.core import Core
@@ -115,6 +115,27 @@ class ShardedIck(_Object):
     clock_shift_ms: for tests, how far this object's clock is ahead of the server's. The number is
     written down at the first use; another one is refused later, and changed by `resize`.
     """
+
+    # mypy would have it return a subclass; who calls it is told the right type even so.
+    @overload
+    def __new__(  # type: ignore[misc]
+        cls,
+        client: AsyncClient,
+        name: Member,
+        ick_shards: int | None = ...,
+        *,
+        clock_shift_ms: int = ...,
+    ) -> AsyncShardedIck: ...
+
+    @overload
+    def __new__(
+        cls,
+        client: BlockingClient,
+        name: Member,
+        ick_shards: int | None = ...,
+        *,
+        clock_shift_ms: int = ...,
+    ) -> Self: ...
 
     def __new__(cls, client: Any, *args: Any, **options: Any) -> Any:
         """Make an `AsyncShardedIck` where the client is an asyncio one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from redis.exceptions import ResponseError
 
@@ -25,7 +25,7 @@ from workstealing.store.pipeline import (
     checked_results,
 )
 from workstealing.store.scripts import Script, load
-from workstealing.store.twin import Twin, is_async, twin_of
+from workstealing.store.twin import AsyncClient, BlockingClient, Twin, is_async, twin_of
 from workstealing.structures.sources import Source
 from workstealing.structures.tracked_set.drift import Drift, measure
 from workstealing.structures.tracked_set.layout import Id, Names, id_bytes, open_layout
@@ -188,6 +188,29 @@ class TrackedSet(_Opened, _TrackedCommands):
 
     Source: Jim Nelson's talk on work stealing at the Internet Archive.
     """
+
+    # mypy would have it return a subclass; who calls it is told the right type even so.
+    @overload
+    def __new__(  # type: ignore[misc]
+        cls,
+        client: AsyncClient,
+        key: str | bytes,
+        source: Source | None = ...,
+        *,
+        sub_sets: int = ...,
+        allow_eviction: Collection[str] = ...,
+    ) -> AsyncTrackedSet: ...
+
+    @overload
+    def __new__(
+        cls,
+        client: BlockingClient,
+        key: str | bytes,
+        source: Source | None = ...,
+        *,
+        sub_sets: int = ...,
+        allow_eviction: Collection[str] = ...,
+    ) -> Self: ...
 
     def __new__(cls, client: Any, *args: Any, **options: Any) -> Any:
         """Make an `AsyncTrackedSet` where the client is an asyncio one."""
