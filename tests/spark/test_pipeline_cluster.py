@@ -12,7 +12,6 @@ import psycopg
 import pytest
 
 from support.pipeline_runs import PipelineRun
-from support.postgres import PostgresServer
 from support.servers import RedisServer
 from support.spark_cluster import Process, StandaloneCluster
 from workstealing.jobs import HashFieldExpiry
@@ -25,16 +24,6 @@ SELECT application_name FROM pg_stat_activity
 WHERE datname = current_database() AND wait_event_type = 'Lock'
   AND application_name LIKE 'index: pid %'
 """
-
-
-@pytest.fixture
-def database(postgres: PostgresServer) -> Iterator[str]:
-    """A database of its own, by its address."""
-    whole = postgres.url.replace("+psycopg", "")
-    with psycopg.connect(whole, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE spark_pipeline")
-        yield whole.rpartition("/")[0] + "/spark_pipeline"
-        connection.execute("DROP DATABASE spark_pipeline WITH (FORCE)")
 
 
 @contextlib.contextmanager
@@ -76,10 +65,11 @@ def children_of(cluster: StandaloneCluster, executor: Process) -> set[int]:
 
 def test_nothing_is_lost_when_an_executor_and_a_worker_are_killed(
     spark_cluster: Callable[..., StandaloneCluster],
-    database: str,
+    pipeline_database: str,
     redis7: RedisServer,
     tmp_path: Path,
 ) -> None:
+    database = pipeline_database
     # Where the servers are, executors learn from the environment of their workers.
     environment = {"PIPELINE_DATABASE": database, "WORKSTEALING_REDIS_URL": redis7.url}
     cluster = spark_cluster(workers=2, cores=2, environment=environment)
