@@ -571,3 +571,19 @@ def test_a_thousand_names_on_a_cluster_are_all_collected(cluster: RedisCluster3)
 def test_every_slot_has_a_tag_of_its_own() -> None:
     assert all(key_slot(b"{" + tag + b"}:x") == slot for slot, tag in enumerate(slot_tags()))
     assert len(set(slot_tags())) == SLOTS
+
+
+def test_a_slice_observes_the_age_of_the_oldest_hash_that_it_saw(any_server: AnyServer) -> None:
+    hashes = now_hashes(any_server)
+    job = HashFieldExpiry(later_hashes(any_server, 2 * HOUR * 1000), limit=5)
+    looking = slice_of(5)
+    job.perform(looking)
+    assert looking.oldest_seconds == 0.0
+    hashes.hsetex("h", mapping={f"f{i}": i for i in range(7)}, ex=HOUR)
+    looking = slice_of(5)
+    assert job.perform(looking) == 5
+    assert looking.oldest_seconds == pytest.approx(HOUR, abs=30)
+    assert job.perform(slice_of(5)) == 2
+    looking = slice_of(5)
+    assert job.perform(looking) == 0
+    assert looking.oldest_seconds == 0.0

@@ -307,3 +307,20 @@ def test_its_settings() -> None:
         KeyExpiry(keys, limit=0)
     with pytest.raises(ConfigurationError, match="expected DurableKeys, not Redis"):
         KeyExpiry(redis.Redis())  # type: ignore[arg-type]
+
+
+def test_a_slice_observes_the_age_of_the_oldest_key_that_it_saw(any_server: AnyServer) -> None:
+    keys = keys_on(any_server)
+    job = KeyExpiry(keys_on(any_server, 2 * HOUR_MS), limit=5)
+    looking = Slice(5, 10.0)
+    job.perform(looking)
+    assert looking.oldest_seconds == 0.0
+    fill(keys, 20, ex=3_600)
+    looking = Slice(5, 10.0)
+    assert job.perform(looking) == 5
+    assert looking.oldest_seconds == pytest.approx(3_600, abs=30)
+    while job.perform(looking):
+        pass
+    looking = Slice(5, 10.0)
+    assert job.perform(looking) == 0
+    assert looking.oldest_seconds == 0.0

@@ -364,6 +364,12 @@ class TestStats:
                     "skipped": 0,
                     "items": 10,
                     "seconds": 0.5,
+                    "limit": 100,
+                    "oldest_seconds": None,
+                    "breaker_open": False,
+                    "paused": False,
+                    "adaptive": False,
+                    "keeps_up": None,
                 }
             },
         }

@@ -46,6 +46,29 @@ def checked_limit(limit: object) -> int:
     raise ConfigurationError(f"a slice's limit is {limit!r}; expected at least 1 item")
 
 
+def checked_age(age: object) -> float:
+    """Return an observed age in seconds as a float, 0.0 for a negative one.
+
+    Raises: ConfigurationError unless it is a finite number.
+    """
+    if isinstance(age, (float, numbers.Real)) and not isinstance(age, bool):
+        seconds = float(age)
+        if -math.inf < seconds < math.inf:
+            return max(0.0, seconds)
+    raise ConfigurationError(f"the age that a slice observes is {age!r}; expected seconds")
+
+
+def checked_count(count: object, what: str) -> int:
+    """Return a count.
+
+    Arguments: count; what, the words that an error names it by.
+    Raises: ConfigurationError unless it is an int of at least 0.
+    """
+    if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
+        return count
+    raise ConfigurationError(f"{what} is {count!r}; expected an int of at least 0")
+
+
 def checked_name(name: object) -> str:
     """Return a job's name.
 

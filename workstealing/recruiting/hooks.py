@@ -39,6 +39,13 @@ class Hooks:
         took, 0.0 when it was SKIPPED; error, what a FAILED slice raised, otherwise None.
         """
 
+    def on_observed(self, job: str, oldest_seconds: float | None, backlog: int | None) -> None:
+        """Hear what a slice has seen of its job's garbage; called before on_outcome.
+
+        Arguments: job, its name; oldest_seconds, how long the oldest item that it saw has been
+        overdue, 0.0 if nothing is; backlog, how many items wait. One of them may be None: unknown.
+        """
+
 
 class HookList:
     """The hooks of one recruiter, told in the order in which they were added.
@@ -46,10 +53,11 @@ class HookList:
     Arguments: faults, where their errors go; timeouts, which errors must reach the host.
     """
 
-    __slots__ = ("_faults", "_hooks", "_telling", "_timeouts")
+    __slots__ = ("_faults", "_hooks", "_observers", "_telling", "_timeouts")
 
     def __init__(self, faults: FaultLog, timeouts: HostTimeouts) -> None:
         self._hooks: tuple[Hooks, ...] = ()
+        self._observers: tuple[Hooks, ...] = ()
         self._faults = faults
         self._timeouts = timeouts
         self._telling: set[int] = set()
@@ -57,7 +65,8 @@ class HookList:
     def add(self, hook: Hooks) -> None:
         """Add a hook.
 
-        Raises: ConfigurationError when it is a class or lacks one of the three methods.
+        Raises: ConfigurationError when it is a class or lacks one of the first three methods;
+        `on_observed` may be missing.
         """
         if isinstance(hook, type):
             raise ConfigurationError(f"a hook is an instance, not a class: write {hook.__name__}()")
@@ -65,6 +74,8 @@ class HookList:
             if not callable(getattr(hook, method, None)):
                 raise ConfigurationError(f"{hook!r} is no hook: it has no method {method}()")
         self._hooks += (hook,)
+        if callable(getattr(hook, "on_observed", None)):
+            self._observers += (hook,)
 
     def after_fork(self) -> None:
         """Forget who was telling the hooks: those threads may not exist in this process."""
@@ -84,8 +95,15 @@ class HookList:
         """Tell all hooks what became of a recruit."""
         self._tell(lambda hook: hook.on_outcome(job, outcome, items, seconds, error))
 
-    def _tell(self, call: Callable[[Hooks], None]) -> None:
-        if not self._hooks:
+    def observed(self, job: str, oldest_seconds: float | None, backlog: int | None) -> None:
+        """Tell all hooks that listen to it what a slice has seen."""
+        if self._observers:
+            self._tell(lambda hook: hook.on_observed(job, oldest_seconds, backlog), self._observers)
+
+    def _tell(self, call: Callable[[Hooks], None], hooks: tuple[Hooks, ...] | None = None) -> None:
+        if hooks is None:
+            hooks = self._hooks
+        if not hooks:
             return
         me = threading.get_ident()
         if me in self._telling:
@@ -93,7 +111,7 @@ class HookList:
             return
         try:
             self._telling.add(me)
-            for hook in self._hooks:
+            for hook in hooks:
                 try:
                     call(hook)
                 except Exception as error:

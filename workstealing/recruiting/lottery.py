@@ -31,10 +31,13 @@ class Installed:
     """
 
     __slots__ = (
+        "backlog",
         "breaker",
         "items",
         "job",
         "name",
+        "observed_at",
+        "oldest_seconds",
         "outcomes",
         "paused",
         "rate",
@@ -55,6 +58,10 @@ class Installed:
         """Set every figure to zero."""
         self.items = 0
         self.spent = 0.0
+        # What the last slice that looked has seen, and when (monotonic seconds).
+        self.oldest_seconds: float | None = None
+        self.backlog: int | None = None
+        self.observed_at: float | None = None
         self.outcomes = dict.fromkeys(
             (Outcome.WORKED, Outcome.IDLE, Outcome.ABORTED, Outcome.FAILED, Outcome.SKIPPED), 0
         )

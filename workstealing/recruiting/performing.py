@@ -77,9 +77,11 @@ class Performer:
         started = self._clock.monotonic()
         outcome, items = Outcome.FAILED, 0
         error: BaseException | None = None
+        slice: Slice | None = None
         try:
             seconds = self._seconds if installed.seconds is None else installed.seconds
-            items = _items(installed, Slice(installed.job.limit, seconds, self._clock))
+            slice = Slice(installed.job.limit, seconds, self._clock)
+            items = _items(installed, slice)
             outcome = Outcome.WORKED if items else Outcome.IDLE
         except Skipped:
             outcome = Outcome.SKIPPED
@@ -100,12 +102,26 @@ class Performer:
             elif outcome is not Outcome.SKIPPED:
                 # A job that did not begin has learned nothing of the server.
                 installed.breaker.recover()
+            if slice is not None:
+                self._observe(installed, slice, ended)
             self._record(installed, outcome, items, ended - started, error)
             if isinstance(error, Exception) and not self._timeouts.include(error):
                 self._faults.report(f"job {installed.name!r}", error)
             # The traceback holds this frame, and this frame would hold the traceback.
             error = None
         return outcome
+
+    def _observe(self, installed: Installed, slice: Slice, now: float) -> None:
+        oldest, backlog = slice.oldest_seconds, slice.backlog
+        if oldest is None and backlog is None:
+            return
+        with self._lock:
+            if oldest is not None:
+                installed.oldest_seconds = oldest
+            if backlog is not None:
+                installed.backlog = backlog
+            installed.observed_at = now
+        self._hooks.observed(installed.name, oldest, backlog)
 
     def _record(
         self,

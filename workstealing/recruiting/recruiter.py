@@ -25,7 +25,12 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 class JobStats(TypedDict):
-    """The figures of one job: `recruited` is the sum of the five outcomes after it."""
+    """The figures of one job: `recruited` is the sum of the five outcomes after it.
+
+    `limit` is the most items of its next slice; `oldest_seconds` the age of the oldest garbage that
+    its last look has seen, None: unknown; `adaptive` says whether its rate moves by itself;
+    `keeps_up` whether its slices suffice for the garbage, None: unknown.
+    """
 
     rate: float
     recruited: int
@@ -36,6 +41,12 @@ class JobStats(TypedDict):
     skipped: int
     items: int
     seconds: float
+    limit: int
+    oldest_seconds: float | None
+    breaker_open: bool
+    paused: bool
+    adaptive: bool
+    keeps_up: bool | None
 
 
 class Stats(TypedDict):
@@ -180,8 +191,10 @@ class Recruiter(Enlisting):
         """Return the figures of this process, as plain data.
 
         Returns: {"enlisted": count, "jobs": {name: {"rate", "recruited", "worked", "idle",
-        "aborted", "failed", "skipped", "items", "seconds"}}}; `recruited` is the sum of the five
-        outcomes after it, `seconds` is what all slices of the job took. O(installed jobs).
+        "aborted", "failed", "skipped", "items", "seconds", "limit", "oldest_seconds",
+        "breaker_open", "paused", "adaptive", "keeps_up"}}}; `recruited` is the sum of the five
+        outcomes after it, `seconds` is what all slices of the job took; the others as in JobStats.
+        O(installed jobs).
         """
         with self._lock:
             return {
@@ -201,6 +214,12 @@ class Recruiter(Enlisting):
             "skipped": outcomes[Outcome.SKIPPED],
             "items": items,
             "seconds": seconds,
+            "limit": installed.job.limit,
+            "oldest_seconds": installed.oldest_seconds,
+            "breaker_open": installed.breaker.is_open(self._clock.monotonic()),
+            "paused": installed.paused,
+            "adaptive": False,
+            "keeps_up": None,
         }
 
     @overload

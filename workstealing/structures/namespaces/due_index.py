@@ -133,6 +133,7 @@ class DueIndex:
     def looks(self, slice: Slice, *, overdue: bool = True) -> Iterator[list[DueKey]]:
         """Yield keys, shuffled, found by at most two looks at one node's index shards.
 
+        The slice observes the age of the oldest overdue key that the looks have found.
         Arguments: slice: bounds the time; overdue: only keys whose time has come. Errors:
         LayoutError for a foreign due index, if nothing else was found; connection faults. One round
         trip a look.
@@ -140,6 +141,8 @@ class DueIndex:
         budget = Budget(slice.remaining())
         layout = self.layout(budget)
         if layout is None or layout.is_native:
+            if overdue:
+                slice.observe(oldest_seconds=0.0)
             return
         node, shards = self._choose_node(layout, budget)
         foreign: ResponseError | None = None
@@ -154,6 +157,8 @@ class DueIndex:
             if overdue:
                 # The second look need not bring what is not due yet.
                 now = look.now_ms
+                oldest = min((each.due_ms for each in look.found), default=look.now_ms)
+                slice.observe(oldest_seconds=(look.now_ms - oldest) / 1000)
             if look.found:
                 found_any = True
                 self._shuffle(look.found)
