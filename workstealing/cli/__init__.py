@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from workstealing.errors import WorkStealingError
 
 BAD_INPUT = 2
+INTERRUPTED = 130
+"""The exit status after Ctrl-C, as of a shell."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,17 +21,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     Arguments: argv, the arguments after the program's name; by default the process's own. Returns:
     the exit status: what the command says, or 2 for bad input, after one sentence on stderr.
     """
-    from workstealing.cli.arguments import parse
+    from workstealing.cli.arguments import COMMANDS, parse
 
     try:
         options = parse(argv)
     except SystemExit as done:
         # argparse has said what there was to say: help, the version, or a sentence.
         return done.code if isinstance(done.code, int) else BAD_INPUT
+    except BrokenPipeError:
+        return _reader_gone()
     try:
-        from workstealing.cli.demo import run
-
-        return run(options)
+        return COMMANDS[options.command].load().run(options)
     except WorkStealingError as error:
-        sys.stderr.write(f"workstealing {options.command}: {error}\n")
+        sys.stderr.write(f"workstealing {options.command}: {_sentence(error)}\n")
         return BAD_INPUT
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _reader_gone()
+
+
+def _sentence(error: WorkStealingError) -> str:
+    # An error that quotes another one may hold its line ends.
+    return " ".join(str(error).split())
+
+
+def _reader_gone() -> int:
+    """Let nothing more be written: `workstealing jobs | head -1` is no mistake."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

@@ -1,0 +1,103 @@
+"""`--app package.module:recruiter`: finding the recruiter that a command is about."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from workstealing.errors import ConfigurationError, WorkStealingError
+from workstealing.recruiting import Recruiter
+
+VARIABLE = "WORKSTEALING_APP"
+_DEFAULT_ATTRIBUTE = "recruiter"
+
+
+def add_app_option(parser: argparse.ArgumentParser) -> None:
+    """Add --app to a command's options."""
+    parser.add_argument(
+        "--app",
+        metavar="MODULE:NAME",
+        help="where the recruiter is, as package.module:recruiter; a function that returns it will"
+        f" do, and without :NAME it is called {_DEFAULT_ATTRIBUTE} (default: {VARIABLE} in the"
+        " environment); modules are looked for in the current folder first",
+    )
+
+
+def load_app(name: str | None) -> Recruiter:
+    """Import a recruiter.
+
+    What the application prints meanwhile goes to stderr: stdout is the command's own.
+
+    Arguments: name, as "package.module:recruiter", where the second half may be dotted and may be a
+    function of no arguments that returns the recruiter; None for WORKSTEALING_APP in the
+    environment. Raises: ConfigurationError, whatever is wrong with the name or the module.
+    """
+    name = os.environ.get(VARIABLE, "").strip() if name is None else name.strip()
+    if not name:
+        raise ConfigurationError(
+            f"no recruiter was named: give --app package.module:recruiter, or set {VARIABLE}"
+        )
+    module_name, colon, path = name.partition(":")
+    if not all(part.isidentifier() for part in module_name.split(".")) or (colon and not path):
+        raise ConfigurationError(f"--app {name!r} is malformed: expected package.module:recruiter")
+    with application_prints_to_stderr():
+        return _recruiter(_module(module_name), path or _DEFAULT_ATTRIBUTE, name)
+
+
+@contextlib.contextmanager
+def application_prints_to_stderr() -> Iterator[None]:
+    """Keep what the application's code prints off stdout, where the command's answer stands."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+def _module(name: str) -> Any:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        # As gunicorn and flask do.
+        sys.path.insert(0, here)
+    try:
+        if find_spec(name.partition(".")[0]) is None:
+            raise ConfigurationError(
+                f"no module {name.partition('.')[0]!r} in {here} or elsewhere on Python's path"
+            )
+        return import_module(name)
+    except WorkStealingError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(f"importing {name!r} failed: {_said(error)}") from error
+
+
+def _recruiter(module: Any, path: str, name: str) -> Recruiter:
+    found = module
+    for part in path.removesuffix("()").split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise ConfigurationError(
+                f"--app {name!r}: {getattr(found, '__name__', found)!s} has no {part!r}"
+            ) from None
+    if callable(found) and not isinstance(found, Recruiter):
+        try:
+            found = found()
+        except Exception as error:
+            raise ConfigurationError(
+                f"--app {name!r}: calling it failed: {_said(error)}"
+            ) from error
+    if not isinstance(found, Recruiter):
+        raise ConfigurationError(
+            f"--app {name!r} is of type {type(found).__name__}; expected a Recruiter, or a function"
+            " that returns one"
+        )
+    return found
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,71 @@
+"""What commands print: one JSON object, or a plain table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Add --json to a command's options."""
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object on stdout, and nothing else",
+    )
+
+
+def print_json(answer: Mapping[str, Any]) -> None:
+    """Print one JSON object; a number that JSON cannot hold becomes null."""
+    say(json.dumps(_plain(answer), default=str))
+
+
+def say(text: str) -> None:
+    """Print text on stdout, at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """Print text on stderr: what a person should know, and no program reads."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def printable(text: str) -> str:
+    """Return a name from elsewhere with what would steer a terminal spelled out."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
+        for each in text
+    )
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Return a table for people.
+
+    Arguments: headings; rows, of as many cells each; left, how many columns from the first on are
+    aligned to the left, the others being figures.
+    """
+    lines = [list(map(printable, row)) for row in (headings, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if number < left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in lines
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
