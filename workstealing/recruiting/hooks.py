@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from workstealing.recruiting.faultlog import FaultLog
     from workstealing.recruiting.hosttimeouts import HostTimeouts
+    from workstealing.recruiting.recruiter import Recruiter
 
 _METHODS = ("on_enlisted", "on_recruited", "on_outcome")
 
@@ -23,6 +24,12 @@ class Hooks:
     Hooks run in the caller's time: count, and send later. An Exception that one raises is logged
     and never propagates. An enlist inside a hook tells no hook.
     """
+
+    def on_added(self, recruiter: Recruiter) -> None:
+        """Hear whose hook this is now, by `Recruiter.add_hook`; a hook need not have this method.
+
+        Arguments: recruiter, whose `stats()` a hook may ask later. Keep it weakly.
+        """
 
     def on_enlisted(self, count: int) -> None:
         """Hear that `count` more callers have enlisted; called at most once a second."""

@@ -253,9 +253,12 @@ class Recruiter(Enlisting):
     def add_hook(self, hook: Hooks) -> None:
         """Tell this hook, too, of the enlisted, the recruited and the outcomes.
 
-        Raises: ConfigurationError when it lacks one of the methods of Hooks.
+        Raises: ConfigurationError when it lacks one of the methods that every hook has.
         """
         self._hooks.add(hook)
+        added = getattr(hook, "on_added", None)
+        if callable(added):
+            added(self)
 
     def reraise(self, *types: type[BaseException]) -> None:
         """Let exceptions of these classes pass through enlist(): time-outs that the host raises.
