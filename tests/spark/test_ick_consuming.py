@@ -31,6 +31,7 @@ from support.servers import AnyServer, RedisCluster3, RedisServer
 from workstealing.jobs import IckReaper
 from workstealing.recruiting import Slice
 from workstealing.structures import NoLease, ShardedIck
+from workstealing.structures.sharded_ick import Leases
 
 pytest.importorskip("pyspark")
 
@@ -433,6 +434,34 @@ class TestAvailableNow:
         stats = sharded.stats()
         assert stats["total_size"] == 0
         assert {each["lease_ms"] for each in stats["shards"]} == {0}
+
+    @pytest.mark.parametrize("script", ["reserve", "finish"])
+    def test_leases_that_run_out_in_the_midst_are_no_end(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch, script: str
+    ) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        times, call = 1, getattr(Leases, script)
+
+        def late(leases: Leases, wanted: Any) -> Any:
+            nonlocal times
+            if wanted and times:
+                times -= 1
+                for shard in range(3):
+                    redis7.client().hset(sharded.core.names(shard).lease, "deadline", 1)
+            return call(leases, wanted)
+
+        monkeypatch.setattr(Leases, script, late)
+        run = Run(redis7.url, Checkpoint(), available_now=True)
+        run.until(None)
+        assert sorted(run.rows) == sorted(MEMBERS)
+        assert sharded.stats()["total_size"] == 0
+        # Who is never given the time to do anything says so.
+        sharded.add(MEMBERS)
+        times = 100
+        with pytest.raises(NoLease, match=r"ran out .*'leaseSeconds'"):
+            Run(redis7.url, Checkpoint(), available_now=True).until(None)
+        assert sharded.stats()["total_size"] == 100
 
     def test_an_empty_one(self, redis7: RedisServer) -> None:
         run = Run(redis7.url, Checkpoint(), available_now=True, ick_shards=2)

@@ -48,7 +48,7 @@ class IckConsumer:
         self._finished: Offset | None = None
         # For AvailableNow: how many members are still to be read; None: whatever comes.
         self._remaining: int | None = None
-        self._is_first = True
+        self._is_first, self._is_second_try = True, False
         self._idle_until = 0.0
 
     def prepare_available_now(self) -> None:
@@ -86,7 +86,8 @@ class IckConsumer:
             _refuse_others(self._sharded.name, _consumer(start), shards, self._has_held)
             raise NoLease(f"format 'ick': {error}") from None
         try:
-            return self._next(start, limit, sizes, leases)
+            end = self._next(start, limit, sizes, leases)
+            return self._once_more(start, limit) if end is None else end
         except Exception:
             if start.seq == 0:
                 # The checkpoint does not know this query yet: a next run would be another one.
@@ -106,13 +107,13 @@ class IckConsumer:
 
     def _next(
         self, start: Offset, limit: int | None, sizes: dict[int, int], leases: Leases
-    ) -> Offset:
+    ) -> Offset | None:
+        """Finish and reserve; None if an end of AvailableNow may be none, for want of leases."""
         for shard, done in self._finish(start, leases).items():
             sizes[shard] -= done
             if self._remaining is not None and self._is_first:
                 # It was there when this run began, and had been read before.
                 self._remaining -= done
-        self._is_first = False
         most = sum(sizes.values()) if limit is None else limit
         if self._remaining is not None:
             most = min(most, self._remaining)
@@ -120,12 +121,24 @@ class IckConsumer:
         if not reserved:
             if self._remaining is not None:
                 # The end of this run: another query, or the next run, may come at once.
+                if self._release():
+                    return None
                 self._remaining = 0
-                self._release()
             return self._nothing(start)
+        self._is_first = self._is_second_try = False
         if self._remaining is not None:
             self._remaining -= sum(count for _, count in reserved.values())
         return start.following({shard: token for shard, (token, _) in reserved.items()})
+
+    def _once_more(self, start: Offset, limit: int | None) -> Offset:
+        """Do `latest` again after leases that ran out within it."""
+        if self._is_second_try:
+            raise NoLease(
+                f"format 'ick': the leases of {self._sharded.name!r} ran out between two commands,"
+                " twice in a row: give the option 'leaseSeconds' a larger number; nothing is lost"
+            )
+        self._is_second_try, self._finished = True, None
+        return self.latest(start, limit)
 
     def _look(self) -> list[ShardLook]:
         return drive(self._sharded.client, look(self._sharded.core))[1]
@@ -172,11 +185,13 @@ class IckConsumer:
         self._idle_until = self._clock.monotonic() + IDLE_SECONDS
         return start
 
-    def _release(self) -> None:
+    def _release(self) -> bool:
+        """Let others have the ick shards; say whether some were not held any more."""
         leases, self._leases = self._leases, None
         if leases is not None:
             with suppress(RedisError, OSError):
-                leases.release()
+                return bool(leases.release())
+        return False
 
 
 def _consumer(offset: Offset) -> str:
