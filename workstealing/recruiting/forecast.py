@@ -1,0 +1,243 @@
+"""The forecast: what a rate will achieve, before it is tried. Pure arithmetic, no I/O.
+
+Garbage comes at random, `garbage` items a second; slices come at random too, `traffic * rate` a
+second, because each caller is recruited independently of all others; a slice takes up to `limit`
+items, the oldest first. For this queue the lag of an item is exponentially distributed, so that one
+number, its decay, says everything. docs/forecast.md derives it, step by step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from workstealing.errors import ConfigurationError
+
+HIGHEST_UTILISATION = 0.8
+"""What `choose_rate` plans for at most: the rest is for hours that differ from the average."""
+
+FEWEST_SLICES = 20
+"""Fewer slices than this say nothing about whether a job keeps up."""
+
+FULL_SHARE = 0.95
+"""From this share of full slices on, a job keeps up only if its oldest garbage gets no older."""
+
+COMMANDS_PER_SLICE = 4.0
+COMMANDS_PER_ITEM = 8.0
+
+_P99 = math.log(100.0)
+_STEPS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a rate will achieve.
+
+    Fields: traffic: callers who enlist a second; rate; limit: items of a slice; garbage: items a
+    second; slices: slices a second; capacity: items a second at most; utilisation: garbage /
+    capacity; decay: of the lag's exponential distribution, per second, 0.0 if it does not keep up;
+    commands_per_slice, commands_per_item: what Redis is asked by a slice that finds nothing, and
+    for each item on top.
+    """
+
+    traffic: float
+    rate: float
+    limit: int
+    garbage: float
+    slices: float
+    capacity: float
+    utilisation: float
+    decay: float
+    commands_per_slice: float = COMMANDS_PER_SLICE
+    commands_per_item: float = COMMANDS_PER_ITEM
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether slices remove garbage faster than it comes."""
+        return self.decay > 0.0
+
+    @property
+    def mean_lag(self) -> float:
+        """Mean seconds from when an item becomes garbage to its removal; inf: it only grows."""
+        return 1.0 / self.decay if self.decay else math.inf
+
+    @property
+    def p99_lag(self) -> float:
+        """Seconds within which 99 of 100 items are removed; inf: it only grows."""
+        return self.lag(0.99)
+
+    def lag(self, share: float) -> float:
+        """Return the seconds within which this share of all items, 0 to 1, is removed."""
+        return -math.log1p(-share) / self.decay if self.decay else math.inf
+
+    @property
+    def mean_backlog(self) -> float:
+        """Mean number of items that wait; inf: it only grows."""
+        return self.garbage * self.mean_lag if self.garbage else 0.0
+
+    @property
+    def growth(self) -> float:
+        """Items a second by which the backlog grows; 0.0 if it keeps up."""
+        return 0.0 if self.keeps_up else max(0.0, self.garbage - self.capacity)
+
+    @property
+    def full_share(self) -> float:
+        """The share of slices that find at least `limit` items, 0 to 1."""
+        return _all_waiting(self.garbage, self.decay, self.limit) if self.keeps_up else 1.0
+
+    @property
+    def idle_share(self) -> float:
+        """The share of slices that find nothing, 0 to 1."""
+        if not self.keeps_up:
+            return 0.0
+        return self.decay / (self.garbage + self.decay)
+
+    @property
+    def operations(self) -> float:
+        """Redis commands a second that slices ask for, of all processes together."""
+        removed = min(self.garbage, self.capacity)
+        return self.slices * self.commands_per_slice + removed * self.commands_per_item
+
+    def drain_seconds(self, backlog: float) -> float:
+        """Return the mean seconds until a backlog is gone while new garbage comes; inf: never.
+
+        Arguments: backlog: items, 0 or more.
+        """
+        if backlog <= 0:
+            return 0.0
+        if not self.keeps_up:
+            return math.inf
+        # The last slice is not full: on average it has room for nearly half of its items.
+        spare = (self.limit - 1) / 2
+        return max(1.0 / self.slices, (backlog + spare) / (self.capacity - self.garbage))
+
+
+def forecast(
+    traffic: float,
+    garbage: float,
+    limit: int,
+    rate: float,
+    *,
+    commands_per_slice: float = COMMANDS_PER_SLICE,
+    commands_per_item: float = COMMANDS_PER_ITEM,
+) -> Forecast:
+    """Return what a rate will achieve.
+
+    Arguments: traffic: callers who enlist a second, of all processes together; garbage: items a
+    second; limit: items of a slice; rate: 0 < rate <= 1; commands_per_slice, commands_per_item: as
+    of Forecast. Errors: ConfigurationError for what no traffic or rate can be.
+    """
+    _check(traffic, garbage, limit)
+    if not 0.0 < rate <= 1.0:
+        raise ConfigurationError(f"a rate of {rate!r} is none: expected 0 < rate <= 1")
+    slices = traffic * rate
+    capacity = slices * limit
+    return Forecast(
+        traffic=traffic,
+        rate=rate,
+        limit=limit,
+        garbage=garbage,
+        slices=slices,
+        capacity=capacity,
+        utilisation=garbage / capacity,
+        decay=_decay(garbage, slices, limit),
+        commands_per_slice=commands_per_slice,
+        commands_per_item=commands_per_item,
+    )
+
+
+def choose_rate(
+    traffic: float,
+    garbage: float,
+    limit: int,
+    lag: float,
+    *,
+    share: float = 0.99,
+    highest_utilisation: float = HIGHEST_UTILISATION,
+) -> float:
+    """Return the lowest rate at which a share of all items is removed within a lag.
+
+    The rate also leaves a reserve: slices are used to `highest_utilisation` at most. It is not
+    rounded, and above 1 if so little traffic cannot do it.
+
+    Arguments: traffic, garbage, limit: as of `forecast`; lag: seconds; share: of the items, 0 to 1;
+    highest_utilisation: 0 to 1. Errors: ConfigurationError for what none of them can be.
+    """
+    _check(traffic, garbage, limit)
+    if not 0.0 < lag < math.inf:
+        raise ConfigurationError(f"a lag of {lag!r} is none: expected seconds above 0")
+    if not 0.0 < share < 1.0:
+        raise ConfigurationError(f"a share of {share!r} is none: expected 0 < share < 1")
+    decay = -math.log1p(-share) / lag
+    slices = decay / -math.expm1(-limit * math.log1p(decay / garbage)) if garbage else decay
+    return max(slices, garbage / (limit * highest_utilisation)) / traffic
+
+
+def keeps_up(*, slices: int, full: int, oldest_growth: float | None = None) -> bool | None:
+    """Say whether a job keeps up, by what its own last slices found.
+
+    Slices that are not full have left nothing behind. If nearly all are full, the age of the oldest
+    garbage decides: a backlog that is being drained grows younger, one that is lost grows older.
+
+    Arguments: slices: how many slices ended WORKED or IDLE, of one window; full: how many of them
+    ended because of their limit or their deadline, not because there was nothing left;
+    oldest_growth: by how many seconds the oldest garbage aged per second of the window, None if
+    that is not known. Returns: None for fewer than FEWEST_SLICES slices, which say nothing.
+    """
+    if slices < FEWEST_SLICES:
+        return None
+    if full < FULL_SHARE * slices:
+        return True
+    return oldest_growth is not None and oldest_growth <= 0.0
+
+
+def utilisation(full_share: float, limit: int) -> float:
+    """Return garbage / capacity of a job that keeps up, estimated from how many slices are full.
+
+    Arguments: full_share: of its slices, 0 to 1; limit: the items of a slice. Returns: 0 to 1; 1.0
+    stands for all slices full, where the true figure may be anything from there on.
+    """
+    if full_share <= 0.0:
+        return 0.0
+    if full_share >= 1.0:
+        return 1.0
+    # With z the probability that one more waits: full_share = z ** limit, and the balance of
+    # inflow and removal gives the rest.
+    log_z = math.log(full_share) / limit
+    return (1.0 - full_share) / (limit * math.expm1(-log_z))
+
+
+def _decay(garbage: float, slices: float, limit: int) -> float:
+    """Return the lag's decay: the root above 0 of slices * (1 - z ** limit) = decay.
+
+    There z = garbage / (garbage + decay). Right of the root the left side is smaller, and at
+    decay = slices that is certain, so halving finds it.
+    """
+    if garbage >= slices * limit:
+        return 0.0
+    if not garbage:
+        return slices
+    low, high = 0.0, slices
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        if slices * (1.0 - _all_waiting(garbage, middle, limit)) > middle:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _all_waiting(garbage: float, decay: float, limit: int) -> float:
+    """Return z ** limit, the probability that at least a whole slice of items waits."""
+    if not garbage:
+        return 0.0
+    return math.exp(-limit * math.log1p(decay / garbage))
+
+
+def _check(traffic: float, garbage: float, limit: int) -> None:
+    if not 0.0 < traffic < math.inf:
+        raise ConfigurationError(f"a traffic of {traffic!r} a second is none: expected above 0")
+    if not 0.0 <= garbage < math.inf:
+        raise ConfigurationError(f"{garbage!r} items of garbage a second: expected 0 or more")
+    if limit < 1:
+        raise ConfigurationError(f"a slice of {limit!r} items is none: expected at least 1")
