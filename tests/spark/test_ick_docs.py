@@ -13,23 +13,13 @@ from workstealing.structures import ShardedIck
 
 pytest.importorskip("pyspark")
 
-import workstealing.spark
-from workstealing.spark.sources.ick import IckSource
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark_ick.md"
 
 
-def test_the_blocks(
-    spark: SparkSession, redis7: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def register(session: SparkSession) -> None:
-        session.dataSource.register(IckSource)
-
-    # The other formats are tested elsewhere.
-    monkeypatch.setattr(workstealing.spark, "register", register, raising=False)
+def test_the_blocks(spark: SparkSession, redis7: RedisServer, tmp_path: Path) -> None:
     text = PAGE.read_text("utf-8").replace(
         'format("ick")', f'format("ick").option("url", {redis7.url!r})'
     )

@@ -84,9 +84,7 @@ class TestBatch:
         assert sorted(bytes(row.member) for row in rows) == sorted(members)
         assert all(before - 1 <= row.score <= time.time() + 1 for row in rows)
         options["members"] = "string"
-        with pytest.raises(
-            Exception, match="is no UTF-8 text: read with the option members=binary"
-        ):
+        with pytest.raises(Exception, match="is not UTF-8 text: give the option members=binary"):
             session.read.format("ick").options(**options).load().collect()
 
     def test_errors_come_before_any_task(self, session: SparkSession, redis7: RedisServer) -> None:
@@ -97,8 +95,11 @@ class TestBatch:
         for match, call in (
             ("unknown options: 'shards'", lambda: write([], "member int", name="a", shards="2")),
             ("never replaces", lambda: write([], "member int", "overwrite", name="a")),
-            ("give 'member'", lambda: write([], "id int", name="a")),
-            ("'score' is timestamp", lambda: write([], "member int, score timestamp", name="a")),
+            ("'member' is missing", lambda: write([], "id int", name="a")),
+            (
+                "'score' has the type timestamp",
+                lambda: write([], "member int, score timestamp", name="a"),
+            ),
             ("there is no ShardedIck", lambda: write([], "member int", name="a")),
             (
                 "there is no ShardedIck",

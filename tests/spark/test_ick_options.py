@@ -20,7 +20,7 @@ from workstealing.structures import ShardedIck
 class TestOptions:
     def test_defaults(self) -> None:
         options = IckOptions.parse({"name": "orders"})
-        assert options == IckOptions("orders", None, None, True, None, None, ClientSettings())
+        assert options == IckOptions("orders", None, None, "string", None, None, ClientSettings())
         assert (options.batch_size, options.ttl) == (10_000, 60.0)
         assert pickle.loads(pickle.dumps(options)) == options
 
@@ -37,7 +37,7 @@ class TestOptions:
             }
         )
         assert options == IckOptions(
-            "orders", None, 8, False, 50, 5, ClientSettings("my.module:make")
+            "orders", None, 8, "binary", 50, 5, ClientSettings("my.module:make")
         )
         assert (options.batch_size, options.ttl) == (50, 5.0)
         assert IckOptions.parse({"key": "dirty"}).key == "dirty"
@@ -83,14 +83,18 @@ class TestOptions:
 
     def test_the_sharded_ick(self, redis7: RedisServer) -> None:
         options = IckOptions.parse({"name": "a", "ickShards": "3", "url": redis7.url})
-        with pytest.raises(ConfigurationError, match="format 'ick': there is no ShardedIck 'a'"):
+        nothing = r"^format 'ick': there is no ShardedIck 'a' yet: "
+        with pytest.raises(ConfigurationError, match=nothing + "a read makes none: write to it"):
             options.sharded(create=False)
+        bare = IckOptions.parse({"name": "a", "url": redis7.url})
+        with pytest.raises(ConfigurationError, match=nothing + "give the option 'ickShards'"):
+            bare.sharded(create=True)
         assert redis7.client().keys("*") == []
         assert options.sharded(create=True).open() == 3
         assert options.sharded(create=False).open() == 3
         other = IckOptions.parse({"name": "a", "ickShards": "4", "url": redis7.url})
         for create in (False, True):
-            with pytest.raises(ConfigurationError, match=r"format 'ick': .* 3 ick shards, not 4"):
+            with pytest.raises(ConfigurationError, match=r"3 ick shards, not 4: .*'ickShards' out"):
                 other.sharded(create)
         assert ShardedIck(redis7.client(), "a").open() == 3
 

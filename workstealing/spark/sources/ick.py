@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DoubleType,
-    IntegerType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import BooleanType, DoubleType, IntegerType, StructType
 
+from workstealing.spark.sources.arrow import require_schema, text_type
 from workstealing.spark.sources.ick_options import FORMAT, IckOptions
 from workstealing.spark.sources.ick_reading import IckReader, IckStreamReader
 from workstealing.spark.sources.ick_writing import IckStreamWriter, IckWriter, check_schema
@@ -39,22 +32,13 @@ class IckSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns: member, score, reserved (always true in a stream) and ick_shard."""
-        return StructType(
-            [
-                StructField("member", StringType() if self._options.as_text else BinaryType()),
-                StructField("score", DoubleType()),
-                StructField("reserved", BooleanType()),
-                StructField("ick_shard", IntegerType()),
-            ]
+        return (
+            StructType()
+            .add("member", text_type(self._options.members))
+            .add("score", DoubleType())
+            .add("reserved", BooleanType())
+            .add("ick_shard", IntegerType())
         )
-
-    def _check(self, schema: StructType) -> None:
-        mine = [(field.name, field.dataType) for field in self.schema().fields]
-        if [(field.name, field.dataType) for field in schema.fields] != mine:
-            raise self._options.wrong(
-                f"its columns are {self.schema().simpleString()}, not {schema.simpleString()}:"
-                " leave schema(...) out, and select and cast what you need"
-            )
 
     def _check_write(self, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -63,19 +47,19 @@ class IckSource(DataSource):
                 ' mode("append"), or as a stream with outputMode("append") or "update"'
             )
         self._options.refuse_stream_options("a write")
-        check_schema(self._options, schema)
+        check_schema(schema)
         # What is not there, or another number of ick shards, is refused before any task runs.
         self._options.adder()
 
     def reader(self, schema: StructType) -> IckReader:
         """Return what reads all members once."""
-        self._check(schema)
+        require_schema(FORMAT, schema, self.schema())
         self._options.refuse_stream_options("a batch read")
         return IckReader(self._options)
 
     def streamReader(self, schema: StructType) -> IckStreamReader:  # noqa: N802 - Spark's name
         """Return what reads a ShardedIck as a stream."""
-        self._check(schema)
+        require_schema(FORMAT, schema, self.schema())
         self._options.refuse_key()
         return IckStreamReader(self._options)
 

@@ -11,13 +11,12 @@ from workstealing.spark.clients import ClientSettings
 from workstealing.spark.sources.options import OptionReader, without_path
 from workstealing.structures import Ick, ShardedIck
 from workstealing.structures.sharded_ick.layout import MOST_ICK_SHARDS
+from workstealing.structures.sharded_ick.steps import drive
 
 FORMAT = "ick"
 MEMBERS_A_BATCH = 10_000
 MOST_MEMBERS_A_BATCH = 1_000_000
 LEASE_SECONDS = 60
-# Spark's own, which it hands to sinks along with the user's.
-_SPARKS_OWN = frozenset({"checkpointlocation"})
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class IckOptions:
     """What the user has said about an Ick or a ShardedIck; picklable, made at the driver.
 
     Fields: name: of a ShardedIck, or None; key: of an Ick, or None; ick_shards: for a ShardedIck
-    that is not there yet, or None; as_text: whether members are strings, else binary;
+    that is not there yet, or None; members: "string" or "binary", the type of that column;
     max_members_per_batch and lease_seconds: of a streaming read, None where nothing was said;
     client.
     """
@@ -33,7 +32,7 @@ class IckOptions:
     name: str | None
     key: str | None
     ick_shards: int | None
-    as_text: bool
+    members: str
     max_members_per_batch: int | None
     lease_seconds: int | None
     client: ClientSettings
@@ -44,12 +43,8 @@ class IckOptions:
 
         Errors: ConfigurationError for unknown, missing, contradictory or unusable ones.
         """
-        given = {name: text for name, text in options.items() if name.lower() not in _SPARKS_OWN}
-        try:
-            given = without_path(given, "name")
-        except ConfigurationError as error:
-            raise OptionReader(FORMAT, {}).wrong(str(error)) from None
-        reader = OptionReader(FORMAT, given)
+        with OptionReader(FORMAT, {}).naming():
+            reader = OptionReader(FORMAT, without_path(options, "name"))
         name, key = reader.text("name"), reader.text("key")
         ick_shards = reader.number("ickShards", 0, 1, MOST_ICK_SHARDS)
         members = reader.choice("members", ("string", "binary"))
@@ -72,8 +67,7 @@ class IckOptions:
                 "the option 'ickShards' belongs to a ShardedIck, but 'key' names a single Ick:"
                 " leave it out, or give 'name' instead"
             )
-        text = members == "string"
-        return cls(name, key, ick_shards or None, text, most or None, lease or None, client)
+        return cls(name, key, ick_shards or None, members, most or None, lease or None, client)
 
     @property
     def batch_size(self) -> int:
@@ -113,11 +107,14 @@ class IckOptions:
         """Return the ShardedIck on this process's client, its layout read.
 
         Arguments: create: whether it is made if it is not there yet. Errors: ConfigurationError if
-        it is not there, or has another number of ick shards; LayoutError. One round trip.
+        it is not there, or has another number of ick shards; LayoutError. One round trip, two for a
+        new one.
         """
         client = self.client.connected()
         made: Any = ShardedIck(client, self.name or "", self.ick_shards if create else None)
         with OptionReader(FORMAT, {}).naming():
+            if drive(client, made.core.read_layout()) is None:
+                self._require_new(create)
             found = made.open()
         if self.ick_shards not in (None, found):
             raise self.wrong(
@@ -125,6 +122,16 @@ class IckOptions:
                 " the option 'ickShards' out"
             )
         return made  # type: ignore[no-any-return]
+
+    def _require_new(self, create: bool) -> None:
+        """Raise an error unless a ShardedIck that is not there is to be made now."""
+        if not create:
+            remedy = "a read makes none: write to it first, with the option 'ickShards'"
+        elif self.ick_shards is None:
+            remedy = "give the option 'ickShards', how many ick shards it is to have"
+        else:
+            return
+        raise self.wrong(f"there is no ShardedIck {self.name!r} yet: {remedy}")
 
     def adder(self) -> Any:
         """Return what members are added to: the ShardedIck, its layout read, or the Ick."""

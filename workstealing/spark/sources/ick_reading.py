@@ -16,9 +16,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from redis.client import NEVER_DECODE
 
+from workstealing.spark.sources.arrow import column_of
 from workstealing.spark.sources.ick_consuming import IckConsumer
 from workstealing.spark.sources.ick_offsets import Offset
-from workstealing.spark.sources.ick_options import IckOptions
+from workstealing.spark.sources.ick_options import FORMAT, IckOptions
 from workstealing.structures import Ick, ShardedIck
 
 logger = logging.getLogger("workstealing.spark")
@@ -173,22 +174,12 @@ def _record_batch(
     options: IckOptions, ick_shard: int, rows: Rows, is_reserved: bool
 ) -> pa.RecordBatch:
     """Return rows as Spark takes them fastest."""
-    members: list[Any] = [member for member, _ in rows]
-    if options.as_text:
-        members = [_as_text(options, member) for member in members]
-    columns: dict[str, Any] = {
-        "member": pa.array(members, pa.string() if options.as_text else pa.binary()),
-        "score": pa.array([score for _, score in rows], pa.float64()),
-    }
-    columns["reserved"] = pa.array([is_reserved] * len(rows), pa.bool_())
-    columns["ick_shard"] = pa.array([ick_shard] * len(rows), pa.int32())
-    return pa.RecordBatch.from_pydict(columns)
-
-
-def _as_text(options: IckOptions, member: bytes) -> str:
-    try:
-        return member.decode()
-    except UnicodeDecodeError:
-        raise options.wrong(
-            f"the member {member!r} is no UTF-8 text: read with the option members=binary"
-        ) from None
+    members = [member for member, _ in rows]
+    remedy = "give the option members=binary, for a binary column"
+    columns = [
+        column_of(members, options.members, f"format {FORMAT!r}: the member", remedy),
+        pa.array([score for _, score in rows], pa.float64()),
+        pa.array([is_reserved] * len(rows), pa.bool_()),
+        pa.array([ick_shard] * len(rows), pa.int32()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, ["member", "score", "reserved", "ick_shard"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -13,26 +13,21 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import (
-    BinaryType,
-    ByteType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructType,
-)
+from pyspark.sql.types import DataType, IntegralType, StructType
 
-from workstealing.spark.sources.ick_options import IckOptions
+from workstealing.spark.sources.arrow import checked_columns, is_number, is_text
+from workstealing.spark.sources.ick_options import FORMAT, IckOptions
 
 MEMBERS_AN_ADD = 1000
-_WHOLE: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
-_MEMBERS: tuple[type[DataType], ...] = (StringType, BinaryType, *_WHOLE)
-_SCORES: tuple[type[DataType], ...] = (DoubleType, FloatType, DecimalType, *_WHOLE)
+_REQUIRED: dict[str, tuple[Callable[[DataType], bool], str]] = {
+    "member": (
+        lambda kind: is_text(kind) or isinstance(kind, IntegralType),
+        "a string, binary or whole-number column",
+    )
+}
+_OPTIONAL: dict[str, tuple[Callable[[DataType], bool], str]] = {
+    "score": (is_number, "a number, for instance seconds since the epoch")
+}
 
 
 @dataclass
@@ -43,23 +38,9 @@ class Written(WriterCommitMessage):
     changed: int
 
 
-def check_schema(options: IckOptions, schema: StructType) -> None:
-    """Raise ConfigurationError for a table that cannot be written to an Ick."""
-    found = {field.name: field.dataType for field in schema.fields}
-    unknown = [name for name in found if name not in ("member", "score")]
-    if "member" not in found or unknown:
-        raise options.wrong(
-            f"the table has the columns {', '.join(found) or 'none'}: give 'member' and, if you"
-            " like, 'score', and no others"
-        )
-    for name, kinds, wanted in (
-        ("member", _MEMBERS, "a string, binary or a whole number"),
-        ("score", _SCORES, "a number, for instance seconds since the epoch"),
-    ):
-        if name in found and not isinstance(found[name], kinds):
-            raise options.wrong(
-                f"the column {name!r} is {found[name].simpleString()}: make it {wanted}"
-            )
+def check_schema(schema: StructType) -> None:
+    """Raise a ConfigurationError for a table that cannot be written to an Ick."""
+    checked_columns(f"format {FORMAT!r}", schema, _REQUIRED, _OPTIONAL)
 
 
 def add_all(options: IckOptions, batches: Iterable[pa.RecordBatch]) -> Written:

@@ -22,7 +22,7 @@ from workstealing.structures.volatile_hashes.scanning import HashScan, LiveField
 
 
 @dataclass(frozen=True, slots=True)
-class Shards(InputPartition):
+class IndexShards(InputPartition):
     """Index shards of an emulated namespace."""
 
     shards: tuple[int, ...]
@@ -65,11 +65,11 @@ class VolatileHashReader(DataSourceReader):
         scan = self._scan()
         layout = scan.layout()
         if layout is None:
-            return [Shards(())]
+            return [IndexShards(())]
         if layout.is_native:
             return [NodeKeys(node) for node in scan.nodes()]
         shards = scan.shards(layout)
-        return [Shards(each) for each in runs(shards, self._options.partitions or PARTITIONS)]
+        return [IndexShards(each) for each in runs(shards, self._options.partitions or PARTITIONS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the live fields of one partition, page by page."""
@@ -79,7 +79,7 @@ class VolatileHashReader(DataSourceReader):
             if layout is None or not layout.is_native:
                 raise _changed(self._options)
             pages = scan.of_node(layout, partition.node)
-        elif isinstance(partition, Shards) and partition.shards:
+        elif isinstance(partition, IndexShards) and partition.shards:
             layout = scan.layout()
             if layout is None or not layout.is_emulated:
                 raise _changed(self._options)
