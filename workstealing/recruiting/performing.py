@@ -16,6 +16,8 @@ from workstealing.recruiting.lottery import Installed
 from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.slice import Slice
 
+Bounds = tuple[int | None, float | None]
+
 
 class Performer:
     """Lets recruits perform, one at a time in this process, and keeps the figures.
@@ -46,9 +48,10 @@ class Performer:
         # Re-entrant: a signal handler may be recruited while the interrupted frame holds it.
         self._lock = threading.RLock()
 
-    def serve(self, installed: Installed) -> Outcome:
+    def serve(self, installed: Installed, bounds: Bounds = (None, None)) -> Outcome:
         """Let this caller do one slice of the job, unless the job or the process is not free to.
 
+        Arguments: installed; bounds, the slice's items and seconds, None for the job's own.
         Returns: any outcome but DISMISSED. Raises: what the job raised if that is no Exception or a
         host's time-out, once the process is free for the next slice and the outcome is counted.
         """
@@ -59,7 +62,7 @@ class Performer:
                 return self.skip(installed)
             if installed.breaker.is_open(self._clock.monotonic()):
                 return self.skip(installed)
-            return self._perform(installed)
+            return self._perform(installed, bounds)
         finally:
             FLIGHT.release(token)
 
@@ -73,14 +76,21 @@ class Performer:
         with self._lock:
             return installed.outcomes.copy(), installed.items, installed.spent
 
-    def _perform(self, installed: Installed) -> Outcome:
+    def new_slice(
+        self, installed: Installed, limit: int | None = None, seconds: float | None = None
+    ) -> Slice:
+        """Return a slice that begins now, of the job's own bounds where no others are given."""
+        if seconds is None:
+            seconds = self._seconds if installed.seconds is None else installed.seconds
+        return Slice(installed.job.limit if limit is None else limit, seconds, self._clock)
+
+    def _perform(self, installed: Installed, bounds: Bounds) -> Outcome:
         started = self._clock.monotonic()
         outcome, items = Outcome.FAILED, 0
         error: BaseException | None = None
         slice: Slice | None = None
         try:
-            seconds = self._seconds if installed.seconds is None else installed.seconds
-            slice = Slice(installed.job.limit, seconds, self._clock)
+            slice = self.new_slice(installed, *bounds)
             items = _items(installed, slice)
             outcome = Outcome.WORKED if items else Outcome.IDLE
         except Skipped:

@@ -15,7 +15,7 @@ from workstealing.recruiting.checks import checked_limit, checked_name, checked_
 from workstealing.recruiting.decorators import When, enlisting
 from workstealing.recruiting.enlisting import Enlisting
 from workstealing.recruiting.hooks import Hooks
-from workstealing.recruiting.job import DEFAULT_LIMIT, FunctionJob, Job
+from workstealing.recruiting.job import DEFAULT_LIMIT, FunctionJob, Job, dry_run_of
 from workstealing.recruiting.lottery import Draw, Installed, Roster
 from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.slice import Slice
@@ -187,6 +187,38 @@ class Recruiter(Enlisting):
             for installed in self._roster.all() if name is None else [self._roster.get(name)]:
                 installed.paused = paused
 
+    def jobs(self) -> dict[str, Job]:
+        """Return the installed jobs by name, in the order of installation."""
+        with self._lock:
+            return {each.name: each.job for each in self._roster.all()}
+
+    def perform(
+        self, name: str, *, limit: int | None = None, seconds: float | None = None
+    ) -> Outcome:
+        """Let this caller do one slice of a job, without a draw; what became of it is counted.
+
+        For command lines and pages for administrators: a pause, an open breaker and another slice
+        of this process hold it back (SKIPPED), WORKSTEALING_DISABLED does not.
+
+        Arguments: name; limit, items, and seconds, of this slice, by default the job's own.
+        Raises: UnknownJobError; of the job's errors, as enlist(), only what must reach the host.
+        """
+        bounds = _checked_bounds(limit, seconds)
+        with self._lock:
+            installed = self._roster.get(name)
+        return self._performer.serve(installed, bounds)
+
+    def dry_run(self, name: str, *, limit: int | None = None, seconds: float | None = None) -> int:
+        """Return how many items a slice of a job would handle now; nothing is changed or counted.
+
+        Arguments: as of perform(). Raises: UnknownJobError; ConfigurationError if the job has no
+        dry run; the job's own errors.
+        """
+        bounds = _checked_bounds(limit, seconds)
+        with self._lock:
+            installed = self._roster.get(name)
+        return dry_run_of(installed.job).perform(self._performer.new_slice(installed, *bounds)) or 0
+
     def stats(self) -> Stats:
         """Return the figures of this process, as plain data.
 
@@ -272,6 +304,14 @@ class Recruiter(Enlisting):
     def __repr__(self) -> str:
         rates = ", ".join(f"{each.name!r}: {each.rate:g}" for each in self._roster.all())
         return f"<Recruiter {{{rates}}}>"
+
+
+def _checked_bounds(limit: int | None, seconds: float | None) -> tuple[int | None, float | None]:
+    """Return a slice's bounds. Raises: ConfigurationError for one that bounds nothing."""
+    return (
+        None if limit is None else checked_limit(limit),
+        None if seconds is None else checked_seconds(seconds, "a slice's length"),
+    )
 
 
 _RECRUITERS: WeakSet[Recruiter] = WeakSet()
