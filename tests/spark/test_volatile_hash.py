@@ -177,6 +177,18 @@ def test_large_batches_are_sent_in_several_round_trips(redis7: RedisServer) -> N
     assert hashes.hlen("a") == many
 
 
+def test_no_command_is_larger_than_a_call(redis7: RedisServer) -> None:
+    hashes = VolatileHashes(redis7.client(), NAMESPACE)
+    sizes = [1_500_000] * 5 + [6_000_000] + [10] * 3
+    rows = batch(
+        key=["a"] * len(sizes),
+        field=[str(n) for n in range(len(sizes))],
+        value=["x" * size for size in sizes],
+    )
+    assert write_batch(hashes, rows, 60.0) == 5
+    assert [hashes.hstrlen("a", str(n)) for n in range(len(sizes))] == sizes
+
+
 GOOD = {"key": ["a", "b"], "field": ["f", "f"], "value": ["1", "2"]}
 LATE = datetime(4200, 1, 1, tzinfo=UTC)
 

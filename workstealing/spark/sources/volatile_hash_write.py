@@ -116,8 +116,8 @@ def write_batch(
 
     Arguments: hashes; batch: with the columns of the sink; ttl_seconds: of every row. Returns: how
     many commands it took. Errors: ConfigurationError for a row that cannot be written, before
-    anything of the batch is; those of redis-py. A round trip for some hundred commands, each of
-    which sets up to 500 fields of one hash and one deadline.
+    anything of the batch is; those of redis-py. A round trip for some hundred commands or 4 MB;
+    each sets up to 500 fields of one hash and one deadline.
     """
     groups: dict[tuple[bytes, Deadline], list[tuple[bytes, bytes]]] = {}
     for (key, field), (value, deadline) in _last_rows(batch, ttl_seconds).items():
@@ -126,8 +126,10 @@ def write_batch(
     with hashes.pipeline(transaction=False) as pipe:
         queued: list[bytes] = []
         for (key, deadline), pairs in groups.items():
-            for start in range(0, len(pairs), FIELDS_A_COMMAND):
-                some = dict(pairs[start : start + FIELDS_A_COMMAND])
+            for some, some_bytes in _of_one_command(pairs):
+                if size and size + some_bytes > BYTES_A_CALL:
+                    _send(pipe, queued)
+                    size = 0
                 if deadline is None:
                     pipe.execute_command("HSET", key, *_flat(some))
                 else:
@@ -136,12 +138,29 @@ def write_batch(
                     )
                 queued.append(key)
                 commands += 1
-                size += sum(len(field) + len(value) for field, value in some.items())
-                if len(queued) == COMMANDS_A_CALL or size >= BYTES_A_CALL:
+                size += some_bytes
+                if len(queued) == COMMANDS_A_CALL:
                     _send(pipe, queued)
                     size = 0
         _send(pipe, queued)
     return commands
+
+
+def _of_one_command(
+    pairs: list[tuple[bytes, bytes]],
+) -> Iterator[tuple[dict[bytes, bytes], int]]:
+    """Divide fields into what one command sets, and how many bytes that is."""
+    some: dict[bytes, bytes] = {}
+    size = 0
+    for field, value in pairs:
+        more = len(field) + len(value)
+        # A server stands still for a large command, and refuses one of a gigabyte.
+        if len(some) == FIELDS_A_COMMAND or (some and size + more > BYTES_A_CALL):
+            yield some, size
+            some, size = {}, 0
+        some[field] = value
+        size += more
+    yield some, size
 
 
 def _flat(pairs: dict[bytes, bytes]) -> Iterator[bytes]:
