@@ -57,6 +57,33 @@ def test_threads_that_begin_together_share_one_client() -> None:
     assert len(set(map(id, found))) == len(made) == 1
 
 
+slow = threading.Event()
+
+
+def make_slowly() -> Any:
+    """Take as long as the test wants."""
+    assert slow.wait(30.0)
+    return make()
+
+
+def test_one_that_takes_long_to_make_holds_up_nobody_who_needs_another() -> None:
+    slow.clear()
+    slowly = ClientSettings(f"{__name__}:make_slowly")
+    thread = threading.Thread(target=slowly.connected)
+    thread.start()
+    try:
+        assert MAKE.connected() is made[0]
+        child = os.fork()
+        if child == 0:
+            slow.set()
+            os._exit(0 if slowly.connected() is made[-1] else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        slow.set()
+        thread.join()
+    assert slowly.connected() is made[-1]
+
+
 def test_a_child_of_fork_makes_its_own_client() -> None:
     mine = MAKE.connected()
     reading, writing = os.pipe()

@@ -45,6 +45,12 @@ class ClientSettings:
                 # A child of fork() must not use its parent's sockets.
                 _forget_parents()
             client = _clients.get(self)
+            if client is not None:
+                return client
+            making = _making.setdefault(self, threading.RLock())
+        # Whoever makes one that takes long, holds nobody up who needs another one.
+        with making:
+            client = _clients.get(self)
             if client is None:
                 client = _clients[self] = self._make()
             return client
@@ -58,6 +64,7 @@ class ClientSettings:
 
 
 _clients: dict[ClientSettings, Any] = {}
+_making: dict[ClientSettings, threading.RLock] = {}
 _lock = threading.Lock()
 _made_by = os.getpid()
 
@@ -65,6 +72,8 @@ _made_by = os.getpid()
 def _forget_parents() -> None:
     global _made_by  # noqa: PLW0603 - one per process, like the process id itself
     _clients.clear()
+    # A thread of the parent may have held one.
+    _making.clear()
     _made_by = os.getpid()
 
 
