@@ -79,6 +79,19 @@ class TestSending:
         }
         assert redis.ttl(counters_key("app")) == 7 * 24 * 3600
 
+    def test_names_that_are_no_text_or_very_long(
+        self, make: Callable[..., RecruitCounters], redis7: RedisServer
+    ) -> None:
+        recruiter = always()
+        for name in ("from a file \udcff", "é" * 1_000):
+            recruiter.job(rate=0.5, name=name)(lambda slice: 3)
+        hooks = make(recruiter, redis7.url)
+        for name in recruiter.stats()["jobs"]:
+            hooks.on_outcome(name, Outcome.IDLE, 0, 0.0, None)
+        assert hooks.flush(PATIENCE)
+        counts = redis7.client(decode_responses=True).hgetall(counters_key("app"))
+        assert counts == {r"idle from a file \udcff": "1", "idle " + "é" * 100: "1"}
+
     def test_a_cluster(self, make: Callable[..., RecruitCounters], cluster: Any) -> None:
         hooks = make(recruiter_of(), cluster.url.replace("redis://", "redis+cluster://"))
         hooks._recruiter.enlist()

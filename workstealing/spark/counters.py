@@ -59,7 +59,7 @@ class RecruitCounters(Gathering[Counts]):
         recruiter.add_hook(self)
 
     def _start_from_zero(self) -> None:
-        self._jobs: set[str] = set()
+        self._jobs: dict[str, str] = {}
         super()._start_from_zero()
         self.is_quiet = True
         self._twin: Twin | None = None

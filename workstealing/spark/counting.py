@@ -11,6 +11,7 @@ from workstealing.recruiting.outcome import Outcome
 
 ENLISTED = "enlisted"
 JOBS_NAMED = 1_000
+NAME_BYTES = 200
 OTHER_JOBS = "_other"
 # Whole numbers add up exactly, in Redis and anywhere else.
 _MICROSECONDS = "microseconds"
@@ -20,17 +21,18 @@ class Counts:
     """Counts by field: "enlisted", and of each job "<figure> <job>", figures without a space.
 
     Figures: recruited, worked, idle, aborted, failed, skipped, items, microseconds. Of the jobs,
-    the first thousand go by their names, all others together by "_other". True once something has
-    been counted.
+    the first thousand go by their names, of at most 200 bytes, all others together by "_other".
+    True once something has been counted.
 
-    Arguments: jobs, the names that have been seen; counts that share them are bounded together.
+    Arguments: jobs, the names that have been seen, and how they are shown; counts that share them
+    are bounded together.
     """
 
     __slots__ = ("_jobs", "by_field")
 
-    def __init__(self, jobs: set[str] | None = None) -> None:
+    def __init__(self, jobs: dict[str, str] | None = None) -> None:
         self.by_field: Counter[str] = Counter()
-        self._jobs = set() if jobs is None else jobs
+        self._jobs = {} if jobs is None else jobs
 
     def __bool__(self) -> bool:
         return bool(self.by_field)
@@ -62,11 +64,14 @@ class Counts:
         self.by_field.update(others)
 
     def _name(self, job: str) -> str:
-        if job not in self._jobs:
+        shown = self._jobs.get(job)
+        if shown is None:
             if len(self._jobs) >= JOBS_NAMED:
                 return OTHER_JOBS
-            self._jobs.add(job)
-        return job
+            # What is no text, a file's name for instance, could not be sent, nor what goes with it.
+            text = job.encode(errors="backslashreplace")[:NAME_BYTES]
+            shown = self._jobs[job] = text.decode(errors="ignore")
+        return shown
 
 
 class TakingHooks(Hooks):

@@ -63,4 +63,4 @@ def _installed_for(spark: SparkSession) -> Installation:
 
 
 def _text(field: bytes | str) -> str:
-    return field.decode() if isinstance(field, bytes) else field
+    return field.decode(errors="backslashreplace") if isinstance(field, bytes) else field
