@@ -290,6 +290,32 @@ class TestFaults:
         assert worker.enlist() is not None
         assert enlisted(recruiter) == 1
 
+    def test_a_factory_that_hangs_holds_up_no_task_but_the_first(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        recruiter, answered, calls = always(), threading.Event(), []
+
+        def hang() -> Any:
+            calls.append(1)
+            assert answered.wait(30.0)
+            return recruiter
+
+        monkeypatch.setattr(spark_recruits, "hang", hang, raising=False)
+        monkeypatch.setattr(workers, "_FACTORY_SECONDS", 0.01)
+        clock = ManualClock()
+        worker = workers.Worker(settings_for("hang"), clock)
+        try:
+            for _ in range(3):
+                assert worker.enlist() is None
+                clock.advance(60.0)
+        finally:
+            answered.set()
+        assert [each.getMessage().count("has not returned") for each in caplog.records] == [1]
+        assert worker._making is not None
+        worker._making.join(30.0)
+        assert worker.enlist() is not None
+        assert (calls, enlisted(recruiter)) == ([1], 1)
+
     def test_a_module_that_executors_do_not_have(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -319,12 +345,24 @@ class TestFaults:
     def test_a_thread_that_cannot_be_started(
         self, recruiter: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
+        start = threading.Thread.start
+
         def refuse(thread: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
+            if thread.name == refused:
+                raise RuntimeError("can't start new thread")
+            start(thread)
 
         settings = replace(settings_for(), counters="workstealing:connect")
         monkeypatch.setenv(VARIABLE, settings.as_text())
         monkeypatch.setattr(threading.Thread, "start", refuse)
+        refused = "workstealing-factory"
+        begin(0)
+        assert enlisting(lambda: 1)() == 1
+        assert enlisted(recruiter) == 0
+        assert "can't start new thread" in caplog.text
+        caplog.clear()
+        monkeypatch.setattr(workers, "_worker", None)
+        refused = "workstealing-counts"
         begin(1)
         assert enlisting(lambda: 1)() == 1
         begin(2)

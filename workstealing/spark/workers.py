@@ -24,21 +24,33 @@ if TYPE_CHECKING:
     from workstealing.spark.counters import RecruitCounters
 
 _SECONDS_BETWEEN_TRIALS = 60.0
-# A worker that ends waits so long for its last counts to go out; nobody else ever waits.
+# The first enlist of a worker waits so long for the factory, which goes on in a thread of its own.
+_FACTORY_SECONDS = 10.0
+# A worker that ends waits so long for its last counts to go out; no other one waits for that.
 _LAST_SECONDS = 0.25
 _FACTORY = "the recruiter's factory"
+_SLOW = f"it has not returned for {_FACTORY_SECONDS:.0f} s; tasks go on without it"
 
 
 class Worker:
     """This process's recruiter and its counters, by one set of settings.
 
     The factory is called at the first enlist. While it is missing, fails, or returns no Recruiter,
-    nobody enlists; it is called again after a minute, which leaves one line in the log.
+    nobody enlists; it is called again after a minute, which leaves one line in the log. One that
+    hangs holds the first task up for ten seconds, and nobody enlists until it comes back.
 
     Arguments: settings; clock.
     """
 
-    __slots__ = ("_clock", "_counters", "_next_trial", "_recruiter", "_taking", "settings")
+    __slots__ = (
+        "_clock",
+        "_counters",
+        "_making",
+        "_next_trial",
+        "_recruiter",
+        "_taking",
+        "settings",
+    )
 
     def __init__(self, settings: EpilogueSettings, clock: Clock = SYSTEM_CLOCK) -> None:
         self.settings = settings
@@ -46,6 +58,7 @@ class Worker:
         self._recruiter: Recruiter | None = None
         self._counters: RecruitCounters | None = None
         self._taking: TakingHooks | None = None
+        self._making: threading.Thread | None = None
         self._next_trial = clock.monotonic()
 
     def enlist(self) -> Outcome | None:
@@ -89,16 +102,34 @@ class Worker:
             return False
 
     def _made(self) -> Recruiter | None:
-        now = self._clock.monotonic()
-        if now < self._next_trial:
+        if self._making is not None and self._making.is_alive():
             return None
+        now = self._clock.monotonic()
+        if self._recruiter is not None or now < self._next_trial:
+            return self._recruiter
         self._next_trial = now + _SECONDS_BETWEEN_TRIALS
+        making = threading.Thread(target=self._try, name="workstealing-factory", daemon=True)
+        try:
+            making.start()
+        except RuntimeError as error:
+            _faults.report(self._subject, error)
+            return None
+        self._making = making
+        making.join(_FACTORY_SECONDS)
+        if making.is_alive():
+            _faults.report(self._subject, TimeoutError(_SLOW))
+        return self._recruiter
+
+    def _try(self) -> None:
         try:
             self._recruiter = self._make()
-        # A module that is a program may end by sys.exit(), which would end the task with it.
+        # A module that is a program may end by sys.exit().
         except (Exception, SystemExit) as error:  # noqa: BLE001 - no factory may fail a task
-            _faults.report(f"{_FACTORY} {self.settings.factory}", error)
-        return self._recruiter
+            _faults.report(self._subject, error)
+
+    @property
+    def _subject(self) -> str:
+        return f"{_FACTORY} {self.settings.factory}"
 
     def _make(self) -> Recruiter:
         settings = self.settings
