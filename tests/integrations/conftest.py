@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
+
 import pytest
 
 from workstealing.recruiting import Recruiter, Slice
@@ -24,3 +28,17 @@ def recruiter(events: list[object]) -> Recruiter:
 
     recruiter.job(rate=1.0)(note)
     return recruiter
+
+
+@pytest.fixture
+def run_python() -> Callable[[str], str]:
+    """Return a function that runs a program in a fresh interpreter and returns what it printed."""
+
+    def run(program: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run

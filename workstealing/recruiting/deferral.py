@@ -103,7 +103,7 @@ class Deferral:
         # Before the enlist, so that what runs inside the slice finds no request to defer to.
         self.closed = True
         if self._decision:
-            self._recruiter.enlist()
+            self._enlist(self._recruiter)
 
     @property
     def responded(self) -> bool:
@@ -113,6 +113,10 @@ class Deferral:
     def drop(self) -> None:
         """End the request without an enlist, because its client would have to wait for it."""
         self.closed = True
+
+    def _enlist(self, recruiter: Enlister) -> None:
+        """Enlist here and now; an integration that may not block its caller has a way of its own."""
+        recruiter.enlist()
 
     def _decide(self) -> None:
         self._decided = True

@@ -1,4 +1,4 @@
-"""Which Exceptions must reach the host all the same: its own time-outs."""
+"""Which Exceptions must reach the host all the same: its own time-outs, and its request to stop."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from workstealing.errors import ConfigurationError
 _KNOWN = frozenset(
     {
         ("billiard.exceptions", "SoftTimeLimitExceeded"),
+        ("rq.exceptions", "StopRequested"),
         ("rq.timeouts", "JobTimeoutException"),
     }
 )

@@ -1,0 +1,145 @@
+"""ASGI middleware: a request enlists at most once, after its response has gone out.
+
+For Starlette, FastAPI and every other ASGI application; this module needs none of them. A request
+is over when the application has returned, background tasks included, after it has sent the last
+part of its response. The draw is made on the event loop, which costs as much as any enlist. A slice
+runs in a thread of the loop's default executor, so that the loop goes on and no client waits.
+
+Nobody is enlisted when the application raises (which is how some servers tell it that the client
+has gone), when it is cancelled, or when it returns without having finished its response. WebSockets
+and lifespan pass through untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from http import HTTPStatus
+from typing import Any
+
+from workstealing.integrations.wsgi import Headers, or_default
+from workstealing.recruiting.deferral import Deferral, Enlister, When, current
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Response:
+    """What `when` receives under plain ASGI: the status and the headers, to read.
+
+    Arguments: status_code, such as 200; headers, as pairs of bytes.
+    """
+
+    __slots__ = ("_raw", "_read", "status_code")
+
+    def __init__(self, status_code: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self.status_code = status_code
+        self._raw = headers
+        self._read: Headers | None = None
+
+    @property
+    def status(self) -> str:
+        """The status line, such as "200 OK"."""
+        try:
+            return f"{self.status_code} {HTTPStatus(self.status_code).phrase}"
+        except ValueError:
+            return str(self.status_code)
+
+    @property
+    def headers(self) -> Headers:
+        """The headers; names are found in any case. They are decoded when first asked for."""
+        if self._read is None:
+            self._read = Headers(
+                (name.decode("latin-1"), value.decode("latin-1")) for name, value in self._raw
+            )
+        return self._read
+
+
+class WorkStealingMiddleware:
+    """An ASGI application whose requests enlist after their responses have gone out.
+
+    Arguments: app, the application to wrap; recruiter, by default the one behind
+    `workstealing.enlist`; when, which receives a `Response` and says whether this request enlists,
+    by default every one does. A handler decorated with `Recruiter.enlists` decides for its own
+    request instead. For decorated handlers only: `when=lambda response: False`.
+
+    Inside another integration of this package it passes everything through unchanged: the outermost
+    one enlists. Costs a dismissed request one counter and a few Python calls per part of its body.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApplication,
+        recruiter: Enlister | None = None,
+        when: When | None = None,
+    ) -> None:
+        self._app = app
+        self._recruiter = or_default(recruiter)
+        self._when = when
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or pass on what is no HTTP request."""
+        outer = current.get()
+        if scope["type"] != "http" or (outer is not None and not outer.closed):
+            await self._app(scope, receive, send)
+            return
+        deferral = LoopDeferral(self._recruiter, self._when)
+        exchange = _Exchange(deferral, send)
+        token = current.set(deferral)
+        try:
+            await self._app(scope, receive, exchange.send)
+        except BaseException:
+            # The server is still to answer, or the client has gone, or the request was cancelled.
+            deferral.drop()
+            raise
+        finally:
+            current.reset(token)
+        if exchange.finished:
+            deferral.close()
+        else:
+            deferral.drop()
+
+
+class LoopDeferral(Deferral):
+    """A deferral that never blocks an event loop: there a slice goes to a thread; for integrations.
+
+    Arguments: as of Deferral.
+    """
+
+    __slots__ = ()
+
+    def _enlist(self, recruiter: Enlister) -> None:
+        after = getattr(recruiter, "enlist_after", None)
+        if after is None:
+            # An enlister of the user's own, which is to know what it may do on a loop.
+            recruiter.enlist()
+        else:
+            after(None, None, on_loop=True)
+
+
+class _Exchange:
+    """One request: it watches the messages of the response go by, and changes none."""
+
+    __slots__ = ("_deferral", "_send", "_trailers", "finished")
+
+    def __init__(self, deferral: Deferral, send: Send) -> None:
+        self._deferral = deferral
+        self._send = send
+        self._trailers = False
+        self.finished = False
+
+    async def send(self, message: Message) -> None:
+        """Pass a message on to the server, and read it if the server took it."""
+        await self._send(message)
+        kind = message["type"]
+        if kind == "http.response.start":
+            self._trailers = bool(message.get("trailers", False))
+            self._deferral.respond(Response(message["status"], message.get("headers", ())))
+        elif kind in ("http.response.body", "http.response.zerocopysend"):
+            self.finished = not (message.get("more_body", False) or self._trailers)
+        elif kind == "http.response.pathsend":
+            self.finished = not self._trailers
+        elif kind == "http.response.trailers":
+            self.finished = not message.get("more_trailers", False)
