@@ -1,0 +1,224 @@
+"""The fleet's settings: who sets them, when processes follow, and what they go back to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from support.servers import AnyServer, RedisServer
+from workstealing.errors import ConfigurationError, RateError
+from workstealing.metrics.fleet import Fleet, Setting, follow
+from workstealing.metrics.ledger import Ledger
+from workstealing.metrics.minutes import settings_key
+from workstealing.recruiting import FunctionJob, Outcome, Recruiter
+from workstealing.store.connection import SENT
+
+PATIENCE = 30.0
+
+
+class Process:
+    """What one process of a fleet has: a recruiter, and a ledger that is sent by hand."""
+
+    def __init__(self, client: Any, **rates: float) -> None:
+        self.recruiter = Recruiter(random=lambda: 0.0)
+        for name, rate in rates.items():
+            self.recruiter.install(FunctionJob(lambda slice: 1, name=name), rate=rate)
+        self.ledger = Ledger(client, interval=3_600.0)
+        self.recruiter.add_hook(self.ledger)
+        follow(self.recruiter, self.ledger)
+
+    def report(self) -> None:
+        """Send the ledger now."""
+        self.ledger.on_enlisted(1)
+        assert self.ledger.flush(PATIENCE)
+
+    def rate(self, job: str) -> float:
+        """Return the rate that a job has now."""
+        return self.recruiter.stats()["jobs"][job]["rate"]
+
+    def rests(self, job: str) -> bool:
+        """Say whether a job, the only one that is drawn, is skipped."""
+        return self.recruiter.enlist() is Outcome.SKIPPED
+
+
+@pytest.fixture
+def process() -> Iterator[Callable[..., Process]]:
+    """Make processes, and end their threads afterwards."""
+    made: list[Process] = []
+
+    def process(client: Any, **rates: float) -> Process:
+        made.append(Process(client, **rates))
+        return made[-1]
+
+    yield process
+    for each in made:
+        each.ledger.close(timeout=1.0)
+
+
+def test_settings_are_followed_and_given_up(
+    any_server: AnyServer, process: Callable[..., Process]
+) -> None:
+    fleet = Fleet(any_server.client())
+    first, second = (process(any_server.client(), sweep=0.5) for _ in range(2))
+    assert fleet.settings() == {}
+    fleet.pause("sweep")
+    fleet.set_rate("sweep", 0.125)
+    assert fleet.settings() == {"sweep": Setting(paused=True, rate=0.125)}
+    assert (first.rate("sweep"), first.rests("sweep")) == (0.5, False)
+    for each in (first, second):
+        each.report()
+        assert (each.rate("sweep"), each.rests("sweep")) == (0.125, True)
+    fleet.resume("sweep")
+    assert fleet.settings() == {"sweep": Setting(paused=False, rate=0.125)}
+    first.report()
+    assert (first.rate("sweep"), first.rests("sweep")) == (0.125, False)
+    fleet.set_rate("sweep", 1)
+    first.report()
+    assert first.rate("sweep") == 1.0
+    fleet.clear("sweep")
+    assert fleet.settings() == {}
+    for each in (first, second):
+        each.report()
+        assert (each.rate("sweep"), each.rests("sweep")) == (0.5, False)
+
+
+def test_settings_ride_in_the_ledgers_pipeline(
+    redis7: RedisServer, process: Callable[..., Process]
+) -> None:
+    one = process(redis7.client(), sweep=0.5)
+    one.report()
+    Fleet(redis7.client()).set_rate("sweep", 0.25)
+    trips = SENT.round_trips
+    one.report()
+    assert SENT.round_trips == trips + 1
+    assert one.rate("sweep") == 0.25
+
+
+def test_text_replies_serve_too(redis7: RedisServer) -> None:
+    fleet = Fleet(redis7.client(decode_responses=True))
+    fleet.set_rate("a:b", 0.25)
+    fleet.pause("é")
+    assert fleet.settings() == {"a:b": Setting(rate=0.25), "é": Setting(paused=True)}
+
+
+def test_ledgers_are_apart(redis7: RedisServer, process: Callable[..., Process]) -> None:
+    one = process(redis7.client(), sweep=0.5)
+    Fleet(redis7.client(), "another").set_rate("sweep", 0.25)
+    one.report()
+    assert one.rate("sweep") == 0.5
+
+
+def test_unknown_jobs_are_ignored(redis7: RedisServer, process: Callable[..., Process]) -> None:
+    fleet = Fleet(redis7.client())
+    fleet.pause("elsewhere")
+    fleet.set_rate("elsewhere", 0.1)
+    one = process(redis7.client(), sweep=0.5)
+    one.report()
+    assert one.rate("sweep") == 0.5
+    one.recruiter.install(FunctionJob(lambda slice: 1, name="elsewhere"), rate=0.3)
+    one.report()
+    assert one.rate("elsewhere") == 0.1
+
+
+def test_a_job_that_leaves_while_it_is_set(
+    redis7: RedisServer, process: Callable[..., Process]
+) -> None:
+    fleet = Fleet(redis7.client())
+    one = process(redis7.client(), sweep=0.5)
+    fleet.set_rate("sweep", 0.1)
+    fleet.pause("sweep")
+    one.report()
+    one.recruiter.uninstall("sweep")
+    one.report()
+    one.recruiter.install(FunctionJob(lambda slice: 1, name="sweep"), rate=0.7)
+    one.report()
+    assert (one.rate("sweep"), one.rests("sweep")) == (0.1, True)
+    fleet.clear("sweep")
+    one.report()
+    assert (one.rate("sweep"), one.rests("sweep")) == (0.7, False)
+
+
+def test_what_a_process_sets_itself_holds_until_its_next_report(
+    redis7: RedisServer, process: Callable[..., Process]
+) -> None:
+    fleet = Fleet(redis7.client())
+    one = process(redis7.client(), sweep=0.5)
+    fleet.set_rate("sweep", 0.1)
+    one.report()
+    one.recruiter.set_rate("sweep", 0.6)
+    one.report()
+    assert one.rate("sweep") == 0.1
+    fleet.clear("sweep")
+    one.report()
+    assert one.rate("sweep") == 0.6
+
+
+@pytest.mark.parametrize("rate", [0, -0.1, 1.5, float("nan"), "0.5", None, True])
+def test_an_illegal_rate_is_refused_when_it_is_set(redis7: RedisServer, rate: Any) -> None:
+    fleet = Fleet(redis7.client())
+    with pytest.raises(RateError, match="expected"):
+        fleet.set_rate("sweep", rate)
+    assert fleet.settings() == {}
+
+
+@pytest.mark.parametrize("job", ["", "  ", None, "x" * 1_001])
+def test_a_name_that_cannot_be(redis7: RedisServer, job: Any) -> None:
+    fleet = Fleet(redis7.client())
+    with pytest.raises(ConfigurationError, match="name"):
+        fleet.pause(job)
+    assert fleet.settings() == {}
+
+
+@pytest.mark.parametrize("rate", [b"2", b"nan", b"", b"much", b"\xff", b"-1", b"9" * 5_000])
+def test_an_illegal_rate_in_redis_harms_nobody(
+    redis7: RedisServer,
+    process: Callable[..., Process],
+    caplog: pytest.LogCaptureFixture,
+    rate: bytes,
+) -> None:
+    client = redis7.client()
+    one = process(redis7.client(), sweep=0.5, other=0.25)
+    client.hset(settings_key("default"), "rate:sweep", rate)
+    client.hset(settings_key("default"), "rate:other", b"0.125")
+    client.hset(settings_key("default"), "nonsense", b"1")
+    with caplog.at_level(logging.ERROR, logger="workstealing"):
+        one.report()
+        one.report()
+    assert (one.rate("sweep"), one.rate("other")) == (0.5, 0.125)
+    lines = [r.getMessage() for r in caplog.records if "setting of job 'sweep'" in r.getMessage()]
+    assert len(lines) == 1
+    assert Fleet(client).settings() == {"other": Setting(rate=0.125)}
+
+
+def test_rates_that_leave_no_room_are_logged(
+    redis7: RedisServer, process: Callable[..., Process], caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = Fleet(redis7.client())
+    one = process(redis7.client(), sweep=0.5, other=0.25)
+    fleet.set_rate("sweep", 0.9)
+    one.report()
+    assert one.rate("sweep") == 0.5
+    assert "more than 1" in caplog.text
+    one.recruiter.uninstall("other")
+    one.report()
+    assert one.rate("sweep") == 0.9
+
+
+def test_a_foreign_key_harms_no_count(
+    redis7: RedisServer, process: Callable[..., Process], caplog: pytest.LogCaptureFixture
+) -> None:
+    client = redis7.client()
+    client.set(settings_key("default"), "foreign")
+    one = process(redis7.client(), sweep=0.5)
+    one.report()
+    assert "WRONGTYPE" in caplog.text
+    assert one.rate("sweep") == 0.5
+
+
+async def test_an_asyncio_client_is_refused(redis7: RedisServer) -> None:
+    async with redis7.async_client() as client:
+        with pytest.raises(ConfigurationError, match="blocking"):
+            Fleet(client)

@@ -1,0 +1,395 @@
+"""The ledger on every kind of server: what processes add up, and what it costs them."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from support.servers import AnyServer, RedisServer
+from workstealing.errors import ConfigurationError, EvictionPolicyError
+from workstealing.jobs import HashFieldExpiry
+from workstealing.metrics import ledger as ledgers
+from workstealing.metrics.ledger import JobMinute, Ledger, read, total
+from workstealing.metrics.minutes import day_key, minute_key
+from workstealing.recruiting import FunctionJob, Outcome, Recruiter
+from workstealing.recruiting.slice import Slice
+from workstealing.store.connection import SENT
+from workstealing.structures import VolatileHashes
+
+PATIENCE = 30.0
+
+
+class HandClock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        """Return the time that was set."""
+        return self.now
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def make(clock: HandClock) -> Iterator[Callable[..., Ledger]]:
+    """Make ledgers that are sent when the test says so, and end their threads afterwards."""
+    made: list[Ledger] = []
+
+    def make(client: Any, *args: Any, **options: Any) -> Ledger:
+        ledger = Ledger(client, *args, **{"clock": clock, **options})
+        made.append(ledger)
+        return ledger
+
+    yield make
+    for ledger in made:
+        ledger.close(timeout=1.0)
+
+
+def work(ledger: Ledger, job: str, outcome: Outcome, items: int = 0, seconds: float = 0.0) -> None:
+    """Tell a ledger of one recruit."""
+    ledger.on_recruited(job)
+    ledger.on_outcome(job, outcome, items, seconds, None)
+
+
+def test_processes_add_up(any_server: AnyServer, make: Callable[..., Ledger]) -> None:
+    client = any_server.client()
+    first, second = make(client), make(client)
+    for ledger in (first, second):
+        ledger.on_enlisted(1_000)
+        work(ledger, "expiry", Outcome.WORKED, 25, 0.004)
+        work(ledger, "expiry", Outcome.WORKED, 5, 0.002)
+        work(ledger, "expiry", Outcome.IDLE, 0, 0.001)
+        work(ledger, "a:b", Outcome.ABORTED)
+        assert ledger.flush(PATIENCE)
+    work(second, "expiry", Outcome.FAILED, 0, 0.5)
+    work(second, "expiry", Outcome.SKIPPED)
+    assert second.flush(PATIENCE)
+
+    minutes = read(any_server.client(decode_responses=True), minutes=3)
+    assert [m.minute % 60 for m in minutes] == [0, 0, 0]
+    assert [b.minute - a.minute for a, b in itertools.pairwise(minutes)] == [60, 60]
+    assert sum(m.enlisted for m in minutes) == 2_000
+    assert sum(m.processes for m in minutes) in (2, 3)  # 3 if a minute ended meanwhile
+    sums = total(minutes)
+    expiry = sums["expiry"]
+    assert (expiry.recruited, expiry.worked, expiry.idle) == (8, 4, 2)
+    assert (expiry.aborted, expiry.failed, expiry.skipped) == (0, 1, 1)
+    assert expiry.items == 60
+    assert expiry.seconds == pytest.approx(0.514)
+    assert (expiry.rate, expiry.oldest_seconds, expiry.backlog) == (None, None, None)
+    assert sums["a:b"] == JobMinute(recruited=2, aborted=2)
+
+
+def test_gauges_are_the_highest_of_the_minute_and_the_last_rate(
+    any_server: AnyServer, make: Callable[..., Ledger]
+) -> None:
+    client = any_server.client()
+    recruiter = Recruiter()
+    recruiter.install(FunctionJob(lambda slice: 1, name="expiry"), rate=0.25)
+    ledger, other = make(client), make(client)
+    ledger._lane, other._lane = 1, 2
+    recruiter.add_hook(ledger)
+    for oldest, backlog in ((3.0, 10), (90.5, None), (None, 70), (2.0, 4)):
+        ledger.on_observed("expiry", oldest, backlog)
+    assert ledger.flush(PATIENCE)
+    other.on_observed("expiry", 60.0, 100)
+    assert other.flush(PATIENCE)
+    recruiter.set_rate("expiry", 0.5)
+    ledger.on_observed("expiry", 1.0, 1)
+    assert ledger.flush(PATIENCE)
+    job = total(read(client, minutes=2))["expiry"]
+    assert (job.rate, job.oldest_seconds, job.backlog) == (0.5, 90.5, 100)
+
+
+def test_minutes_are_apart_and_expire(
+    any_server: AnyServer, make: Callable[..., Ledger], clock: HandClock
+) -> None:
+    client = any_server.client()
+    ledger = make(client, keep_seconds=600)
+    ledger.on_enlisted(1)
+    assert ledger.flush(PATIENCE)
+    # As far as the ledger knows, two minutes have passed since the server told its time.
+    clock.now += 120.0
+    ledger.on_enlisted(2)
+    assert ledger.flush(PATIENCE)
+    now = int(client.execute_command("EVAL", ledgers._TIME, 1, minute_key("default", 0)))
+    hashes = VolatileHashes(client, namespace="ledger.default")
+    minutes = [now // 60 * 60 + 60 * later for later in range(-1, 4)]
+    counts = [hashes.hget(minute_key("default", minute), "enlisted") for minute in minutes]
+    assert [int(count) for count in counts if count] == [1, 2]
+    first, second = (i for i, count in enumerate(counts) if count)
+    assert second - first == 2
+    key = minute_key("default", minutes[first])
+    left = hashes.httl(key, *hashes.hkeys(key))
+    assert all(590 <= seconds <= 600 for seconds in left), left
+
+
+def test_expired_minutes_are_collected_and_never_seen(
+    redis7: RedisServer, make: Callable[..., Ledger]
+) -> None:
+    client = redis7.client()
+    ledger = make(client, keep_seconds=60)
+    ledger.on_enlisted(7)
+    work(ledger, "expiry", Outcome.WORKED, 1, 0.001)
+    assert ledger.flush(PATIENCE)
+    (key,) = [
+        k for k in client.keys("*ledger:default*") if client.type(k) == b"hash" and b"day" not in k
+    ]
+    assert client.hget(key, "enlisted") == b"7"
+    later = VolatileHashes(client, namespace="ledger.default", clock_shift_ms=61_000)
+    assert later.hgetall(key) == {}
+    # A day later the same key is written again: yesterday's count is not carried over.
+    assert later.hincrby(key, "enlisted", 2) == 2
+    job = ledger.expiry_job()
+    assert job.name == "hash_field_expiry.ledger.default"
+    late = VolatileHashes(client, namespace="ledger.default", clock_shift_ms=61_000)
+    assert HashFieldExpiry(late, limit=100).perform(Slice(100, 5.0)) == 4
+    assert client.hgetall(key) == {b"enlisted": b"2"}
+
+
+def test_the_number_of_hashes_is_bounded() -> None:
+    keys = {minute_key("default", 60 * minute) for minute in range(5_000)}
+    assert len(keys) == 1_440
+    assert len({day_key("default", day) for day in range(100)}) == 7
+
+
+def test_one_small_pipeline_an_interval(
+    redis7: RedisServer, make: Callable[..., Ledger], clock: HandClock
+) -> None:
+    ledger = make(redis7.client(), interval=10.0)
+    ledger.on_enlisted(1)
+    assert ledger.flush(PATIENCE)
+    client = redis7.client()
+    before, trips, sent = connections(client), SENT.round_trips, SENT.commands
+    for _ in range(1_000):
+        work(ledger, "expiry", Outcome.WORKED, 1, 0.001)
+    assert SENT.round_trips == trips
+    assert ledger.flush(PATIENCE)
+    assert SENT.round_trips == trips + 1
+    assert SENT.commands - sent <= 14
+    assert connections(client) == before
+
+
+def connections(client: Any) -> int:
+    """Return how many connections a server has ever accepted."""
+    return int(client.info("stats")["total_connections_received"])
+
+
+def test_it_is_sent_when_the_interval_is_over(
+    redis7: RedisServer, make: Callable[..., Ledger], clock: HandClock
+) -> None:
+    client = redis7.client()
+    ledger = make(client, interval=10.0)
+    ledger.on_enlisted(1)
+    clock.now += 9.0
+    ledger.on_enlisted(1)
+    assert ledger._thread is None
+    clock.now += 1.0
+    ledger.on_enlisted(1)
+    until = time.monotonic() + PATIENCE
+    while sum(m.enlisted for m in read(client, minutes=2)) < 3:
+        assert time.monotonic() < until
+
+
+def test_the_number_of_jobs_is_bounded(redis7: RedisServer, make: Callable[..., Ledger]) -> None:
+    client = redis7.client()
+    ledger = make(client)
+    for number in range(300):
+        work(ledger, f"job-{number}", Outcome.IDLE)
+        ledger.on_observed(f"job-{number}", 1.0, None)
+    assert ledger.flush(PATIENCE)
+    jobs = total(read(client, minutes=2))
+    assert len(jobs) == 101
+    assert jobs["_other"].idle == 200
+
+
+def test_a_dead_server_costs_one_line_and_no_count(
+    start_redis: Callable[..., RedisServer],
+    make: Callable[..., Ledger],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = start_redis(7)
+    client = server.client()
+    ledger = make(client)
+    ledger.on_enlisted(1)
+    assert ledger.flush(PATIENCE)
+    server.kill()
+    with caplog.at_level(logging.ERROR, logger="workstealing"):
+        for _ in range(5):
+            ledger.on_enlisted(1)
+            work(ledger, "expiry", Outcome.WORKED, 2, 0.001)
+            assert not ledger.flush(PATIENCE)
+    lines = [record for record in caplog.records if record.name == "workstealing"]
+    assert len(lines) == 1
+    assert "the ledger 'default'" in lines[0].getMessage()
+    server.restart()
+    ledger.on_enlisted(1)
+    assert ledger.flush(PATIENCE)
+    minutes = read(client, minutes=2)
+    assert sum(m.enlisted for m in minutes) == 6
+    assert total(minutes)["expiry"].items == 10
+
+
+def test_what_a_full_server_refuses_is_kept(
+    start_redis: Callable[..., RedisServer], make: Callable[..., Ledger]
+) -> None:
+    server = start_redis(7)
+    client = server.client()
+    ledger = make(client)
+    ledger.on_enlisted(1)
+    assert ledger.flush(PATIENCE)
+    client.config_set("maxmemory", 1)
+    ledger.on_enlisted(2)
+    assert not ledger.flush(PATIENCE)
+    client.config_set("maxmemory", 0)
+    ledger.on_enlisted(4)
+    assert ledger.flush(PATIENCE)
+    assert sum(m.enlisted for m in read(client, minutes=2)) == 7
+
+
+def test_an_evicting_server_is_refused_unless_allowed(
+    start_redis: Callable[..., RedisServer],
+    make: Callable[..., Ledger],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = start_redis(7, maxmemory_policy="allkeys-lru").client()
+    ledger = make(client)
+    ledger.on_enlisted(1)
+    assert not ledger.flush(PATIENCE)
+    assert "allkeys-lru" in caplog.text
+    with pytest.raises(EvictionPolicyError):
+        read(client)
+    allowing = make(client, allow_eviction=["allkeys-lru"])
+    allowing.on_enlisted(3)
+    assert allowing.flush(PATIENCE)
+    minutes = read(client, minutes=2, allow_eviction=["allkeys-lru"])
+    assert sum(m.enlisted for m in minutes) == 3
+
+
+def test_what_slices_have_sent_is_shared(
+    any_server: AnyServer, make: Callable[..., Ledger]
+) -> None:
+    client = any_server.client()
+    first, second = make(client), make(client)
+    assert first.spent_today() == 0
+    first.on_recruited("expiry")
+    SENT.commands += 7
+    first.on_recruited("inner")
+    SENT.commands += 2
+    first.on_outcome("inner", Outcome.SKIPPED, 0, 0.0, None)
+    first.on_outcome("expiry", Outcome.WORKED, 1, 0.001, None)
+    assert (first.spent_today("expiry"), first.spent_today("inner")) == (9, 2)
+    assert first.flush(PATIENCE)
+    second.spend(100, "expiry")
+    assert second.spent_today("expiry") == 100
+    assert second.flush(PATIENCE)
+    assert second.spent_today("expiry") == 109
+    assert second.spent_today() == 111
+    # The first hears of it with its own next send.
+    assert first.spent_today("expiry") == 9
+    first.on_enlisted(1)
+    assert first.flush(PATIENCE)
+    assert first.spent_today("expiry") == 109
+    assert first.spent_today() == 111
+
+
+def test_a_new_day_has_spent_nothing(
+    redis7: RedisServer, make: Callable[..., Ledger], clock: HandClock
+) -> None:
+    ledger = make(redis7.client())
+    ledger.spend(50, "expiry")
+    assert ledger.flush(PATIENCE)
+    assert ledger.spent_today("expiry") == 50
+    clock.now += 86_400.0
+    assert ledger.spent_today("expiry") == 0
+    ledger.spend(3, "expiry")
+    assert ledger.spent_today("expiry") == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_is_another_process(
+    redis7: RedisServer, make: Callable[..., Ledger]
+) -> None:
+    client = redis7.client()
+    ledger = make(client)
+    ledger.on_enlisted(1)
+    assert ledger.flush(PATIENCE)
+    ledger.on_enlisted(10)
+    with ledger._lock:  # as if another thread held it
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                ledger.on_enlisted(100)
+                status = 0 if ledger.flush(PATIENCE) else 2
+            finally:
+                os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert ledger.flush(PATIENCE)
+    minutes = read(client, minutes=2)
+    assert sum(m.enlisted for m in minutes) == 111
+    assert sum(m.processes for m in minutes) >= 2
+
+
+def test_a_recruiter_reports(any_server: AnyServer, make: Callable[..., Ledger]) -> None:
+    client = any_server.client()
+    recruiter = Recruiter()
+    recruiter.job(rate=1.0, name="sweep")(lambda slice: 3)
+    ledger = make(client, "shop")
+    recruiter.add_hook(ledger)
+    for _ in range(10):
+        assert recruiter.enlist() is Outcome.WORKED
+    recruiter.flush()
+    assert ledger.flush(PATIENCE)
+    minutes = read(client, "shop", minutes=2)
+    assert sum(m.enlisted for m in minutes) == 10
+    sweep = total(minutes)["sweep"]
+    assert (sweep.worked, sweep.items, sweep.rate) == (10, 30, 1.0)
+    assert total(read(client, "another", minutes=2)) == {}
+
+
+@pytest.mark.parametrize("minutes", [0, -1, 1_441, 1.5, True])
+def test_minutes_that_cannot_be(redis7: RedisServer, minutes: Any) -> None:
+    with pytest.raises(ConfigurationError, match="minutes is"):
+        read(redis7.client(), minutes=minutes)
+
+
+def test_a_whole_day_is_read_in_few_round_trips(
+    redis7: RedisServer, make: Callable[..., Ledger]
+) -> None:
+    client = redis7.client()
+    ledger = make(client)
+    ledger.on_enlisted(5)
+    assert ledger.flush(PATIENCE)
+    minutes = read(client, minutes=1_440)
+    assert len(minutes) == 1_440
+    assert sum(m.enlisted for m in minutes) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "a b"}, "name"),
+        ({"name": "x" * 51}, "name"),
+        ({"interval": 0.0}, "interval"),
+        ({"keep_seconds": 59}, "keep_seconds"),
+        ({"keep_seconds": 86_400}, "keep_seconds"),
+        ({"keep_seconds": 600.0}, "keep_seconds"),
+    ],
+)
+def test_bad_arguments(redis7: RedisServer, options: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigurationError, match=word):
+        Ledger(redis7.client(), **options)

@@ -1,0 +1,200 @@
+"""Settings for a whole fleet, in Redis, which its processes pick up when they report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+from weakref import ref
+
+from workstealing.clock import SYSTEM_CLOCK
+from workstealing.errors import ConfigurationError, RateError, UnknownJobError
+from workstealing.metrics.ledger import Ledger
+from workstealing.metrics.minutes import checked_ledger_name, settings_key, text, texts
+from workstealing.recruiting.checks import checked_name, checked_rate
+from workstealing.recruiting.faultlog import FaultLog
+from workstealing.recruiting.recruiter import Recruiter
+from workstealing.store.connection import Command
+from workstealing.store.twin import is_async
+
+_PAUSED = "paused:"
+_RATE = "rate:"
+_LONGEST_NAME = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is set for one job in every process.
+
+    Fields: paused: whether it rests everywhere; rate: what every process has for it, or None where
+    each keeps its own.
+    """
+
+    paused: bool = False
+    rate: float | None = None
+
+
+class Fleet:
+    """The fleet's settings, by job: set here, and in force where `follow` is, one interval later.
+
+    A setting of a job that a process does not know is kept for those that do. Arguments: client: a
+    blocking client of redis-py; name: of the ledger that the processes report to. Errors:
+    ConfigurationError. No round trip. Each method costs one; errors of redis-py pass through.
+    """
+
+    def __init__(self, client: Any, name: str = "default") -> None:
+        if is_async(client):
+            raise ConfigurationError(
+                "the fleet's settings need a blocking client, not an asyncio one"
+            )
+        self.name = checked_ledger_name(name)
+        self._client = client
+        self._key = settings_key(name)
+
+    def settings(self) -> dict[str, Setting]:
+        """Return what is set, by job; what is no setting is passed over."""
+        paused: set[str] = set()
+        rates: dict[str, float] = {}
+        for field, value in texts(self._client.hgetall(self._key)).items():
+            if field.startswith(_PAUSED):
+                paused.add(field.removeprefix(_PAUSED))
+            elif field.startswith(_RATE):
+                job = field.removeprefix(_RATE)
+                rate = _legal_rate(value, job)
+                if rate is not None:
+                    rates[job] = rate
+        return {job: Setting(job in paused, rates.get(job)) for job in sorted(paused | set(rates))}
+
+    def pause(self, job: str) -> None:
+        """Let a job rest in every process. Arguments: job, its name."""
+        self._client.hset(self._key, _PAUSED + _checked_job(job), 1)
+
+    def resume(self, job: str) -> None:
+        """End a pause: each process goes back to what it had itself. Arguments: job, its name."""
+        self._client.hdel(self._key, _PAUSED + _checked_job(job))
+
+    def set_rate(self, job: str, rate: float) -> None:
+        """Give a job one rate in every process.
+
+        A process whose other jobs leave no room for it keeps its own, and logs that. Arguments:
+        job, its name; rate, 0 < rate <= 1. Errors: RateError; then nothing has changed.
+        """
+        job = _checked_job(job)
+        self._client.hset(self._key, _RATE + job, repr(checked_rate(rate, job)))
+
+    def clear(self, job: str) -> None:
+        """Remove a job's settings: each process goes back to what it had itself."""
+        job = _checked_job(job)
+        self._client.hdel(self._key, _PAUSED + job, _RATE + job)
+
+
+def follow(recruiter: Recruiter, ledger: Ledger) -> None:
+    """Let a recruiter's jobs follow the fleet's settings, each time that the ledger is sent.
+
+    The question rides in the ledger's own pipeline: HMGET of the jobs that are installed, nothing
+    else. When a setting changes, it is put in force; when it is removed, the job gets back the rate
+    that it had before, or ends its rest. An illegal setting is logged, and harms nobody.
+
+    Arguments: recruiter; ledger, one of its hooks, by `recruiter.add_hook(ledger)`. No round trip.
+    """
+    follower = _Follower(recruiter, ledger)
+    ledger.accompany(follower.ask, follower.hear)
+
+
+class _Follower:
+    """What one recruiter has taken over from the fleet; used by the ledger's thread alone."""
+
+    def __init__(self, recruiter: Recruiter, ledger: Ledger) -> None:
+        self._recruiter = ref(recruiter)
+        self._key = settings_key(ledger.name)
+        self._faults = FaultLog(SYSTEM_CLOCK)
+        self._asked: list[str] = []
+        # By job: the rate that holds because of the fleet, and what the job had before.
+        self._rates: dict[str, tuple[float, Any]] = {}
+        self._paused: set[str] = set()
+
+    def ask(self) -> list[Command]:
+        """Return the question after the settings of the jobs that are installed now."""
+        recruiter = self._recruiter()
+        self._asked = [] if recruiter is None else list(recruiter.stats()["jobs"])
+        if not self._asked:
+            return []
+        installed = set(self._asked)
+        self._paused &= installed
+        self._rates = {job: rates for job, rates in self._rates.items() if job in installed}
+        fields = [kind + job for job in self._asked for kind in (_PAUSED, _RATE)]
+        return [("HMGET", self._key, *fields)]
+
+    def hear(self, replies: Sequence[Any]) -> None:
+        """Put in force what has changed."""
+        recruiter = self._recruiter()
+        if recruiter is None or not replies:
+            return
+        (values,) = replies
+        if isinstance(values, Exception):
+            raise values
+        for job, paused, rate in zip(self._asked, values[::2], values[1::2], strict=True):
+            try:
+                self._pause(recruiter, job, paused is not None)
+                self._rate(recruiter, job, None if rate is None else text(rate))
+            except UnknownJobError:
+                # It was uninstalled in this moment.
+                self._paused.discard(job)
+                self._rates.pop(job, None)
+            except (ConfigurationError, ValueError) as error:
+                self._faults.report(f"the fleet's setting of job {job!r}", error)
+
+    def _pause(self, recruiter: Recruiter, job: str, wanted: bool) -> None:
+        if wanted and not _figures(recruiter, job).get("paused", False):
+            recruiter.pause(job)
+            self._paused.add(job)
+        elif not wanted and job in self._paused:
+            self._paused.discard(job)
+            recruiter.resume(job)
+
+    def _rate(self, recruiter: Recruiter, job: str, value: str | None) -> None:
+        held = self._rates.get(job)
+        if value is None:
+            if held is not None:
+                recruiter.set_rate(job, held[1])
+                del self._rates[job]
+            return
+        rate = checked_rate(_number(value, job), job)
+        present = _figures(recruiter, job)["rate"]
+        if present != rate:
+            # What the process has set itself meanwhile is what it will go back to.
+            own = present if held is None or present != held[0] else held[1]
+            recruiter.set_rate(job, rate)
+            self._rates[job] = (rate, own)
+        elif held is None:
+            self._rates[job] = (rate, rate)
+
+
+def _figures(recruiter: Recruiter, job: str) -> Mapping[str, Any]:
+    try:
+        return cast("Mapping[str, Any]", recruiter.stats()["jobs"][job])
+    except KeyError:
+        raise UnknownJobError(f"no job {job!r} is installed") from None
+
+
+def _checked_job(job: object) -> str:
+    name = checked_name(job)
+    if len(name) > _LONGEST_NAME:
+        raise ConfigurationError(f"a job's name has at most {_LONGEST_NAME} letters")
+    return name
+
+
+def _number(value: str, job: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise RateError(
+            f"the rate of job {job!r} is {value[:40]!r} in Redis; expected a number, 0 < rate <= 1"
+        ) from None
+
+
+def _legal_rate(value: str, job: str) -> float | None:
+    try:
+        return checked_rate(_number(value, job), job)
+    except RateError:
+        return None

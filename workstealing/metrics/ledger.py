@@ -1,0 +1,486 @@
+"""The ledger: what a whole fleet has done, minute by minute, in Redis."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+from weakref import WeakSet
+
+from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.errors import ConfigurationError, is_connection_fault
+from workstealing.jobs.hash_field_expiry import HashFieldExpiry
+from workstealing.metrics.gathering import Gathering
+from workstealing.metrics.minutes import (
+    BACKLOG,
+    DAY,
+    ENLISTED,
+    ITEMS,
+    LANES,
+    MICROSECONDS,
+    MINUTE,
+    OLDEST,
+    OTHER_JOBS,
+    PROCESSES,
+    RATE,
+    SPENT,
+    JobMinute,
+    Minute,
+    checked_ledger_name,
+    day_key,
+    field_of,
+    lane_of,
+    minute_key,
+    namespace_of,
+    parsed,
+    texts,
+    total,
+)
+from workstealing.recruiting.outcome import Outcome
+from workstealing.recruiting.recruiter import Recruiter
+from workstealing.store.connection import SENT, Budget, Command, OneAttempt, checked
+from workstealing.store.keys import key_slot, to_bytes
+from workstealing.store.operations import Operation, as_layout_error, drive
+from workstealing.store.twin import Node, Twin, is_async
+from workstealing.structures.namespaces.layout import Layout
+from workstealing.structures.volatile_hashes import VolatileHashes
+
+__all__ = ["JobMinute", "Ledger", "Minute", "read", "total"]
+
+KEEP_SECONDS = 3 * 3600
+JOBS_NAMED = 100
+_KEEP_SPENT_SECONDS = 2 * DAY
+_LONGEST_KEEP_SECONDS = 23 * 3600
+_NAME_LENGTH = 200
+_SEND_SECONDS = 1.0
+_WAIT_SECONDS = 0.25
+_MINUTES_A_ROUND_TRIP = 180
+_MOST_MINUTES = 1440
+
+Ask = Callable[[], Sequence[Command]]
+Hear = Callable[[Sequence[Any]], None]
+
+
+class Ledger(Gathering["_Batch"]):
+    """Adds this process's counts to the fleet's: `recruiter.add_hook(Ledger(client))`.
+
+    A hook's call only counts, under a lock. When the interval is over it wakes a daemon thread of
+    this process, which sends one pipeline: a MULTI of a few commands for each job that was
+    recruited, and what companions (the fleet's settings) have to ask. It goes through a one-attempt
+    connection with short time-outs. Each count arrives at most once: while the server cannot be
+    reached the counts of a bounded number of jobs wait, and are counted to the minute in which they
+    arrive; where a connection is cut in the midst of a send, nobody knows, and what was in it is
+    lost. A dead server costs a line in the log once a minute.
+
+    Arguments: client: any client of redis-py; name: which ledger, 1 to 50 letters, digits, dots,
+    dashes or underscores; interval between two sends, in seconds; keep_seconds: after how long a
+    minute's figures expire, 60 to 82,800; allow_eviction: as of `VolatileHashes`; clock: what the
+    interval is measured with. Errors: ConfigurationError. No round trip yet.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        name: str = "default",
+        interval: float = 10.0,
+        *,
+        keep_seconds: int = KEEP_SECONDS,
+        allow_eviction: Collection[str] = (),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        if (
+            isinstance(keep_seconds, bool)
+            or not isinstance(keep_seconds, int)
+            or not MINUTE <= keep_seconds <= _LONGEST_KEEP_SECONDS
+        ):
+            raise ConfigurationError(
+                f"keep_seconds is {keep_seconds!r}; expected a whole number from {MINUTE} to"
+                f" {_LONGEST_KEEP_SECONDS}, less than a day"
+            )
+        self.name = checked_ledger_name(name)
+        self.hashes: Any = VolatileHashes(
+            client, namespace=namespace_of(name), allow_eviction=allow_eviction
+        )
+        self._twin: Twin = self.hashes.twin
+        self._slot = key_slot(minute_key(name, 0))
+        self._keep_seconds = keep_seconds
+        self._recruiters: WeakSet[Recruiter] = WeakSet()
+        self._companions: tuple[tuple[Ask, Hear], ...] = ()
+        super().__init__(f"the ledger {name!r}", interval, clock)
+        _alive.add(self)
+
+    def _start_from_zero(self) -> None:
+        self._jobs: set[str] = set()
+        self._lane = random.randrange(LANES)
+        self._slices = threading.local()
+        # What the server's clock says more than the local monotonic one; None: not asked yet.
+        self._ahead: float | None = None
+        self._reported_minute = 0
+        self._highest: dict[tuple[str, str], float] = {}
+        self._day = 0
+        self._known_spent: Counter[str] = Counter()
+        super()._start_from_zero()
+
+    def _new_batch(self) -> _Batch:
+        return _Batch()
+
+    # ---- what the recruiter tells ----------------------------------------------------------------
+
+    def on_added(self, recruiter: Recruiter) -> None:
+        """Report this recruiter's rates, too."""
+        self._recruiters.add(recruiter)
+
+    def on_enlisted(self, count: int) -> None:
+        """Count callers who enlisted."""
+        with self._lock:
+            self._batch.counts[ENLISTED] += count
+            self._counted()
+
+    def on_recruited(self, job: str) -> None:
+        """Note how many commands this process had sent before the slice."""
+        marks = self._slices.__dict__.setdefault("marks", [])
+        marks.append((job, SENT.commands))
+
+    def on_outcome(
+        self,
+        job: str,
+        outcome: Outcome,
+        items: int,
+        seconds: float,
+        error: BaseException | None,  # noqa: ARG002 - the hook's signature
+    ) -> None:
+        """Count what became of a recruit, and what it has spent."""
+        marks: list[tuple[str, int]] = self._slices.__dict__.get("marks", [])
+        before = SENT.commands
+        while marks:
+            marked, sent = marks.pop()
+            if marked == job:
+                before = sent
+                break
+        with self._lock:
+            counts, job = self._batch.counts, self._named(job)
+            counts[field_of(outcome.value, job)] += 1
+            counts[field_of(ITEMS, job)] += items
+            counts[field_of(MICROSECONDS, job)] += round(seconds * 1e6)
+            self._batch.spend(job, SENT.commands - before)
+            self._counted()
+
+    def on_observed(self, job: str, oldest_seconds: float | None, backlog: int | None) -> None:
+        """Note the oldest garbage and the largest backlog that slices have seen."""
+        with self._lock:
+            job = self._named(job)
+            for figure, value in ((OLDEST, oldest_seconds), (BACKLOG, backlog)):
+                if value is not None:
+                    highest = self._batch.highest.get((figure, job), 0.0)
+                    self._batch.highest[figure, job] = max(highest, float(value))
+            self._counted()
+
+    def _named(self, job: str) -> str:
+        """Return the name that a job is counted by. The lock is held."""
+        job = job[:_NAME_LENGTH]
+        if job not in self._jobs:
+            if len(self._jobs) >= JOBS_NAMED:
+                return OTHER_JOBS
+            self._jobs.add(job)
+        return job
+
+    # ---- what others ask -------------------------------------------------------------------------
+
+    def spend(self, operations: int, job: str = OTHER_JOBS) -> None:
+        """Count commands that were sent for a job outside its slices; those within are counted.
+
+        Arguments: operations, how many; job, its name. No round trip.
+        """
+        with self._lock:
+            self._batch.spend(self._named(job), operations)
+            self._counted()
+
+    def spent_today(self, job: str | None = None) -> int:
+        """Return how many commands the whole fleet has sent for slices this day, as far as known.
+
+        The day is UTC's, by the server's clock. Known is the fleet's total as of this process's
+        last send, and what this process has sent since. Arguments: job, or None for all of them.
+        No round trip.
+        """
+        field = SPENT if job is None else field_of(SPENT, job)
+        with self._lock:
+            known = self._known_spent[field] if self._today() == self._day else 0
+            return known + self._batch.spent[field]
+
+    def _today(self) -> int:
+        return self._day if self._ahead is None else int(self._now() // DAY)
+
+    def expiry_job(self) -> HashFieldExpiry:
+        """Return the job that frees the memory of minutes that have expired; install it once.
+
+        On a server that expires fields itself its slices are idle.
+        """
+        return HashFieldExpiry(self.hashes, limit=100)
+
+    def accompany(self, ask: Ask, hear: Hear) -> None:
+        """Let somebody's commands ride along with each send.
+
+        Arguments: ask, which returns reading commands on keys of this ledger's slot; hear, which is
+        called with their replies, an error in its place. Both run in the sending thread.
+        """
+        self._companions += ((ask, hear),)
+
+    # ---- sending; in the thread alone ------------------------------------------------------------
+
+    def _now(self) -> float:
+        return self._clock.monotonic() + (self._ahead or 0.0)
+
+    def _heard_time(self, reply: Any) -> None:
+        if isinstance(reply, list | tuple):
+            self._ahead = int(reply[0]) + int(reply[1]) / 1e6 - self._clock.monotonic()
+
+    def _release(self) -> None:
+        self._twin.close()
+
+    def _deliver(self) -> bool:
+        budget = Budget(_SEND_SECONDS, _WAIT_SECONDS)
+        node = self._twin.node_of(self._slot)
+        layout: Layout = drive(_Asking(self._twin, budget), self.hashes.layout_steps())
+        layout.require_writable()
+        # All keys share a slot, so one of them stands for all.
+        steps = self.hashes.register_steps(layout, [("HINCRBY", minute_key(self.name, 0))])
+        layout = drive(_Asking(self._twin, budget), steps)
+        with self._twin.connection(node) as connection:
+            if self._ahead is None or not connection.is_open:
+                # Also so that a server that cannot be reached costs no counts.
+                self._heard_time(checked(connection.call([("TIME",)], budget))[0])
+            with self._lock:
+                batch, self._batch = self._batch, self._new_batch()
+            self._send(batch, layout, connection, budget)
+        return True
+
+    def _send(self, batch: _Batch, layout: Layout, connection: OneAttempt, budget: Budget) -> None:
+        now = self._now()
+        minute, day = int(now // MINUTE * MINUTE), int(now // DAY)
+        changes = self._changes(batch, minute, day)
+        writes = _Commands(self.hashes, layout)
+        for change in changes:
+            writes.add(change)
+        asked = [(list(ask()), hear) for ask, hear in self._companions]
+        commands: list[Command] = [
+            ("MULTI",),
+            *writes.commands,
+            ("EXEC",),
+            ("TIME",),
+            *(command for questions, _ in asked for command in questions),
+        ]
+        try:
+            replies = connection.call(commands, budget)
+        except Exception as error:
+            if not is_connection_fault(error):
+                # The slot has moved, or there was no time to begin: nothing has been applied.
+                self._put_back(batch)
+            raise
+        queued, done = replies[: len(writes.commands) + 1], replies[len(writes.commands) + 1]
+        rest = replies[len(writes.commands) + 2 :]
+        self._heard_time(rest[0])
+        self._hear(asked, rest[1:])
+        if isinstance(done, Exception):
+            # Nothing was done: no memory, say, or a replica.
+            self._put_back(batch)
+            raise next((reply for reply in queued if isinstance(reply, Exception)), done)
+        self._reported_minute = minute
+        for reply in done:
+            if isinstance(reply, Exception):
+                # A layout that has changed, most likely.
+                self.hashes.forget()
+                raise as_layout_error(reply) or reply
+        results = writes.results(done)
+        with self._lock:
+            if day != self._day:
+                self._day, self._known_spent = day, Counter()
+            for change, result in zip(changes, results, strict=True):
+                if change[:2] == ("HINCRBY", day_key(self.name, day)):
+                    self._known_spent[str(change[2])] = int(result)
+
+    def _hear(self, asked: Sequence[tuple[list[Command], Hear]], replies: Sequence[Any]) -> None:
+        start = 0
+        for questions, hear in asked:
+            try:
+                hear(replies[start : start + len(questions)])
+            except Exception as error:  # noqa: BLE001 - the counts have arrived all the same
+                self._faults.report(f"a companion of {self._receiver}", error)
+            start += len(questions)
+
+    def _put_back(self, batch: _Batch) -> None:
+        with self._lock:
+            self._batch.add(batch)
+
+    def _changes(self, batch: _Batch, minute: int, day: int) -> list[Command]:
+        """Return the hash commands that add a batch to a minute and a day."""
+        key, today = minute_key(self.name, minute), day_key(self.name, day)
+        counts = {name: count for name, count in batch.counts.items() if count}
+        if minute != self._reported_minute:
+            counts[PROCESSES] = 1
+            self._highest.clear()
+        changes: list[Command] = [("HINCRBY", key, name, n) for name, n in counts.items()]
+        if counts:
+            changes.append(_expire(key, self._keep_seconds, counts))
+        gauges = self._gauges(batch)
+        if gauges:
+            pairs = [part for pair in gauges.items() for part in pair]
+            keep = ("EX", self._keep_seconds, "FIELDS", len(gauges))
+            changes.append(("HSETEX", key, *keep, *pairs))
+        # Adding nothing tells the fleet's total, too.
+        spent = {SPENT: 0, **batch.spent}
+        with self._lock:
+            spent |= {name: 0 for name in self._known_spent if name not in spent}
+        changes += [("HINCRBY", today, name, n) for name, n in spent.items()]
+        changes.append(_expire(today, _KEEP_SPENT_SECONDS, spent))
+        return changes
+
+    def _gauges(self, batch: _Batch) -> dict[str, str]:
+        """Return the gauges' fields of this minute and their values."""
+        fields: dict[str, str] = {}
+        for (figure, job), value in batch.highest.items():
+            highest = max(value, self._highest.get((figure, job), 0.0))
+            self._highest[figure, job] = highest
+            fields[field_of(lane_of(figure, self._lane), job)] = f"{highest:.6g}"
+        for recruiter in list(self._recruiters):
+            for job, figures in recruiter.stats()["jobs"].items():
+                with self._lock:
+                    name = self._named(job)
+                if name != OTHER_JOBS:
+                    fields[field_of(RATE, name)] = f"{figures['rate']:.6g}"
+        return fields
+
+
+class _Batch:
+    """What was counted since the last send."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.spent: Counter[str] = Counter()
+        self.highest: dict[tuple[str, str], float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.counts or self.spent or self.highest)
+
+    def spend(self, job: str, operations: int) -> None:
+        """Count commands."""
+        if operations > 0:
+            self.spent[SPENT] += operations
+            self.spent[field_of(SPENT, job)] += operations
+
+    def add(self, other: _Batch) -> None:
+        """Take over what another batch holds."""
+        self.counts.update(other.counts)
+        self.spent.update(other.spent)
+        for gauge, value in other.highest.items():
+            self.highest[gauge] = max(value, self.highest.get(gauge, 0.0))
+
+
+class _Commands:
+    """Hash commands as they are sent, whatever the namespace's backend."""
+
+    def __init__(self, hashes: Any, layout: Layout) -> None:
+        self._translator = hashes.translator
+        self._layout = layout
+        self._sent: set[str] = set()
+        self._last: list[int] = []
+        self.commands: list[Command] = []
+
+    def add(self, args: Command) -> None:
+        """Add one hash command."""
+        if self._layout.is_emulated:
+            self._operate(self._translator.translate(self._layout, args, {}))
+        else:
+            if self._layout.is_migrating:
+                for operation in self._translator.moves(self._layout, args):
+                    self._operate(operation)
+            self.commands.append(args)
+        self._last.append(len(self.commands) - 1)
+
+    def _operate(self, operation: Operation) -> None:
+        # The first use of a script carries its text, so that the server knows it for the rest.
+        known = operation.script.sha in self._sent
+        self._sent.add(operation.script.sha)
+        self.commands.append(operation.by_digest() if known else operation.by_text())
+
+    def results(self, replies: Sequence[Any]) -> list[Any]:
+        """Return the reply of each hash command out of those of all that was sent for them."""
+        return [replies[position] for position in self._last]
+
+
+class _Asking:
+    """As much of a client as reading a layout needs, by a twin's one-attempt connections."""
+
+    def __init__(self, twin: Twin, budget: Budget) -> None:
+        self._twin = twin
+        self._budget = budget
+
+    def execute_command(self, *args: Any, **_: Any) -> Any:
+        """Run one command on the node of its first key."""
+        key = args[3] if args[0] in ("EVAL", "EVALSHA") else args[1]
+        node: Node = self._twin.node_of(key_slot(to_bytes(key)))
+        return checked(self._twin.call(node, [args], self._budget))[0]
+
+
+def _expire(key: bytes, seconds: int, fields: Collection[str]) -> Command:
+    return ("HEXPIRE", key, seconds, "FIELDS", len(fields), *fields)
+
+
+def read(
+    client: Any,
+    name: str = "default",
+    minutes: int = 60,
+    *,
+    allow_eviction: Collection[str] = (),
+) -> list[Minute]:
+    """Return the fleet's last minutes, the oldest first, the present one last.
+
+    Arguments: client: a blocking client of redis-py; name: of the ledger; minutes: how many, 1 to
+    1,440 (of which nobody has reported, or which have expired, the figures are 0); allow_eviction:
+    as of `VolatileHashes`. Errors: ConfigurationError; those of redis-py. One round trip for each
+    180 minutes begun, one for the server's time, and two or three for the namespace's layout.
+    """
+    name = checked_ledger_name(name)
+    if isinstance(minutes, bool) or not isinstance(minutes, int) or minutes < 1:
+        raise ConfigurationError(f"minutes is {minutes!r}; expected a whole number from 1 to 1440")
+    if minutes > _MOST_MINUTES:
+        raise ConfigurationError(f"minutes is {minutes}; a ledger has at most a day's 1440")
+    if is_async(client):
+        raise ConfigurationError("a ledger is read by a blocking client, not an asyncio one")
+    hashes = VolatileHashes(client, namespace=namespace_of(name), allow_eviction=allow_eviction)
+    present = _server_seconds(client, name) // MINUTE * MINUTE
+    wanted = [present - MINUTE * ago for ago in reversed(range(minutes))]
+    found: list[Minute] = []
+    for start in range(0, minutes, _MINUTES_A_ROUND_TRIP):
+        chunk = wanted[start : start + _MINUTES_A_ROUND_TRIP]
+        with hashes.pipeline(transaction=False) as pipeline:
+            for minute in chunk:
+                pipeline.hgetall(minute_key(name, minute))
+            replies = pipeline.execute()
+        found += [parsed(m, texts(reply)) for m, reply in zip(chunk, replies, strict=True)]
+    return found
+
+
+_TIME = "redis.call('EXISTS', KEYS[1]) return redis.call('TIME')[1]"
+
+
+def _server_seconds(client: Any, name: str) -> int:
+    """Return the time of the server that holds a ledger's keys."""
+    return int(client.execute_command("EVAL", _TIME, 1, minute_key(name, 0)))
+
+
+_alive: WeakSet[Ledger] = WeakSet()
+
+
+def _at_exit() -> None:
+    for ledger in list(_alive):
+        # Who has never reached the server does not try to at the end.
+        if ledger._ahead is not None:  # noqa: SLF001
+            with contextlib.suppress(RuntimeError):  # no new thread at this late hour
+                ledger.flush(timeout=0.5)
+
+
+atexit.register(_at_exit)
