@@ -49,6 +49,7 @@ class Command:
 
 
 COMMANDS = {
+    "plan": Command("workstealing.cli.plan", "choose a rate: forecast the lag and what it costs"),
     "demo": Command(
         "workstealing.cli.demo", "watch a web app's fast exits collect expired hash fields"
     ),

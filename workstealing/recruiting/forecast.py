@@ -22,8 +22,9 @@ FEWEST_SLICES = 20
 FULL_SHARE = 0.95
 """From this share of full slices on, a job keeps up only if its oldest garbage gets no older."""
 
-COMMANDS_PER_SLICE = 4.0
-COMMANDS_PER_ITEM = 8.0
+COMMANDS_PER_SLICE = 18.0
+COMMANDS_PER_ITEM = 10.0
+"""What the server counts for HashFieldExpiry on a single server, with one expired field a hash."""
 
 _P99 = math.log(100.0)
 _STEPS = 120

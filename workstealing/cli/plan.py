@@ -1,0 +1,273 @@
+"""`workstealing plan`: which rate to choose, and what it will achieve."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+from workstealing.cli.output import add_json_option, note, print_json, say
+from workstealing.cli.values import at_least, duration, frequency, number, rate
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting.forecast import (
+    COMMANDS_PER_ITEM,
+    COMMANDS_PER_SLICE,
+    HIGHEST_UTILISATION,
+    Forecast,
+    choose_rate,
+    forecast,
+)
+
+DEFAULT_LAG = 60.0
+CANNOT_KEEP_UP = 1
+
+DESCRIPTION = """\
+Forecast a job: the rate to choose for a lag, and the lag, the operations and the time to drain a
+backlog at that rate. Arithmetic only; nothing is connected to. docs/forecast.md has the formulas.
+"""
+EPILOG = """\
+exit status: 0, or 1 if that traffic cannot keep up with that garbage or misses the lag, or 2 for
+bad input. Example: workstealing plan --traffic 800/s --garbage 120/s --slice 25 --lag 60s
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options to the command's parser."""
+    parser.add_argument(
+        "--traffic",
+        type=frequency,
+        required=True,
+        metavar="N/s",
+        help="callers who enlist, of all processes together: 800/s, 5k/s, 30/min or 2M/d",
+    )
+    parser.add_argument(
+        "--garbage",
+        type=frequency,
+        required=True,
+        metavar="N/s",
+        help="items that become garbage: 120/s, 5k/min or 2M/d",
+    )
+    parser.add_argument(
+        "--slice",
+        type=at_least(1, "items"),
+        default=25,
+        metavar="ITEMS",
+        help="the most items of a slice, the job's limit (default: 25)",
+    )
+    parser.add_argument(
+        "--lag",
+        type=duration,
+        metavar="S",
+        help="within how long 99 of 100 items are to be removed: 60s, 500ms, 5m or 2h (default:"
+        f" {DEFAULT_LAG:g}s, or nothing if a rate is given)",
+    )
+    parser.add_argument(
+        "--rate", type=rate, metavar="R", help="forecast this rate instead of choosing one"
+    )
+    parser.add_argument(
+        "--backlog",
+        type=at_least(0, "items"),
+        metavar="ITEMS",
+        help="say how long a backlog of so many items takes to drain",
+    )
+    parser.add_argument(
+        "--commands-per-slice",
+        type=_not_negative,
+        default=COMMANDS_PER_SLICE,
+        metavar="N",
+        help="what Redis is asked by a slice that finds nothing (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--commands-per-item",
+        type=_not_negative,
+        default=COMMANDS_PER_ITEM,
+        metavar="N",
+        help="what Redis is asked for each item on top (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--svg", type=Path, metavar="FILE", help="draw lag and operations by rate into this file"
+    )
+    add_json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the forecast.
+
+    Returns: 0 if it keeps up, and within the lag, otherwise 1. Raises: ConfigurationError.
+    """
+    if not options.traffic:
+        raise ConfigurationError("--traffic is 0: expected callers who enlist")
+    target = DEFAULT_LAG if options.lag is None and options.rate is None else options.lag
+    plan = Plan(options, target)
+    if options.svg is not None:
+        from workstealing.cli.plan_picture import picture
+
+        try:
+            options.svg.write_text(picture(plan.at, plan.said, target), encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"--svg cannot be written: {error}") from None
+        note(f"drawn into {options.svg}")
+    if options.json:
+        print_json(plan.as_dict())
+    else:
+        say(plan.as_text())
+    return 0 if plan.is_good else CANNOT_KEEP_UP
+
+
+class Plan:
+    """A forecast with what was asked for.
+
+    Arguments: options of the command; target: the lag in seconds within which 99 of 100 items are
+    to be removed, or None.
+    """
+
+    def __init__(self, options: argparse.Namespace, target: float | None) -> None:
+        self._options = options
+        self.target = target
+        self.for_lag = self.wanted = options.rate
+        if target is not None:
+            asked = (options.traffic, options.garbage, options.slice, target)
+            # The reserve aside, this is what the lag alone would need.
+            self.for_lag = choose_rate(*asked, highest_utilisation=1.0)
+            if options.rate is None:
+                self.wanted = round_up(choose_rate(*asked))
+        self.said = self.at(min(1.0, self.wanted))
+        self.is_good = self.said.keeps_up and (
+            target is None or self.said.p99_lag <= target * (1 + 1e-9)
+        )
+
+    def at(self, rate: float) -> Forecast:
+        """Return the forecast at a rate."""
+        return forecast(
+            self._options.traffic,
+            self._options.garbage,
+            self._options.slice,
+            rate,
+            commands_per_slice=self._options.commands_per_slice,
+            commands_per_item=self._options.commands_per_item,
+        )
+
+    @property
+    def decided_by(self) -> str:
+        """What the rate follows from: "given", "lag" or "reserve"."""
+        if self._options.rate is not None:
+            return "given"
+        return "lag" if self.wanted <= round_up(self.for_lag) else "reserve"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every figure; seconds end in _s, frequencies in _per_s, None stands for never."""
+        said = self.said
+        backlog = self._options.backlog
+        return {
+            "traffic_per_s": said.traffic,
+            "garbage_per_s": said.garbage,
+            "slice": said.limit,
+            "lag_target_s": self.target,
+            "rate": said.rate,
+            "rate_wanted": self.wanted,
+            "decided_by": self.decided_by,
+            "keeps_up": said.keeps_up,
+            "meets_lag": None if self.target is None else self.is_good,
+            "slices_per_s": said.slices,
+            "capacity_per_s": said.capacity,
+            "utilisation": said.utilisation,
+            "lag_mean_s": said.mean_lag,
+            "lag_p99_s": said.p99_lag,
+            "backlog_mean": said.mean_backlog,
+            "growth_per_s": said.growth,
+            "idle_share": said.idle_share,
+            "full_share": said.full_share,
+            "operations_per_s": said.operations,
+            "least_traffic_per_s": said.garbage / (said.rate * said.limit),
+            "backlog": backlog,
+            "drain_s": None if backlog is None else said.drain_seconds(backlog),
+        }
+
+    def as_text(self) -> str:
+        """Return the forecast for people."""
+        said = self.said
+        lines = [
+            f"traffic {figure(said.traffic)}/s, garbage {figure(said.garbage)} items/s, slices of"
+            f" {said.limit}" + (f", 99 of 100 within {spell(self.target)}" if self.target else ""),
+            "",
+            self._chosen(),
+            (
+                f"slices       {figure(said.slices)}/s, {said.idle_share:.0%} of them idle,"
+                f" {said.full_share:.0%} full"
+            ),
+            f"capacity     {figure(said.capacity)} items/s, used to {said.utilisation:.0%}",
+        ]
+        if said.keeps_up:
+            least = figure(said.garbage / (said.rate * said.limit))
+            lines += [
+                (
+                    f"keeps up     yes, as long as more than {least}/s enlist and garbage stays"
+                    f" below {figure(said.capacity)} items/s"
+                ),
+                f"lag          {spell(said.mean_lag)} mean, {spell(said.p99_lag)} p99"
+                + ("" if self.is_good else f": more than the {spell(self.target or 0.0)} wanted"),
+                f"waiting      {figure(said.mean_backlog)} items on average",
+            ]
+        else:
+            lines.append(f"keeps up     NO: the backlog grows by {figure(said.growth)} items/s")
+        lines.append(f"operations   {figure(said.operations)} commands/s")
+        if self._options.backlog is not None:
+            seconds = said.drain_seconds(self._options.backlog)
+            when = f"in {spell(seconds)}" if said.keeps_up else "never"
+            lines.append(f"drain        {self._options.backlog:,} items {when}")
+        if self.wanted > 1.0:
+            lines += ["", self._advice()]
+        return "\n".join(lines)
+
+    def _chosen(self) -> str:
+        rate = self.said.rate
+        if self.wanted > 1.0:
+            return f"rate         1: every caller, and {figure(self.wanted)} would be needed"
+        line = f"rate         {figure(rate)}: one in {figure(1 / rate)} callers"
+        if self.decided_by == "reserve":
+            used = f"{HIGHEST_UTILISATION:.0%}"
+            line += f" (for a use of {used}; the lag alone needs {figure(self.for_lag)})"
+        return line
+
+    def _advice(self) -> str:
+        said = self.said
+        if said.garbage <= HIGHEST_UTILISATION * said.traffic * said.limit:
+            return f"So short a lag needs a traffic of {figure(said.traffic * self.wanted)}/s."
+        items = math.ceil(said.garbage / (HIGHEST_UTILISATION * said.traffic))
+        return f"So much garbage needs slices of {items} items or more at this traffic."
+
+
+def round_up(rate: float) -> float:
+    """Return a rate with three significant digits that is no lower."""
+    if rate <= 0.0:
+        return rate
+    unit = 10.0 ** (math.floor(math.log10(rate)) - 2)
+    # A rate that is round already must not go up by one because of its last bit.
+    return float(f"{math.ceil(rate / unit * (1 - 1e-12)) * unit:.3g}")
+
+
+def figure(value: float) -> str:
+    """Return a number for people, with three significant digits and its thousands marked."""
+    if not math.isfinite(value):
+        return "no bound"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{float(f'{value:.3g}'):.10f}".rstrip("0").rstrip(".")
+
+
+def spell(seconds: float) -> str:
+    """Return a duration for people."""
+    if not math.isfinite(seconds):
+        return "no end"
+    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{figure(seconds / length)} {unit}"
+    return f"{figure(seconds)} s" if seconds >= 1 else f"{figure(1000 * seconds)} ms"
+
+
+def _not_negative(text: str) -> float:
+    value = number(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return value
