@@ -1,6 +1,7 @@
 """A Spark driver that uses sources and sinks with a password, and says all that it can say.
 
-Run by test_volatile_hash_in_spark.py: `python -m support.spark_secrets DIRECTORY`, the URL in SECRET_URL.
+Run by test_volatile_hash_in_spark.py: `python -m support.spark_secrets DIRECTORY`, and the URL in
+SECRET_URL.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def session(directory: Path) -> SparkSession:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config(
             "spark.driver.extraJavaOptions",
-            f"-Dlog4j2.configurationFile=file:{directory}/log4j2.properties",
+            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
+            f" -Dlog4j2.configurationFile=file:{directory}/log4j2.properties",
         )
         .config("spark.eventLog.enabled", "true")
         .config("spark.eventLog.compress", "false")
@@ -72,6 +74,16 @@ def main(directory: Path, url: str) -> None:
     found.explain(True)
     shown = (found._jdf.queryExecution().toString(), found, found.count())
     sys.stdout.write(f"{shown}\n")
+    edits = spark.sql("select 'a' member").write.format("ick").option("url", url)
+    edits.option("ickShards", 1).mode("append").save("edits")
+    edited = spark.read.format("ick").option("url", url).load("edits")
+    edited.explain(True)
+    dirty = spark.readStream.format("ick").options(url=url, path="edits")
+    stream = dirty.load().writeStream.format("noop").trigger(availableNow=True)
+    consumed = stream.option("checkpointLocation", f"{directory}/consumed").start()
+    consumed.awaitTermination(120)
+    consumed.explain(True)
+    sys.stdout.write(f"{consumed.lastProgress} {consumed.exception()}\n")
     ids = spark.read.format("tracked_set").option("url", url).load("ids")
     ids.explain("formatted")
     rows.write.parquet(f"{directory}/rows")
@@ -90,6 +102,7 @@ def main(directory: Path, url: str) -> None:
     refuse(lambda: wrong.option("url", url.replace("@", "x@")).load("items").count())
     refuse(lambda: spark.read.format("volatile_hash").load(url))
     refuse(lambda: spark.read.format("tracked_set").option("client", url).load("ids"))
+    refuse(lambda: spark.read.format("ick").option("url", url).load("nowhere").count())
     refuse(lambda: rows.write.format("volatile_hash").mode("append").option("url", url).save("-;"))
     spark.stop()
 
