@@ -18,7 +18,14 @@ ROOT = Path(__file__).resolve().parents[1]
 MAPPED = {"workstealing": "workstealing", "jobs": "workstealing/jobs", "lua": "workstealing/lua"}
 NOT_SHIPPED = {"__pycache__"}
 
-EXTRAS = {"flask": "flask", "statsd": "statsd", "sql": "sqlalchemy", "spark": "pyspark"}
+EXTRAS = {
+    "flask": "flask",
+    "statsd": "statsd",
+    "prometheus": "prometheus_client",
+    "opentelemetry": "opentelemetry",
+    "sql": "sqlalchemy",
+    "spark": "pyspark",
+}
 
 
 def files_of_the_tree() -> dict[str, Path]:
@@ -139,6 +146,8 @@ WITHOUT = """
 USES = {
     "flask": "from workstealing.integrations.flask import WorkStealing; WorkStealing()",
     "statsd": "from workstealing.metrics.statsd import StatsDHooks; StatsDHooks()",
+    "prometheus": "from workstealing.metrics.prometheus import PrometheusHooks",
+    "opentelemetry": "from workstealing.metrics.opentelemetry import OpenTelemetryHooks",
     "spark": "from workstealing.spark import register; register(None)",
     "sql": "from workstealing.structures.sources import SqlSource; SqlSource(None, None)",
 }

@@ -277,44 +277,35 @@ def test_an_evicting_server_is_refused_unless_allowed(
     assert sum(m.enlisted for m in minutes) == 3
 
 
-def test_what_slices_have_sent_is_shared(
-    any_server: AnyServer, make: Callable[..., Ledger]
-) -> None:
+def test_what_is_spent_is_shared(any_server: AnyServer, make: Callable[..., Ledger]) -> None:
     client = any_server.client()
     first, second = make(client), make(client)
     assert first.spent_today() == 0
-    first.on_recruited("expiry")
-    SENT.commands += 7
-    first.on_recruited("inner")
-    SENT.commands += 2
-    first.on_outcome("inner", Outcome.SKIPPED, 0, 0.0, None)
-    first.on_outcome("expiry", Outcome.WORKED, 1, 0.001, None)
-    assert (first.spent_today("expiry"), first.spent_today("inner")) == (9, 2)
+    first.spend(9)
+    assert first.spent_today() == 9
     assert first.flush(PATIENCE)
-    second.spend(100, "expiry")
-    assert second.spent_today("expiry") == 100
+    second.spend(100)
+    assert second.spent_today() == 100
     assert second.flush(PATIENCE)
-    assert second.spent_today("expiry") == 109
-    assert second.spent_today() == 111
+    assert second.spent_today() == 109
     # The first hears of it with its own next send.
-    assert first.spent_today("expiry") == 9
+    assert first.spent_today() == 9
     first.on_enlisted(1)
     assert first.flush(PATIENCE)
-    assert first.spent_today("expiry") == 109
-    assert first.spent_today() == 111
+    assert first.spent_today() == 109
 
 
 def test_a_new_day_has_spent_nothing(
     redis7: RedisServer, make: Callable[..., Ledger], clock: HandClock
 ) -> None:
     ledger = make(redis7.client())
-    ledger.spend(50, "expiry")
+    ledger.spend(50)
     assert ledger.flush(PATIENCE)
-    assert ledger.spent_today("expiry") == 50
+    assert ledger.spent_today() == 50
     clock.now += 86_400.0
-    assert ledger.spent_today("expiry") == 0
-    ledger.spend(3, "expiry")
-    assert ledger.spent_today("expiry") == 3
+    assert ledger.spent_today() == 0
+    ledger.spend(3)
+    assert ledger.spent_today() == 3
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")

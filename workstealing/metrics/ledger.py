@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import random
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -42,7 +41,7 @@ from workstealing.metrics.minutes import (
 )
 from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.recruiter import Recruiter
-from workstealing.store.connection import SENT, Budget, Command, OneAttempt, checked
+from workstealing.store.connection import Budget, Command, OneAttempt, checked
 from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.operations import Operation, as_layout_error, drive
 from workstealing.store.twin import Node, Twin, is_async
@@ -116,13 +115,12 @@ class Ledger(Gathering["_Batch"]):
     def _start_from_zero(self) -> None:
         self._jobs: set[str] = set()
         self._lane = random.randrange(LANES)
-        self._slices = threading.local()
         # What the server's clock says more than the local monotonic one; None: not asked yet.
         self._ahead: float | None = None
         self._reported_minute = 0
         self._highest: dict[tuple[str, str], float] = {}
         self._day = 0
-        self._known_spent: Counter[str] = Counter()
+        self._known_spent = 0
         super()._start_from_zero()
 
     def _new_batch(self) -> _Batch:
@@ -140,11 +138,6 @@ class Ledger(Gathering["_Batch"]):
             self._batch.counts[ENLISTED] += count
             self._counted()
 
-    def on_recruited(self, job: str) -> None:
-        """Note how many commands this process had sent before the slice."""
-        marks = self._slices.__dict__.setdefault("marks", [])
-        marks.append((job, SENT.commands))
-
     def on_outcome(
         self,
         job: str,
@@ -153,20 +146,12 @@ class Ledger(Gathering["_Batch"]):
         seconds: float,
         error: BaseException | None,  # noqa: ARG002 - the hook's signature
     ) -> None:
-        """Count what became of a recruit, and what it has spent."""
-        marks: list[tuple[str, int]] = self._slices.__dict__.get("marks", [])
-        before = SENT.commands
-        while marks:
-            marked, sent = marks.pop()
-            if marked == job:
-                before = sent
-                break
+        """Count what became of a recruit."""
         with self._lock:
             counts, job = self._batch.counts, self._named(job)
             counts[field_of(outcome.value, job)] += 1
             counts[field_of(ITEMS, job)] += items
             counts[field_of(MICROSECONDS, job)] += round(seconds * 1e6)
-            self._batch.spend(job, SENT.commands - before)
             self._counted()
 
     def on_observed(self, job: str, oldest_seconds: float | None, backlog: int | None) -> None:
@@ -190,26 +175,23 @@ class Ledger(Gathering["_Batch"]):
 
     # ---- what others ask -------------------------------------------------------------------------
 
-    def spend(self, operations: int, job: str = OTHER_JOBS) -> None:
-        """Count commands that were sent for a job outside its slices; those within are counted.
-
-        Arguments: operations, how many; job, its name. No round trip.
-        """
+    def spend(self, operations: int) -> None:
+        """Count operations that this process has spent; see `spent_today`. No round trip."""
         with self._lock:
-            self._batch.spend(self._named(job), operations)
+            self._batch.spent += operations
             self._counted()
 
-    def spent_today(self, job: str | None = None) -> int:
-        """Return how many commands the whole fleet has sent for slices this day, as far as known.
+    def spent_today(self) -> int:
+        """Return how many operations the whole fleet has spent this day, as far as known.
 
-        The day is UTC's, by the server's clock. Known is the fleet's total as of this process's
-        last send, and what this process has sent since. Arguments: job, or None for all of them.
-        No round trip.
+        Counted is what `spend` was told: by `Adaptive(max_ops_per_day=..., spending=ledger)`, of
+        all jobs that share the ledger so. Known is the fleet's total as of this process's last
+        send, and what this process has spent since. The day is UTC's, by the server's clock. No
+        round trip.
         """
-        field = SPENT if job is None else field_of(SPENT, job)
         with self._lock:
-            known = self._known_spent[field] if self._today() == self._day else 0
-            return known + self._batch.spent[field]
+            known = self._known_spent if self._today() == self._day else 0
+            return known + self._batch.spent
 
     def _today(self) -> int:
         return self._day if self._ahead is None else int(self._now() // DAY)
@@ -296,11 +278,10 @@ class Ledger(Gathering["_Batch"]):
                 raise as_layout_error(reply) or reply
         results = writes.results(done)
         with self._lock:
-            if day != self._day:
-                self._day, self._known_spent = day, Counter()
+            self._day = day
             for change, result in zip(changes, results, strict=True):
                 if change[:2] == ("HINCRBY", day_key(self.name, day)):
-                    self._known_spent[str(change[2])] = int(result)
+                    self._known_spent = int(result)
 
     def _hear(self, asked: Sequence[tuple[list[Command], Hear]], replies: Sequence[Any]) -> None:
         start = 0
@@ -331,11 +312,8 @@ class Ledger(Gathering["_Batch"]):
             keep = ("EX", self._keep_seconds, "FIELDS", len(gauges))
             changes.append(("HSETEX", key, *keep, *pairs))
         # Adding nothing tells the fleet's total, too.
-        spent = {SPENT: 0, **batch.spent}
-        with self._lock:
-            spent |= {name: 0 for name in self._known_spent if name not in spent}
-        changes += [("HINCRBY", today, name, n) for name, n in spent.items()]
-        changes.append(_expire(today, _KEEP_SPENT_SECONDS, spent))
+        changes.append(("HINCRBY", today, SPENT, batch.spent))
+        changes.append(_expire(today, _KEEP_SPENT_SECONDS, (SPENT,)))
         return changes
 
     def _gauges(self, batch: _Batch) -> dict[str, str]:
@@ -359,22 +337,16 @@ class _Batch:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.spent: Counter[str] = Counter()
+        self.spent = 0
         self.highest: dict[tuple[str, str], float] = {}
 
     def __bool__(self) -> bool:
         return bool(self.counts or self.spent or self.highest)
 
-    def spend(self, job: str, operations: int) -> None:
-        """Count commands."""
-        if operations > 0:
-            self.spent[SPENT] += operations
-            self.spent[field_of(SPENT, job)] += operations
-
     def add(self, other: _Batch) -> None:
         """Take over what another batch holds."""
         self.counts.update(other.counts)
-        self.spent.update(other.spent)
+        self.spent += other.spent
         for gauge, value in other.highest.items():
             self.highest[gauge] = max(value, self.highest.get(gauge, 0.0))
 
