@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Self
+from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -20,6 +18,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from support.held_slices import PATIENCE, HeldSlices, until
+from support.uvicorn_server import Served
 from workstealing.integrations.asgi import WorkStealingMiddleware
 from workstealing.recruiting import Recruiter
 
@@ -230,29 +229,6 @@ async def test_websockets_and_lifespan(site: Site, recruiter: Recruiter) -> None
     ) == [f"lifespan.{turn}.complete" for turn in turns]
     assert site.events == ["up", "down"]
     assert enlisted(recruiter) == 0
-
-
-class Served:
-    """An application under a real uvicorn on a free loopback port."""
-
-    def __init__(self, app: Any) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address: tuple[str, int] = self._listener.getsockname()
-        # Tests end the server by this flag, not by a signal.
-        self._server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
-
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._listener]))
-        await until(lambda: self._server.started)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        await self._task
-
-    def client(self) -> httpx.AsyncClient:
-        host, port = self.address
-        return httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("path", ["/", "/stream", "/sync"])

@@ -262,7 +262,7 @@ class _SizedBody(_Body):
 
 def _chain_file(wrapper: Iterable[bytes], exchange: _Exchange) -> None:
     """Let the server's own file wrapper enlist after its close, or leave it alone."""
-    if not str(exchange.environ.get("SERVER_SOFTWARE", "")).startswith(_FILE_CLOSING_SERVERS):
+    if not closes_files(exchange.environ):
         exchange.deferral.drop()
         return
     close = getattr(wrapper, "close", None)
@@ -270,6 +270,14 @@ def _chain_file(wrapper: Iterable[bytes], exchange: _Exchange) -> None:
         wrapper.close = lambda: exchange.finish(close)  # type: ignore[attr-defined]
     except (AttributeError, TypeError):
         exchange.deferral.drop()
+
+
+def closes_files(environ: Mapping[str, Any]) -> bool:
+    """Say whether the server closes its own file wrapper in the request's thread; for integrations.
+
+    Arguments: the request's WSGI environ. Returns: True for servers where a test has seen it.
+    """
+    return str(environ.get("SERVER_SOFTWARE", "")).startswith(_FILE_CLOSING_SERVERS)
 
 
 def ends_by_itself(environ: Mapping[str, Any], response: Response) -> bool:
