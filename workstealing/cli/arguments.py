@@ -49,6 +49,9 @@ class Command:
 
 
 COMMANDS = {
+    "jobs": Command("workstealing.cli.jobs", "list the jobs that a recruiter has installed"),
+    "run": Command("workstealing.cli.run", "perform slices of one job, here and now"),
+    "drain": Command("workstealing.cli.drain", "perform slices until nothing is left, for cron"),
     "plan": Command("workstealing.cli.plan", "choose a rate: forecast the lag and what it costs"),
     "demo": Command(
         "workstealing.cli.demo", "watch a web app's fast exits collect expired hash fields"

@@ -1,0 +1,172 @@
+"""`workstealing drain [JOB]`: slices until nothing is left, for cron as a safety net."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+from workstealing.cli.apps import add_app_option, application_prints_to_stderr, load_app
+from workstealing.cli.output import add_json_option, note, print_json, printable, say
+from workstealing.cli.performing import Deadline, Listener, Performed, progress_bar
+from workstealing.cli.run import add_slice_options, check_jobs
+from workstealing.cli.values import at_least, duration
+from workstealing.recruiting import Job, Outcome, Recruiter
+
+SECONDS = 50.0
+IDLE_SLICES = 3
+MOST_FAULTS = 3
+NOT_DRAINED = 1
+# Less than this is not worth a slice.
+_SHORTEST = 0.001
+
+DESCRIPTION = """\
+Perform slices of a job, or of all jobs in turn, until they find nothing more to do. Meant as a
+safety net for hours without traffic, once a minute from cron: it ends by itself before the next.
+"""
+EPILOG = """\
+exit status: 0 if everything was drained, 1 if something is left or failed, 2 for bad input, 130
+after Ctrl-C. In a crontab: * * * * * workstealing drain --app shop.tasks:recruiter --json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options to the command's parser."""
+    parser.add_argument(
+        "job", metavar="JOB", nargs="?", help="the job's name (default: all, a slice each in turn)"
+    )
+    add_app_option(parser)
+    parser.add_argument(
+        "--seconds",
+        type=duration,
+        default=SECONDS,
+        metavar="S",
+        help="begin no slice after so long: 50s, 10m or 2h (default: %(default)gs)",
+    )
+    parser.add_argument(
+        "--idle",
+        type=at_least(1, "slices"),
+        default=IDLE_SLICES,
+        metavar="N",
+        help="a job is drained when so many slices in a row found nothing (default: %(default)s;"
+        " slices choose at random where to look)",
+    )
+    add_slice_options(parser)
+    add_json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Drain. Returns: 0, or 1 if something is left. Raises: WorkStealingError for bad input."""
+    recruiter = load_app(options.app)
+    names = check_jobs(recruiter, options.job)
+    drain = Drain(recruiter, names, options)
+    is_interrupted = False
+    with application_prints_to_stderr():
+        try:
+            drain.work()
+        except KeyboardInterrupt:
+            # What has been done is worth knowing all the same.
+            is_interrupted = True
+        recruiter.flush()
+    if options.json:
+        print_json(drain.as_dict())
+    else:
+        say(drain.as_text())
+    if is_interrupted:
+        note("interrupted")
+        return 130
+    return 0 if drain.is_drained else NOT_DRAINED
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One job's place in the round: idle and faulty slices in a row; why it is left out."""
+
+    idle: int = 0
+    faults: int = 0
+    ended: str | None = None
+
+
+class Drain:
+    """Slices of several jobs in turn, so that a large one does not keep the others waiting.
+
+    Arguments: recruiter; names of its jobs; options of the command.
+    """
+
+    def __init__(self, recruiter: Recruiter, names: list[str], options: argparse.Namespace) -> None:
+        self._recruiter = recruiter
+        self._options = options
+        self._heard = Listener(recruiter)
+        self._turns = {name: _Turn() for name in names}
+        self._deadline = Deadline(options.seconds)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether every job has found nothing, as often in a row as was asked for."""
+        return all(turn.ended == "drained" for turn in self._turns.values())
+
+    def work(self) -> None:
+        """Perform until all are drained, given up, or out of time."""
+        jobs = self._recruiter.jobs()
+        sizes = [known_backlog(jobs[name]) for name in self._turns]
+        total = sum(each for each in sizes if each is not None) if None not in sizes else None
+        with progress_bar("drain", total or None) as show:
+            while left := [name for name, turn in self._turns.items() if turn.ended is None]:
+                for name in left:
+                    seconds = self._deadline.left(self._options.slice_seconds)
+                    if seconds < _SHORTEST:
+                        return
+                    self._slice(name, seconds)
+                    items = sum(self._heard.jobs[each].items for each in self._turns)
+                    show(items, f"{name}: {items:,} items in all")
+
+    def _slice(self, name: str, seconds: float) -> None:
+        turn = self._turns[name]
+        outcome = self._recruiter.perform(name, limit=self._options.slice, seconds=seconds)
+        turn.idle = turn.idle + 1 if outcome is Outcome.IDLE else 0
+        # An aborted slice met another writer, who is welcome: the next one finds what is left.
+        turn.faults = turn.faults + 1 if outcome is Outcome.FAILED else 0
+        if turn.idle >= self._options.idle:
+            turn.ended = "drained"
+        elif outcome is Outcome.SKIPPED:
+            # Paused, or the server could not be reached: asking again at once helps nobody.
+            turn.ended = "skipped"
+        elif turn.faults >= MOST_FAULTS:
+            turn.ended = "failed"
+
+    def _of(self, name: str) -> tuple[Performed, str]:
+        return self._heard.jobs[name], self._turns[name].ended or "out of time"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what was done, as plain data."""
+        jobs = {}
+        for name in self._turns:
+            done, ended = self._of(name)
+            jobs[name] = {"drained": ended == "drained", "ended": ended, **done.as_dict()}
+        return {"drained": self.is_drained, "passed_s": self._deadline.passed, "jobs": jobs}
+
+    def as_text(self) -> str:
+        """Return what was done, for people."""
+        lines = []
+        for name in self._turns:
+            done, ended = self._of(name)
+            lines.append(f"{printable(name)}: {ended}, {done.as_text()}")
+            if done.error:
+                lines.append(f"  the last error: {done.error}")
+        return "\n".join(lines)
+
+
+def known_backlog(job: Job) -> int | None:
+    """Return how many items wait, where the job can say; for the length of a bar only."""
+    ask = getattr(job, "backlog", None)
+    if not callable(ask):
+        return None
+    try:
+        found = ask(seconds=1.0)
+    except Exception:  # noqa: BLE001 - whatever it is, the slices will say it too
+        return None
+    for field in ("fields", "keys", "members"):
+        count = getattr(found, field, None)
+        if isinstance(count, int):
+            return count
+    return None

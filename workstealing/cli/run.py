@@ -1,0 +1,133 @@
+"""`workstealing run JOB`: some slices of one job, here and now."""
+
+from __future__ import annotations
+
+import argparse
+
+from workstealing.cli.apps import add_app_option, application_prints_to_stderr, load_app
+from workstealing.cli.output import add_json_option, note, print_json, printable, say
+from workstealing.cli.performing import SLICE_SECONDS, Deadline, Listener, progress_bar
+from workstealing.cli.values import at_least, duration
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting import Outcome, Recruiter
+
+FAILED = 1
+
+DESCRIPTION = """\
+Perform slices of one job in this process, without a draw. They are counted like any others.
+"""
+EPILOG = """\
+exit status: 0, or 1 if a slice failed or was skipped, or 2 for bad input.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options to the command's parser."""
+    parser.add_argument(
+        "job", metavar="JOB", help="the job's name, as `workstealing jobs` lists it"
+    )
+    add_app_option(parser)
+    parser.add_argument(
+        "--slices",
+        type=at_least(1, "slices"),
+        metavar="N",
+        help="how many slices to perform, one after the other (default: 1)",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="count what one slice would handle, and change nothing; not every job can",
+    )
+    add_slice_options(parser)
+    add_json_option(parser)
+
+
+def add_slice_options(parser: argparse.ArgumentParser) -> None:
+    """Add the bounds of a slice to a command's options."""
+    parser.add_argument(
+        "--slice",
+        type=at_least(1, "items"),
+        metavar="ITEMS",
+        help="the most items of a slice (default: the job's own limit)",
+    )
+    parser.add_argument(
+        "--slice-seconds",
+        type=duration,
+        default=SLICE_SECONDS,
+        metavar="S",
+        help="how long a slice may take (default: %(default)gs, longer than a web request's:"
+        " nobody waits for it here)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Perform the slices.
+
+    Returns: 0, or 1 if one failed or was skipped. Raises: WorkStealingError for bad input.
+    """
+    recruiter = load_app(options.app)
+    check_jobs(recruiter, options.job)
+    if options.dry_run:
+        return _dry_run(recruiter, options)
+    heard = Listener(recruiter)
+    wanted = options.slices or 1
+    deadline = Deadline(None)
+    with (
+        application_prints_to_stderr(),
+        progress_bar(options.job, wanted, wanted=wanted > 1) as show,
+    ):
+        for number in range(1, wanted + 1):
+            outcome = recruiter.perform(
+                options.job, limit=options.slice, seconds=options.slice_seconds
+            )
+            show(number, f"{options.job}: {heard.jobs[options.job].items:,} items")
+            if outcome in (Outcome.FAILED, Outcome.SKIPPED):
+                break
+        recruiter.flush()
+    done = heard.jobs[options.job]
+    is_good = not (done.outcomes["failed"] or done.outcomes["skipped"])
+    if options.json:
+        print_json(
+            {"job": options.job, "dry_run": False, "passed_s": deadline.passed, **done.as_dict()}
+        )
+    else:
+        say(f"{printable(options.job)}: {done.as_text()}")
+        if done.error:
+            note(f"the last slice failed: {done.error}")
+    return 0 if is_good else FAILED
+
+
+def _dry_run(recruiter: Recruiter, options: argparse.Namespace) -> int:
+    if options.slices is not None:
+        raise ConfigurationError(
+            "--dry-run tells of one slice: it changes nothing, so a second one would find the same"
+        )
+    with application_prints_to_stderr():
+        try:
+            items = recruiter.dry_run(
+                options.job, limit=options.slice, seconds=options.slice_seconds
+            )
+        except ConfigurationError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the user's own job may raise anything
+            note(f"the dry run failed: {printable(f'{type(error).__name__}: {error}')}")
+            return FAILED
+    if options.json:
+        print_json({"job": options.job, "dry_run": True, "items": items})
+    else:
+        say(f"{printable(options.job)}: a slice would handle {items:,} items")
+    return 0
+
+
+def check_jobs(recruiter: Recruiter, name: str | None) -> list[str]:
+    """Return the name of the job, or of all jobs if none is given.
+
+    Raises: ConfigurationError if there is no such job, or none at all.
+    """
+    installed = list(recruiter.jobs())
+    if name is not None and name not in installed:
+        listed = ", ".join(map(printable, installed)) or "none"
+        raise ConfigurationError(f"no job {printable(name)!r} is installed; installed: {listed}")
+    if not installed:
+        raise ConfigurationError("no job is installed in this recruiter")
+    return installed if name is None else [name]
