@@ -167,11 +167,26 @@ def docs(postgres: PostgresServer) -> Iterator[tuple[sa.Engine, str]]:
         connection.exec_driver_sql("DROP TABLE reconciled")
 
 
-def jdbc(spark: SparkSession, postgres: PostgresServer) -> DataFrame:
+QUEUED = "SELECT id FROM reconciled WHERE state = 'queued'"
+
+
+def jdbc(spark: SparkSession, postgres: PostgresServer, query: str = QUEUED) -> DataFrame:
     url = f"jdbc:postgresql://127.0.0.1:{postgres.port}/postgres?user=workstealing"
     options = {"driver": "org.postgresql.Driver"}
-    queued = "(SELECT id FROM reconciled WHERE state = 'queued') AS work"
-    return spark.read.jdbc(url, queued, properties=options)
+    return spark.read.jdbc(url, f"({query}) AS work", properties=options)
+
+
+def test_ids_that_are_filled_up_with_blanks_are_refused(
+    spark: SparkSession, redis7: RedisServer, postgres: PostgresServer
+) -> None:
+    tracked = tracked_on(redis7)
+    tracked.track(["abc"])
+    table = jdbc(spark, postgres, "SELECT cast('abc' AS char(5)) AS id")
+    with pytest.raises(ConfigurationError, match=r"char\(5\), .* blanks: give .*rtrim\(id\)"):
+        reconcile(spark, tracked_set(redis7, "t"), table)
+    trimmed = table.selectExpr("rtrim(id) AS id")
+    done = reconcile(spark, tracked_set(redis7, "t"), trimmed, partitions=1)
+    assert (done.tracked, done.in_table, done.added, done.removed) == (1, 1, 0, 0)
 
 
 def sql_source(url: str) -> Callable[[], SqlSource]:

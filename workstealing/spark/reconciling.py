@@ -202,6 +202,13 @@ def _ids_of(table: DataFrame, id_column: str | None) -> DataFrame:
         raise ConfigurationError(
             f"the table has no column {id_column!r}, but {', '.join(table.columns)}"
         )
+    # Spark's type is string; the table's own stands beside it.
+    kind = table.schema[id_column].metadata.get("__CHAR_VARCHAR_TYPE_STRING", "")
+    if kind.startswith("char("):
+        raise ConfigurationError(
+            f"the column {id_column!r} holds {kind}, whose ids are filled up with blanks: give"
+            f' table.selectExpr("rtrim({id_column}) AS id"), as the application writes its ids'
+        )
     column = f.col("`" + id_column.replace("`", "``") + "`")
     raw = _bytes_of(column, table.schema[id_column].dataType, id_column)
     return table.select(raw.alias("id")).where(f.col("id").isNotNull())
