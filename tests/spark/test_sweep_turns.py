@@ -96,6 +96,13 @@ def test_a_failure_ends_the_turn(error: Exception) -> None:
     assert turn.error == f"{type(error).__name__}: {error}"
 
 
+@pytest.mark.parametrize("answer", ["x", 1.5, -3, True])
+def test_what_is_no_count_fails_the_slice(answer: Any) -> None:
+    turn = turn_of(FunctionJob(lambda _: answer, name="odd"))
+    assert (turn.items, turn.slices, turn.failed, turn.is_drained) == (0, 1, 1, False)
+    assert "TypeError" in turn.error
+
+
 def test_a_failure_in_the_last_slice_is_no_success() -> None:
     assert not turn_of(Scripted([ValueError("wrong")])).is_drained
 

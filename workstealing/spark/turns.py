@@ -6,6 +6,7 @@ turn, so that the next round comes again.
 
 from __future__ import annotations
 
+import operator
 import random
 import time
 from collections.abc import Callable
@@ -114,7 +115,7 @@ def take_turn(
         before, handled, was_in_vain = SENT.commands, 0, False
         slices += 1
         try:
-            handled = job.perform(Slice(limit, orders.seconds, clock)) or 0
+            handled = _counted(job.perform(Slice(limit, orders.seconds, clock)))
         except Exception as problem:  # noqa: BLE001 - reported with the part
             if not (is_abort(problem) or isinstance(problem, Moved | OutOfTime | Skipped)):
                 is_failed = True
@@ -141,6 +142,15 @@ def take_turn(
         not is_failed and _is_drained(job, idle),
         error,
     )
+
+
+def _counted(answer: object) -> int:
+    """Return what a slice says that it has handled; anything but a count fails it."""
+    if answer is None:
+        return 0
+    if isinstance(answer, bool) or (items := operator.index(answer)) < 0:  # type: ignore[arg-type]
+        raise TypeError(f"the job returned {answer!r}; expected the number of items handled")
+    return items
 
 
 def _is_drained(job: Job, idle: int) -> bool:
