@@ -147,6 +147,8 @@ prepare_servers() {
     fi
     if [ "$kind" = dev ]; then
         command -v java > /dev/null || wanted+=("$(java_package)")
+        # The dashboard is tested in a real browser.
+        command -v chromium > /dev/null || wanted+=(chromium)
         # Spark reads tables by JDBC.
         [ -r /usr/share/java/postgresql.jar ] || wanted+=(libpostgresql-jdbc-java)
     fi

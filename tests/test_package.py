@@ -21,6 +21,7 @@ NOT_SHIPPED = {"__pycache__"}
 EXTRAS = {
     "flask": "flask",
     "statsd": "statsd",
+    "dashboard": "flask",
     "prometheus": "prometheus_client",
     "opentelemetry": "opentelemetry",
     "sql": "sqlalchemy",
@@ -144,6 +145,7 @@ WITHOUT = """
 """
 
 USES = {
+    "dashboard": "from workstealing.dashboard import create_dashboard",
     "flask": "from workstealing.integrations.flask import WorkStealing; WorkStealing()",
     "statsd": "from workstealing.metrics.statsd import StatsDHooks; StatsDHooks()",
     "prometheus": "from workstealing.metrics.prometheus import PrometheusHooks",
@@ -186,6 +188,7 @@ LEVELS = {
     "metrics": 3,
     "integrations": 4,
     "spark": 4,
+    "dashboard": 4,
     "cli": 5,
 }
 

@@ -1,0 +1,194 @@
+"""From the minutes of a ledger to the figures of each job: plain arithmetic, no command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+MINUTE = 60
+HOUR = 60
+"""How many minutes a page looks back."""
+
+RECENT = 5
+"""From how many minutes the figures of "now" are taken."""
+
+TREND = 10
+"""Over how many minutes garbage must grow older before that is said."""
+
+OLD_SECONDS = 60.0
+QUIET_MINUTES = 15
+ABORTED_SHARE = 0.2
+LEDGER_NAME_LENGTH = 200
+FEWEST = 20
+"""Of fewer recruits than this no share is worth a complaint."""
+
+OUTCOMES = ("worked", "idle", "aborted", "failed", "skipped")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFigures:
+    """What a page says of one job.
+
+    Fields: name; rate: the share of the enlisted, None: unknown; fleet_rate: what the fleet is
+    told, None: nothing; paused; fleet_paused; adaptive; is_here: whether this process has it
+    installed; recruited_per_minute, items_per_second: of the last minutes; slice_seconds: what a
+    slice took on average, None: there was none; outcomes: of the last hour; backlog and
+    oldest_seconds: as last seen, None: unknown; keeps_up: None: unknown; breaker_open, in this
+    process; lag: the oldest garbage by minute, in seconds; items, recruits: by minute; problems:
+    the reasons why it is red.
+    """
+
+    name: str
+    rate: float | None
+    fleet_rate: float | None
+    paused: bool
+    fleet_paused: bool
+    adaptive: bool
+    is_here: bool
+    recruited_per_minute: float
+    items_per_second: float
+    slice_seconds: float | None
+    outcomes: dict[str, int]
+    backlog: int | None
+    oldest_seconds: float | None
+    keeps_up: bool | None
+    breaker_open: bool
+    lag: list[float | None]
+    items: list[int]
+    recruits: list[int]
+    problems: list[str] = field(default_factory=list)
+
+
+def window(minutes: Sequence[Any], now: float) -> tuple[list[int], list[Any]]:
+    """Lay the ledger's minutes out over the last hour.
+
+    Arguments: minutes: as `ledger.read` returns them; now: seconds since the epoch. Returns: the
+    beginning of each of the last 60 minutes, the present one last, and the minute itself or None.
+    """
+    last = int(now) // MINUTE * MINUTE
+    if minutes:
+        # The ledger's clock may be ahead of ours.
+        last = max(last, minutes[-1].minute)
+    times = [last - MINUTE * back for back in range(HOUR - 1, -1, -1)]
+    known = {each.minute: each for each in minutes if is_written(each)}
+    return times, [known.get(time) for time in times]
+
+
+def is_written(minute: Any) -> bool:
+    """Say whether anybody has written this minute into the ledger."""
+    return bool(minute.processes or minute.enlisted or minute.jobs)
+
+
+def seconds_of(slots: Sequence[Any], times: Sequence[int], now: float) -> float:
+    """Return how many seconds the last minutes cover that anybody has written; at least 1."""
+    recent = list(zip(times, slots, strict=True))[-RECENT:]
+    first = next((time for time, slot in recent if slot is not None), None)
+    return 1.0 if first is None else max(1.0, min(now - first, RECENT * MINUTE))
+
+
+def ledger_name(name: str) -> str:
+    """Return the name by which the ledger counts a job: a long one is cut."""
+    return name[:LEDGER_NAME_LENGTH]
+
+
+def job_figures(
+    name: str,
+    slots: Sequence[Any],
+    covered: float,
+    local: Mapping[str, Any] | None,
+    setting: Any,
+    *,
+    due: Any = None,
+) -> JobFigures:
+    """Return the figures of one job.
+
+    Arguments: name; slots: the last 60 minutes, some None; covered: how many seconds the recent
+    ones are; local: what `recruiter.stats()` says of it, None: not installed here; setting: what
+    the fleet is told, or None; due: what a structure says is due, or None.
+    """
+    local = local or {}
+    found = [slot.jobs.get(ledger_name(name)) if slot is not None else None for slot in slots]
+    recent = [each for each in found[-RECENT:] if each is not None]
+    slices = [each for each in recent if each.worked + each.idle + each.aborted + each.failed]
+    performed = sum(e.worked + e.idle + e.aborted + e.failed for e in slices)
+    outcomes = {
+        outcome: sum(getattr(each, outcome) for each in found if each is not None)
+        for outcome in OUTCOMES
+    }
+    lag = [None if each is None else each.oldest_seconds for each in found]
+    oldest = next((age for age in reversed(lag) if age is not None), local.get("oldest_seconds"))
+    rate = next((e.rate for e in reversed(found) if e is not None and e.rate is not None), None)
+    backlogs = [None if each is None else each.backlog for each in found]
+    backlog = next((each for each in reversed(backlogs) if each is not None), None)
+    if due is not None:
+        # Counted just now, and not by a slice that saw a part of it.
+        backlog = due.count
+        oldest = due.oldest_seconds if oldest is None else oldest
+    figures = JobFigures(
+        name=name,
+        rate=local.get("rate", rate) if rate is None else rate,
+        fleet_rate=getattr(setting, "rate", None),
+        paused=bool(local.get("paused")),
+        fleet_paused=bool(getattr(setting, "paused", False)),
+        adaptive=bool(local.get("adaptive")),
+        is_here=bool(local),
+        recruited_per_minute=sum(each.recruited for each in recent) * MINUTE / covered,
+        items_per_second=sum(each.items for each in recent) / covered,
+        slice_seconds=sum(each.seconds for each in slices) / performed if performed else None,
+        outcomes=outcomes,
+        backlog=backlog,
+        oldest_seconds=oldest,
+        keeps_up=keeps_up(lag, local.get("keeps_up")),
+        breaker_open=bool(local.get("breaker_open")),
+        lag=lag,
+        items=[0 if each is None else each.items for each in found],
+        recruits=[0 if each is None else each.recruited for each in found],
+    )
+    figures.problems.extend(_problems(figures, slots))
+    return figures
+
+
+def keeps_up(lag: Sequence[float | None], said: bool | None) -> bool | None:
+    """Say whether a job suffices for its garbage.
+
+    It does not where the oldest garbage is over a minute old and, over ten minutes, grew older by
+    more than half of the time that passed. Arguments: lag: the oldest garbage by minute; said: what
+    the recruiter of this process says, which counts where it is a no. Returns: None: nobody knows.
+    """
+    if said is False:
+        return False
+    known = [(minute, age) for minute, age in enumerate(lag[-TREND:]) if age is not None]
+    if not known:
+        return said
+    (first, before), (last, now) = known[0], known[-1]
+    grew = now - before > (last - first) * MINUTE / 2
+    return not (last - first >= TREND // 2 and now > OLD_SECONDS and grew)
+
+
+def _problems(job: JobFigures, slots: Sequence[Any]) -> list[str]:
+    problems = []
+    if job.keeps_up is False:
+        problems.append("does not keep up: garbage grows older")
+    if job.breaker_open:
+        problems.append("its breaker is open: the server could not be reached")
+    recruits = sum(job.outcomes.values())
+    if recruits >= FEWEST:
+        if job.outcomes["aborted"] > recruits * ABORTED_SHARE:
+            problems.append(f"{job.outcomes['aborted'] / recruits:.0%} of its slices were aborted")
+        if job.outcomes["failed"] > recruits * ABORTED_SHARE:
+            problems.append(f"{job.outcomes['failed'] / recruits:.0%} of its slices failed")
+    elif job.outcomes["failed"]:
+        problems.append(f"{job.outcomes['failed']} of its slices failed")
+    if not (job.paused or job.fleet_paused) and _is_quiet(job, slots):
+        problems.append(f"nobody was recruited for {QUIET_MINUTES} minutes")
+    return problems
+
+
+def _is_quiet(job: JobFigures, slots: Sequence[Any]) -> bool:
+    # By the rate somebody should have come; at a tiny rate, quiet minutes mean nothing.
+    quiet = slots[-QUIET_MINUTES:]
+    if any(job.recruits[-QUIET_MINUTES:]) or len(quiet) < QUIET_MINUTES or quiet[0] is None:
+        return False
+    enlisted = sum(slot.enlisted for slot in quiet if slot is not None)
+    return job.rate is not None and enlisted * job.rate >= FEWEST

@@ -1,0 +1,326 @@
+// Keeps the page up to date. Every name goes in by textContent, never as markup.
+"use strict";
+
+const QUIET_MS = 12000;
+const AGAIN_MS = 5000;
+const { index, events, view } = document.body.dataset;
+
+function text(element, value) {
+  if (element && element.textContent !== value) element.textContent = value;
+}
+
+function fields(element, values) {
+  for (const [name, value] of Object.entries(values)) {
+    text(element.querySelector(`[data-field="${name}"]`), value);
+  }
+}
+
+// Makes the children of a container match a list, by id, and leaves those that stay in place: an
+// input that somebody is typing into keeps its focus.
+function match(container, template, list, key, fill) {
+  const old = new Map([...container.children].map((child) => [child.dataset.id, child]));
+  let place = container.firstElementChild;
+  for (const each of list) {
+    let element = old.get(each[key]);
+    if (element) old.delete(each[key]);
+    else {
+      element = document.getElementById(template).content.firstElementChild.cloneNode(true);
+      element.dataset.id = each[key];
+    }
+    fill(element, each);
+    if (element === place) place = place.nextElementSibling;
+    else container.insertBefore(element, place);
+  }
+  for (const gone of old.values()) gone.remove();
+}
+
+function cells(element, list) {
+  list.forEach((each, number) => {
+    const cell = element.querySelector(`[data-cell="${number}"]`);
+    text(cell, each.text);
+    cell.className = `figure ${each.kind}`;
+  });
+}
+
+function setAll(element, name, value) {
+  for (const input of element.querySelectorAll(`input[name="${name}"]`)) input.value = value;
+}
+
+function fillJob(element, job) {
+  const isNew = !element.dataset.filled;
+  element.dataset.filled = "yes";
+  element.classList.toggle("bad", job.bad);
+  fields(element, { name: job.name, problem: job.problem, outcomes: job.outcomes.text });
+  const badges = element.querySelector('[data-field="badges"]');
+  badges.replaceChildren(
+    ...job.badges.map((each) => {
+      const badge = document.createElement("span");
+      badge.className = `badge ${each.kind}`;
+      badge.textContent = each.text;
+      return badge;
+    }),
+  );
+  cells(element, job.cells);
+  element.querySelectorAll(".bar rect").forEach((part, number) => {
+    part.setAttribute("x", job.outcomes.bar[number].x);
+    part.setAttribute("width", job.outcomes.bar[number].width);
+  });
+  const toggle = element.querySelector('[data-field="toggle"]');
+  if (!toggle) return;
+  toggle.value = job.paused ? "resume" : "pause";
+  text(toggle, job.paused ? "Resume" : "Pause");
+  setAll(element, "job", job.id);
+  if (isNew) setAll(element, "rate", job.rate);
+  for (const button of element.querySelectorAll(".here")) button.disabled = !job.here;
+}
+
+function fillStructure(element, structure) {
+  element.classList.toggle("bad", structure.bad);
+  fields(element, { name: structure.name, kind: structure.kind, problem: structure.problem });
+  cells(element, structure.cells);
+}
+
+function fillDead(element, set) {
+  fields(element, { name: set.name, kind: set.kind, note: set.note });
+  setAll(element, "structure", set.id);
+  match(element.querySelector("tbody"), "item-template", set.items, "key", (row, item) => {
+    const { member, part, attempts, last } = item;
+    fields(row, { member, part, attempts, last });
+    setAll(row, "structure", set.id);
+    setAll(row, "item", item.key);
+  });
+}
+
+function fillLines(container, lines) {
+  if (container.children.length === lines.length) {
+    lines.forEach((line, number) => text(container.children[number], line));
+    return;
+  }
+  container.replaceChildren(
+    ...lines.map((line) => {
+      const item = document.createElement("li");
+      item.textContent = line;
+      return item;
+    }),
+  );
+}
+
+function fillTiles(tiles) {
+  document.querySelectorAll("#tiles > li").forEach((element, number) => {
+    const tile = tiles[number];
+    text(element.querySelector("strong"), tile.value);
+    text(element.querySelector(".unit"), tile.unit);
+    element.classList.toggle("bad", tile.bad);
+  });
+}
+
+// ---- charts --------------------------------------------------------------------------------------
+
+let charts = [];
+
+function css(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function seconds(value) {
+  if (value === null || value === undefined) return "–";
+  if (value < 1 && value > 0) return `${+(value * 1000).toPrecision(3)} ms`;
+  if (value < 120) return `${+value.toPrecision(3)} s`;
+  if (value < 7200) return `${+(value / 60).toPrecision(3)} min`;
+  return `${+(value / 3600).toPrecision(3)} h`;
+}
+
+function plain(value) {
+  return value === null || value === undefined ? "–" : `${+value.toPrecision(3)}`;
+}
+
+const SECONDS = [
+  0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900,
+  1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800,
+];
+
+function chart(id, names, height, format, special) {
+  const holder = document.getElementById(id);
+  holder.replaceChildren();
+  const axis = {
+    stroke: css("--dim"),
+    grid: { stroke: css("--line"), width: 1 },
+    ticks: { stroke: css("--line"), width: 1 },
+    font: "12px system-ui, sans-serif",
+  };
+  const options = {
+    width: Math.max(120, holder.clientWidth),
+    height,
+    tzDate: (time) => uPlot.tzDate(new Date(time * 1000), "Etc/UTC"),
+    cursor: { y: false, drag: { x: false, y: false }, sync: { key: "hour" } },
+    legend: { show: special.legend === true },
+    scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+    axes: [
+      { ...axis, values: "{HH}:{mm}", space: 60 },
+      {
+        ...axis,
+        size: 62,
+        values: (_, splits) => splits.map(format),
+        ...(special.incrs && { incrs: special.incrs }),
+      },
+    ],
+    series: [
+      { label: "UTC", value: "{HH}:{mm}" },
+      ...names.map((name, number) => ({
+        label: name,
+        stroke: css(`--line-${(number % 8) + 1}`),
+        width: 2,
+        fill: special.area ? `${css("--line-1")}22` : undefined,
+        points: { show: false },
+        spanGaps: true,
+        value: (_, value) => format(value),
+      })),
+    ],
+  };
+  return new uPlot(options, [[], ...names.map(() => [])], holder);
+}
+
+function drawCharts(data) {
+  if (!window.uPlot) return;
+  const key = JSON.stringify([data.names, matchMedia("(prefers-color-scheme: dark)").matches]);
+  if (charts.key !== key) {
+    document.getElementById("charts").hidden = false;
+    for (const each of charts) each.destroy();
+    charts = [
+      chart("chart-lag", data.names, 190, seconds, { incrs: SECONDS, legend: true }),
+      chart("chart-items", data.names, 230, plain, {}),
+      chart("chart-traffic", ["enlisted"], 230, plain, { area: true }),
+    ];
+    charts.key = key;
+  }
+  charts[0].setData([data.times, ...data.lag]);
+  charts[1].setData([data.times, ...data.items]);
+  charts[2].setData([data.times, data.traffic]);
+}
+
+let latest = null;
+
+new ResizeObserver(() => {
+  for (const each of charts) {
+    const holder = each.root.parentElement;
+    if (holder.clientWidth && holder.clientWidth !== each.width) {
+      each.setSize({ width: holder.clientWidth, height: each.height });
+    }
+  }
+}).observe(document.getElementById("charts"));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  if (latest) drawCharts(latest.charts);
+});
+
+// ---- the page ------------------------------------------------------------------------------------
+
+const light = document.getElementById("light");
+let quiet = 0;
+
+function alive() {
+  light.className = "light live";
+  clearTimeout(quiet);
+  quiet = setTimeout(() => {
+    light.className = "light stale";
+  }, QUIET_MS);
+}
+
+function fill(page) {
+  latest = page;
+  for (const name of ["name", "source", "at"]) {
+    text(document.querySelector(`[data-page="${name}"]`), page[name]);
+  }
+  const count = page.alarms.length;
+  document.title = `${count ? `(${count}) ` : ""}Work stealing: ${page.name}`;
+  fillLines(document.getElementById("alarms"), page.alarms);
+  const fine = document.getElementById("fine");
+  text(fine, page.fine);
+  fine.hidden = count > 0;
+  fillTiles(page.tiles);
+  match(document.getElementById("jobs"), "job-template", page.jobs, "id", fillJob);
+  const { structures, dead } = page;
+  match(document.getElementById("structures"), "structure-template", structures, "id", fillStructure);
+  match(document.getElementById("dead"), "dead-template", dead, "id", fillDead);
+  document.getElementById("no-jobs").hidden = page.jobs.length > 0;
+  document.getElementById("structures-section").hidden = structures.length === 0;
+  document.getElementById("dead-section").hidden = dead.length === 0;
+  drawCharts(page.charts);
+}
+
+// ---- keeping up ----------------------------------------------------------------------------------
+
+let stream = null;
+let again = 0;
+
+async function ask() {
+  const answer = await fetch(view, { headers: { Accept: "application/json" }, cache: "no-store" });
+  if (answer.status === 401 || answer.status === 403) location.assign(index);
+  if (answer.ok) {
+    fill(await answer.json());
+    alive();
+  }
+}
+
+function listen() {
+  clearTimeout(again);
+  if (stream) stream.close();
+  stream = new EventSource(events);
+  stream.onmessage = (event) => {
+    fill(JSON.parse(event.data));
+    alive();
+  };
+  stream.onerror = () => {
+    // The browser itself comes back after an end; it gives up after an answer that is no stream.
+    if (stream.readyState !== EventSource.CLOSED) return;
+    ask().catch(() => {});
+    again = setTimeout(listen, AGAIN_MS);
+  };
+}
+
+document.addEventListener("visibilitychange", () => {
+  // A page that nobody looks at takes no thread of the server.
+  if (!document.hidden) listen();
+  else {
+    clearTimeout(again);
+    stream.close();
+  }
+});
+
+function say(id, message) {
+  const element = document.getElementById(id);
+  element.textContent = message;
+  element.hidden = !message;
+}
+
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (!form.matches("main form")) return;
+  event.preventDefault();
+  const button = event.submitter;
+  const body = new URLSearchParams(new FormData(form, button));
+  if (button) button.disabled = true;
+  try {
+    const answer = await fetch(form.action, {
+      method: "POST",
+      headers: { Accept: "application/json" },
+      body,
+    });
+    if (answer.status === 401) location.assign(index);
+    const isJson = (answer.headers.get("Content-Type") || "").startsWith("application/json");
+    const { said, problem } = isJson
+      ? await answer.json()
+      : { said: "", problem: await answer.text() };
+    say("said", said);
+    say("refused", problem);
+    const sure = form.querySelector('input[name="sure"]');
+    if (sure) sure.checked = false;
+    await ask();
+  } catch {
+    say("refused", "The server did not answer.");
+  } finally {
+    if (button) button.disabled = false;
+  }
+});
+
+fill(JSON.parse(document.getElementById("data").textContent));
+listen();

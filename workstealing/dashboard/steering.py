@@ -1,0 +1,142 @@
+"""What an admin may do from the page: each action returns the sentence that the page then shows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from workstealing.dashboard.presenting import exact_item, item_key, rate_text, visible
+from workstealing.dashboard.watching import DeadBox, Watched
+from workstealing.errors import ConfigurationError, WorkStealingError
+from workstealing.recruiting import Outcome, Recruiter
+
+logger = logging.getLogger("workstealing")
+
+MOST_AT_ONCE = 1000
+"""How many dead items of each part of a structure one click puts back or forgets."""
+
+_RIDE = "processes pick it up at their next flush"
+
+
+class FleetSettings(Protocol):
+    """What tells all processes of a fleet how to treat a job."""
+
+    def pause(self, job: str) -> None:
+        """Let the job rest everywhere."""
+
+    def resume(self, job: str) -> None:
+        """End the pause."""
+
+    def set_rate(self, job: str, rate: float) -> None:
+        """Give the job another rate everywhere."""
+
+    def clear(self, job: str) -> None:
+        """Leave the job to each process again."""
+
+
+class RefusedError(WorkStealingError):
+    """An admin asked for something that cannot be done; the message says why."""
+
+
+def steer_job(action: str, job: str, rate: str, fleet: FleetSettings, recruiter: Recruiter) -> str:
+    """Do something to a job.
+
+    Arguments: action: pause, resume, rate or clear, for the whole fleet; run or dry_run, in this
+    process; job: its name; rate: as typed. Returns: what was done. Errors: RefusedError.
+    """
+    shown = visible(job)
+    try:
+        if action == "pause":
+            fleet.pause(job)
+            return f"{shown} is paused; {_RIDE}"
+        if action == "resume":
+            fleet.resume(job)
+            return f"{shown} is resumed; {_RIDE}"
+        if action == "rate":
+            value = _rate(rate)
+            fleet.set_rate(job, value)
+            return f"the rate of {shown} is {rate_text(value)}; {_RIDE}"
+        if action == "clear":
+            fleet.clear(job)
+            return f"{shown} has its own settings again; {_RIDE}"
+        if action in ("run", "dry_run"):
+            return _perform(action, job, recruiter)
+    except RefusedError:
+        raise
+    except ConfigurationError as error:
+        raise RefusedError(visible(error, 300)) from error
+    except Exception as error:
+        logger.warning("the dashboard's %s of a job failed: %s", action, type(error).__name__)
+        raise RefusedError(f"{action} of {shown} failed: {type(error).__name__}") from error
+    raise RefusedError("no such action: expected pause, resume, rate, clear, run or dry_run")
+
+
+def steer_dead(action: str, watched: Watched, key: str, *, sure: bool) -> str:
+    """Put dead items back, or forget them.
+
+    Arguments: action: revive or discard; watched: the structure; key: of the item, or "all"; sure:
+    whether the admin has confirmed to forget. Returns: what was done. Errors: RefusedError.
+    """
+    if action not in ("revive", "discard"):
+        raise RefusedError("no such action: expected revive or discard")
+    if action == "discard" and not sure:
+        raise RefusedError("nothing was forgotten: tick the box that says so first")
+    if watched.dead is None:
+        raise RefusedError(
+            f"the {visible(watched.kind)} {visible(watched.name)} keeps no dead items"
+        )
+    try:
+        count = sum(_apply(box, action, key) for box in _boxes(watched))
+    except Exception as error:
+        logger.warning("the dashboard's %s of dead items failed: %s", action, type(error).__name__)
+        raise RefusedError(f"{action} failed: {type(error).__name__}") from error
+    if not count:
+        raise RefusedError("nothing was done: no such item is dead any more")
+    what = "put back" if action == "revive" else "forgotten for good"
+    return f"{count} item{'' if count == 1 else 's'} of {visible(watched.name)} {what}"
+
+
+def _boxes(watched: Watched) -> Iterator[DeadBox]:
+    if watched.dead is not None:
+        for _, box in watched.dead():
+            yield box
+
+
+def _apply(box: DeadBox, action: str, key: str) -> int:
+    members: list[Any]
+    exact = exact_item(key)
+    if exact is not None:
+        members = [exact]
+    else:
+        listed = [getattr(each, "member", each) for each in box.dead(MOST_AT_ONCE)]
+        members = [each for each in listed if key == "all" or item_key(each) == key]
+    if not members:
+        return 0
+    return int(box.revive(*members) if action == "revive" else box.discard(*members))
+
+
+def _rate(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0.0 < value <= 1.0:
+        raise RefusedError(
+            f"{visible(text, 20)!r} is no rate: expected a number above 0, at most 1"
+        )
+    return value
+
+
+def _perform(action: str, job: str, recruiter: Recruiter) -> str:
+    shown = visible(job)
+    if job not in recruiter.jobs():
+        raise RefusedError(f"{shown} is not installed in this process, so it cannot run here")
+    if action == "dry_run":
+        return f"a slice of {shown} would handle {recruiter.dry_run(job)} items now"
+    before = recruiter.stats()["jobs"][job]["items"]
+    outcome = recruiter.perform(job)
+    items = recruiter.stats()["jobs"][job]["items"] - before
+    if outcome is Outcome.FAILED:
+        raise RefusedError(f"one slice of {shown} failed; the log says why")
+    return f"one slice of {shown}: {outcome.value}, {items} items"

@@ -1,0 +1,316 @@
+"""The pages: a Flask blueprint over the queries, behind the guard."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from workstealing.dashboard.events import Streams, as_json
+from workstealing.dashboard.own_minutes import OwnMinutes
+from workstealing.dashboard.presenting import JOB_HEADINGS, STRUCTURE_HEADINGS, blank_job, page
+from workstealing.dashboard.queries import Queries
+from workstealing.dashboard.security import HEADERS, SESSION_SECONDS, Guard, Visitor, is_own_site
+from workstealing.dashboard.steering import FleetSettings, RefusedError, steer_dead, steer_job
+from workstealing.dashboard.watching import short_id, watch_all
+from workstealing.errors import ConfigurationError, MissingExtraError
+from workstealing.metrics.fleet import Fleet
+from workstealing.metrics.ledger import read
+from workstealing.metrics.minutes import checked_ledger_name
+from workstealing.recruiting import Recruiter
+
+try:
+    import flask
+except ModuleNotFoundError as error:
+    if error.name != "flask":
+        raise
+    raise MissingExtraError("dashboard", "flask") from error
+
+logger = logging.getLogger("workstealing")
+
+PREFIX = "/workstealing"
+"""Where the blueprint is unless register_blueprint says otherwise."""
+
+LONGEST_FORM = 64 * 1024
+COOKIE = "workstealing_session"
+
+
+def create_dashboard(
+    recruiter: Recruiter,
+    client: Any,
+    *,
+    token: str | None = None,
+    view_token: str | None = None,
+    name: str = "default",
+    structures: Iterable[Any] = (),
+    streams: Streams | None = None,
+) -> flask.Blueprint:
+    """Return the dashboard: `app.register_blueprint(create_dashboard(recruiter, client, ...))`.
+
+    Arguments: recruiter: whose jobs are shown, and run; client: a blocking client of redis-py, for
+    the ledger and the fleet's settings; token: with it an admin logs in and may steer; view_token:
+    with it others log in and may look; without any token only clients on this machine are answered,
+    and may look; name: of the ledger; structures: those to show beside the ones that the
+    recruiter's jobs are about: see `workstealing.dashboard.Watched`; streams: how often and how
+    long pages are kept up to date. Errors: ConfigurationError. No round trip.
+    """
+    if not isinstance(recruiter, Recruiter):
+        raise ConfigurationError(
+            f"the dashboard shows a Recruiter, not a {type(recruiter).__name__}"
+        )
+    name = checked_ledger_name(name)
+    guard = Guard(token, view_token)
+    things = list(structures)
+    watch_all(things, ())
+    fleet = Fleet(client, name)
+    queries = Queries(
+        recruiter.stats,
+        lambda: read(client, name),
+        OwnMinutes(),
+        fleet.settings,
+        lambda: watch_all(things, recruiter.jobs().values()),
+    )
+    views = _Views(
+        guard=guard,
+        queries=queries,
+        fleet=fleet,
+        recruiter=recruiter,
+        name=name,
+        streams=streams or Streams(),
+    )
+    return views.blueprint()
+
+
+class _Views:
+    """One dashboard's views."""
+
+    def __init__(
+        self,
+        *,
+        guard: Guard,
+        queries: Queries,
+        fleet: FleetSettings,
+        recruiter: Recruiter,
+        name: str,
+        streams: Streams,
+    ) -> None:
+        self._guard, self._queries, self._fleet = guard, queries, fleet
+        self._recruiter, self._name, self._streams = recruiter, name, streams
+
+    def blueprint(self) -> flask.Blueprint:
+        """Return the blueprint that holds all views."""
+        suffix = "" if self._name == "default" else "_" + self._name.replace(".", "_")
+        made = flask.Blueprint(
+            f"workstealing_dashboard{suffix}",
+            __name__,
+            url_prefix=PREFIX,
+            template_folder="templates",
+            static_folder="static",
+            static_url_path="/assets",
+        )
+        made.before_request(self._before)
+        made.after_request(_after)
+        # Rules by methods: what changes state answers 405 to GET and HEAD.
+        made.add_url_rule("/", "index", self._index, methods=["GET"])
+        made.add_url_rule("/view.json", "view", self._view, methods=["GET"])
+        made.add_url_rule("/events", "events", self._events, methods=["GET"])
+        made.add_url_rule("/login", "login", self._login, methods=["POST"])
+        made.add_url_rule("/logout", "logout", self._logout, methods=["POST"])
+        made.add_url_rule("/jobs", "jobs", self._jobs, methods=["POST"])
+        made.add_url_rule("/dead", "dead", self._dead, methods=["POST"])
+        return made
+
+    # ---- who may ---------------------------------------------------------------------------------
+
+    def _before(self) -> Any:
+        request = flask.request
+        if request.method == "POST" and (request.content_length or 0) > LONGEST_FORM:
+            return _plain("the form is too large", 413)
+        visitor = self._guard.visitor(
+            request.remote_addr, request.host, request.headers, request.cookies.get(COOKIE)
+        )
+        flask.g.workstealing_visitor = visitor
+        if visitor is not None:
+            return None
+        if not self._guard.wants_login:
+            return _plain(
+                "without a token the dashboard answers clients on its own machine only:"
+                " give create_dashboard() a token",
+                403,
+            )
+        view = (request.endpoint or "").rpartition(".")[2]
+        if view in ("login", "static"):
+            return None
+        if view == "index":
+            return self._login_page("", 401)
+        return _plain("log in first", 401)
+
+    def _login(self) -> Any:
+        request = flask.request
+        if not is_own_site(request.headers.get("Sec-Fetch-Site")):
+            return _plain("another site sent this form", 403)
+        if not self._guard.wants_login:
+            return _plain("there is no token to log in with", 403)
+        role = self._guard.role_of(request.form.get("token", ""))
+        if role is None:
+            logger.warning("a login to the dashboard from %s failed", request.remote_addr)
+            return self._login_page("This token is not known here.", 403)
+        response = flask.redirect(flask.url_for(".index"), 303)
+        response.set_cookie(
+            COOKIE,
+            self._guard.new_session(role),
+            max_age=SESSION_SECONDS,
+            path=flask.url_for(".index"),
+            secure=request.is_secure,
+            httponly=True,
+            samesite="Strict",
+        )
+        return response
+
+    def _logout(self) -> Any:
+        if not self._is_meant():
+            return _plain(_FOREIGN, 403)
+        response = flask.redirect(flask.url_for(".index"), 303)
+        response.delete_cookie(
+            COOKIE,
+            path=flask.url_for(".index"),
+            secure=flask.request.is_secure,
+            httponly=True,
+            samesite="Strict",
+        )
+        return response
+
+    def _is_meant(self) -> bool:
+        visitor: Visitor = flask.g.workstealing_visitor
+        fetch_site = flask.request.headers.get("Sec-Fetch-Site")
+        return self._guard.allows_change(visitor, flask.request.form.get("csrf", ""), fetch_site)
+
+    # ---- looking ---------------------------------------------------------------------------------
+
+    def _page(self) -> dict[str, Any]:
+        visitor: Visitor = flask.g.workstealing_visitor
+        return page(self._queries.snapshot(), self._name, visitor.role)
+
+    def _index(self) -> Any:
+        return self._html("", "", 200)
+
+    def _view(self) -> Any:
+        return flask.Response(as_json(self._page()), mimetype="application/json")
+
+    def _events(self) -> Any:
+        if not self._streams.enter():
+            return _plain("too many pages are open: this one asks again later", 503)
+        role = flask.g.workstealing_visitor.role
+
+        def data() -> dict[str, Any]:
+            return page(self._queries.snapshot(), self._name, role)
+
+        # A worker with one thread would answer nobody else meanwhile.
+        many = bool(flask.request.environ.get("wsgi.multithread"))
+        response = flask.Response(
+            self._streams.events(data, many=many), mimetype="text/event-stream"
+        )
+        response.headers["X-Accel-Buffering"] = "no"
+        # The generator's own end would not do: one that never began does not end.
+        response.call_on_close(_once(self._streams.leave))
+        return response
+
+    def _html(self, said: str, problem: str, status: int) -> Any:
+        shown = self._page()
+        visitor: Visitor = flask.g.workstealing_visitor
+        html = flask.render_template(
+            "workstealing/dashboard.html",
+            page=shown,
+            # Inside a script element that is not executed, and is read by JSON.parse.
+            data=as_json(shown),
+            blank_job=blank_job(),
+            job_headings=JOB_HEADINGS,
+            structure_headings=STRUCTURE_HEADINGS,
+            visitor=visitor,
+            has_session=bool(visitor.csrf),
+            said=said,
+            problem=problem,
+        )
+        return flask.Response(html, status, mimetype="text/html")
+
+    def _login_page(self, problem: str, status: int) -> Any:
+        html = flask.render_template("workstealing/login.html", problem=problem)
+        return flask.Response(html, status, mimetype="text/html")
+
+    # ---- steering --------------------------------------------------------------------------------
+
+    def _jobs(self) -> Any:
+        form = flask.request.form
+        wanted = form.get("job", "")
+
+        def act() -> str:
+            snapshot = self._queries.snapshot()
+            job = next((each.name for each in snapshot.jobs if short_id(each.name) == wanted), None)
+            if job is None:
+                raise RefusedError("no such job is known any more")
+            action = form.get("action", "")
+            done = steer_job(action, job, form.get("rate", ""), self._fleet, self._recruiter)
+            if action in ("pause", "resume", "rate", "clear") and not snapshot.is_fleet:
+                done += ". But nobody writes the ledger: is follow(recruiter, ledger) in place?"
+            return done
+
+        return self._act(act)
+
+    def _dead(self) -> Any:
+        form = flask.request.form
+
+        def act() -> str:
+            watched = self._queries.structure(form.get("structure", ""))
+            if watched is None:
+                raise RefusedError("no such structure is shown any more")
+            sure = form.get("sure") == "yes"
+            return steer_dead(form.get("action", ""), watched, form.get("item", ""), sure=sure)
+
+        return self._act(act)
+
+    def _act(self, act: Callable[[], str]) -> Any:
+        request = flask.request
+        visitor: Visitor = flask.g.workstealing_visitor
+        if not visitor.may_steer:
+            return _plain("only an admin may do this", 403)
+        if not self._is_meant():
+            return _plain(_FOREIGN, 403)
+        said = problem = ""
+        try:
+            said = act()
+        except RefusedError as error:
+            problem = str(error)
+        self._queries.forget()
+        logger.info("an admin of the dashboard at %s: %s", request.remote_addr, said or problem)
+        status = 409 if problem else 200
+        if request.accept_mimetypes.best == "application/json":
+            answer = as_json({"said": said, "problem": problem})
+            return flask.Response(answer, status, mimetype="application/json")
+        return self._html(said, problem, status)
+
+
+_FOREIGN = "this form does not come from a page of this session: load the page anew"
+
+
+def _after(response: flask.Response) -> flask.Response:
+    for name, value in HEADERS.items():
+        response.headers[name] = value
+    if flask.request.endpoint and flask.request.endpoint.endswith(".static"):
+        # The same for everybody; asked for again each time, and answered by 304.
+        response.headers["Cache-Control"] = "no-cache"
+    return response
+
+
+def _plain(text: str, status: int) -> flask.Response:
+    return flask.Response(text + "\n", status, mimetype="text/plain")
+
+
+def _once(call: Callable[[], Any]) -> Callable[[], None]:
+    """Return a function that calls it the first time only."""
+    left = iter((call,))
+
+    def called() -> None:
+        for each in left:
+            each()
+
+    return called

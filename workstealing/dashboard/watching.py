@@ -1,0 +1,224 @@
+"""What the dashboard asks of a structure: how large it is, what is due there, and what is dead."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from workstealing.clock import SYSTEM_CLOCK
+from workstealing.errors import ConfigurationError
+from workstealing.jobs import HashFieldExpiry, IckReaper, KeyExpiry, TrackQueued, UntrackDone
+from workstealing.recruiting.job import Job
+from workstealing.store.connection import Budget
+from workstealing.structures import DurableKeys, Ick, ShardedIck, TrackedSet, VolatileHashes
+from workstealing.structures.namespaces.due_index import DueIndex
+
+SECONDS = 2.0
+"""How long one question to a structure may take."""
+
+_SHARDS_A_CALL = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What a job of the structure would find: how many, the age of the oldest, and what they are.
+
+    Fields: count; oldest_seconds, None: unknown; what, such as "expired fields"; exact: False for a
+    projection.
+    """
+
+    count: int
+    oldest_seconds: float | None
+    what: str
+    exact: bool = True
+
+
+class DeadBox(Protocol):
+    """What sets items aside for a person: an `Ick` does."""
+
+    def dead(self, n: int = 100) -> Iterable[Any]:
+        """List up to n dead items."""
+        ...
+
+    def revive(self, *members: Any) -> int:
+        """Put dead items back; return how many were dead."""
+        ...
+
+    def discard(self, *members: Any) -> int:
+        """Forget dead items for good; return how many were dead."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A structure as the dashboard sees it; make one for a structure of your own.
+
+    Fields: name; kind, what it is; size: returns how many items it holds; due: returns what is due,
+    a `Due`; dead: what holds its dead items, each an object by its name (a structure may have
+    several parts); dead_size: returns how many dead items there are; job: the name of the job that
+    handles what is due. What it cannot tell is None.
+    """
+
+    name: str
+    kind: str
+    size: Callable[[], int | None] | None = None
+    due: Callable[[], Due] | None = None
+    dead: Callable[[], Sequence[tuple[str, DeadBox]]] | None = None
+    dead_size: Callable[[], int] | None = None
+    job: str | None = None
+
+    @property
+    def id(self) -> str:
+        """A short name of letters and digits that stands for this one in forms."""
+        return short_id(f"{self.kind}\0{self.name}")
+
+
+def short_id(name: str | bytes) -> str:
+    """Return what stands for a name of any length and any content in forms and pages."""
+    raw = name if isinstance(name, bytes) else name.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(raw).hexdigest()[:24]
+
+
+def watch(thing: Any) -> Watched:
+    """Return a structure as the dashboard sees it.
+
+    Arguments: thing: a blocking VolatileHashes, DurableKeys, TrackedSet, Ick or ShardedIck, a job
+    of one, or a `Watched`. Errors: ConfigurationError for anything else. No round trip.
+    """
+    if isinstance(thing, Watched):
+        return thing
+    for kinds, make in _MAKERS:
+        if isinstance(thing, kinds):
+            return make(thing)
+    raise ConfigurationError(
+        f"the dashboard cannot show a {type(thing).__name__}: give a blocking structure, a job of"
+        " one, or a Watched(name=..., kind=..., size=...)"
+    )
+
+
+def watch_all(things: Iterable[Any], jobs: Iterable[Job]) -> list[Watched]:
+    """Return the structures named by the user and those of the jobs, each once.
+
+    A job knows more than its structure (an IckReaper knows what is stale), so it comes first.
+    Errors: as `watch`, for what the user has named; jobs of other things are passed over.
+    """
+    found: dict[str, Watched] = {}
+    for job in jobs:
+        for kinds, make in _MAKERS:
+            if isinstance(job, kinds) and _is_blocking(job):
+                watched = make(job)
+                found.setdefault(watched.id, watched)
+    for thing in things:
+        watched = watch(thing)
+        found.setdefault(watched.id, watched)
+    return list(found.values())
+
+
+def _is_blocking(job: Any) -> bool:
+    structures = (VolatileHashes, DurableKeys, TrackedSet, Ick, ShardedIck)
+    held = (getattr(job, name, None) for name in ("hashes", "keys", "tracked", "ick"))
+    return any(isinstance(each, structures) for each in held)
+
+
+def _hashes(thing: VolatileHashes | HashFieldExpiry) -> Watched:
+    job = thing if isinstance(thing, HashFieldExpiry) else HashFieldExpiry(thing)
+
+    def due() -> Due:
+        backlog = job.backlog(seconds=SECONDS)
+        return Due(backlog.fields, backlog.oldest_seconds, "expired fields", backlog.exact)
+
+    hashes = job.hashes
+    return Watched(hashes.namespace, "volatile hashes", lambda: indexed(hashes), due, job=job.name)
+
+
+def _keys(thing: DurableKeys | KeyExpiry) -> Watched:
+    job = thing if isinstance(thing, KeyExpiry) else KeyExpiry(thing)
+
+    def due() -> Due:
+        backlog = job.backlog(seconds=SECONDS)
+        return Due(backlog.keys, backlog.oldest_seconds, "keys past their deadline")
+
+    keys = job.keys
+    return Watched(keys.namespace, "durable keys", lambda: indexed(keys), due, job=job.name)
+
+
+def _tracked(thing: TrackedSet | TrackQueued | UntrackDone) -> Watched:
+    tracked: Any = thing if isinstance(thing, TrackedSet) else thing.tracked
+    return Watched(_text(tracked.names.key), "tracked set", tracked.count)
+
+
+def _ick(thing: Ick | ShardedIck | IckReaper) -> Watched:
+    job = thing if isinstance(thing, IckReaper) else None
+    ick: Any = thing.ick if isinstance(thing, IckReaper) else thing
+
+    def stat(field: str) -> int:
+        stats = ick.stats()
+        return int(stats[field]) if stats else 0
+
+    def due() -> Due:
+        assert job is not None
+        backlog = job.backlog(seconds=SECONDS)
+        return Due(backlog.members, backlog.oldest_seconds, "stale reservations", backlog.exact)
+
+    def dead() -> list[tuple[str, DeadBox]]:
+        if isinstance(ick, Ick):
+            return [("", ick)]
+        ick.open()
+        shards = (ick.stats() or {}).get("shards", ())
+        return [
+            (f"ick shard {number}", part)
+            for number, (part, stats) in enumerate(zip(ick.icks, shards, strict=False))
+            if stats and stats["dead_size"]
+        ]
+
+    kind = "Ick" if isinstance(ick, Ick) else "sharded Ick"
+    name = _text(ick.names.version) if isinstance(ick, Ick) else ick.name
+    return Watched(
+        name,
+        kind,
+        lambda: stat("total_size"),
+        due if job is not None else None,
+        dead,
+        lambda: stat("dead_size"),
+        None if job is None else job.name,
+    )
+
+
+_MAKERS: tuple[tuple[Any, Callable[[Any], Watched]], ...] = (
+    ((VolatileHashes, HashFieldExpiry), _hashes),
+    ((DurableKeys, KeyExpiry), _keys),
+    ((TrackedSet, TrackQueued, UntrackDone), _tracked),
+    ((Ick, ShardedIck, IckReaper), _ick),
+)
+
+
+def indexed(structure: Any) -> int | None:
+    """Count the keys with a deadline, in the due index of a namespace.
+
+    Arguments: structure: VolatileHashes or DurableKeys. Returns: None where the server itself keeps
+    the deadlines. A few round trips to each node.
+    """
+    budget = Budget(SECONDS)
+    index = DueIndex(structure.twin, structure.names, 0, random.random, SYSTEM_CLOCK)
+    layout = index.layout(budget)
+    if layout is None:
+        return 0
+    if layout.is_native:
+        return None
+    total = 0
+    for node, shards in index.shards_by_node(layout, budget).items():
+        for start in range(0, len(shards), _SHARDS_A_CALL):
+            some = shards[start : start + _SHARDS_A_CALL]
+            commands = [("ZCARD", structure.names.due(shard)) for shard in some]
+            for reply in structure.twin.call(node, commands, budget):
+                if isinstance(reply, Exception):
+                    raise reply
+                total += reply
+    return total
+
+
+def _text(key: Any) -> str:
+    return key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
