@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workstealing.errors import ConfigurationError, UnknownJobError
-from workstealing.recruiting import FunctionJob, Job, Outcome, Recruiter, Slice
+from workstealing.recruiting import FunctionJob, Hooks, Job, Outcome, Recruiter, Slice
 
 
 class Counted(Job):
@@ -98,3 +98,10 @@ def test_the_jobs_are_listed_in_the_order_of_installation(
     recruiter.install(FunctionJob(lambda slice: 0, name="a"), rate=0.1)
     assert list(recruiter.jobs()) == ["counted", "a"]
     assert recruiter.jobs()["counted"] is job
+
+
+def test_the_hooks_are_listed(recruiter: Recruiter) -> None:
+    first, second = Hooks(), Hooks()
+    recruiter.add_hook(first)
+    recruiter.add_hook(second)
+    assert recruiter.hooks() == (first, second)

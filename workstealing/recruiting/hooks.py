@@ -84,6 +84,10 @@ class HookList:
         if callable(getattr(hook, "on_observed", None)):
             self._observers += (hook,)
 
+    def all(self) -> tuple[Hooks, ...]:
+        """Return the hooks, in the order in which they were added."""
+        return self._hooks
+
     def after_fork(self) -> None:
         """Forget who was telling the hooks: those threads may not exist in this process."""
         self._telling.clear()

@@ -292,6 +292,10 @@ class Recruiter(Enlisting):
         if callable(added):
             added(self)
 
+    def hooks(self) -> tuple[Hooks, ...]:
+        """Return the hooks, in the order in which they were added."""
+        return self._hooks.all()
+
     def reraise(self, *types: type[BaseException]) -> None:
         """Let exceptions of these classes pass through enlist(): time-outs that the host raises.
 
