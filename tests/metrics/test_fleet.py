@@ -10,6 +10,7 @@ import pytest
 
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, RateError
+from workstealing.metrics import ledger as ledgers
 from workstealing.metrics.fleet import Fleet, Setting, follow
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import settings_key
@@ -42,6 +43,13 @@ class Process:
     def rests(self, job: str) -> bool:
         """Say whether a job, the only one that is drawn, is skipped."""
         return self.recruiter.enlist() is Outcome.SKIPPED
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a busy machine be slow: a time-out would lose the settings until the next report."""
+    monkeypatch.setattr(ledgers, "_SEND_SECONDS", PATIENCE)
+    monkeypatch.setattr(ledgers, "_WAIT_SECONDS", PATIENCE)
 
 
 @pytest.fixture

@@ -36,6 +36,13 @@ class HandClock:
         return self.now
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a busy machine be slow: a time-out would lose counts, as it should."""
+    monkeypatch.setattr(ledgers, "_SEND_SECONDS", PATIENCE)
+    monkeypatch.setattr(ledgers, "_WAIT_SECONDS", PATIENCE)
+
+
 @pytest.fixture
 def clock() -> HandClock:
     return HandClock()

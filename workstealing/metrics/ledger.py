@@ -23,7 +23,6 @@ from workstealing.metrics.minutes import (
     MICROSECONDS,
     MINUTE,
     OLDEST,
-    OTHER_JOBS,
     PROCESSES,
     RATE,
     SPENT,
@@ -39,6 +38,7 @@ from workstealing.metrics.minutes import (
     texts,
     total,
 )
+from workstealing.metrics.watching import JobNames, Watched
 from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.recruiter import Recruiter
 from workstealing.store.connection import Budget, Command, OneAttempt, checked
@@ -51,12 +51,10 @@ from workstealing.structures.volatile_hashes import VolatileHashes
 __all__ = ["JobMinute", "Ledger", "Minute", "read", "total"]
 
 KEEP_SECONDS = 3 * 3600
-JOBS_NAMED = 100
 _KEEP_SPENT_SECONDS = 2 * DAY
 _LONGEST_KEEP_SECONDS = 23 * 3600
-_NAME_LENGTH = 200
-_SEND_SECONDS = 1.0
-_WAIT_SECONDS = 0.25
+_SEND_SECONDS = 2.0
+_WAIT_SECONDS = 1.0
 _MINUTES_A_ROUND_TRIP = 180
 _MOST_MINUTES = 1440
 
@@ -107,13 +105,13 @@ class Ledger(Gathering["_Batch"]):
         self._twin: Twin = self.hashes.twin
         self._slot = key_slot(minute_key(name, 0))
         self._keep_seconds = keep_seconds
-        self._recruiters: WeakSet[Recruiter] = WeakSet()
+        self._names = JobNames()
+        self._watched = Watched(self._names)
         self._companions: tuple[tuple[Ask, Hear], ...] = ()
         super().__init__(f"the ledger {name!r}", interval, clock)
         _alive.add(self)
 
     def _start_from_zero(self) -> None:
-        self._jobs: set[str] = set()
         self._lane = random.randrange(LANES)
         # What the server's clock says more than the local monotonic one; None: not asked yet.
         self._ahead: float | None = None
@@ -130,7 +128,7 @@ class Ledger(Gathering["_Batch"]):
 
     def on_added(self, recruiter: Recruiter) -> None:
         """Report this recruiter's rates, too."""
-        self._recruiters.add(recruiter)
+        self._watched.add(recruiter)
 
     def on_enlisted(self, count: int) -> None:
         """Count callers who enlisted."""
@@ -148,7 +146,7 @@ class Ledger(Gathering["_Batch"]):
     ) -> None:
         """Count what became of a recruit."""
         with self._lock:
-            counts, job = self._batch.counts, self._named(job)
+            counts, job = self._batch.counts, self._names(job)
             counts[field_of(outcome.value, job)] += 1
             counts[field_of(ITEMS, job)] += items
             counts[field_of(MICROSECONDS, job)] += round(seconds * 1e6)
@@ -157,21 +155,12 @@ class Ledger(Gathering["_Batch"]):
     def on_observed(self, job: str, oldest_seconds: float | None, backlog: int | None) -> None:
         """Note the oldest garbage and the largest backlog that slices have seen."""
         with self._lock:
-            job = self._named(job)
+            job = self._names(job)
             for figure, value in ((OLDEST, oldest_seconds), (BACKLOG, backlog)):
                 if value is not None:
                     highest = self._batch.highest.get((figure, job), 0.0)
                     self._batch.highest[figure, job] = max(highest, float(value))
             self._counted()
-
-    def _named(self, job: str) -> str:
-        """Return the name that a job is counted by. The lock is held."""
-        job = job[:_NAME_LENGTH]
-        if job not in self._jobs:
-            if len(self._jobs) >= JOBS_NAMED:
-                return OTHER_JOBS
-            self._jobs.add(job)
-        return job
 
     # ---- what others ask -------------------------------------------------------------------------
 
@@ -323,12 +312,8 @@ class Ledger(Gathering["_Batch"]):
             highest = max(value, self._highest.get((figure, job), 0.0))
             self._highest[figure, job] = highest
             fields[field_of(lane_of(figure, self._lane), job)] = f"{highest:.6g}"
-        for recruiter in list(self._recruiters):
-            for job, figures in recruiter.stats()["jobs"].items():
-                with self._lock:
-                    name = self._named(job)
-                if name != OTHER_JOBS:
-                    fields[field_of(RATE, name)] = f"{figures['rate']:.6g}"
+        for job, figures in self._watched.jobs():
+            fields[field_of(RATE, job)] = f"{figures['rate']:.6g}"
         return fields
 
 

@@ -21,7 +21,6 @@ DAY = 86_400
 LANES = 8
 """Over how many fields a gauge's highest value of a minute is spread; each process writes one."""
 
-OTHER_JOBS = "_other"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,50}")
 
 ENLISTED = "enlisted"

@@ -1,0 +1,150 @@
+"""The OpenTelemetry hook, read by the SDK's own reader."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from workstealing.metrics.opentelemetry import OpenTelemetryHooks
+from workstealing.recruiting import Outcome, Recruiter
+
+
+class Collected:
+    """What a meter shows: by name, its unit and its points by attributes."""
+
+    def __init__(self, reader: InMemoryMetricReader) -> None:
+        data = reader.get_metrics_data()
+        found = [
+            metric
+            for resource in (data.resource_metrics if data else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        ]
+        self.units = {metric.name: metric.unit for metric in found}
+        self.points: dict[str, dict[frozenset[Any], Any]] = {
+            metric.name: {
+                frozenset((point.attributes or {}).items()): point
+                for point in metric.data.data_points
+            }
+            for metric in found
+        }
+
+    def __call__(self, name: str, **attributes: str) -> Any:
+        """Return one point's value, None if there is none."""
+        point = self.points.get(f"workstealing.{name}", {}).get(frozenset(attributes.items()))
+        return None if point is None else point.value
+
+
+@pytest.fixture
+def reader() -> InMemoryMetricReader:
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def hooks(reader: InMemoryMetricReader) -> Iterator[OpenTelemetryHooks]:
+    provider = MeterProvider([reader])
+    yield OpenTelemetryHooks(provider.get_meter("a test"))
+    provider.shutdown()
+
+
+def test_every_metric(hooks: OpenTelemetryHooks, reader: InMemoryMetricReader) -> None:
+    hooks.on_enlisted(1_000)
+    hooks.on_enlisted(24)
+    for outcome, items, seconds in [
+        (Outcome.WORKED, 25, 0.004),
+        (Outcome.IDLE, 0, 0.0004),
+        (Outcome.FAILED, 0, 2.0),
+        (Outcome.SKIPPED, 0, 0.0),
+    ]:
+        hooks.on_recruited("expiry")
+        hooks.on_outcome("expiry", outcome, items, seconds, None)
+    hooks.on_observed("expiry", 12.5, None)
+    hooks.on_observed("expiry", None, 70)
+    now = Collected(reader)
+    assert now("enlisted") == 1_024
+    assert now("recruited", job_name="expiry") == 4
+    for outcome in ("worked", "idle", "failed", "skipped"):
+        assert now("outcomes", job_name="expiry", outcome=outcome) == 1
+    assert now("outcomes", job_name="expiry", outcome="aborted") is None
+    assert now("items", job_name="expiry") == 25
+    (slices,) = now.points["workstealing.slice"].values()
+    assert slices.count == 3
+    assert slices.sum == pytest.approx(2.0044)
+    assert slices.explicit_bounds[0] == 0.0005
+    assert slices.explicit_bounds[-1] == 1.0
+    assert slices.bucket_counts[-1] == 1
+    assert now("oldest_garbage", job_name="expiry") == 12.5
+    assert now("backlog", job_name="expiry") == 70
+    assert now.units["workstealing.slice"] == now.units["workstealing.oldest_garbage"] == "s"
+
+
+def test_a_recruiter_reports(hooks: OpenTelemetryHooks, reader: InMemoryMetricReader) -> None:
+    recruiter = Recruiter(random=lambda: 0.0)
+    recruiter.job(rate=0.5, name="sweep")(lambda slice: 3)
+    recruiter.add_hook(hooks)
+    for _ in range(10):
+        assert recruiter.enlist() is Outcome.WORKED
+    recruiter.set_rate("sweep", 0.25)
+    recruiter.flush()
+    now = Collected(reader)
+    assert now("enlisted") == 10
+    assert now("items", job_name="sweep") == 30
+    assert now("rate", job_name="sweep") == 0.25
+    assert now("breaker_open", job_name="sweep") == 0
+    recruiter.uninstall("sweep")
+    assert Collected(reader)("rate", job_name="sweep") is None
+
+
+def test_what_keeps_up_is_shown_once_it_is_known(
+    hooks: OpenTelemetryHooks, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recruiter = Recruiter()
+    figures: dict[str, Any] = {"rate": 0.5, "keeps_up": None}
+    monkeypatch.setattr(Recruiter, "stats", lambda self: {"jobs": {"sweep": figures}})
+    recruiter.add_hook(hooks)
+    assert Collected(reader)("keeps_up", job_name="sweep") is None
+    for figures["keeps_up"], expected in ((False, 0.0), (True, 1.0)):
+        assert Collected(reader)("keeps_up", job_name="sweep") == expected
+
+
+def test_the_number_of_attributes_is_bounded(
+    hooks: OpenTelemetryHooks, reader: InMemoryMetricReader
+) -> None:
+    for number in range(300):
+        hooks.on_recruited(f"job-{number}")
+        hooks.on_observed(f"job-{number}", 1.0, 1)
+    now = Collected(reader)
+    assert len(now.points["workstealing.recruited"]) == 101
+    assert now("recruited", job_name="_other") == 200
+    assert len(now.points["workstealing.backlog"]) == 100
+
+
+def test_the_global_meter_serves_without_an_sdk() -> None:
+    program = (
+        "import sys\n"
+        "from workstealing.metrics.opentelemetry import OpenTelemetryHooks\n"
+        "from workstealing.recruiting import Outcome\n"
+        "hooks = OpenTelemetryHooks()\n"
+        "hooks.on_enlisted(1)\n"
+        "hooks.on_outcome('a', Outcome.WORKED, 1, 0.1, None)\n"
+        "assert 'opentelemetry.sdk' not in sys.modules\n"
+        "from opentelemetry import metrics\n"
+        "from opentelemetry.sdk.metrics import MeterProvider\n"
+        "from opentelemetry.sdk.metrics.export import InMemoryMetricReader\n"
+        "reader = InMemoryMetricReader()\n"
+        "metrics.set_meter_provider(MeterProvider([reader]))\n"
+        "hooks.on_enlisted(41)\n"
+        "data = reader.get_metrics_data()\n"
+        "metric = data.resource_metrics[0].scope_metrics[0].metrics[0]\n"
+        "print(metric.name, metric.data.data_points[0].value)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["workstealing.enlisted", "41"]

@@ -1,0 +1,278 @@
+"""The Prometheus hook: in one registry, and in the processes of a real gunicorn."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from support.processes import end, free_port, spawn
+from workstealing.metrics.prometheus import PrometheusHooks
+from workstealing.recruiting import FunctionJob, Outcome, Recruiter
+
+PATIENCE = 30.0
+Sample = tuple[str, frozenset[tuple[str, str]]]
+
+
+def samples(text: str) -> dict[Sample, float]:
+    """Return what a scrape shows: (name, labels) -> value."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+class Shown:
+    """What a registry shows now."""
+
+    def __init__(self, text: str) -> None:
+        self.samples = samples(text)
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        """Return one sample's value, None if there is none."""
+        return self.samples.get((f"workstealing_{name}", frozenset(labels.items())))
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def shown(registry: CollectorRegistry) -> Callable[[], Shown]:
+    return lambda: Shown(generate_latest(registry).decode())
+
+
+def test_every_metric(registry: CollectorRegistry, shown: Callable[[], Shown]) -> None:
+    hooks = PrometheusHooks(registry)
+    hooks.on_enlisted(1_000)
+    hooks.on_enlisted(24)
+    for outcome, items, seconds in [
+        (Outcome.WORKED, 25, 0.004),
+        (Outcome.WORKED, 5, 0.002),
+        (Outcome.IDLE, 0, 0.0004),
+        (Outcome.ABORTED, 0, 0.003),
+        (Outcome.FAILED, 0, 2.0),
+        (Outcome.SKIPPED, 0, 0.0),
+    ]:
+        hooks.on_recruited("expiry")
+        hooks.on_outcome("expiry", outcome, items, seconds, None)
+    hooks.on_observed("expiry", 12.5, None)
+    hooks.on_observed("expiry", None, 70)
+    now = shown()
+    job = {"job_name": "expiry"}
+    assert now("enlisted_total") == 1_024
+    assert now("recruited_total", **job) == 6
+    assert now("outcomes_total", outcome="worked", **job) == 2
+    for outcome in ("idle", "aborted", "failed", "skipped"):
+        assert now("outcomes_total", outcome=outcome, **job) == 1
+    assert now("items_total", **job) == 30
+    assert now("slice_seconds_count", **job) == 5
+    assert now("slice_seconds_sum", **job) == pytest.approx(2.0094)
+    buckets = [now("slice_seconds_bucket", le=le, **job) for le in ("0.0005", "0.005", "1.0")]
+    assert buckets == [1, 4, 4]
+    assert now("oldest_garbage_seconds", **job) == 12.5
+    assert now("backlog", **job) == 70
+
+
+def test_a_recruiter_reports(registry: CollectorRegistry, shown: Callable[[], Shown]) -> None:
+    recruiter = Recruiter()
+    recruiter.job(rate=0.5, name="sweep")(lambda slice: 3)
+    recruiter.use_random(lambda: 0.0)
+    recruiter.add_hook(PrometheusHooks(registry))
+    assert shown()("recruited_total", job_name="sweep") == 0
+    assert shown()("outcomes_total", job_name="sweep", outcome="failed") == 0
+    assert shown()("rate", job_name="sweep") == 0.5
+    for _ in range(10):
+        assert recruiter.enlist() is Outcome.WORKED
+    recruiter.set_rate("sweep", 0.25)
+    recruiter.flush()
+    now = shown()
+    assert now("enlisted_total") == 10
+    assert now("outcomes_total", job_name="sweep", outcome="worked") == 10
+    assert now("items_total", job_name="sweep") == 30
+    assert now("rate", job_name="sweep") == 0.25
+    assert now("breaker_open", job_name="sweep") == 0
+    recruiter.uninstall("sweep")
+    recruiter.job(rate=0.5, name="other")(lambda slice: 3)
+    recruiter.enlist()
+    recruiter.flush()
+    now = shown()
+    assert now("rate", job_name="sweep") is None
+    assert now("items_total", job_name="sweep") == 30
+
+
+def test_a_breaker_that_is_open(registry: CollectorRegistry, shown: Callable[[], Shown]) -> None:
+    def fail(slice: Any) -> int:
+        raise ConnectionError("nobody there")
+
+    recruiter = Recruiter(random=lambda: 0.0)
+    recruiter.install(FunctionJob(fail, name="sweep"), rate=0.5)
+    recruiter.add_hook(PrometheusHooks(registry))
+    assert recruiter.enlist() is Outcome.FAILED
+    recruiter.flush()
+    assert shown()("breaker_open", job_name="sweep") == 1
+
+
+def test_what_keeps_up_is_shown_once_it_is_known(
+    registry: CollectorRegistry, shown: Callable[[], Shown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recruiter = Recruiter()
+    recruiter.job(rate=0.5, name="sweep")(lambda slice: 3)
+    figures: dict[str, Any] = {"rate": 0.5, "keeps_up": None}
+    monkeypatch.setattr(Recruiter, "stats", lambda self: {"jobs": {"sweep": figures}})
+    hooks = PrometheusHooks(registry)
+    recruiter.add_hook(hooks)
+    assert shown()("keeps_up", job_name="sweep") is None
+    for figures["keeps_up"], expected in ((False, 0), (True, 1)):
+        hooks.on_enlisted(1)
+        assert shown()("keeps_up", job_name="sweep") == expected
+
+
+def test_hooks_on_one_registry_share_its_metrics(
+    registry: CollectorRegistry, shown: Callable[[], Shown]
+) -> None:
+    first, second = PrometheusHooks(registry), PrometheusHooks(registry)
+    first.on_enlisted(1)
+    second.on_enlisted(2)
+    assert shown()("enlisted_total") == 3
+
+
+def test_the_default_registry_is_the_librarys_own() -> None:
+    program = (
+        "from prometheus_client import generate_latest\n"
+        "from workstealing.metrics.prometheus import PrometheusHooks\n"
+        "PrometheusHooks().on_enlisted(5)\n"
+        "print(generate_latest().decode())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert Shown(done.stdout)("enlisted_total") == 5
+
+
+def test_the_number_of_labels_is_bounded(
+    registry: CollectorRegistry, shown: Callable[[], Shown]
+) -> None:
+    hooks = PrometheusHooks(registry)
+    for number in range(300):
+        hooks.on_recruited(f"job-{number}")
+        hooks.on_outcome(f"job-{number}", Outcome.IDLE, 0, 0.001, None)
+        hooks.on_observed(f"job-{number}", 1.0, 1)
+    now = shown()
+    names = {dict(labels).get("job_name") for _, labels in now.samples}
+    assert len(names - {None}) == 101
+    assert now("recruited_total", job_name="_other") == 200
+    assert now("backlog", job_name="_other") is None
+
+
+def test_hostile_names_are_escaped(registry: CollectorRegistry, shown: Callable[[], Shown]) -> None:
+    names = ['a"b', "a\\b", "a\nb", "é{}", "x" * 10_000]
+    hooks = PrometheusHooks(registry)
+    for name in names:
+        hooks.on_recruited(name)
+    now = shown()
+    for name in names:
+        assert now("recruited_total", job_name=name[:200]) == 1
+
+
+APPLICATION = """
+import os
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+from workstealing import Recruiter
+from workstealing.metrics.prometheus import PrometheusHooks
+
+recruiter = Recruiter(random=lambda: 0.0)
+
+@recruiter.job(rate=0.5, name="sweep")
+def sweep(slice):
+    slice.observe(oldest_seconds=float(os.getpid()), backlog=7)
+    return 2
+
+recruiter.add_hook(PrometheusHooks())
+
+def app(environ, start_response):
+    if environ["PATH_INFO"] == "/metrics":
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)
+        body = generate_latest(registry)
+    else:
+        recruiter.enlist()
+        recruiter.flush()
+        body = str(os.getpid()).encode()
+    start_response("200 OK", [("Content-Length", str(len(body)))])
+    return [body]
+"""
+SETTINGS = """
+from prometheus_client import multiprocess
+
+def child_exit(server, worker):
+    multiprocess.mark_process_dead(worker.pid)
+"""
+
+
+@pytest.mark.parametrize("preload", [False, True])
+def test_two_workers_of_gunicorn_are_one_scrape(tmp_path: Path, preload: bool) -> None:
+    (tmp_path / "application.py").write_text(APPLICATION)
+    (tmp_path / "settings.py").write_text(SETTINGS)
+    (tmp_path / "figures").mkdir()
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", "gunicorn", "--workers", "2", "--bind", f"127.0.0.1:{port}"),
+        *("--config", str(tmp_path / "settings.py"), "--chdir", str(tmp_path)),
+        *(["--preload"] if preload else []),
+        "application:app",
+    ]
+    gunicorn = spawn(
+        command, env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "figures")}
+    )
+    try:
+        get = _getter(f"http://127.0.0.1:{port}")
+        served: dict[str, int] = {}
+        until = time.monotonic() + PATIENCE
+        last = ""
+        while len(served) < 2 or min(served.values()) < 3:
+            assert time.monotonic() < until, served
+            last = get("/")
+            served[last] = served.get(last, 0) + 1
+        requests = sum(served.values())
+        now = Shown(get("/metrics"))
+        assert now("enlisted_total") == requests
+        assert now("recruited_total", job_name="sweep") == requests
+        assert now("outcomes_total", job_name="sweep", outcome="worked") == requests
+        assert now("items_total", job_name="sweep") == 2 * requests
+        assert now("slice_seconds_count", job_name="sweep") == requests
+        assert now("oldest_garbage_seconds", job_name="sweep") == int(last)
+        assert now("backlog", job_name="sweep") == 7
+        assert now("rate", job_name="sweep") == 0.5
+        assert now("breaker_open", job_name="sweep") == 0
+    finally:
+        end(gunicorn)
+
+
+def _getter(url: str) -> Callable[[str], str]:
+    """Return a function that gets a path, the first time as soon as somebody answers."""
+
+    def get(path: str) -> str:
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                with urllib.request.urlopen(url + path, timeout=PATIENCE) as response:
+                    return str(response.read().decode())
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+
+    return get

@@ -1,0 +1,154 @@
+"""OpenTelemetry: instruments of a meter, by the API package alone.
+
+The names stand in docs/metrics.md: what an exporter for Prometheus makes of them are the names that
+`PrometheusHooks` has.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from workstealing.errors import MissingExtraError
+from workstealing.metrics.watching import OTHER_JOBS, SLICE_BUCKETS, JobNames, Watched
+from workstealing.recruiting.hooks import Hooks
+from workstealing.recruiting.outcome import Outcome
+
+try:
+    from opentelemetry import metrics
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "opentelemetry":
+        raise
+    raise MissingExtraError("opentelemetry", "opentelemetry-api") from error
+
+if TYPE_CHECKING:
+    from workstealing.recruiting.recruiter import Recruiter
+
+_Observations = Iterable[metrics.Observation]
+
+
+class OpenTelemetryHooks(Hooks):
+    """Counts what a recruiter does by a meter: `recruiter.add_hook(OpenTelemetryHooks())`.
+
+    Counters and the histogram are told at once; the gauges are asked for when they are collected.
+    One object may be added to several recruiters; make only one for each meter. Attributes are
+    bounded: the first 100 jobs by name, "_other" beyond.
+
+    Arguments: meter, whose instruments these are; by default one of the global provider's.
+    """
+
+    def __init__(self, meter: metrics.Meter | None = None) -> None:
+        if meter is None:
+            meter = metrics.get_meter("workstealing")
+        self._names = JobNames()
+        self._watched = Watched(self._names)
+        self._lock = threading.Lock()
+        self._oldest: dict[str, float] = {}
+        self._backlog: dict[str, float] = {}
+        self._enlisted = meter.create_counter(
+            "workstealing.enlisted", "{caller}", "Callers who enlisted."
+        )
+        self._recruited = meter.create_counter(
+            "workstealing.recruited", "{caller}", "Callers who were recruited for this job."
+        )
+        self._outcomes = meter.create_counter(
+            "workstealing.outcomes", "{slice}", "What became of recruits."
+        )
+        self._items = meter.create_counter("workstealing.items", "{item}", "Items handled.")
+        self._seconds = meter.create_histogram(
+            "workstealing.slice",
+            "s",
+            "How long slices took.",
+            explicit_bucket_boundaries_advisory=SLICE_BUCKETS,
+        )
+        gauges: tuple[tuple[str, str, str, Callable[[], _Observations]], ...] = (
+            ("backlog", "{item}", "Items that wait, as a slice last saw.", self._backlogs),
+            (
+                "oldest_garbage",
+                "s",
+                "How long the oldest item that a slice last saw was overdue.",
+                self._oldests,
+            ),
+            ("rate", "", "The share of the enlisted that the job wants.", self._figure("rate")),
+            (
+                "keeps_up",
+                "",
+                "1 if the job keeps up with its garbage, 0 if not.",
+                self._figure("keeps_up"),
+            ),
+            (
+                "breaker_open",
+                "",
+                "1 while the job's server is left alone after a fault.",
+                self._figure("breaker_open"),
+            ),
+        )
+        for name, unit, what, ask in gauges:
+            meter.create_observable_gauge(
+                f"workstealing.{name}", [_callback(ask)], unit=unit, description=what
+            )
+
+    def on_added(self, recruiter: Recruiter) -> None:
+        """Show the gauges of this recruiter's jobs, too."""
+        self._watched.add(recruiter)
+
+    def on_enlisted(self, count: int) -> None:
+        """Count callers who enlisted."""
+        self._enlisted.add(count)
+
+    def on_recruited(self, job: str) -> None:
+        """Count a caller who was recruited."""
+        self._recruited.add(1, {"job_name": self._names(job)})
+
+    def on_outcome(
+        self,
+        job: str,
+        outcome: Outcome,
+        items: int,
+        seconds: float,
+        error: BaseException | None,  # noqa: ARG002 - the hook's signature
+    ) -> None:
+        """Count what became of a recruit, and how long it took."""
+        name = self._names(job)
+        self._outcomes.add(1, {"job_name": name, "outcome": outcome.value})
+        self._items.add(items, {"job_name": name})
+        if outcome is not Outcome.SKIPPED:
+            self._seconds.record(seconds, {"job_name": name})
+
+    def on_observed(self, job: str, oldest_seconds: float | None, backlog: int | None) -> None:
+        """Keep the garbage that a slice has seen."""
+        name = self._names(job)
+        if name == OTHER_JOBS:
+            return
+        with self._lock:
+            if oldest_seconds is not None:
+                self._oldest[name] = oldest_seconds
+            if backlog is not None:
+                self._backlog[name] = backlog
+
+    def _oldests(self) -> _Observations:
+        with self._lock:
+            return [_observed(job, value) for job, value in self._oldest.items()]
+
+    def _backlogs(self) -> _Observations:
+        with self._lock:
+            return [_observed(job, value) for job, value in self._backlog.items()]
+
+    def _figure(self, figure: str) -> Callable[[], _Observations]:
+        def ask() -> _Observations:
+            return [
+                _observed(job, float(figures[figure]))
+                for job, figures in self._watched.jobs()
+                if figures.get(figure) is not None
+            ]
+
+        return ask
+
+
+def _observed(job: str, value: float) -> metrics.Observation:
+    return metrics.Observation(value, {"job_name": job})
+
+
+def _callback(ask: Callable[[], _Observations]) -> Callable[[Any], _Observations]:
+    return lambda _options: ask()
