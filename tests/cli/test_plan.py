@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from workstealing.cli import main
-from workstealing.cli.plan import figure, round_up, spell
+from workstealing.cli.output import figure, spell
+from workstealing.cli.plan import round_up
 from workstealing.recruiting.forecast import forecast
 
 Capture = pytest.CaptureFixture[str]

@@ -30,6 +30,11 @@ def add_app_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def named_app(name: str | None) -> str:
+    """Return what --app or else the environment names, "" for nothing."""
+    return os.environ.get(VARIABLE, "").strip() if name is None else name.strip()
+
+
 def load_app(name: str | None) -> Recruiter:
     """Import a recruiter.
 
@@ -39,7 +44,7 @@ def load_app(name: str | None) -> Recruiter:
     function of no arguments that returns the recruiter; None for WORKSTEALING_APP in the
     environment. Raises: ConfigurationError, whatever is wrong with the name or the module.
     """
-    name = os.environ.get(VARIABLE, "").strip() if name is None else name.strip()
+    name = named_app(name)
     if not name:
         raise ConfigurationError(
             f"no recruiter was named: give --app package.module:recruiter, or set {VARIABLE}"

@@ -49,6 +49,8 @@ class Command:
 
 
 COMMANDS = {
+    "status": Command("workstealing.cli.status", "show what the fleet does and what waits"),
+    "top": Command("workstealing.cli.top", "the same, live"),
     "jobs": Command("workstealing.cli.jobs", "list the jobs that a recruiter has installed"),
     "run": Command("workstealing.cli.run", "perform slices of one job, here and now"),
     "drain": Command("workstealing.cli.drain", "perform slices until nothing is left, for cron"),

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from workstealing.cli.output import add_json_option, note, print_json, say
+from workstealing.cli.output import add_json_option, figure, note, print_json, say, spell
 from workstealing.cli.values import at_least, duration, frequency, number, rate
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.forecast import (
@@ -245,25 +245,6 @@ def round_up(rate: float) -> float:
     unit = 10.0 ** (math.floor(math.log10(rate)) - 2)
     # A rate that is round already must not go up by one because of its last bit.
     return float(f"{math.ceil(rate / unit * (1 - 1e-12)) * unit:.3g}")
-
-
-def figure(value: float) -> str:
-    """Return a number for people, with three significant digits and its thousands marked."""
-    if not math.isfinite(value):
-        return "no bound"
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{float(f'{value:.3g}'):.10f}".rstrip("0").rstrip(".")
-
-
-def spell(seconds: float) -> str:
-    """Return a duration for people."""
-    if not math.isfinite(seconds):
-        return "no end"
-    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length:
-            return f"{figure(seconds / length)} {unit}"
-    return f"{figure(seconds)} s" if seconds >= 1 else f"{figure(1000 * seconds)} ms"
 
 
 def _not_negative(text: str) -> float:

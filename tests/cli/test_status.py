@@ -1,0 +1,259 @@
+"""`status` and `top`, with a ledger and without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.processes import free_port
+from support.servers import RedisServer
+from workstealing.metrics.fleet import Fleet
+from workstealing.metrics.ledger import Ledger
+from workstealing.recruiting import FunctionJob, Outcome, Recruiter
+from workstealing.structures import Ick, VolatileHashes
+
+pytestmark = pytest.mark.real
+
+MakeApp = Callable[[str], str]
+
+APP = """
+    import redis
+    from workstealing import Recruiter
+    from workstealing.jobs import HashFieldExpiry
+    from workstealing.structures import VolatileHashes
+
+    client = redis.Redis.from_url({url!r})
+    recruiter = Recruiter()
+    hashes = VolatileHashes(client, namespace="cli", backend="emulated", clock_shift_ms=60_000)
+    recruiter.install(HashFieldExpiry(hashes, limit=10, name="expiry"), rate=0.01)
+"""
+
+
+@pytest.fixture
+def garbage(redis7: RedisServer) -> RedisServer:
+    hashes = VolatileHashes(redis7.client(), namespace="cli", backend="emulated")
+    for number in range(35):
+        hashes.hsetex(f"item:{number}", mapping={"a": 1}, ex=30)
+    return redis7
+
+
+def report(server: RedisServer, name: str = "default", outcome: Outcome = Outcome.WORKED) -> None:
+    """Let a process of a fleet report what it has done."""
+    recruiter = Recruiter(random=lambda: 1.0)
+    recruiter.install(FunctionJob(lambda slice: 0, name="sweep \x1b[31m"), rate=0.25)
+    ledger = Ledger(server.client(), name)
+    recruiter.add_hook(ledger)
+    ledger.on_enlisted(600)
+    for _ in range(30):
+        ledger.on_recruited("sweep \x1b[31m")
+        ledger.on_outcome("sweep \x1b[31m", outcome, 5, 0.002, None)
+    assert ledger.flush(5.0)
+    ledger.close()
+
+
+def test_without_a_ledger_the_structures_are_shown(
+    command: Any, app_module: MakeApp, garbage: RedisServer
+) -> None:
+    name = app_module(APP.format(url=garbage.url))
+    said = command.json("status", "--app", name)
+    assert (said["is_fleet"], said["is_well"], said["troubles"]) == (False, True, [])
+    (job,) = said["jobs"]
+    assert (job["name"], job["rate"], job["keeps_up"]) == ("expiry", 0.01, None)
+    (structure,) = said["structures"]
+    assert (structure["kind"], structure["size"]) == ("volatile hashes", 35)
+    text = command("status", "--app", name)
+    for part in ("no ledger has figures", "expiry", "volatile hashes", "35"):
+        assert part in text
+
+
+def test_the_fleets_figures_come_from_the_ledger(
+    command: Any, app_module: MakeApp, garbage: RedisServer
+) -> None:
+    report(garbage)
+    Fleet(garbage.client()).pause("expiry")
+    said = command.json("status", "--app", app_module(APP.format(url=garbage.url)))
+    assert (said["is_fleet"], said["processes"]) == (True, 1)
+    assert said["enlisted_per_s"] > 0
+    jobs = {job["name"]: job for job in said["jobs"]}
+    assert jobs["expiry"]["fleet_paused"] is True
+    assert jobs["sweep \x1b[31m"]["outcomes"]["worked"] == 30
+    assert jobs["sweep \x1b[31m"]["rate"] == 0.25
+
+
+def test_a_url_alone_is_enough_for_the_ledger(command: Any, redis7: RedisServer) -> None:
+    report(redis7, "shop")
+    said = command.json("status", "--url", redis7.url, "--ledger", "shop")
+    assert [job["name"] for job in said["jobs"]] == ["sweep \x1b[31m"]
+    text = command("status", "--url", redis7.url, "--ledger", "shop")
+    # A hostile name steers nobody's terminal.
+    assert "\x1b" not in text
+    assert "sweep \\x1b[31m" in text
+    assert "1 process reported" in text
+    nothing = command.json("status", "--url", redis7.url)
+    assert (nothing["is_fleet"], nothing["jobs"]) == (False, [])
+
+
+def test_what_needs_attention_is_said_and_is_the_exit_status(
+    command: Any, redis7: RedisServer
+) -> None:
+    report(redis7, outcome=Outcome.ABORTED)
+    said = command.json("status", "--url", redis7.url, status=1)
+    assert said["is_well"] is False
+    assert "! sweep \\x1b[31m: 100% of its slices were aborted" in command(
+        "status", "--url", redis7.url, status=1
+    )
+
+
+def test_dead_items_need_a_person(command: Any, app_module: MakeApp, redis7: RedisServer) -> None:
+    name = app_module(
+        f"""
+        import redis
+        from workstealing import Recruiter
+        from workstealing.jobs import IckReaper
+        from workstealing.structures import Ick
+
+        recruiter = Recruiter()
+        ick = Ick(redis.Redis.from_url({redis7.url!r}), "dirty")
+        # Each look finds every reservation stale, and gives up at once.
+        recruiter.install(IckReaper(ick, stale_after=1e-6, max_attempts=1), rate=0.01)
+        """
+    )
+    ick = Ick(redis7.client(), "dirty")
+    ick.add({"a": 1})
+    for _ in range(2):
+        ick.reserve(1)
+        time.sleep(0.005)
+        command("run", "ick_reaper.dirty", "--app", name)
+    said = command.json("status", "--app", name, status=1)
+    assert said["structures"][0]["dead"] == 1
+    assert "dirty: 1 dead items wait for a person" in command("status", "--app", name, status=1)
+
+
+def test_a_ledger_that_cannot_be_asked_is_said(command: Any, app_module: MakeApp) -> None:
+    name = app_module(APP.format(url=f"redis://127.0.0.1:{free_port()}"))
+    said = command.json("status", "--app", name, status=1)
+    assert any(
+        "the ledger could not be asked: ConnectionError" in each for each in said["troubles"]
+    )
+
+
+@pytest.mark.parametrize("what", ["status", "top"])
+def test_wrong_use(
+    command: Any, app_module: MakeApp, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    app_module("")
+    for variable in ("REDIS_URL", "WORKSTEALING_REDIS_URL"):
+        monkeypatch.delenv(variable, raising=False)
+    assert "nothing was named to look at" in command.refused(what)
+    nobody = f"redis://127.0.0.1:{free_port()}"
+    assert "the Redis at --url cannot be used" in command.refused(what, "--url", nobody)
+    assert "begins with http://" in command.refused(what, "--url", "http://x")
+
+
+def test_a_ledgers_name_that_is_none(command: Any, redis7: RedisServer) -> None:
+    said = command.refused("status", "--url", redis7.url, "--ledger", "a b")
+    assert "a ledger's name is 'a b'" in said
+
+
+def test_top_looks_again_and_again(command: Any, redis7: RedisServer) -> None:
+    report(redis7)
+    arguments = ("top", "--url", redis7.url, "--times", "2", "--interval", "1ms")
+    assert command(*arguments).count("enlisted/s") == 2
+    assert len(command.json(*arguments)["looks"]) == 2
+    assert len(command.json("top", "--url", redis7.url)["looks"]) == 1
+
+
+def test_top_draws_in_place_on_a_terminal(redis7: RedisServer, tmp_path: Path) -> None:
+    report(redis7, outcome=Outcome.ABORTED)
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "workstealing",
+            "top",
+            "--url",
+            redis7.url,
+            "--times",
+            "2",
+            "--interval",
+            "10ms",
+        ],
+        stdout=follower,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "140", "LINES": "40"},
+        cwd=tmp_path,
+    )
+    os.close(follower)
+    drawn = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        drawn += part
+    os.close(leader)
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    # The job's name is text: it has turned nothing red by itself.
+    assert b"sweep \\x1b[31m" in drawn
+    assert b"were aborted" in drawn
+
+
+def test_top_says_what_it_needs(
+    command: Any, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from workstealing.cli import top
+
+    monkeypatch.setattr(top.sys.stdout, "isatty", lambda: True, raising=False)
+    for module in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert "pip install 'workstealing[cli]'" in command.refused("top", "--url", redis7.url)
+
+
+def test_ctrl_c_ends_top(
+    command: Any, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("workstealing.cli.top.time.sleep", interrupt)
+    assert command("top", "--url", redis7.url).count("no ledger") == 1
+
+
+def test_the_json_is_all_that_is_printed(redis7: RedisServer, tmp_path: Path) -> None:
+    (tmp_path / "talks.py").write_text(
+        "print('hello')\nfrom workstealing import Recruiter\nrecruiter = Recruiter()\n"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "workstealing",
+            "status",
+            "--json",
+            "--app",
+            "talks",
+            "--url",
+            redis7.url,
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert json.loads(done.stdout)["is_well"] is True
+    assert done.stderr == "hello\n"

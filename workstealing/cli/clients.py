@@ -1,0 +1,95 @@
+"""Which Redis a command asks: the one at --url, or the application's own."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisClusterException
+from redis.retry import Retry
+
+from workstealing.cli.output import printable
+from workstealing.config import URL_VARIABLES
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting import Recruiter
+from workstealing.store import connect
+from workstealing.store.twin import is_async
+
+FAULTS = (redis.RedisError, RedisClusterException, OSError)
+TIMEOUT_SECONDS = 2.0
+# Where the ready-made jobs keep their structure.
+_HELD = ("hashes", "keys", "tracked", "ick")
+
+
+def add_url_option(parser: argparse.ArgumentParser, otherwise: str) -> None:
+    """Add --url to a command's options. Arguments: parser; otherwise, what is asked without it."""
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        help=f"the Redis to ask: redis://host:port/database and the like (default: {otherwise})",
+    )
+
+
+def client_at(url: str | None) -> Any:
+    """Return a client that waits a little and never retries, for a person who is waiting.
+
+    Arguments: url, or None for the environment's. Errors: ConfigurationError if there is none, or
+    none that answers. One round trip.
+    """
+    patience = {
+        "socket_timeout": TIMEOUT_SECONDS,
+        "socket_connect_timeout": TIMEOUT_SECONDS,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    where = (
+        "the Redis at --url" if url is not None else f"the Redis of {' or '.join(URL_VARIABLES)}"
+    )
+    try:
+        client = connect(url, **patience)
+        client.ping()
+    except FAULTS as error:
+        raise ConfigurationError(f"{where} cannot be used: {said(error)}") from error
+    return client
+
+
+def clients_of(recruiter: Recruiter) -> Iterator[tuple[str, Any]]:
+    """Yield the clients of a recruiter's ledger and jobs, each once, and whose each is."""
+    seen = set()
+    holders: list[tuple[str, Any]] = [
+        (f"hook {type(hook).__name__}", getattr(hook, "hashes", None)) for hook in recruiter.hooks()
+    ]
+    for name, job in recruiter.jobs().items():
+        holders += [(f"job {name}", getattr(job, held, None)) for held in _HELD]
+    for whose, holder in holders:
+        client = getattr(holder, "client", None)
+        if client is not None and id(client) not in seen:
+            seen.add(id(client))
+            yield whose, client
+
+
+def client_for(url: str | None, recruiter: Recruiter | None) -> Any:
+    """Return the client for the fleet's figures, or None if nothing tells which.
+
+    Arguments: url of the command's options; recruiter, whose ledger's or jobs' client is taken if
+    there is no url. Errors: ConfigurationError. At most one round trip.
+    """
+    if url is not None:
+        return client_at(url)
+    own = () if recruiter is None else clients_of(recruiter)
+    found = next((client for _, client in own if not is_async(client)), None)
+    if found is None:
+        try:
+            return client_at(None)
+        except ConfigurationError:
+            if recruiter is None:
+                raise
+    return found
+
+
+def said(error: BaseException) -> str:
+    """Return what an error says, as one line."""
+    text = printable(" ".join(str(error).split()))
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

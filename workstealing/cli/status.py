@@ -1,0 +1,224 @@
+"""`workstealing status`: what the fleet does now, as far as its ledger or one process knows."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from workstealing.cli.apps import (
+    VARIABLE,
+    add_app_option,
+    application_prints_to_stderr,
+    load_app,
+    named_app,
+)
+from workstealing.cli.clients import add_url_option, client_for
+from workstealing.cli.output import (
+    add_json_option,
+    figure,
+    print_json,
+    printable,
+    say,
+    spell,
+    table,
+)
+from workstealing.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from workstealing.dashboard.figures import JobFigures
+    from workstealing.dashboard.queries import Snapshot, StructureFigures
+
+TROUBLE = 1
+
+DESCRIPTION = """\
+Show what the fleet has done in the last minutes, from its ledger in Redis, and what waits in the
+structures of the recruiter's jobs. Nothing is changed.
+"""
+EPILOG = """\
+exit status: 0 if all is well, 1 if a job needs attention or something could not be asked, 2 for bad
+input. Without --app only the ledger is read; without a ledger only the structures.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options to the command's parser."""
+    add_app_option(parser)
+    add_url_option(parser, "the client of the recruiter's ledger or jobs, or the environment's")
+    parser.add_argument(
+        "--ledger",
+        default="default",
+        metavar="NAME",
+        help="the ledger's name (default: %(default)s)",
+    )
+    add_json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the figures.
+
+    Returns: 0, or 1 if something needs attention. Raises: WorkStealingError for bad input.
+    """
+    look = looker(options)
+    with application_prints_to_stderr():
+        snapshot = look()
+    if options.json:
+        print_json(as_dict(snapshot))
+    else:
+        say(as_text(snapshot))
+    return 0 if is_well(snapshot) else TROUBLE
+
+
+def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
+    """Return a function that looks, each time that it is called.
+
+    Arguments: options, of which app, url and ledger count. Errors: ConfigurationError.
+    """
+    from workstealing.dashboard.own_minutes import OwnMinutes
+    from workstealing.dashboard.queries import Queries
+    from workstealing.dashboard.watching import watch_all
+    from workstealing.metrics.fleet import Fleet
+    from workstealing.metrics.ledger import read
+
+    recruiter = load_app(options.app) if named_app(options.app) else None
+    if recruiter is None and options.url is None:
+        raise ConfigurationError(
+            "nothing was named to look at: give --app package.module:recruiter (or set"
+            f" {VARIABLE}), or --url of the Redis with the fleet's ledger"
+        )
+    client = client_for(options.url, recruiter)
+    name = options.ledger
+    fleet = None if client is None else Fleet(client, name)
+    queries = Queries(
+        (lambda: {"enlisted": 0, "jobs": {}}) if recruiter is None else recruiter.stats,
+        lambda: [] if client is None else read(client, name),
+        OwnMinutes(),
+        lambda: {} if fleet is None else fleet.settings(),
+        lambda: [] if recruiter is None else watch_all((), recruiter.jobs().values()),
+    )
+
+    def look() -> Snapshot:
+        queries.forget()
+        return queries.snapshot()
+
+    return look
+
+
+def is_well(snapshot: Snapshot) -> bool:
+    """Say whether nothing needs attention."""
+    return not (
+        snapshot.troubles
+        or any(job.problems for job in snapshot.jobs)
+        or any(each.trouble or each.dead_size for each in snapshot.structures)
+    )
+
+
+def as_dict(snapshot: Snapshot) -> dict[str, Any]:
+    """Return a snapshot as plain data; what is unknown is None."""
+    return {
+        "at": snapshot.at,
+        "is_fleet": snapshot.is_fleet,
+        "is_well": is_well(snapshot),
+        "processes": snapshot.processes,
+        "enlisted_per_s": snapshot.enlisted_per_second,
+        "jobs": [asdict(job) for job in snapshot.jobs],
+        "structures": [_structure(each) for each in snapshot.structures],
+        "troubles": snapshot.troubles,
+    }
+
+
+def _structure(each: StructureFigures) -> dict[str, Any]:
+    return {
+        "name": each.watched.name,
+        "kind": each.watched.kind,
+        "size": each.size,
+        "due": None if each.due is None else asdict(each.due),
+        "dead": each.dead_size,
+        "trouble": each.trouble,
+    }
+
+
+def as_text(snapshot: Snapshot) -> str:
+    """Return a snapshot for people."""
+    parts = [headline(snapshot)]
+    if snapshot.jobs:
+        parts.append(table(JOB_HEADINGS, [job_row(job) for job in snapshot.jobs]))
+    if snapshot.structures:
+        rows = [structure_row(each) for each in snapshot.structures]
+        parts.append(table(STRUCTURE_HEADINGS, rows, left=2))
+    if found := complaints(snapshot):
+        parts.append("\n".join(f"! {each}" for each in found))
+    return "\n\n".join(parts)
+
+
+JOB_HEADINGS = (
+    "job",
+    "rate",
+    "recruits/min",
+    "items/s",
+    "slice",
+    "oldest",
+    "backlog",
+    "aborted",
+    "failed",
+    "keeps up",
+)
+STRUCTURE_HEADINGS = ("structure", "kind", "size", "due", "oldest due", "dead")
+
+
+def headline(snapshot: Snapshot) -> str:
+    """Return one line about the whole."""
+    if not snapshot.is_fleet:
+        return "no ledger has figures of the fleet: what follows is what can be asked from here"
+    count = snapshot.processes
+    return (
+        f"{count} process{'' if count == 1 else 'es'} reported in the last minute;"
+        f" {figure(snapshot.enlisted_per_second)} enlisted/s"
+    )
+
+
+def job_row(job: JobFigures) -> tuple[str, ...]:
+    """Return a job's cells, as of JOB_HEADINGS."""
+    rate = job.rate if job.fleet_rate is None else job.fleet_rate
+    shown = "?" if rate is None else f"{rate:.3g}"
+    if job.paused or job.fleet_paused:
+        shown = f"paused ({shown})"
+    slices = sum(job.outcomes.values())
+    return (
+        job.name,
+        shown,
+        figure(job.recruited_per_minute),
+        figure(job.items_per_second),
+        "-" if job.slice_seconds is None else spell(job.slice_seconds),
+        "?" if job.oldest_seconds is None else spell(job.oldest_seconds),
+        "?" if job.backlog is None else f"{job.backlog:,}",
+        f"{job.outcomes['aborted'] / slices:.0%}" if slices else "-",
+        f"{job.outcomes['failed'] / slices:.0%}" if slices else "-",
+        {None: "?", True: "yes", False: "NO"}[job.keeps_up],
+    )
+
+
+def structure_row(each: StructureFigures) -> tuple[str, ...]:
+    """Return a structure's cells, as of STRUCTURE_HEADINGS."""
+    due = each.due
+    oldest = None if due is None or not due.count else due.oldest_seconds
+    return (
+        each.watched.name,
+        each.watched.kind,
+        "?" if each.size is None else f"{each.size:,}",
+        "-" if due is None else f"{'' if due.exact else 'about '}{due.count:,} {due.what}",
+        "-" if oldest is None else spell(oldest),
+        "-" if each.dead_size is None else f"{each.dead_size:,}",
+    )
+
+
+def complaints(snapshot: Snapshot) -> list[str]:
+    """Return what needs attention, a sentence each."""
+    found = [f"{job.name}: {problem}" for job in snapshot.jobs for problem in job.problems]
+    for each in snapshot.structures:
+        if each.trouble:
+            found.append(each.trouble)
+        if each.dead_size:
+            found.append(f"{each.watched.name}: {each.dead_size:,} dead items wait for a person")
+    return [printable(each) for each in (*found, *snapshot.troubles)]

@@ -1,0 +1,127 @@
+"""`workstealing top`: the status, drawn anew in place."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from workstealing.cli import status
+from workstealing.cli.apps import application_prints_to_stderr
+from workstealing.cli.output import print_json, printable, say
+from workstealing.cli.values import at_least, duration
+from workstealing.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from workstealing.dashboard.queries import Snapshot
+
+INTERVAL = 2.0
+
+DESCRIPTION = """\
+Watch what the fleet does, live. Takes the same options as `workstealing status`.
+"""
+EPILOG = """\
+Ends with Ctrl-C. Where stdout is no terminal, each look is printed below the last. With --json: one
+object with all looks, once --times is over (default: 1).
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options to the command's parser."""
+    status.add_arguments(parser)
+    parser.add_argument(
+        "--interval",
+        type=duration,
+        default=INTERVAL,
+        metavar="S",
+        help="seconds between two looks (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--times",
+        type=at_least(1, "looks"),
+        metavar="N",
+        help="end after so many looks (default: with Ctrl-C)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look again and again. Returns: 0. Raises: WorkStealingError for bad input."""
+    look = status.looker(options)
+    if options.json:
+        looks: list[dict[str, Any]] = []
+        _repeat(
+            look,
+            options.interval,
+            options.times or 1,
+            lambda seen: looks.append(status.as_dict(seen)),
+        )
+        print_json({"looks": looks})
+    elif sys.stdout.isatty():
+        _live(look, options.interval, options.times)
+    else:
+        _repeat(
+            look, options.interval, options.times, lambda seen: say(f"{status.as_text(seen)}\n")
+        )
+    return 0
+
+
+def _repeat(
+    look: Callable[[], Snapshot],
+    interval: float,
+    times: int | None,
+    show: Callable[[Snapshot], None],
+) -> None:
+    number = 0
+    try:
+        while True:
+            with application_prints_to_stderr():
+                seen = look()
+            show(seen)
+            number += 1
+            if times is not None and number >= times:
+                return
+            time.sleep(interval)
+    except KeyboardInterrupt:
+        return
+
+
+def _live(look: Callable[[], Snapshot], interval: float, times: int | None) -> None:
+    try:
+        from rich.console import Console
+        from rich.live import Live
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "rich":
+            raise
+        raise MissingExtraError("cli", "rich") from error
+    console = Console(highlight=False)
+    with Live(console=console, auto_refresh=False, screen=times is None) as live:
+        _repeat(look, interval, times, lambda seen: live.update(drawn(seen), refresh=True))
+
+
+def drawn(snapshot: Snapshot) -> Any:
+    """Return the snapshot as rich draws it."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    parts: list[Any] = [Text(time.strftime("%H:%M:%S  ") + status.headline(snapshot), style="bold")]
+    jobs = Table(title_justify="left")
+    for number, heading in enumerate(status.JOB_HEADINGS):
+        jobs.add_column(heading, justify="right" if number else "left")
+    for job in snapshot.jobs:
+        cells = [Text(printable(cell)) for cell in status.job_row(job)]
+        jobs.add_row(*cells, style="red" if job.problems else "")
+    structures = Table()
+    for number, heading in enumerate(status.STRUCTURE_HEADINGS):
+        structures.add_column(heading, justify="right" if number > 1 else "left")
+    for each in snapshot.structures:
+        cells = [Text(printable(cell)) for cell in status.structure_row(each)]
+        structures.add_row(*cells, style="red" if each.trouble or each.dead_size else "")
+    if snapshot.jobs:
+        parts.append(jobs)
+    if snapshot.structures:
+        parts.append(structures)
+    parts += [Text(f"! {each}", style="red") for each in status.complaints(snapshot)]
+    return Group(*parts)
