@@ -271,3 +271,19 @@ def test_an_import_path_is_made_too() -> None:
 def test_what_names_no_factory_is_refused(factory: Any) -> None:
     with pytest.raises(ConfigurationError, match="make_job"):
         Recipe(factory, "make_job")
+
+
+def make_behind_a_fault() -> Job:
+    raise ConnectionError("the server is restarting")
+
+
+def test_a_job_that_cannot_be_made_for_a_fault_waits_for_the_next_round() -> None:
+    pytest.importorskip("pyspark")
+    from workstealing.spark.sweeping import _work
+
+    recipe = Recipe(make_behind_a_fault, "make_job")
+    turn = _work(recipe, None, is_divided=False, orders=ORDERS)
+    assert turn == Turn(failed=1, error="ConnectionError: the server is restarting")
+    # What no later round could mend is Spark's to show.
+    with pytest.raises(ConfigurationError, match="has no 'nowhere'"):
+        _work(Recipe("support.sweep_jobs:nowhere", "make_job"), None, False, ORDERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 
 from workstealing.errors import ConfigurationError, RateError
 
@@ -67,6 +68,28 @@ def checked_count(count: object, what: str) -> int:
     if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
         return count
     raise ConfigurationError(f"{what} is {count!r}; expected an int of at least 0")
+
+
+def checked_items(answer: object, job: str) -> int:
+    """Return what a job's slice says that it has handled, 0 for None.
+
+    Arguments: answer, of `perform()`; job, its name. Raises: TypeError unless it is a whole number
+    of at least 0.
+    """
+    if answer is None:
+        return 0
+    if not isinstance(answer, bool):
+        try:
+            items = operator.index(answer)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+        else:
+            if items >= 0:
+                return items
+    raise TypeError(
+        f"job {job!r} returned {answer!r}; expected the number of items handled, an int of at least"
+        " 0, or None"
+    )
 
 
 def checked_name(name: object) -> str:

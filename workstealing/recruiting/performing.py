@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 import threading
 
 from workstealing.clock import Clock
 from workstealing.errors import Skipped, is_abort, is_connection_fault
+from workstealing.recruiting.checks import checked_items
 from workstealing.recruiting.faultlog import FaultLog
 from workstealing.recruiting.flight import FLIGHT
 from workstealing.recruiting.hooks import HookList
@@ -149,19 +149,5 @@ class Performer:
 
 
 def _items(installed: Installed, slice: Slice) -> int:
-    """Return what the job says that it has handled, checked."""
-    answer: object = installed.job.perform(slice)
-    if answer is None:
-        return 0
-    if not isinstance(answer, bool):
-        try:
-            items = operator.index(answer)  # type: ignore[arg-type]
-        except TypeError:
-            pass
-        else:
-            if items >= 0:
-                return items
-    raise TypeError(
-        f"job {installed.name!r} returned {answer!r}; expected the number of items handled, an int"
-        " of at least 0, or None"
-    )
+    """Perform; return what the job says that it has handled, checked."""
+    return checked_items(installed.job.perform(slice), installed.name)

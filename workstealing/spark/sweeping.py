@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from workstealing.errors import ConfigurationError
+from workstealing.errors import ConfigurationError, is_connection_fault
 from workstealing.recruiting.checks import checked_limit, checked_seconds
 from workstealing.recruiting.job import DivisibleJob, Job
 from workstealing.spark.making import Factory, Recipe
@@ -232,7 +232,13 @@ def _divide(recipe: Recipe, n: int) -> Plan:
 
 def _work(recipe: Recipe, part: Any, is_divided: bool, orders: Orders) -> Turn:
     """Take a turn, in a Python worker."""
-    job = recipe.made(Job)  # type: ignore[type-abstract]
+    try:
+        job = recipe.made(Job)  # type: ignore[type-abstract]
+    except Exception as error:
+        # A cluster's client asks for its map: a fault then is as one in a slice.
+        if not is_connection_fault(error):
+            raise
+        return Turn(failed=1, error=f"{type(error).__name__}: {error}")
     if is_divided and isinstance(job, DivisibleJob):
         job = job.for_part(part)
     return take_turn(job, orders)

@@ -6,7 +6,6 @@ turn, so that the next round comes again.
 
 from __future__ import annotations
 
-import operator
 import random
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import Moved, OutOfTime, Skipped, is_abort
+from workstealing.recruiting.checks import checked_items
 from workstealing.recruiting.job import Job, PartJob
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import SENT
@@ -115,7 +115,8 @@ def take_turn(
         before, handled, was_in_vain = SENT.commands, 0, False
         slices += 1
         try:
-            handled = _counted(job.perform(Slice(limit, orders.seconds, clock)))
+            answer = job.perform(Slice(limit, orders.seconds, clock))
+            handled = checked_items(answer, job.name)
         except Exception as problem:  # noqa: BLE001 - reported with the part
             if not (is_abort(problem) or isinstance(problem, Moved | OutOfTime | Skipped)):
                 is_failed = True
@@ -142,15 +143,6 @@ def take_turn(
         not is_failed and _is_drained(job, idle),
         error,
     )
-
-
-def _counted(answer: object) -> int:
-    """Return what a slice says that it has handled; anything but a count fails it."""
-    if answer is None:
-        return 0
-    if isinstance(answer, bool) or (items := operator.index(answer)) < 0:  # type: ignore[arg-type]
-        raise TypeError(f"the job returned {answer!r}; expected the number of items handled")
-    return items
 
 
 def _is_drained(job: Job, idle: int) -> bool:
