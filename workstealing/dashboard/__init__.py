@@ -5,7 +5,20 @@ app.register_blueprint(create_dashboard(recruiter, client, token=...))
 
 from __future__ import annotations
 
-from workstealing.dashboard.views import create_dashboard
+from typing import TYPE_CHECKING, Any
+
 from workstealing.dashboard.watching import DeadBox, Due, Watched
 
+if TYPE_CHECKING:
+    from workstealing.dashboard.views import create_dashboard
+
 __all__ = ["DeadBox", "Due", "Watched", "create_dashboard"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the page when it is first used: the command line shows its figures without Flask."""
+    if name == "create_dashboard":
+        from workstealing.dashboard.views import create_dashboard
+
+        return create_dashboard
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
