@@ -26,6 +26,7 @@ EXTRAS = {
     "opentelemetry": "opentelemetry",
     "sql": "sqlalchemy",
     "spark": "pyspark",
+    "cli": "shtab",
 }
 
 
@@ -151,6 +152,7 @@ USES = {
     "prometheus": "from workstealing.metrics.prometheus import PrometheusHooks",
     "opentelemetry": "from workstealing.metrics.opentelemetry import OpenTelemetryHooks",
     "spark": "from workstealing.spark import register; register(None)",
+    "cli": "from workstealing.cli import completion as c; c.run(c.argparse.Namespace(shell='bash'))",
     "sql": "from workstealing.structures.sources import SqlSource; SqlSource(None, None)",
 }
 

@@ -21,6 +21,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     Arguments: argv, the arguments after the program's name; by default the process's own. Returns:
     the exit status: what the command says, or 2 for bad input, after one sentence on stderr.
     """
+    try:
+        status = _run(argv)
+        # Here, not when the interpreter ends, where nobody could answer for what it raises.
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _reader_gone()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return status
+
+
+def _run(argv: Sequence[str] | None) -> int:
     from workstealing.cli.arguments import COMMANDS, parse
 
     try:
@@ -28,17 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as done:
         # argparse has said what there was to say: help, the version, or a sentence.
         return done.code if isinstance(done.code, int) else BAD_INPUT
-    except BrokenPipeError:
-        return _reader_gone()
     try:
         return COMMANDS[options.command].load().run(options)
     except WorkStealingError as error:
         sys.stderr.write(f"workstealing {options.command}: {_sentence(error)}\n")
         return BAD_INPUT
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        return _reader_gone()
 
 
 def _sentence(error: WorkStealingError) -> str:

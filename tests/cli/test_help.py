@@ -1,0 +1,181 @@
+"""The command line as a whole: help without extras, completion, wrong use, a reader who goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workstealing.cli.arguments import COMMANDS, build
+
+EXTRAS = [
+    "celery",
+    "django",
+    "fakeredis",
+    "fastapi",
+    "flask",
+    "gunicorn",
+    "hiredis",
+    "jinja2",
+    "numpy",
+    "opentelemetry",
+    "pandas",
+    "prometheus_client",
+    "psycopg",
+    "pyarrow",
+    "pyspark",
+    "rich",
+    "rq",
+    "shtab",
+    "sqlalchemy",
+    "starlette",
+    "statsd",
+    "werkzeug",
+]
+
+# Stands for an environment with nothing but the package and redis-py.
+BARE = """
+    import sys
+
+    class Hidden:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] in {extras!r}:
+                raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+    sys.meta_path.insert(0, Hidden())
+    from workstealing.cli import main
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+def bare(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `workstealing` where no extra is installed."""
+    program = textwrap.dedent(BARE.format(extras=EXTRAS))
+    return subprocess.run(
+        [sys.executable, "-P", "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
+
+
+def test_the_help_needs_no_extra_and_names_every_command() -> None:
+    said = bare("--help")
+    assert said.returncode == 0, said.stderr
+    for name, command in COMMANDS.items():
+        assert name in said.stdout
+        assert " ".join(command.summary.split()[:3]) in said.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_commands_help_needs_no_extra(name: str) -> None:
+    said = bare(name, "--help")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert said.stdout.startswith(f"usage: workstealing {name}")
+    assert "--json" in said.stdout
+
+
+def test_a_command_is_imported_when_it_is_used() -> None:
+    program = """
+        import sys
+        from workstealing.cli import main
+        main(["--help"])
+        heavy = {"redis", "argparse", "workstealing.cli.plan"}
+        print(sorted(heavy & set(sys.modules)))
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "['argparse']"
+
+
+def test_what_needs_no_extra_works_without() -> None:
+    said = bare("plan", "--traffic", "800", "--garbage", "120", "--json")
+    assert json.loads(said.stdout)["rate"] == 0.0075
+    doctor = bare("doctor", "--json")
+    assert doctor.returncode in (0, 1), doctor.stderr
+    assert json.loads(doctor.stdout)["checks"]
+
+
+def test_a_missing_extra_is_named() -> None:
+    said = bare("completion", "bash")
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr.count("\n") == 1
+    assert "pip install 'workstealing[cli]'" in said.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_command_and_option_is_completed(command: Any, shell: str) -> None:
+    script = command("completion", shell)
+    _, parsers = build()
+    for name, parser in parsers.items():
+        parser.complete()
+        assert name in script
+        for action in parser._actions:
+            for option in action.option_strings:
+                # fish names options without their dashes.
+                assert option.lstrip("-") in script, (name, option)
+    assert command.json("completion", shell)["script"] == script.removesuffix("\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (("workstealing", "dra"), {"drain"}),
+        (("workstealing", "drain", "--sec"), {"--seconds"}),
+        (("workstealing", "completion", "z"), {"zsh"}),
+    ],
+)
+def test_bash_completes(
+    command: Any, tmp_path: Path, typed: tuple[str, ...], offered: set[str]
+) -> None:
+    file = tmp_path / "completion"
+    file.write_text(command("completion", "bash"))
+    words = " ".join(f"'{word}'" for word in typed)
+    script = (
+        f"source {file}; COMP_WORDS=({words}); COMP_CWORD={len(typed) - 1};"
+        f" _shtab_workstealing workstealing '{typed[-1]}'; echo ${{COMPREPLY[@]}}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True, env={**os.environ}
+    )
+    assert set(done.stdout.split()) == offered
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("completion",), "SHELL"),
+        (("completion", "tcsh"), "invalid choice: 'tcsh'"),
+        (("stat",), "invalid choice: 'stat'"),
+    ],
+)
+def test_wrong_use(command: Any, arguments: tuple[str, ...], expected: str) -> None:
+    assert expected in command.refused(*arguments)
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("plan", "--traffic=8", "--garbage=1")])
+def test_a_reader_who_goes_is_no_mistake(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "workstealing", *arguments],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            check=False,
+            cwd=tmp_path,
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
