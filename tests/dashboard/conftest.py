@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest_plugins = ["workstealing.testing.pytest_plugin"]
 
 
 @pytest.fixture
-def client(fakeredis_server):
+def client(fakeredis_server: Any) -> Any:
     """A client of an empty server."""
     return fakeredis_server.client()

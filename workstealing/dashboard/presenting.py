@@ -18,7 +18,7 @@ CHARTED = 8
 """How many jobs the charts show, those with the oldest garbage first."""
 
 _EXACT_BYTES = 192
-_UNKNOWN = "–"  # noqa: RUF001 - a dash stands for "nobody knows"
+_UNKNOWN = "\N{EN DASH}"
 
 
 def page(snapshot: Snapshot, name: str, role: str) -> dict[str, Any]:

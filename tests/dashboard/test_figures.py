@@ -1,0 +1,184 @@
+"""The arithmetic from minutes to figures, and what is red."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from workstealing.dashboard.figures import job_figures, keeps_up, ledger_name, seconds_of, window
+from workstealing.dashboard.own_minutes import OwnMinutes
+from workstealing.dashboard.watching import Due
+from workstealing.metrics.fleet import Setting
+from workstealing.metrics.minutes import JobMinute, Minute
+
+PRESENT = 1_763_650_020
+NOW = PRESENT + 30.0
+
+
+def minutes(count: int, enlisted: int = 6000, **job: Any) -> list[Minute]:
+    """Return so many minutes up to the present one, with one job called tidy in each."""
+    return [
+        Minute(PRESENT - 60 * ago, enlisted, 4, {"tidy": JobMinute(**job)})
+        for ago in reversed(range(count))
+    ]
+
+
+def figures(found: list[Minute], local: Any = None, setting: Any = None, due: Any = None) -> Any:
+    times, slots = window(found, NOW)
+    covered = seconds_of(slots, times, NOW)
+    return job_figures("tidy", slots, covered, local, setting, due=due)
+
+
+def test_the_last_hour_is_laid_out_with_gaps() -> None:
+    found = [
+        Minute(PRESENT - 3600, 1),
+        Minute(PRESENT - 120, 2),
+        Minute(PRESENT - 60),
+        Minute(PRESENT, 3),
+    ]
+    times, slots = window(found, NOW)
+    assert len(times) == len(slots) == 60
+    assert times[-1] == PRESENT
+    assert times[0] == PRESENT - 59 * 60
+    # One is too old, and one was written by nobody.
+    shown = [(time, slot.enlisted) for time, slot in zip(times, slots, strict=True) if slot]
+    assert shown == [(PRESENT - 120, 2), (PRESENT, 3)]
+
+
+def test_a_ledger_whose_clock_is_ahead_is_shown_whole() -> None:
+    times, slots = window([Minute(PRESENT + 120, 7)], NOW)
+    assert times[-1] == PRESENT + 120
+    assert slots[-1].enlisted == 7
+
+
+def test_rates_are_of_the_time_that_was_covered() -> None:
+    offset = NOW - PRESENT
+    found = minutes(60, recruited=30, worked=20, idle=10, items=600, seconds=0.3, rate=0.01)
+    shown = figures(found)
+    assert shown.items_per_second == pytest.approx(5 * 600 / (240 + offset))
+    assert shown.recruited_per_minute == pytest.approx(5 * 30 * 60 / (240 + offset))
+    assert shown.slice_seconds == pytest.approx(0.01)
+    assert shown.outcomes == {"worked": 1200, "idle": 600, "aborted": 0, "failed": 0, "skipped": 0}
+    assert shown.rate == 0.01
+    # A ledger that has only just begun.
+    young = figures(minutes(1, recruited=30, worked=30, items=600))
+    assert young.items_per_second == pytest.approx(600 / offset)
+
+
+def test_nothing_is_known_of_a_job_that_nobody_named() -> None:
+    shown = figures([])
+    assert (shown.rate, shown.backlog, shown.oldest_seconds, shown.keeps_up) == (None,) * 4
+    assert shown.problems == []
+    assert not shown.is_here
+    assert shown.items_per_second == 0
+
+
+def test_what_is_local_and_what_the_fleet_is_told() -> None:
+    local = {
+        "rate": 0.5,
+        "paused": True,
+        "adaptive": True,
+        "breaker_open": True,
+        "oldest_seconds": 7.0,
+    }
+    shown = figures([], local, Setting(paused=True, rate=0.25))
+    assert (shown.rate, shown.fleet_rate) == (0.5, 0.25)
+    assert shown.paused
+    assert shown.fleet_paused
+    assert shown.adaptive
+    assert shown.oldest_seconds == 7.0
+    assert shown.problems == ["its breaker is open: the server could not be reached"]
+
+
+@pytest.mark.parametrize(
+    ("lag", "said", "answer"),
+    [
+        ([], None, None),
+        ([None] * 60, None, None),
+        ([None] * 60, True, True),
+        ([1.0] * 60, False, False),
+        ([5.0] * 60, None, True),
+        ([600.0] * 60, None, True),
+        ([20.0 * n for n in range(60)], None, True),
+        ([40.0 * n for n in range(60)], None, False),
+        ([60.0 * n for n in range(60)], None, False),
+        ([60.0 * n for n in range(60)], True, False),
+        # A minute's garbage is young, however fast it comes; and three minutes are a short time.
+        ([None] * 50 + [5.0 * n for n in range(10)], None, True),
+        ([None] * 57 + [100.0, 200.0, 300.0], None, True),
+        ([60.0 * n for n in range(50)] + [3000.0 - 290 * n for n in range(10)], None, True),
+    ],
+)
+def test_garbage_that_grows_older_as_time_passes_is_not_kept_up_with(
+    lag: list[float | None], said: bool | None, answer: bool | None
+) -> None:
+    assert keeps_up(lag, said) is answer
+
+
+def test_what_makes_a_job_red() -> None:
+    assert figures(minutes(60, recruited=30, worked=30)).problems == []
+    aborted = figures(minutes(60, recruited=30, worked=20, aborted=10))
+    assert aborted.problems == ["33% of its slices were aborted"]
+    failed = figures(minutes(60, recruited=30, worked=20, failed=10))
+    assert failed.problems == ["33% of its slices failed"]
+    # Few recruits, but errors are errors.
+    assert figures(minutes(3, recruited=1, failed=1)).problems == ["3 of its slices failed"]
+    assert figures(minutes(3, recruited=1, aborted=1)).problems == []
+
+
+def test_a_job_for_which_nobody_came_is_red_unless_that_is_chance_or_wanted() -> None:
+    quiet = minutes(60, rate=0.01)
+    assert figures(quiet).problems == ["nobody was recruited for 15 minutes"]
+    assert figures(quiet, setting=Setting(paused=True)).problems == []
+    assert figures(quiet, {"rate": 0.01, "paused": True}).problems == []
+    assert figures(minutes(60, rate=0.0001)).problems == []
+    assert figures(minutes(10, rate=0.01)).problems == []
+    assert figures(minutes(60, enlisted=0, rate=0.01)).problems == []
+
+
+def test_a_structure_knows_the_backlog_better_than_a_slice() -> None:
+    shown = figures(minutes(60, backlog=5), due=Due(70, 9.0, "fields"))
+    assert (shown.backlog, shown.oldest_seconds) == (70, 9.0)
+    assert figures(minutes(60, oldest_seconds=4.0), due=Due(70, 9.0, "x")).oldest_seconds == 4.0
+
+
+def test_a_long_name_is_found_under_what_the_ledger_calls_it() -> None:
+    name = "x" * 1_000_000
+    slots = [Minute(PRESENT, 1, 1, {ledger_name(name): JobMinute(recruited=2, worked=2)})]
+    assert job_figures(name, slots, 1.0, None, None).outcomes["worked"] == 2
+
+
+# ---- without a ledger ----------------------------------------------------------------------------
+
+
+def stats(enlisted: int, **job: Any) -> dict[str, Any]:
+    counts = ("recruited", "worked", "idle", "aborted", "failed", "skipped", "items")
+    zero = dict.fromkeys(counts, 0)
+    return {"enlisted": enlisted, "jobs": {"tidy": {**zero, "seconds": 0.0, "rate": 0.1, **job}}}
+
+
+def test_a_process_keeps_its_own_minutes() -> None:
+    now = [NOW]
+    own = OwnMinutes(lambda: now[0])
+    assert own(stats(100, worked=5))[0].enlisted == 0
+    own(stats(130, worked=6, recruited=6, items=60, seconds=0.5, oldest_seconds=9.0))
+    now[0] += 60
+    first, second = own(stats(230, worked=8, recruited=8, items=80, seconds=0.75))
+    assert (first.minute, first.enlisted, first.processes) == (PRESENT, 30, 1)
+    assert (first.jobs["tidy"].worked, first.jobs["tidy"].items) == (1, 60)
+    assert first.jobs["tidy"].oldest_seconds == 9.0
+    assert (second.enlisted, second.jobs["tidy"].worked) == (100, 2)
+    assert second.jobs["tidy"].seconds == 0.25
+
+
+def test_own_minutes_survive_a_job_that_is_installed_anew_and_are_bounded() -> None:
+    now = [NOW]
+    own = OwnMinutes(lambda: now[0])
+    own(stats(100, items=50))
+    (minute,) = own(stats(100, items=3))
+    assert minute.jobs["tidy"].items == 3
+    for _ in range(200):
+        now[0] += 60
+        kept = own(stats(100, items=3))
+    assert len(kept) == 60
