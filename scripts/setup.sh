@@ -165,7 +165,18 @@ prepare_servers() {
             say "some servers that the tests want are missing; run: $(apt_command "${wanted[@]}")"
         fi
     fi
-    [ "$kind" != dev ] || bash scripts/fetch_servers.sh
+    if [ "$kind" = dev ]; then
+        bash scripts/fetch_servers.sh
+        prepare_promtool
+    fi
+}
+
+# Where it fails the first time, the lists of a fresh machine may be empty.
+prepare_promtool() {
+    bash scripts/fetch_promtool.sh && return
+    may_install || return 0
+    as_root apt-get -qq -o DPkg::Lock::Timeout=120 update < /dev/null > .cache/apt.log 2>&1 || true
+    bash scripts/fetch_promtool.sh || true
 }
 
 case $kind in
