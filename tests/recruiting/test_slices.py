@@ -186,6 +186,18 @@ class TestLog:
             f"job 'sweep' failed {failed} times since the last report: ValueError: bad row"
         )
 
+    @pytest.mark.parametrize(
+        "error", [OutOfTime("too little time is left"), ConnectionRefusedError("nobody listens")]
+    )
+    def test_what_says_all_there_is_to_say_comes_without_a_traceback(
+        self, error: Exception, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        recruiter = installed(raising(error))
+        while recruiter.stats()["jobs"]["sweep"]["failed"] == 0:
+            recruiter.enlist()
+        assert str(error) in caplog.records[0].message
+        assert caplog.records[0].exc_info is None
+
 
 class TestSlice:
     def test_a_slice_has_the_jobs_limit_and_the_recruiters_seconds(self) -> None:

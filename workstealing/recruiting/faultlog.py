@@ -6,6 +6,7 @@ import logging
 import threading
 
 from workstealing.clock import Clock
+from workstealing.errors import WorkStealingError, is_connection_fault
 
 _LOGGER = logging.getLogger("workstealing")
 _SECONDS_BETWEEN = 60.0
@@ -15,7 +16,8 @@ class FaultLog:
     """Logs the first error of each subject at once, and then at most one a minute, with a count.
 
     Arguments: clock, what the minute is measured with. The lines go to the logger `workstealing` at
-    level ERROR, with a traceback.
+    level ERROR, with a traceback unless the error says all there is to say: this package's own do,
+    and so does a server that could not be reached.
     """
 
     __slots__ = ("_clock", "_lock", "_silent")
@@ -40,4 +42,8 @@ class FaultLog:
                 return
             self._silent[subject] = (now, 0)
         times = f"failed {missed + 1} times since the last report" if missed else "failed"
-        _LOGGER.error("%s %s: %s: %s", subject, times, type(error).__name__, error, exc_info=error)
+        speaks = isinstance(error, WorkStealingError) or is_connection_fault(error)
+        _LOGGER.error(
+            *("%s %s: %s: %s", subject, times, type(error).__name__, error),
+            exc_info=None if speaks else error,
+        )
