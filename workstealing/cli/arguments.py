@@ -55,6 +55,7 @@ COMMANDS = {
     "run": Command("workstealing.cli.run", "perform slices of one job, here and now"),
     "drain": Command("workstealing.cli.drain", "perform slices until nothing is left, for cron"),
     "plan": Command("workstealing.cli.plan", "choose a rate: forecast the lag and what it costs"),
+    "doctor": Command("workstealing.cli.doctor", "examine the installation and the Redis"),
     "completion": Command("workstealing.cli.completion", "print a shell's completion script"),
     "demo": Command(
         "workstealing.cli.demo", "watch a web app's fast exits collect expired hash fields"

@@ -1,0 +1,263 @@
+"""What `workstealing doctor` looks at: this environment, a server, a client, a recruiter."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import random
+import re
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from workstealing.cli.clients import FAULTS, said
+from workstealing.cli.output import printable
+from workstealing.clock import SYSTEM_CLOCK
+from workstealing.config import DISABLED_VARIABLE, URL_VARIABLES, is_disabled
+from workstealing.errors import WorkStealingError
+from workstealing.recruiting import Recruiter
+from workstealing.store.connection import Budget
+from workstealing.store.twin import Node, Twin, is_async, is_cluster
+from workstealing.structures import DurableKeys, VolatileHashes
+from workstealing.structures.namespaces.due_index import DueIndex
+from workstealing.structures.volatile_hashes.layout import (
+    NATIVE_COMMANDS,
+    OPTIONAL_NATIVE_COMMANDS,
+)
+
+OK, NOTE, WARNING, FAULT = "ok", "note", "warning", "fault"
+
+OLDEST_SERVER = (6, 2)
+PINGS = 20
+SLOW_SECONDS = 0.002
+SLICE_SECONDS = 0.010
+FULL_SHARE = 0.9
+CLOCK_SECONDS = 2.0
+SECONDS = 2.0
+_TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
+_EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at.
+
+    Fields: what; level: "ok", "note" (good to know), "warning" (works, with a drawback) or "fault"
+    (does not work); said: one sentence.
+    """
+
+    what: str
+    level: str
+    said: str
+
+
+def environment() -> Iterator[Check]:
+    """Check Python, the packages, the extras and the environment's variables. No command."""
+    version = importlib.metadata.version
+    yield Check(
+        "python",
+        OK,
+        f"{platform.python_implementation()} {platform.python_version()}, workstealing"
+        f" {version('workstealing')}, redis-py {version('redis')}",
+    )
+    try:
+        yield Check("hiredis", OK, f"hiredis {version('hiredis')} parses replies")
+    except importlib.metadata.PackageNotFoundError:
+        yield Check("hiredis", NOTE, "not installed; with it, redis-py parses large replies faster")
+    for extra, missing in sorted(extras().items()):
+        if missing:
+            yield Check(
+                f"extra {extra}",
+                NOTE,
+                f"missing {', '.join(missing)}; if you need it: pip install"
+                f" 'workstealing[{extra}]'",
+            )
+        else:
+            yield Check(f"extra {extra}", OK, "installed")
+    if is_disabled():
+        yield Check("recruiting", WARNING, f"{DISABLED_VARIABLE} is set here: nobody is recruited")
+    named = [each for each in URL_VARIABLES if os.environ.get(each, "").strip()]
+    if named:
+        yield Check("environment", OK, f"{named[0]} names the Redis")
+
+
+def extras() -> dict[str, list[str]]:
+    """Return the packages that are missing, by extra; of those that extra brings itself."""
+    found: dict[str, list[str]] = {}
+    for requirement in importlib.metadata.requires("workstealing") or ():
+        extra, name = _EXTRA.search(requirement), _NAME.match(requirement)
+        if extra is None or name is None or name[0] == "workstealing":
+            continue
+        missing = found.setdefault(extra[1], [])
+        try:
+            importlib.metadata.version(name[0])
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name[0])
+    return found
+
+
+def settings(client: Any) -> Iterator[Check]:
+    """Check the settings of an application's own client. No command."""
+    kind = ("asyncio " if is_async(client) else "") + type(client).__name__
+    if is_cluster(client):
+        # An asyncio one says it itself, a blocking one by its nodes' manager.
+        manager = client.nodes_manager
+        options = dict(getattr(client, "connection_kwargs", None) or manager.connection_kwargs)
+        retry = getattr(client, "retry", None)
+        found = {name: options.get(name) for name in _TIMEOUTS}
+    else:
+        # Made, but not connected: what a URL leaves out, the connection itself fills in.
+        pool = client.connection_pool
+        connection = pool.connection_class(**pool.connection_kwargs)
+        retry = connection.retry
+        found = {name: getattr(connection, name, None) for name in _TIMEOUTS}
+    retries = retry.get_retries() if retry is not None else 0
+    yield Check(
+        "client",
+        OK,
+        f"{kind}; retries {retries} (jobs never do: they have connections of their own)",
+    )
+    for option, seconds in found.items():
+        if seconds is None:
+            yield Check(
+                option,
+                WARNING,
+                "none: a server that falls silent holds the application's own calls for ever"
+                " (jobs have a time-out of their own)",
+            )
+        else:
+            yield Check(option, OK, f"{seconds:g} s")
+
+
+def server(twin: Twin, node: Node) -> Iterator[Check]:
+    """Check a server, or one node of a cluster, by its INFO and a few pings.
+
+    Errors: connection faults. About 23 round trips.
+    """
+    optional = (*NATIVE_COMMANDS, *OPTIONAL_NATIVE_COMMANDS)
+    replies = twin.call(
+        node, [("INFO",), ("TIME",), ("COMMAND", "INFO", *optional)], Budget(SECONDS)
+    )
+    refused = next((each for each in replies[:2] if isinstance(each, Exception)), None)
+    if refused is not None:
+        yield Check("server", FAULT, f"refuses what the doctor asks: {said(refused)}")
+        return
+    info = _info(replies[0])
+    where = "" if node is None else f" at {node[0]}:{node[1]}"
+    product = "Valkey" if "valkey_version" in info else "Redis"
+    version = info.get("valkey_version") or info.get("redis_version", "?")
+    number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if product == "Redis" and number < OLDEST_SERVER:
+        oldest = ".".join(map(str, OLDEST_SERVER))
+        yield Check(
+            "server", FAULT, f"{product} {version}{where}: {oldest} is the oldest that works"
+        )
+    else:
+        yield Check("server", OK, f"{product} {version}{where}, {info.get('redis_mode', '?')}")
+    if info.get("role") == "slave":
+        yield Check(
+            "role", FAULT, "this is a replica: jobs and structures write, so name its master"
+        )
+    yield from _memory(info)
+    yield _native(replies[2], optional)
+    yield _round_trip(twin, node)
+    ahead = float(replies[1][0]) + float(replies[1][1]) / 1e6 - time.time()
+    level = OK if abs(ahead) < CLOCK_SECONDS else NOTE
+    yield Check(
+        "clock",
+        level,
+        f"the server's is {abs(ahead):.2g} s {'ahead of' if ahead > 0 else 'behind'} this one's;"
+        " expiry and leases go by the server's",
+    )
+
+
+def _info(reply: Any) -> dict[str, str]:
+    text = reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
+    pairs = (line.partition(":") for line in text.splitlines() if ":" in line)
+    return {key: value for key, _, value in pairs}
+
+
+def _memory(info: dict[str, str]) -> Iterator[Check]:
+    policy = info.get("maxmemory_policy", "?")
+    limit, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
+    if policy.startswith("allkeys-"):
+        yield Check(
+            "eviction",
+            FAULT,
+            f"{policy} may evict one part of a structure without the others; use noeviction or a"
+            " volatile- policy (structures refuse this one unless allow_eviction names it)",
+        )
+    elif policy.startswith("volatile-"):
+        yield Check("eviction", OK, f"{policy}: structures carry no EXPIRE, so none is evicted")
+    else:
+        yield Check("eviction", OK, f"{policy}: when memory is full, jobs can still delete")
+    if not limit:
+        yield Check("memory", OK, f"{used / 1e6:,.1f} MB used, without a limit")
+    else:
+        level = WARNING if used >= FULL_SHARE * limit else OK
+        yield Check("memory", level, f"{used / limit:.0%} of {limit / 1e6:,.1f} MB used")
+
+
+def _native(reply: Any, wanted: tuple[str, ...]) -> Check:
+    if isinstance(reply, Exception):
+        return Check("native", NOTE, f"COMMAND INFO is refused: {said(reply)}")
+    found = {name for name, each in zip(wanted, reply, strict=True) if each}
+    missing = [name for name in wanted if name not in found]
+    if set(NATIVE_COMMANDS) <= found:
+        rest = f"; without {', '.join(missing)}, which a script does" if missing else ""
+        return Check("native", OK, f"expires hash fields itself: new namespaces use that{rest}")
+    return Check(
+        "native", OK, f"has no {', '.join(missing)}: hashes whose fields expire are emulated"
+    )
+
+
+def _round_trip(twin: Twin, node: Node) -> Check:
+    took = []
+    for _ in range(PINGS):
+        begun = time.perf_counter()
+        twin.call(node, [("PING",)], Budget(SECONDS))
+        took.append(time.perf_counter() - begun)
+    median = statistics.median(took)
+    trips = f"a slice of {1000 * SLICE_SECONDS:g} ms has time for {SLICE_SECONDS / median:,.0f}"
+    level = WARNING if median > SLOW_SECONDS else OK
+    return Check("round trip", level, f"{1000 * median:.2f} ms: {trips}")
+
+
+def recruiting(recruiter: Recruiter) -> Iterator[Check]:
+    """Check a recruiter: its jobs, its hooks, and the namespaces behind the jobs.
+
+    One to three round trips for each namespace.
+    """
+    figures = recruiter.stats()["jobs"]
+    if not figures:
+        yield Check("jobs", WARNING, "none is installed: everybody is dismissed")
+        return
+    together = sum(each["rate"] for each in figures.values())
+    listed = ", ".join(printable(name) for name in figures)
+    yield Check("jobs", OK, f"{len(figures)} installed, rates together {together:.4g}: {listed}")
+    hooks = ", ".join(type(hook).__name__ for hook in recruiter.hooks())
+    if hooks:
+        yield Check("hooks", OK, hooks)
+    else:
+        yield Check("hooks", NOTE, "none: no metrics, and no ledger for `workstealing status`")
+    for name, job in recruiter.jobs().items():
+        for held in (getattr(job, "hashes", None), getattr(job, "keys", None)):
+            if isinstance(held, VolatileHashes | DurableKeys):
+                yield _namespace(f"job {printable(name)}", held)
+
+
+def _namespace(what: str, structure: Any) -> Check:
+    named = f"namespace {printable(structure.namespace)}"
+    try:
+        index = DueIndex(structure.twin, structure.names, 0, random.random, SYSTEM_CLOCK)
+        layout = index.layout(Budget(SECONDS))
+        if layout is None:
+            return Check(what, NOTE, f"{named}: nothing has been written yet")
+        layout.require_writable()
+    except (WorkStealingError, *FAULTS) as error:
+        return Check(what, FAULT, f"{named}: {said(error)}")
+    return Check(what, OK, f"{named}: {layout.backend}, layout version {layout.version}")

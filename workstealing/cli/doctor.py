@@ -1,0 +1,92 @@
+"""`workstealing doctor`: what is installed, native, missing or wrong."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from workstealing.cli.apps import (
+    add_app_option,
+    application_prints_to_stderr,
+    load_app,
+    named_app,
+)
+from workstealing.cli.clients import FAULTS, add_url_option, client_at, clients_of, said
+from workstealing.cli.output import add_json_option, print_json, printable, say
+from workstealing.config import URL_VARIABLES
+from workstealing.errors import ConfigurationError, WorkStealingError
+
+if TYPE_CHECKING:
+    from workstealing.cli.checks import Check
+
+FAULTY = 1
+
+DESCRIPTION = """\
+Examine this environment, the Redis and the recruiter: versions, extras, the eviction policy, the
+client's settings, which commands are native, how long a round trip takes. Nothing is changed.
+"""
+EPILOG = """\
+exit status: 0, or 1 if something does not work, or 2 for bad input. Without --app and --url the
+environment's Redis is examined, if it names one.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options to the command's parser."""
+    add_app_option(parser)
+    add_url_option(parser, "those of the recruiter's jobs, or the environment's")
+    add_json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Examine. Returns: 0, or 1 if something does not work. Raises: WorkStealingError."""
+    from workstealing.cli.checks import FAULT
+
+    with application_prints_to_stderr():
+        found = list(_examine(options))
+    is_well = all(each.level != FAULT for each in found)
+    if options.json:
+        print_json({"is_well": is_well, "checks": [asdict(each) for each in found]})
+    else:
+        width = max(len(each.what) for each in found)
+        for each in found:
+            say(f"{each.level:8}{printable(each.what):{width + 2}}{printable(each.said)}")
+    return 0 if is_well else FAULTY
+
+
+def _examine(options: argparse.Namespace) -> Iterator[Check]:
+    from workstealing.cli.checks import FAULT, NOTE, Check, environment, recruiting
+
+    recruiter = load_app(options.app) if named_app(options.app) else None
+    given = client_at(options.url) if options.url is not None else None
+    yield from environment()
+    clients: list[tuple[str, Any]] = [] if recruiter is None else list(clients_of(recruiter))
+    if given is not None:
+        clients = [("--url", given)]
+    elif not clients:
+        try:
+            clients = [("the environment", client_at(None))]
+        except ConfigurationError as error:
+            named = any(f"of {each}" in str(error) for each in URL_VARIABLES)
+            why = str(error) if named else "none was named: give --url or --app to examine one"
+            yield Check("server", FAULT if named else NOTE, why)
+    for whose, client in clients:
+        yield from _server(whose, client, is_own=given is None)
+    if recruiter is not None:
+        yield from recruiting(recruiter)
+
+
+def _server(whose: str, client: Any, *, is_own: bool) -> Iterator[Check]:
+    from workstealing.cli.checks import FAULT, Check, server, settings
+    from workstealing.store.twin import twin_of
+
+    if is_own:
+        yield from settings(client)
+    try:
+        twin = twin_of(client)
+        for node in twin.nodes():
+            yield from server(twin, node)
+    except (WorkStealingError, *FAULTS) as error:
+        yield Check("server", FAULT, f"that of {whose} cannot be used: {said(error)}")
