@@ -378,6 +378,21 @@ class TestLimits:
         run.until("done")
         assert len(run.rows) == 100
 
+    @pytest.mark.parametrize("available_now", [False, True])
+    def test_no_script_reserves_without_bound(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch, available_now: bool
+    ) -> None:
+        # A million of one ick shard took the server longer than its clients wait, every time again.
+        monkeypatch.setattr("workstealing.spark.sources.ick_consuming.MOST_OF_A_SHARD", 10)
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        run = Run(redis7.url, Checkpoint(), limit=ReadAllAvailable(), available_now=available_now)
+        run.until("done")
+        assert len(run.rows) == 30
+        run.until(None) if available_now else run.idle_twice()
+        assert sorted(run.rows) == sorted(MEMBERS)
+        assert sharded.stats()["total_size"] == 0
+
     def test_the_default(self, redis7: RedisServer) -> None:
         options = {"name": "orders", "maxMembersPerBatch": "70"}
         reader = IckStreamReader(IckOptions.parse(options))

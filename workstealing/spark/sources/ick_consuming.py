@@ -27,6 +27,8 @@ logger = logging.getLogger("workstealing.spark")
 
 # Spark asks a source that has nothing a hundred times a second; Redis need not hear all of it.
 IDLE_SECONDS = 0.1
+# One script reserves them, and the server does nothing else meanwhile, for some 0.2 s.
+MOST_OF_A_SHARD = 50_000
 
 
 class IckConsumer:
@@ -58,11 +60,12 @@ class IckConsumer:
     def latest(self, start: Offset, limit: int | None) -> Offset:
         """Finish what was read up to `start`, and reserve the next batch.
 
-        Arguments: start; limit: how many members at most, None for all that there are. Returns: the
-        offset behind the batch, or `start` itself if there is nothing to read, or a resize is to be
-        waited for. Errors: NoLease if another query reads the same ShardedIck, or another run of
-        this one has taken over; those of Redis: nothing is lost by them. One round trip where there
-        is nothing to do, four at most else, and one more for each 5,000 members to be finished.
+        Arguments: start; limit: how many members at most, None for as many as there are; of an ick
+        shard 50,000 at most. Returns: the offset behind the batch, or `start` itself if there is
+        nothing to read, or a resize is to be waited for. Errors: NoLease if another query reads the
+        same ShardedIck, or another run of this one has taken over; those of Redis: nothing is lost
+        by them. One round trip where there is nothing to do, four at most else, and one more for
+        each 5,000 members to be finished.
         """
         if self._remaining == 0 and start == self._finished:
             return start
@@ -117,7 +120,8 @@ class IckConsumer:
         most = sum(sizes.values()) if limit is None else limit
         if self._remaining is not None:
             most = min(most, self._remaining)
-        reserved = leases.reserve(shared_out(sizes, most, start.seq))
+        bounded = {shard: min(size, MOST_OF_A_SHARD) for shard, size in sizes.items()}
+        reserved = leases.reserve(shared_out(bounded, most, start.seq))
         if not reserved:
             if self._remaining is not None:
                 # The end of this run: another query, or the next run, may come at once.
