@@ -363,6 +363,8 @@ class TestTotals:
         assert (totals.enlisted, totals.jobs["sweep"].items) == (3, 9)
         # Other settings: what the last ones have counted is sent, and their hook ends.
         workers.finish(settings)
+        another = recruiter_of()
+        monkeypatch.setattr(spark_recruits, "make_mine", lambda: another)
         other = EpilogueSettings(f"{this}:make_mine", None, "other", 3600.0)
         workers.finish(other)
         assert recruits(session).enlisted == 4

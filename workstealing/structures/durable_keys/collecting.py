@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import LayoutError, OutOfTime
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import TIMEOUT_SECONDS, Budget, checked
+from workstealing.store.connection import Budget, checked
 from workstealing.store.twin import Twin
 from workstealing.structures.durable_keys.commands import Translator
 from workstealing.structures.durable_keys.layout import KeyNames
@@ -75,7 +75,8 @@ class KeyCollector:
         removed = 0
         try:
             for found in self._index.looks(slice):
-                removed += self._remove(found[: slice.limit - removed], slice)
+                some = found[: slice.limit - removed]
+                removed += self._remove(some, Budget(slice.remaining()))
                 if removed >= slice.limit or slice.expired:
                     break
         except OutOfTime:
@@ -127,9 +128,9 @@ class KeyCollector:
     def _serve(self, found: list[DueKey], most: int, slice: Slice) -> Served:
         # A key whose lease was extended counts as served: its due time stands in the index.
         some = found[:most]
-        return Served(self._remove(some, slice, PATIENCE_SECONDS), len(some))
+        return Served(self._remove(some, Budget(slice.remaining(), PATIENCE_SECONDS)), len(some))
 
-    def _remove(self, found: list[DueKey], slice: Slice, timeout: float = TIMEOUT_SECONDS) -> int:
+    def _remove(self, found: list[DueKey], budget: Budget) -> int:
         """Remove keys of one node in one round trip, by a script for each index shard."""
         script = self._script("collect")
         by_shard: dict[int, list[bytes]] = {}
@@ -142,7 +143,8 @@ class KeyCollector:
         if not commands:
             return 0
         node = self._twin.node_of(found[0].shard)
-        replies = self._twin.call(node, commands, Budget(slice.remaining(), timeout))
+        slice.spend(len(commands))
+        replies = self._twin.call(node, commands, budget)
         return sum(int(reply) for reply in self._checked(replies))
 
     def _checked(self, replies: list[Any]) -> list[Any]:
