@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from support.servers import RedisServer
+from workstealing.metrics.fleet import Fleet
+from workstealing.metrics.ledger import read
 from workstealing.structures import DurableKeys, VolatileHashes
 
 PLAIN = """
@@ -319,3 +322,29 @@ def test_a_real_servers_garbage_is_counted_and_drained(
     assert rest["jobs"]["key_expiry.cli-keys"]["items"] == 12
     assert list(client.scan_iter("item:*")) == []
     assert list(client.scan_iter("lease:*")) == []
+
+
+LEDGER = """
+    from workstealing.metrics.ledger import Ledger
+
+    recruiter.add_hook(Ledger(client, "shop"))
+"""
+
+
+@pytest.mark.real
+def test_what_is_drained_is_in_the_ledger_and_what_the_fleet_pauses_rests(
+    command: Any, app_module: MakeApp, redis7: RedisServer
+) -> None:
+    client = redis7.client()
+    hashes = VolatileHashes(client, namespace="cli", backend="emulated")
+    hashes.hsetex("item", mapping={"a": 1}, ex=30)
+    name = app_module(textwrap.dedent(REAL.format(url=redis7.url)) + textwrap.dedent(LEDGER))
+    Fleet(client, "shop").pause("hash_field_expiry.cli")
+    said = command.json("drain", "--app", name)
+    assert said["jobs"]["hash_field_expiry.cli"]["ended"] == "paused"
+    assert said["jobs"]["key_expiry.cli-keys"]["ended"] == "drained"
+    assert client.exists("item") == 1
+    Fleet(client, "shop").resume("hash_field_expiry.cli")
+    assert command.json("drain", "--app", name)["jobs"]["hash_field_expiry.cli"]["items"] == 1
+    (recorded,) = [each for each in read(client, "shop", minutes=2) if each.jobs][-1:]
+    assert recorded.jobs["hash_field_expiry.cli"].items == 1

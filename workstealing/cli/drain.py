@@ -8,9 +8,10 @@ from typing import Any
 
 from workstealing.cli.apps import add_app_option, application_prints_to_stderr, load_app
 from workstealing.cli.output import add_json_option, note, print_json, printable, say
-from workstealing.cli.performing import Deadline, Listener, Performed, progress_bar
+from workstealing.cli.performing import Deadline, Listener, Performed, progress_bar, send_counts
 from workstealing.cli.run import add_slice_options, check_jobs
 from workstealing.cli.values import at_least, duration
+from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Job, Outcome, Recruiter
 
 SECONDS = 50.0
@@ -26,7 +27,8 @@ safety net for hours without traffic, once a minute from cron: it ends by itself
 """
 EPILOG = """\
 exit status: 0 if everything was drained, 1 if something is left or failed, 2 for bad input, 130
-after Ctrl-C. In a crontab: * * * * * workstealing drain --app shop.tasks:recruiter --json
+after Ctrl-C. What an administrator has paused for the whole fleet rests here too. In a crontab:
+* * * * * workstealing drain --app shop.tasks:recruiter --json
 """
 
 
@@ -67,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             # What has been done is worth knowing all the same.
             is_interrupted = True
-        recruiter.flush()
+        send_counts(recruiter)
     if options.json:
         print_json(drain.as_dict())
     else:
@@ -102,11 +104,13 @@ class Drain:
 
     @property
     def is_drained(self) -> bool:
-        """Whether every job has found nothing, as often in a row as was asked for."""
-        return all(turn.ended == "drained" for turn in self._turns.values())
+        """Whether every job that may work has found nothing, as often in a row as was asked for."""
+        return all(turn.ended in ("drained", "paused") for turn in self._turns.values())
 
     def work(self) -> None:
         """Perform until all are drained, given up, or out of time."""
+        for name in paused_by_the_fleet(self._recruiter) & set(self._turns):
+            self._turns[name].ended = "paused"
         jobs = self._recruiter.jobs()
         sizes = [known_backlog(jobs[name]) for name in self._turns]
         total = sum(each for each in sizes if each is not None) if None not in sizes else None
@@ -154,6 +158,28 @@ class Drain:
             if done.error:
                 lines.append(f"  the last error: {done.error}")
         return "\n".join(lines)
+
+
+def paused_by_the_fleet(recruiter: Recruiter) -> set[str]:
+    """Return the jobs that an administrator has paused everywhere, by the recruiter's ledger.
+
+    Where that cannot be asked nobody has paused anything. One round trip for each ledger.
+    """
+    found: set[str] = set()
+    for hook in recruiter.hooks():
+        client = getattr(getattr(hook, "hashes", None), "client", None)
+        name = getattr(hook, "name", None)
+        if client is None or not isinstance(name, str):
+            continue
+        from workstealing.cli.clients import FAULTS
+        from workstealing.metrics.fleet import Fleet
+
+        try:
+            settings = Fleet(client, name).settings()
+        except (ConfigurationError, *FAULTS):
+            continue
+        found |= {job for job, setting in settings.items() if setting.paused}
+    return found
 
 
 def known_backlog(job: Job) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from workstealing.cli.output import printable
+from workstealing.cli.output import note, printable
 from workstealing.recruiting import Hooks, Outcome, Recruiter
 
 SLICE_SECONDS = 1.0
@@ -63,6 +63,18 @@ class Listener(Hooks):
         into.seconds += seconds
         if error is not None:
             into.error = printable(f"{type(error).__name__}: {error}")
+
+
+def send_counts(recruiter: Recruiter) -> None:
+    """Let the hooks send what they have counted: this process ends, and none comes after it."""
+    recruiter.flush()
+    for hook in recruiter.hooks():
+        send = getattr(hook, "flush", None)
+        if callable(send):
+            try:
+                send()
+            except Exception as error:  # noqa: BLE001 - a hook of the user's own may raise anything
+                note(printable(f"{type(hook).__name__} could not send: {type(error).__name__}"))
 
 
 Progress = Callable[[float, str], None]

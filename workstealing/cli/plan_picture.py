@@ -33,9 +33,14 @@ class _Scale:
         return self._start + share * (self._end - self._start)
 
     def ticks(self) -> Iterator[float]:
-        """Yield the powers of ten on the scale."""
-        for power in range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1):
-            yield 10.0**power
+        """Yield round values: powers of ten, and 2 and 5 times those on a short scale."""
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        steps = (1, 2, 5) if self.high < 100 * self.low else (1,)
+        for power in range(first, last + 1):
+            for step in steps:
+                value = step * 10.0**power
+                if self.low <= value <= self.high:
+                    yield value
 
 
 def picture(at: Callable[[float], Forecast], said: Forecast, target: float | None) -> str:
@@ -98,7 +103,7 @@ def _grid(x: _Scale, y: _Scale, cost: _Scale) -> Iterator[str]:
         yield _line("grid", LEFT, y(lag), right, y(lag))
         yield _text(LEFT - 6, y(lag) + 4, f"{lag:g} s", anchor="end")
     for operations in cost.ticks():
-        yield _text(right + 6, cost(operations) + 4, f"{operations:g}/s")
+        yield _text(right + 6, cost(operations) + 4, f"{operations:,.7g}/s")
     yield (
         f'<rect class="frame" x="{LEFT}" y="{TOP}" width="{right - LEFT}" height="{bottom - TOP}"/>'
     )

@@ -6,7 +6,7 @@ import argparse
 
 from workstealing.cli.apps import add_app_option, application_prints_to_stderr, load_app
 from workstealing.cli.output import add_json_option, note, print_json, printable, say
-from workstealing.cli.performing import SLICE_SECONDS, Deadline, Listener, progress_bar
+from workstealing.cli.performing import SLICE_SECONDS, Deadline, Listener, progress_bar, send_counts
 from workstealing.cli.values import at_least, duration
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Outcome, Recruiter
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
             show(number, f"{options.job}: {heard.jobs[options.job].items:,} items")
             if outcome in (Outcome.FAILED, Outcome.SKIPPED):
                 break
-        recruiter.flush()
+        send_counts(recruiter)
     done = heard.jobs[options.job]
     is_good = not (done.outcomes["failed"] or done.outcomes["skipped"])
     if options.json:
