@@ -1,0 +1,160 @@
+"""What an admin does to jobs, by forms and by programs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import flask
+import pytest
+
+from support.dashboards import TOKEN, make_app, write_hour
+from workstealing import Recruiter
+from workstealing.jobs import HashFieldExpiry
+from workstealing.metrics.fleet import Fleet, Setting
+from workstealing.structures import VolatileHashes
+
+ADMIN = {"Authorization": f"Bearer {TOKEN}"}
+JSON = {**ADMIN, "Accept": "application/json"}
+
+
+@pytest.fixture
+def app(never_recruiter: Recruiter, client: Any) -> flask.Flask:
+    """A dashboard with a job that works and one that fails."""
+    never_recruiter.job(rate=0.1, name="tidy")(lambda slice: 3)
+
+    @never_recruiter.job(rate=0.1, name="broken")
+    def broken(slice: Any) -> int:
+        raise ValueError("a secret of the job's")
+
+    return make_app(never_recruiter, client, token=TOKEN)
+
+
+def ids(app: flask.Flask) -> dict[str, str]:
+    shown = json.loads(app.test_client().get("/ws/view.json", headers=ADMIN).text)
+    return {each["name"]: each["id"] for each in shown["jobs"]}
+
+
+def act(app: flask.Flask, job: str, action: str, **more: str) -> tuple[int, dict[str, str]]:
+    data = {"job": ids(app).get(job, job), "action": action, **more}
+    answer = app.test_client().post("/ws/jobs", data=data, headers=JSON)
+    return answer.status_code, json.loads(answer.text)
+
+
+def test_pause_resume_rate_and_clear_are_the_fleets(app: flask.Flask, client: Any) -> None:
+    fleet = Fleet(client)
+    assert act(app, "tidy", "pause")[0] == 200
+    assert fleet.settings() == {"tidy": Setting(paused=True)}
+    assert act(app, "tidy", "rate", rate="0.02")[0] == 200
+    assert fleet.settings() == {"tidy": Setting(paused=True, rate=0.02)}
+    assert act(app, "tidy", "resume")[0] == 200
+    assert fleet.settings() == {"tidy": Setting(rate=0.02)}
+    shown = json.loads(app.test_client().get("/ws/view.json", headers=ADMIN).text)
+    tidy = next(each for each in shown["jobs"] if each["name"] == "tidy")
+    assert tidy["cells"][6]["text"] == "0.1 (fleet: 0.02)"
+    assert act(app, "tidy", "clear")[0] == 200
+    assert fleet.settings() == {}
+
+
+def test_a_setting_that_nobody_will_pick_up_says_so(app: flask.Flask, client: Any) -> None:
+    assert "nobody writes the ledger" in act(app, "tidy", "pause")[1]["said"]
+    write_hour(client, {"tidy": {"worked": 1}})
+    act(app, "tidy", "dry_run")
+    assert "nobody writes the ledger" not in act(app, "tidy", "resume")[1]["said"]
+
+
+def test_a_paused_job_shows_as_paused_with_a_way_back(app: flask.Flask) -> None:
+    act(app, "tidy", "pause")
+    page = app.test_client().get("/ws/", headers=ADMIN).text
+    assert '<span class="badge warn">paused</span>' in page
+    assert '<button name="action" value="resume" data-field="toggle">Resume</button>' in page
+
+
+@pytest.mark.parametrize("rate", ["", "0", "-1", "1.5", "nan", "inf", "x", "<b>", "1e-400"])
+def test_what_is_no_rate_changes_nothing(app: flask.Flask, client: Any, rate: str) -> None:
+    status, answer = act(app, "tidy", "rate", rate=rate)
+    assert status == 409
+    assert "is no rate" in answer["problem"]
+    assert Fleet(client).settings() == {}
+
+
+def test_one_slice_runs_in_this_process(app: flask.Flask, never_recruiter: Recruiter) -> None:
+    assert act(app, "tidy", "run") == (
+        200,
+        {"said": "one slice of tidy: worked, 3 items", "problem": ""},
+    )
+    assert never_recruiter.stats()["jobs"]["tidy"]["worked"] == 1
+
+
+def test_a_slice_that_fails_does_not_show_its_error(app: flask.Flask) -> None:
+    status, answer = act(app, "broken", "run")
+    assert status == 409
+    assert answer["problem"] == "one slice of broken failed; the log says why"
+
+
+def test_a_dry_run_counts_and_changes_nothing(never_recruiter: Recruiter, client: Any) -> None:
+    VolatileHashes(client, namespace="items").hsetex("a", mapping={"x": 1, "y": 2}, ex=30)
+    late = VolatileHashes(client, namespace="items", clock_shift_ms=60_000)
+    never_recruiter.install(HashFieldExpiry(late), rate=0.1, seconds=5.0)
+    app = make_app(never_recruiter, client, token=TOKEN)
+    name = "hash_field_expiry.items"
+    for _ in range(2):
+        status, answer = act(app, name, "dry_run")
+        assert status == 200
+        assert answer["said"] == f"a slice of {name} would handle 2 items now"
+    assert never_recruiter.stats()["jobs"][name]["recruited"] == 0
+
+
+def test_a_job_without_a_dry_run_says_so(app: flask.Flask) -> None:
+    status, answer = act(app, "tidy", "dry_run")
+    assert status == 409
+    assert "dry run" in answer["problem"]
+
+
+def test_a_job_of_other_processes_is_steered_and_not_run_here(
+    app: flask.Flask, client: Any
+) -> None:
+    write_hour(client, {"elsewhere": {"worked": 3}})
+    act(app, "tidy", "dry_run")
+    assert act(app, "elsewhere", "pause")[0] == 200
+    assert Fleet(client).settings()["elsewhere"].paused
+    for action in ("run", "dry_run"):
+        status, answer = act(app, "elsewhere", action)
+        assert status == 409
+        assert "not installed in this process" in answer["problem"]
+
+
+def test_a_setting_of_a_job_that_nobody_runs_can_be_cleared(app: flask.Flask, client: Any) -> None:
+    Fleet(client).pause("long gone")
+    assert act(app, "long gone", "clear")[0] == 200
+    assert Fleet(client).settings() == {}
+
+
+@pytest.mark.parametrize("action", ["", "uninstall", "stats", "__class__"])
+def test_other_actions_are_none(app: flask.Flask, action: str) -> None:
+    status, answer = act(app, "tidy", action)
+    assert status == 409
+    assert "no such action" in answer["problem"]
+
+
+def test_a_job_that_is_not_known_is_not_steered(app: flask.Flask, client: Any) -> None:
+    for job in ("", "tidy2", "0" * 24):
+        status, answer = act(app, job, "pause")
+        assert status == 409
+        assert answer["problem"] == "no such job is known any more"
+    assert Fleet(client).settings() == {}
+
+
+def test_a_server_that_is_gone_is_a_sentence(never_recruiter: Recruiter, client: Any) -> None:
+    never_recruiter.job(rate=0.1, name="tidy")(lambda slice: 3)
+    app = make_app(never_recruiter, client, token=TOKEN)
+    known = ids(app)["tidy"]
+
+    def gone(*_: Any, **__: Any) -> None:
+        raise ConnectionError("redis://user:secret@host")
+
+    client.execute_command = gone
+    data = {"job": known, "action": "pause"}
+    answer = app.test_client().post("/ws/jobs", data=data, headers=JSON)
+    assert answer.status_code == 409
+    assert json.loads(answer.text)["problem"] == "pause of tidy failed: ConnectionError"
