@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workstealing import errors
     from workstealing.errors import Aborted, WorkStealingError
-    from workstealing.recruiting import Hooks, Job, Outcome, Recruiter, Slice
+    from workstealing.recruiting import Adaptive, Hooks, Job, Outcome, Recruiter, Slice
     from workstealing.recruiting.default import recruiter as default_recruiter
     from workstealing.store import connect
 
@@ -43,6 +43,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aborted",
+    "Adaptive",
     "Hooks",
     "Job",
     "Outcome",
@@ -69,6 +70,7 @@ __all__ = [
 
 _MODULES = {
     "Aborted": "workstealing.errors",
+    "Adaptive": "workstealing.recruiting",
     "Hooks": "workstealing.recruiting",
     "Job": "workstealing.recruiting",
     "Outcome": "workstealing.recruiting",

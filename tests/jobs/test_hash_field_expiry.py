@@ -587,3 +587,26 @@ def test_a_slice_observes_the_age_of_the_oldest_hash_that_it_saw(any_server: Any
     looking = slice_of(5)
     assert job.perform(looking) == 0
     assert looking.oldest_seconds == 0.0
+
+
+def test_a_slice_counts_the_commands_that_it_sent(redis7: RedisServer) -> None:
+    hashes = now_hashes(redis7)
+    hashes.hsetex("h", mapping={f"f{i}": i for i in range(7)}, ex=HOUR)
+    job = HashFieldExpiry(later_hashes(redis7, 2 * HOUR * 1000), limit=7)
+    job.perform(slice_of(7))  # Its layout is known from here on.
+    hashes.hsetex("h", mapping={f"f{i}": i for i in range(7)}, ex=HOUR)
+    client = redis7.client()
+    before = client.info("stats")["total_commands_processed"]
+    counting = slice_of(7)
+    assert job.perform(counting) == 7
+    sent = client.info("stats")["total_commands_processed"] - before - 1
+    assert counting.operations == sent
+
+
+def test_an_idle_slice_counts_its_look(redis7: RedisServer) -> None:
+    job = HashFieldExpiry(now_hashes(redis7))
+    now_hashes(redis7).hset("h", "f", 1)
+    job.perform(slice_of(5))
+    counting = slice_of(5)
+    assert job.perform(counting) == 0
+    assert counting.operations == 18

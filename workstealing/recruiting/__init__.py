@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from workstealing.recruiting.adaptive import Adaptive
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.job import FunctionJob, Job
 from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.recruiter import JobStats, Recruiter, Stats
 from workstealing.recruiting.slice import Slice
+from workstealing.recruiting.spending import Spending
 
-__all__ = ["FunctionJob", "Hooks", "Job", "JobStats", "Outcome", "Recruiter", "Slice", "Stats"]
+__all__ = [
+    "Adaptive",
+    "FunctionJob",
+    "Hooks",
+    "Job",
+    "JobStats",
+    "Outcome",
+    "Recruiter",
+    "Slice",
+    "Spending",
+    "Stats",
+]

@@ -18,6 +18,7 @@ from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.performing import Performer
 
 _REPORT_SECONDS = 1.0
+_SETTLE_SECONDS = 1.0
 # Looking up a member of an enum costs as much as a whole dismissal.
 _DISMISSED = Outcome.DISMISSED
 
@@ -46,6 +47,7 @@ class Enlisting:
         "_random",
         "_report_due",
         "_reported",
+        "_settle_due",
         "_stale",
         "_timeouts",
     )
@@ -72,6 +74,7 @@ class Enlisting:
         now = self._clock.monotonic()
         self._reported = 0
         self._report_due = now + _REPORT_SECONDS
+        self._settle_due = now + _SETTLE_SECONDS
         self._blocks = Blocks(now)
         self._countdown: Iterator[Outcome] = iter(())
         self._next: Installed | None = None
@@ -128,6 +131,9 @@ class Enlisting:
         if not self._drawing:
             self._blocks.cut(self._countdown)
 
+    def _settle(self, now: float) -> None:
+        """Let rates follow what was seen; called about once a second. The lock is held."""
+
     def _recruit(self) -> Outcome:
         installed = self._recruited()
         return _DISMISSED if installed is None else self._performer.serve(installed)
@@ -171,6 +177,9 @@ class Enlisting:
                 if now >= self._report_due:
                     self._report_due = now + _REPORT_SECONDS
                     due = True
+                if now >= self._settle_due:
+                    self._settle_due = now + _SETTLE_SECONDS
+                    self._settle(now)
         except Exception as error:
             # From a random or a clock of the user's own.
             if self._timeouts.include(error):

@@ -12,11 +12,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 
+from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import DuplicateJobError, RateError, UnknownJobError
+from workstealing.recruiting.adaptive import Adaptive, Controller
 from workstealing.recruiting.breaker import Breaker
 from workstealing.recruiting.checks import checked_rate
 from workstealing.recruiting.job import Job
 from workstealing.recruiting.outcome import Outcome
+from workstealing.recruiting.tally import Tally
 
 NEVER = sys.maxsize
 _ROUNDING = 1e-9
@@ -26,13 +29,16 @@ _NAMED_IN_ERRORS = 20
 class Installed:
     """A job as it is installed in one recruiter: its rate, its length of slice, its figures.
 
-    Arguments: job; rate; seconds, the length of its slices, or None for the recruiter's; breaker,
-    shared by all jobs of its dependency.
+    Arguments: job; rate, a number or an Adaptive; seconds, the length of its slices, or None for
+    the recruiter's; breaker, shared by all jobs of its dependency; clock, the recruiter's.
     """
 
     __slots__ = (
+        "_clock",
         "backlog",
         "breaker",
+        "controller",
+        "given",
         "items",
         "job",
         "name",
@@ -43,19 +49,45 @@ class Installed:
         "rate",
         "seconds",
         "spent",
+        "tally",
     )
 
-    def __init__(self, job: Job, rate: float, seconds: float | None, breaker: Breaker) -> None:
+    def __init__(
+        self,
+        job: Job,
+        rate: float | Adaptive,
+        seconds: float | None,
+        breaker: Breaker,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self.job = job
         self.name = job.name
-        self.rate = rate
+        self.given = rate
         self.seconds = seconds
         self.breaker = breaker
         self.paused = False
+        self._clock = clock
         self.reset()
+
+    def give(self, rate: float | Adaptive) -> None:
+        """Take another rate; what moves an adaptive one begins anew."""
+        self.given = rate
+        self.controller: Controller | None = None
+        if isinstance(rate, Adaptive):
+            self.controller = Controller(rate, self.job.limit, self._clock)
+            self.rate = rate.start
+        else:
+            self.rate = rate
+
+    @property
+    def limit(self) -> int:
+        """The most items of the next slice."""
+        return self.job.limit if self.controller is None else self.controller.limit
 
     def reset(self) -> None:
         """Set every figure to zero."""
+        self.give(self.given)
+        self.tally = Tally()
         self.items = 0
         self.spent = 0.0
         # What the last slice that looked has seen, and when (monotonic seconds).
@@ -67,13 +99,19 @@ class Installed:
         )
 
 
+def highest(rate: float | Adaptive) -> float:
+    """Return what a rate counts in the sum of all: an adaptive one its ceiling."""
+    return rate.ceiling if isinstance(rate, Adaptive) else rate
+
+
 class Draw:
     """The jobs' rates at one moment, ready to draw from. Never changes; O(log jobs) a draw."""
 
     __slots__ = ("_bounds", "_jobs", "_rate")
 
     def __init__(self, jobs: Iterable[Installed]) -> None:
-        self._jobs = tuple(jobs)
+        # A rate is 0 while a daily cap holds it.
+        self._jobs = tuple(installed for installed in jobs if installed.rate > 0.0)
         self._bounds = tuple(accumulate(installed.rate for installed in self._jobs))
         self._rate = min(1.0, self._bounds[-1]) if self._bounds else 0.0
 
@@ -128,19 +166,20 @@ class Roster:
             known = ", ".join(map(repr, self._jobs)) or "none"
             raise UnknownJobError(f"no job {name!r} is installed; installed: {known}") from None
 
-    def check_new(self, name: str, rate: object) -> float:
-        """Return the rate as a float if a job of that name and rate may be installed.
+    def check_new(self, name: str, rate: object) -> float | Adaptive:
+        """Return the rate, a number as a float, if a job of that name and rate may be installed.
 
         Raises: DuplicateJobError; RateError when the rate is outside (0, 1] or the sum exceeds 1.
         """
-        share = checked_rate(rate, name)
+        given = rate if isinstance(rate, Adaptive) else checked_rate(rate, name)
+        share = highest(given)
         if name in self._jobs:
             raise DuplicateJobError(
                 f"a job {name!r} is installed already, with rate {self._jobs[name].rate:g}; the new"
                 f" one, with rate {share:g}, needs another name"
             )
         self._check_sum(name, share)
-        return share
+        return given
 
     def add(self, installed: Installed) -> None:
         """Add a job that check_new() has let through."""
@@ -159,12 +198,12 @@ class Roster:
         Raises: UnknownJobError; RateError when the rate is outside (0, 1] or the sum exceeds 1.
         """
         installed = self.get(name)
-        share = checked_rate(rate, name)
-        self._check_sum(name, share)
-        installed.rate = share
+        given = rate if isinstance(rate, Adaptive) else checked_rate(rate, name)
+        self._check_sum(name, highest(given))
+        installed.give(given)
 
     def _check_sum(self, name: str, share: float) -> None:
-        rates = {each.name: each.rate for each in self._jobs.values()} | {name: share}
+        rates = {each.name: highest(each.given) for each in self._jobs.values()} | {name: share}
         total = math.fsum(rates.values())
         if total <= 1.0 + _ROUNDING:
             return

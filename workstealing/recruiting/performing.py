@@ -7,6 +7,7 @@ import threading
 
 from workstealing.clock import Clock
 from workstealing.errors import Skipped, is_abort, is_connection_fault
+from workstealing.recruiting.adaptive import Adaptive, Seen
 from workstealing.recruiting.checks import checked_items
 from workstealing.recruiting.faultlog import FaultLog
 from workstealing.recruiting.flight import FLIGHT
@@ -15,6 +16,10 @@ from workstealing.recruiting.hosttimeouts import HostTimeouts
 from workstealing.recruiting.lottery import Installed
 from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.slice import Slice
+from workstealing.recruiting.traffic import Traffic
+
+# A draw anew for every trifle would cost more than it brings.
+_UNNOTICED = 0.02
 
 Bounds = tuple[int | None, float | None]
 
@@ -76,13 +81,19 @@ class Performer:
         with self._lock:
             return installed.outcomes.copy(), installed.items, installed.spent
 
+    def keeps_up(self, installed: Installed) -> bool | None:
+        """Say whether a job keeps up, as of its last slices; None: unknown."""
+        given = installed.given
+        with self._lock:
+            return installed.tally.keeps_up(given.lag if isinstance(given, Adaptive) else None)
+
     def new_slice(
         self, installed: Installed, limit: int | None = None, seconds: float | None = None
     ) -> Slice:
         """Return a slice that begins now, of the job's own bounds where no others are given."""
         if seconds is None:
             seconds = self._seconds if installed.seconds is None else installed.seconds
-        return Slice(installed.job.limit if limit is None else limit, seconds, self._clock)
+        return Slice(installed.limit if limit is None else limit, seconds, self._clock)
 
     def _perform(self, installed: Installed, bounds: Bounds) -> Outcome:
         started = self._clock.monotonic()
@@ -113,7 +124,7 @@ class Performer:
                 # A job that did not begin has learned nothing of the server.
                 installed.breaker.recover()
             if slice is not None:
-                self._observe(installed, slice, ended)
+                self._observe(installed, slice, outcome, items, ended)
             self._record(installed, outcome, items, ended - started, error)
             if isinstance(error, Exception) and not self._timeouts.include(error):
                 self._faults.report(f"job {installed.name!r}", error)
@@ -121,17 +132,50 @@ class Performer:
             error = None
         return outcome
 
-    def _observe(self, installed: Installed, slice: Slice, now: float) -> None:
-        oldest, backlog = slice.oldest_seconds, slice.backlog
-        if oldest is None and backlog is None:
+    def settle(self, installed: Installed, now: float, traffic: Traffic) -> bool:
+        """Let a job's rate follow what was seen; return whether it has changed noticeably."""
+        controller = installed.controller
+        if controller is None:
+            return False
+        allowance = controller.allowance()
+        with self._lock:
+            rate = controller.settle(now, traffic, allowance)
+        if abs(rate - installed.rate) <= _UNNOTICED * installed.rate:
+            return False
+        installed.rate = rate
+        return True
+
+    def _observe(
+        self, installed: Installed, slice: Slice, outcome: Outcome, items: int, now: float
+    ) -> None:
+        if outcome is Outcome.SKIPPED:
             return
+        oldest, backlog = slice.oldest_seconds, slice.backlog
+        took = now - (slice.deadline - slice.seconds)
+        # Of a job that does not say what it sends, a guess: a look, and one command an item.
+        operations = slice.operations or 1 + items
+        seen = Seen(outcome, items, slice.limit, took, slice.seconds, oldest, operations)
         with self._lock:
             if oldest is not None:
                 installed.oldest_seconds = oldest
             if backlog is not None:
                 installed.backlog = backlog
-            installed.observed_at = now
-        self._hooks.observed(installed.name, oldest, backlog)
+            if oldest is not None or backlog is not None:
+                installed.observed_at = now
+            installed.tally.add(now, seen)
+            controller = installed.controller
+            if controller is not None:
+                controller.see(now, seen)
+        if oldest is not None or backlog is not None:
+            self._hooks.observed(installed.name, oldest, backlog)
+        if controller is not None:
+            try:
+                # Not under the lock: it may have one of its own.
+                controller.spend(operations)
+            except Exception as error:
+                if self._timeouts.include(error):
+                    raise
+                self._faults.report(f"the spending of job {installed.name!r}", error)
 
     def _record(
         self,

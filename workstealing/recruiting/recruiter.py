@@ -10,6 +10,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError, RateError
+from workstealing.recruiting.adaptive import Adaptive
 from workstealing.recruiting.breaker import Breaker
 from workstealing.recruiting.checks import checked_limit, checked_name, checked_seconds
 from workstealing.recruiting.decorators import When, enlisting
@@ -19,6 +20,7 @@ from workstealing.recruiting.job import DEFAULT_LIMIT, FunctionJob, Job, dry_run
 from workstealing.recruiting.lottery import Draw, Installed, Roster
 from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.slice import Slice
+from workstealing.recruiting.traffic import Traffic
 
 SliceFunction = TypeVar("SliceFunction", bound=Callable[[Slice], "int | None"])
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
@@ -70,7 +72,7 @@ class Recruiter(Enlisting):
     Raises: ConfigurationError for a duration that is no number above 0.
     """
 
-    __slots__ = ("__weakref__", "_breaker_seconds", "_breakers", "_roster")
+    __slots__ = ("__weakref__", "_breaker_seconds", "_breakers", "_roster", "_traffic")
 
     def __init__(
         self,
@@ -86,6 +88,8 @@ class Recruiter(Enlisting):
             raise ConfigurationError(f"random= is {random!r}; expected a function of nothing")
         super().__init__(checked, random, clock)
         self._roster = Roster()
+        # Measured only where a rate is adaptive.
+        self._traffic: Traffic | None = None
         # A breaker lives for as long as any job of its dependency is installed.
         self._breakers: WeakValueDictionary[Hashable, Breaker] = WeakValueDictionary()
         _RECRUITERS.add(self)
@@ -93,14 +97,16 @@ class Recruiter(Enlisting):
     def after_fork(self) -> None:
         """Begin anew in a forked child; called by the package itself."""
         super().after_fork()
+        self._traffic = None
         for installed in self._roster.all():
             installed.reset()
 
-    def install(self, job: Job, rate: float, seconds: float | None = None) -> None:
+    def install(self, job: Job, rate: float | Adaptive, seconds: float | None = None) -> None:
         """Install a job, so that callers are recruited for it from now on.
 
         Arguments: job; rate, the share of the enlisted that it wants, 0 < rate <= 1, all rates
-        together at most 1; seconds, the length of its slices, by default the recruiter's.
+        together at most 1, or an Adaptive, whose ceiling counts in that sum; seconds, the length of
+        its slices, by default the recruiter's.
         Raises: DuplicateJobError, RateError or ConfigurationError; then nothing has changed.
         O(installed jobs), no command.
         """
@@ -121,9 +127,9 @@ class Recruiter(Enlisting):
                 f"the dependency of job {name!r} is {dependency!r}; expected something hashable"
             ) from None
         with self._lock:
-            share = self._roster.check_new(name, rate)
+            given = self._roster.check_new(name, rate)
             breaker = self._breakers.setdefault(dependency, Breaker(self._breaker_seconds))
-            self._roster.add(Installed(job, share, seconds, breaker))
+            self._roster.add(Installed(job, given, seconds, breaker, self._clock))
             self._change(Draw(self._roster.all()))
 
     def uninstall(self, name: str) -> None:
@@ -137,7 +143,7 @@ class Recruiter(Enlisting):
 
     def job(
         self,
-        rate: float,
+        rate: float | Adaptive,
         name: str | None = None,
         limit: int = DEFAULT_LIMIT,
         seconds: float | None = None,
@@ -157,14 +163,34 @@ class Recruiter(Enlisting):
 
         return decorate
 
-    def set_rate(self, name: str, rate: float) -> None:
-        """Change a job's rate from the next enlist on.
+    def set_rate(self, name: str, rate: float | Adaptive) -> None:
+        """Change a job's rate from the next enlist on; a number ends an adaptive rate.
 
         Arguments: name; rate, as of install(). Raises: UnknownJobError or RateError; then nothing
         has changed. O(installed jobs), no command.
         """
         with self._lock:
             self._roster.set_rate(name, rate)
+            self._change(Draw(self._roster.all()))
+
+    def given_rate(self, name: str) -> float | Adaptive:
+        """Return a job's rate as it was given to install() or set_rate().
+
+        Raises: UnknownJobError.
+        """
+        with self._lock:
+            return self._roster.get(name).given
+
+    def _settle(self, now: float) -> None:
+        adaptive = [each for each in self._roster.all() if each.controller is not None]
+        if not adaptive:
+            self._traffic = None
+            return
+        if self._traffic is None:
+            self._traffic = Traffic(now, self._enlisted())
+        self._traffic.update(now, self._enlisted())
+        changed = [self._performer.settle(each, now, self._traffic) for each in adaptive]
+        if any(changed):
             self._change(Draw(self._roster.all()))
 
     def pause(self, name: str | None = None) -> None:
@@ -236,6 +262,7 @@ class Recruiter(Enlisting):
 
     def _job_stats(self, installed: Installed) -> JobStats:
         outcomes, items, seconds = self._performer.figures(installed)
+        keeps_up = self._performer.keeps_up(installed)
         return {
             "rate": installed.rate,
             "recruited": sum(outcomes.values()),
@@ -246,12 +273,12 @@ class Recruiter(Enlisting):
             "skipped": outcomes[Outcome.SKIPPED],
             "items": items,
             "seconds": seconds,
-            "limit": installed.job.limit,
+            "limit": installed.limit,
             "oldest_seconds": installed.oldest_seconds,
             "breaker_open": installed.breaker.is_open(self._clock.monotonic()),
             "paused": installed.paused,
-            "adaptive": False,
-            "keeps_up": None,
+            "adaptive": installed.controller is not None,
+            "keeps_up": keeps_up,
         }
 
     @overload

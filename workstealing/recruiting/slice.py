@@ -19,7 +19,15 @@ class Slice:
     Raises: ConfigurationError for a limit or a length that bounds nothing.
     """
 
-    __slots__ = ("_clock", "backlog", "deadline", "limit", "oldest_seconds", "seconds")
+    __slots__ = (
+        "_clock",
+        "backlog",
+        "deadline",
+        "limit",
+        "oldest_seconds",
+        "operations",
+        "seconds",
+    )
 
     limit: int
     """The most items that this performance may handle."""
@@ -36,12 +44,16 @@ class Slice:
     backlog: int | None
     """How many items the job has seen waiting in this slice; None: it did not say."""
 
+    operations: int
+    """How many commands the job has said that it sent in this slice."""
+
     def __init__(self, limit: int, seconds: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self.limit = checked_limit(limit)
         self.seconds = checked_seconds(seconds, "a slice's length")
         self._clock = clock
         self.oldest_seconds = None
         self.backlog = None
+        self.operations = 0
         self.deadline = clock.monotonic() + self.seconds
 
     def remaining(self) -> float:
@@ -68,6 +80,13 @@ class Slice:
                 self.oldest_seconds = age
         if backlog is not None:
             self.backlog = checked_count(backlog, "the backlog that a slice observes")
+
+    def spend(self, operations: int) -> None:
+        """Say that so many more commands have been sent; a daily cap goes by it. No command.
+
+        Arguments: operations, 0 or more. Raises: ConfigurationError for what is no count.
+        """
+        self.operations += checked_count(operations, "what a slice spends")
 
     def __repr__(self) -> str:
         return f"Slice(limit={self.limit}, remaining={self.remaining():.4f} of {self.seconds} s)"

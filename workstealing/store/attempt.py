@@ -23,8 +23,15 @@ from workstealing.store.twin import twin_of
 class Attempt:
     """The middle of an attempt: what `attempt()` yields."""
 
-    def __init__(self, connection: OneAttempt, keys: tuple[bytes, ...], budget: Budget) -> None:
+    def __init__(
+        self,
+        connection: OneAttempt,
+        keys: tuple[bytes, ...],
+        budget: Budget,
+        slice: Slice | None = None,
+    ) -> None:
         self._connection = connection
+        self._slice = slice
         self._keys = keys
         self._budget = budget
         self._begun = False
@@ -76,6 +83,8 @@ class Attempt:
             # A job may have caught the fault. On a new connection nothing would be WATCHed.
             raise ConnectionError("this attempt's connection was closed by a fault before")
         self._begun = True
+        if self._slice is not None:
+            self._slice.spend(len(commands))
         return self._connection.call(commands, self._budget)
 
     def release(self) -> None:
@@ -94,9 +103,9 @@ def attempt(client: Any, *keys: str | bytes, slice: Slice | None = None) -> Iter
 
     Arguments: client: any client of redis-py, or the `Twin` of one; keys: what every writer that
     matters certainly modifies; slice: whose deadline bounds the whole attempt (none: each wait is
-    bounded by 50 ms). Yields: an `Attempt`, whose `read` and `commit` do the work. Errors:
-    CrossSlotError before anything is sent; see `Attempt`. Two round trips if it reads once and
-    commits.
+    bounded by 50 ms), and which counts its commands. Yields: an `Attempt`, whose `read` and
+    `commit` do the work. Errors: CrossSlotError before anything is sent; see `Attempt`. Two round
+    trips if it reads once and commits.
 
         with attempt(client, "{u1}:a", "{u1}:b") as a:
             (value,) = a.read(("GET", "{u1}:a"))
@@ -107,7 +116,7 @@ def attempt(client: Any, *keys: str | bytes, slice: Slice | None = None) -> Iter
     slot = require_one_slot(raw)
     budget = Budget(None if slice is None else slice.remaining())
     with twin.connection(twin.node_of(slot)) as connection:
-        current = Attempt(connection, raw, budget)
+        current = Attempt(connection, raw, budget, slice)
         try:
             yield current
         except Exception:

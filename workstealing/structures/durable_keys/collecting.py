@@ -76,6 +76,8 @@ class KeyCollector:
         try:
             for found in self._index.looks(slice):
                 some = found[: slice.limit - removed]
+                # One script for each index shard.
+                slice.spend(len({due.shard for due in some}))
                 removed += self._remove(some, Budget(slice.remaining()))
                 if removed >= slice.limit or slice.expired:
                     break
@@ -143,7 +145,6 @@ class KeyCollector:
         if not commands:
             return 0
         node = self._twin.node_of(found[0].shard)
-        slice.spend(len(commands))
         replies = self._twin.call(node, commands, budget)
         return sum(int(reply) for reply in self._checked(replies))
 

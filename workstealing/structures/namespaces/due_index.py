@@ -152,6 +152,7 @@ class DueIndex:
             if not some:
                 continue
             budget = Budget(slice.remaining())
+            slice.spend(1 + len(some))
             look = self.look(layout, node, some, budget, overdue=overdue, until_ms=now)
             foreign = look.foreign or foreign
             if overdue:

@@ -1,0 +1,298 @@
+"""Rates that follow the garbage: each process moves its own, by what its own slices have seen.
+
+A controller holds the number of slices per second that its process should do. Dividing that by the
+enlist frequency gives the rate, so that more traffic does not mean more work. It knows of no other
+process: all of them read the age of the same garbage, and so move together. docs/adaptive.md
+derives the figures below and shows what became of them in the simulation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workstealing.errors import ConfigurationError, RateError
+from workstealing.recruiting.checks import checked_count, checked_rate, checked_seconds
+from workstealing.recruiting.outcome import Outcome
+from workstealing.recruiting.spending import OwnSpending, Spending
+
+if TYPE_CHECKING:
+    from workstealing.clock import Clock
+    from workstealing.recruiting.traffic import Traffic
+
+# The age that is aimed at, in lag targets: well below 1, so that chance does not carry it over.
+_AIM = 0.33
+# How strongly the trend of the age moves the slices per second, and how strongly its distance from
+# the aim does, per reaction time.
+_BY_TREND = 1.5
+_BY_DISTANCE = 0.3
+_BEYOND = 3.0
+# The reaction time is the lag target, or this many intervals between two slices of this process if
+# that is longer: whoever looks rarely must move slowly, or a fleet overshoots.
+_INTERVALS = 1.5
+# A trend is read over at least this share of the lag target; below that it is noise.
+_TREND_SPAN = 0.25
+# Distances and draining beyond so many reaction times count no more than these.
+_FARTHEST = 2.0
+_STEEPEST = 0.95
+_LARGEST_STEP = math.log(8.0)
+# What a slice that found nothing, was aborted, failed or ran out of time leaves of the slices per
+# second; what a job that never says how old its garbage is makes of a full one.
+_IDLE, _ABORTED, _FAILED, _SLOW, _FULL = 0.8, 0.8, 0.5, 0.8, 1.25
+# Slices grow while full ones end within this share of their time, and shrink beyond that share.
+_QUICK, _LATE = 0.4, 0.8
+_MOST_GROWTH = 8
+# Garbage that was left behind ages: the chance rises up to so many times until this process looks.
+_MOST_URGENCY = 4.0
+_OLDEST_URGENCY = 3.0
+_SMOOTHING = 0.1
+# From which share of the daily cap on the rate falls, and where it is 0: what others have spent
+# since they last said so must still fit.
+_CAP_BRAKES, _CAP_STOPS = 0.85, 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptive:
+    """A rate that follows the garbage; pass it as `rate=` where a number would stand.
+
+    Arguments: floor, the lowest rate, which also looks for garbage where there has been none;
+    ceiling, the highest, which counts in the sum of all rates; lag, the seconds within which
+    garbage should be removed; max_ops_per_day, the most operations that the job may spend in a day,
+    None: no cap; spending, where that is counted, for instance a Ledger that the whole fleet
+    shares, None: in this process alone.
+    Raises: RateError unless 0 < floor <= ceiling <= 1; ConfigurationError for any other wrong
+    argument.
+    """
+
+    floor: float
+    ceiling: float
+    lag: float = 60.0
+    max_ops_per_day: int | None = None
+    spending: Spending | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("floor", self.floor), ("ceiling", self.ceiling)):
+            object.__setattr__(self, name, checked_rate(value, f"Adaptive({name}=)"))
+        if self.floor > self.ceiling:
+            raise RateError(
+                f"Adaptive(floor={self.floor:g}, ceiling={self.ceiling:g}): expected floor <="
+                " ceiling"
+            )
+        object.__setattr__(self, "lag", checked_seconds(self.lag, "an adaptive rate's lag target"))
+        if self.max_ops_per_day is not None:
+            checked_count(self.max_ops_per_day, "max_ops_per_day")
+        elif self.spending is not None:
+            raise ConfigurationError("Adaptive(spending=) needs max_ops_per_day= as well")
+
+    @property
+    def start(self) -> float:
+        """The rate of a process that has seen nothing yet: half-way, by factors."""
+        return math.sqrt(self.floor * self.ceiling)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one slice has seen.
+
+    Fields: outcome; items handled; limit of the slice; seconds that it took, and that it was given;
+    oldest_seconds, the age that the job read, None: it does not say; operations that it spent.
+    """
+
+    outcome: Outcome
+    items: int
+    limit: int
+    took: float
+    given: float
+    oldest_seconds: float | None
+    operations: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the slice ended because of its limit."""
+        return self.items >= self.limit
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether the slice ended because of its time, or nearly."""
+        return self.took >= _LATE * self.given
+
+
+class Controller:
+    """Moves one job's rate and slice size in one process.
+
+    Arguments: adaptive; limit, the job's own number of items; clock; now, its monotonic seconds.
+    Not safe under threads by itself.
+    """
+
+    __slots__ = (
+        "_adaptive",
+        "_anchor",
+        "_last",
+        "_limit",
+        "_size",
+        "_spending",
+        "demand",
+        "rate",
+    )
+
+    demand: float | None
+    """Slices per second that this process should do; None until its traffic is known."""
+
+    rate: float
+    """The rate of the moment, as of the last `settle`."""
+
+    def __init__(self, adaptive: Adaptive, limit: int, clock: Clock) -> None:
+        self._adaptive = adaptive
+        self._limit = limit
+        self._size = float(limit)
+        self._spending: Spending | None = adaptive.spending
+        if adaptive.max_ops_per_day is not None and self._spending is None:
+            self._spending = OwnSpending(clock)
+        self.demand = None
+        self.rate = adaptive.start
+        # When the last slice looked, and the age that it read; the same of the one to which the
+        # next trend reaches back.
+        self._last: tuple[float, float] | None = None
+        self._anchor: tuple[float, float] | None = None
+
+    @property
+    def limit(self) -> int:
+        """The most items of the next slice."""
+        return int(self._size)
+
+    def settle(self, now: float, traffic: Traffic, allowance: float = 1.0) -> float:
+        """Return the rate from this moment on: the slices per second, divided by the traffic.
+
+        Arguments: now, monotonic seconds; traffic of this process; allowance, as of that method.
+        Called about once a second.
+        """
+        adaptive = self._adaptive
+        frequency = traffic.now
+        if frequency is None:
+            self.rate = adaptive.start * allowance
+            return self.rate
+        if self.demand is None:
+            self.demand = adaptive.start * frequency
+        # Never fewer looks than the floor's share of the usual traffic: a quiet night sees the
+        # garbage of the day. No more than the ceiling allows, or it would have to fall for long.
+        lowest = adaptive.floor * max(frequency, traffic.usual)
+        self.demand = max(min(self.demand, adaptive.ceiling * frequency), lowest)
+        wanted = self.demand * self._urgency(now)
+        rate = wanted / frequency if frequency > 0.0 else adaptive.ceiling
+        self.rate = min(max(rate, adaptive.floor), adaptive.ceiling) * allowance
+        return self.rate
+
+    def see(self, now: float, seen: Seen) -> None:
+        """Take in what a slice has seen; the next `settle` shows it.
+
+        Arguments: now, monotonic seconds; seen, of any outcome but SKIPPED.
+        """
+        self._resize(seen)
+        if self.demand is None:
+            self._look(now, seen.oldest_seconds)
+            return
+        step = self._step(now, seen)
+        self.demand *= math.exp(min(max(step, -_LARGEST_STEP), _LARGEST_STEP))
+        self._look(now, seen.oldest_seconds)
+
+    def _step(self, now: float, seen: Seen) -> float:
+        """Return the change of the demand's logarithm that a slice calls for."""
+        if seen.outcome is Outcome.FAILED:
+            return math.log(_FAILED)
+        if seen.outcome is Outcome.ABORTED:
+            return math.log(_ABORTED)
+        slow = math.log(_SLOW) if seen.ran_out else 0.0
+        idle = math.log(_IDLE) if seen.outcome is Outcome.IDLE and not seen.oldest_seconds else 0.0
+        if seen.oldest_seconds is None:
+            return slow + idle or (math.log(_FULL) if seen.is_full else 0.0)
+        step = self._by_age(now, seen.oldest_seconds) + idle
+        # A server that is slow is not asked for more.
+        return min(step, 0.0) + slow if slow else step
+
+    def _by_age(self, now: float, oldest: float) -> float:
+        adaptive = self._adaptive
+        reaction = self._reaction()
+        farthest = _FARTHEST * reaction
+        if self._last is None or self._anchor is None:
+            return 0.0
+        oldest = self._smooth(now, oldest)
+        elapsed = min(now - self._last[0], reaction)
+        age = min(oldest, farthest)
+        distance = age - _AIM * adaptive.lag + _BEYOND * max(0.0, age - adaptive.lag)
+        step = _BY_DISTANCE * distance * elapsed / reaction**2
+        since, before = self._anchor
+        span = now - since
+        if span >= _TREND_SPAN * adaptive.lag:
+            # Unless slices remove anything, the age grows by a second a second; what is missing is
+            # the share by which it grows.
+            growth = min((oldest - before) / span, _STEEPEST)
+            if growth > 0.0 or oldest < farthest:
+                step -= _BY_TREND * min(span / reaction, 1.0) * math.log1p(-growth)
+        return step
+
+    def _smooth(self, now: float, oldest: float) -> float:
+        """Return the age read, without the chance in it if this process reads it often."""
+        assert self._last is not None
+        at, before = self._last
+        weight = -math.expm1(-(now - at) / (_SMOOTHING * self._adaptive.lag))
+        return before + (oldest - before) * weight
+
+    def _look(self, now: float, oldest: float | None) -> None:
+        if oldest is None:
+            return
+        if self._last is not None:
+            oldest = self._smooth(now, oldest)
+        self._last = (now, oldest)
+        if self._anchor is None or now - self._anchor[0] >= _TREND_SPAN * self._adaptive.lag:
+            self._anchor = self._last
+
+    def _resize(self, seen: Seen) -> None:
+        """Let slices grow while full ones end early, and shrink when time runs out."""
+        before = self._size
+        if seen.ran_out:
+            self._size = max(1.0, 0.75 * min(before, float(seen.limit)))
+        elif (
+            seen.is_full
+            and seen.limit == self.limit
+            and seen.took < _QUICK * seen.given
+            and self._may_look_less()
+        ):
+            self._size = min(_MOST_GROWTH * float(self._limit), before + max(1.0, before / 8))
+        if self.demand is not None:
+            # The same work in fewer slices, or in more.
+            self.demand *= before / self._size
+
+    def _may_look_less(self) -> bool:
+        """Whether this process looks often enough to do the same in fewer, larger slices."""
+        return self._reaction() <= self._adaptive.lag or self.rate >= self._adaptive.ceiling
+
+    def _reaction(self) -> float:
+        """Return the seconds within which this process can react to what it sees."""
+        if self.demand is None:
+            return math.inf
+        return max(self._adaptive.lag, _INTERVALS / max(self.demand, 1e-12))
+
+    def _urgency(self, now: float) -> float:
+        """Return by how much old garbage raises the chance until this process looks again."""
+        if self._last is None:
+            return 1.0
+        at, oldest = self._last
+        lag = self._adaptive.lag
+        return 1.0 + min((now - at) / lag, _MOST_URGENCY) * min(oldest / lag, _OLDEST_URGENCY)
+
+    def spend(self, operations: int) -> None:
+        """Count operations towards the daily cap, if there is one."""
+        if self._spending is not None:
+            self._spending.spend(operations)
+
+    def allowance(self) -> float:
+        """Return the share of its rate that the daily cap leaves to the job: 0.0 to 1.0."""
+        if self._spending is None or self._adaptive.max_ops_per_day is None:
+            return 1.0
+        stops = _CAP_STOPS * self._adaptive.max_ops_per_day
+        brakes = _CAP_BRAKES * self._adaptive.max_ops_per_day
+        left = stops - self._spending.spent_today()
+        if left <= 0.0:
+            return 0.0
+        return min(1.0, left / (stops - brakes))

@@ -1,0 +1,1 @@
+"""Simulations of fleets and their garbage."""

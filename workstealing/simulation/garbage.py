@@ -1,0 +1,134 @@
+"""The garbage of a simulation: hashes whose fields have expired, in the index shards of one server.
+
+It is found as HashFieldExpiry finds it: a few index shards at random, the oldest hashes of each,
+a random choice among those, and all other index shards if that was too little.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+_SHARDS = 16
+_FIRST_LOOK = 4
+_HASHES_A_SHARD = 16
+# WATCH, three reads and TIME; MULTI, HDEL, ZREM, ZREM or ZADD, EXEC.
+_COMMANDS_A_HASH = 10
+
+
+@dataclass(slots=True)
+class Found:
+    """What one slice has found: items removed, the oldest age seen, commands, and round trips."""
+
+    items: int
+    oldest_seconds: float
+    operations: int
+    round_trips: int
+
+
+class Garbage:
+    """What waits to be removed, and for how long everything waited.
+
+    Arguments: inflow, items a second at a time; fields, how many items come at once, as one hash;
+    random.
+    """
+
+    def __init__(self, inflow: Callable[[float], float], fields: int, random: Random) -> None:
+        self._inflow = inflow
+        self._fields = fields
+        self._random = random
+        self._shards: list[deque[list[float]]] = [deque() for _ in range(_SHARDS)]
+        self._next: float | None = None
+        self._horizon = 0.0
+        self.waiting = 0
+        self.waited = 0.0
+        self.worst = 0.0
+
+    def arrive(self, now: float) -> None:
+        """Let everything arrive that has become garbage by now."""
+        random, shards, fields = self._random.random, self._shards, self._fields
+        expovariate = self._random.expovariate
+        while self._horizon < now:
+            at = self._horizon
+            pace = self._inflow(at) / fields
+            if pace <= 0.0:
+                self._horizon = min(now, at + 1.0)
+                continue
+            # The pace may change at whole seconds; waiting times have no memory, so each second
+            # begins anew.
+            end = min(now, float(int(at) + 1))
+            at += expovariate(pace)
+            while at < end:
+                shards[int(random() * _SHARDS)].append([at, fields])
+                self.waiting += fields
+                at += expovariate(pace)
+            self._horizon = end
+
+    def oldest(self, now: float) -> float:
+        """Return the age of the oldest item, 0.0 if there is none."""
+        return max((now - shard[0][0] for shard in self._shards if shard), default=0.0)
+
+    def take(self, now: float, limit: int) -> Found:
+        """Remove up to `limit` items as one slice does."""
+        order = self._random.sample(range(_SHARDS), _SHARDS)
+        found = Found(0, 0.0, 0, 0)
+        for some in (order[:_FIRST_LOOK], order[_FIRST_LOOK:]):
+            found.operations += 1 + len(some)
+            found.round_trips += 1
+            self._take_from(now, limit, some, found)
+            if found.items >= limit:
+                break
+        return found
+
+    def _take_from(self, now: float, limit: int, some: list[int], found: Found) -> None:
+        places = []
+        for shard in some:
+            hashes = self._shards[shard]
+            if hashes:
+                found.oldest_seconds = max(found.oldest_seconds, now - hashes[0][0])
+                places += [(shard, index) for index in range(min(len(hashes), _HASHES_A_SHARD))]
+        # As many as fill the slice, had all of them as many items as new ones have.
+        chosen = self._random.sample(places, min(len(places), limit - found.items))
+        emptied = []
+        for place in chosen:
+            if found.items >= limit:
+                break
+            shard, index = place
+            due, items = self._shards[shard][index]
+            taken = min(int(items), limit - found.items)
+            self._shards[shard][index][1] -= taken
+            self._remove(now, due, taken)
+            found.items += taken
+            found.operations += _COMMANDS_A_HASH
+            found.round_trips += 2
+            if taken == items:
+                emptied.append(place)
+        for shard, index in sorted(emptied, reverse=True):
+            del self._shards[shard][index]
+
+    def sweep(self, now: float, most: int) -> tuple[int, int]:
+        """Remove up to `most` items, the oldest of each index shard; return items and hashes."""
+        items = hashes = 0
+        for shard in self._shards:
+            while shard and items < most:
+                due, count = shard[0]
+                taken = min(int(count), most - items)
+                self._remove(now, due, taken)
+                items += taken
+                hashes += 1
+                shard[0][1] -= taken
+                if taken == count:
+                    shard.popleft()
+        return items, hashes
+
+    def settle(self, now: float) -> None:
+        """Count what is left over as if it were removed at the end."""
+        self.arrive(now)
+        self.sweep(now, self.waiting)
+
+    def _remove(self, now: float, due: float, items: int) -> None:
+        self.waiting -= items
+        self.waited += (now - due) * items
+        self.worst = max(self.worst, now - due)
