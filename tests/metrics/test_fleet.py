@@ -15,6 +15,7 @@ from workstealing.metrics.fleet import Fleet, Setting, follow
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import settings_key
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
+from workstealing.recruiting.adaptive import Adaptive
 from workstealing.store.connection import SENT
 
 PATIENCE = 30.0
@@ -162,6 +163,21 @@ def test_what_a_process_sets_itself_holds_until_its_next_report(
     fleet.clear("sweep")
     one.report()
     assert one.rate("sweep") == 0.6
+
+
+def test_an_adaptive_rate_comes_back(redis7: RedisServer, process: Callable[..., Process]) -> None:
+    fleet = Fleet(redis7.client())
+    one = process(redis7.client())
+    adaptive = Adaptive(floor=0.001, ceiling=0.1)
+    one.recruiter.install(FunctionJob(lambda slice: 1, name="sweep"), rate=adaptive)
+    fleet.set_rate("sweep", 0.25)
+    one.report()
+    one.report()
+    assert one.recruiter.given_rate("sweep") == 0.25
+    fleet.clear("sweep")
+    one.report()
+    assert one.recruiter.given_rate("sweep") == adaptive
+    assert one.recruiter.stats()["jobs"]["sweep"]["adaptive"]
 
 
 @pytest.mark.parametrize("rate", [0, -0.1, 1.5, float("nan"), "0.5", None, True])

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from redis import Redis
+from redis.client import Pipeline
 
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, EvictionPolicyError
@@ -18,6 +21,7 @@ from workstealing.metrics import ledger as ledgers
 from workstealing.metrics.ledger import JobMinute, Ledger, read, total
 from workstealing.metrics.minutes import day_key, minute_key
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
+from workstealing.recruiting.adaptive import Adaptive
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import SENT
 from workstealing.structures import VolatileHashes
@@ -248,6 +252,90 @@ def test_a_dead_server_costs_one_line_and_no_count(
     assert total(minutes)["expiry"].items == 10
 
 
+def test_what_was_under_way_is_never_counted_twice(
+    start_redis: Callable[..., RedisServer],
+    make: Callable[..., Ledger],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = start_redis(7)
+    client = server.client()
+    ledger = make(client)
+    ledger.on_enlisted(1)
+    assert ledger.flush(PATIENCE)
+    client.client_pause(500)
+    with monkeypatch.context() as hasty:
+        hasty.setattr(ledgers, "_WAIT_SECONDS", 0.05)
+        ledger.on_enlisted(2)
+        assert not ledger.flush(PATIENCE)
+    ledger.on_enlisted(4)
+    assert ledger.flush(PATIENCE)
+    # Whether the first send has arrived nobody knows.
+    assert sum(m.enlisted for m in read(client, minutes=2)) in (5, 7)
+
+
+def test_a_foreign_key_is_said_and_harms_nobody(
+    start_redis: Callable[..., RedisServer],
+    make: Callable[..., Ledger],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = start_redis(7).client()
+    client.set("ws:ledger.default:layout", "foreign")
+    ledger = make(client)
+    ledger.on_enlisted(1)
+    assert not ledger.flush(PATIENCE)
+    assert "ws:ledger.default:layout" in caplog.text
+    client.delete("ws:ledger.default:layout")
+    ledger.on_enlisted(2)
+    assert ledger.flush(PATIENCE)
+    assert sum(m.enlisted for m in read(client, minutes=2)) == 3
+
+
+def test_threads_count_exactly(redis7: RedisServer, make: Callable[..., Ledger]) -> None:
+    client = redis7.client()
+    ledger = make(client)
+
+    def count() -> None:
+        for _ in range(2_000):
+            work(ledger, "expiry", Outcome.WORKED, 2, 0.001)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        ledger.flush(PATIENCE)
+    assert ledger.flush(PATIENCE)
+    expiry = total(read(client, minutes=3))["expiry"]
+    assert (expiry.worked, expiry.items) == (8_000, 16_000)
+    assert expiry.seconds == pytest.approx(8.0)
+
+
+def test_reading_costs_a_bounded_number_of_round_trips(
+    redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = redis7.client()
+    trips: list[str] = []
+    execute, execute_pipeline = Redis.execute_command, Pipeline.execute
+
+    def counted(self: Any, *args: Any, **options: Any) -> Any:
+        trips.append(args[0])
+        return execute(self, *args, **options)
+
+    def counted_pipeline(self: Any, *args: Any, **options: Any) -> Any:
+        trips.append("pipeline")
+        return execute_pipeline(self, *args, **options)
+
+    monkeypatch.setattr(Redis, "execute_command", counted)
+    monkeypatch.setattr(Pipeline, "execute", counted_pipeline)
+    read(client, minutes=60)
+    # The server's time, the layout, the minutes.
+    assert len(trips) <= 5
+    assert trips[-1] == "pipeline"
+    del trips[:]
+    read(client, minutes=181)
+    assert len(trips) <= 5
+    assert trips[-2:] == ["pipeline", "pipeline"]
+
+
 def test_what_a_full_server_refuses_is_kept(
     start_redis: Callable[..., RedisServer], make: Callable[..., Ledger]
 ) -> None:
@@ -300,6 +388,27 @@ def test_what_is_spent_is_shared(any_server: AnyServer, make: Callable[..., Ledg
     first.on_enlisted(1)
     assert first.flush(PATIENCE)
     assert first.spent_today() == 109
+
+
+def test_a_capped_job_stops_when_the_fleet_has_spent_its_day(
+    redis7: RedisServer, make: Callable[..., Ledger]
+) -> None:
+    client = redis7.client()
+    ledger, elsewhere = make(client), make(client)
+    recruiter = Recruiter()
+    rate = Adaptive(floor=0.1, ceiling=0.9, max_ops_per_day=1_000, spending=ledger)
+    recruiter.job(rate=rate, name="sweep")(lambda slice: 1)
+    recruiter.add_hook(ledger)
+    assert recruiter.perform("sweep") is Outcome.WORKED
+    assert 0 < ledger.spent_today() < 10
+    elsewhere.spend(5_000)
+    elsewhere.on_enlisted(1)
+    assert elsewhere.flush(PATIENCE)
+    assert ledger.flush(PATIENCE)
+    assert ledger.spent_today() > 5_000
+    installed = recruiter._roster.get("sweep")
+    assert installed.controller is not None
+    assert installed.controller.allowance() == 0.0
 
 
 def test_a_new_day_has_spent_nothing(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 from weakref import ref
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, RateError, UnknownJobError
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import checked_ledger_name, settings_key, text, texts
+from workstealing.recruiting.adaptive import Adaptive
 from workstealing.recruiting.checks import checked_name, checked_rate
 from workstealing.recruiting.faultlog import FaultLog
 from workstealing.recruiting.recruiter import Recruiter
@@ -110,7 +111,7 @@ class _Follower:
         self._faults = FaultLog(SYSTEM_CLOCK)
         self._asked: list[str] = []
         # By job: the rate that holds because of the fleet, and what the job had before.
-        self._rates: dict[str, tuple[float, Any]] = {}
+        self._rates: dict[str, tuple[float, float | Adaptive]] = {}
         self._paused: set[str] = set()
 
     def ask(self) -> list[Command]:
@@ -145,7 +146,7 @@ class _Follower:
                 self._faults.report(f"the fleet's setting of job {job!r}", error)
 
     def _pause(self, recruiter: Recruiter, job: str, wanted: bool) -> None:
-        if wanted and not _figures(recruiter, job).get("paused", False):
+        if wanted and not _is_paused(recruiter, job):
             recruiter.pause(job)
             self._paused.add(job)
         elif not wanted and job in self._paused:
@@ -160,7 +161,7 @@ class _Follower:
                 del self._rates[job]
             return
         rate = checked_rate(_number(value, job), job)
-        present = _figures(recruiter, job)["rate"]
+        present = recruiter.given_rate(job)
         if present != rate:
             # What the process has set itself meanwhile is what it will go back to.
             own = present if held is None or present != held[0] else held[1]
@@ -170,9 +171,9 @@ class _Follower:
             self._rates[job] = (rate, rate)
 
 
-def _figures(recruiter: Recruiter, job: str) -> Mapping[str, Any]:
+def _is_paused(recruiter: Recruiter, job: str) -> bool:
     try:
-        return cast("Mapping[str, Any]", recruiter.stats()["jobs"][job])
+        return recruiter.stats()["jobs"][job]["paused"]
     except KeyError:
         raise UnknownJobError(f"no job {job!r} is installed") from None
 

@@ -48,7 +48,8 @@ class Gathering(Hooks, ABC, Generic[Batch]):
 
     def _start_from_zero(self) -> None:
         """Begin as a new process: no counts, no thread, and locks that nobody holds."""
-        self._lock = threading.Lock()
+        # Re-entrant: a signal handler may enlist, and spend, while the interrupted frame holds it.
+        self._lock = threading.RLock()
         self._wake = threading.Event()
         self._batch = self._new_batch()
         self._waiting: list[queue.SimpleQueue[bool]] = []

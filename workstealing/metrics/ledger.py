@@ -167,8 +167,8 @@ class Ledger(Gathering["_Batch"]):
     def spend(self, operations: int) -> None:
         """Count operations that this process has spent; see `spent_today`. No round trip."""
         with self._lock:
+            # It is sent with the outcome of the slice, which is counted next.
             self._batch.spent += operations
-            self._counted()
 
     def spent_today(self) -> int:
         """Return how many operations the whole fleet has spent this day, as far as known.
