@@ -290,6 +290,31 @@ def test_a_foreign_key_is_said_and_harms_nobody(
     assert sum(m.enlisted for m in read(client, minutes=2)) == 3
 
 
+def test_a_server_that_has_lost_everything(
+    any_server: AnyServer, make: Callable[..., Ledger]
+) -> None:
+    client = any_server.client()
+    ledger = make(client)
+    ledger.on_enlisted(1)
+    assert ledger.flush(PATIENCE)
+    client.flushall()
+    ledger.on_enlisted(2)
+    assert ledger.flush(PATIENCE)
+    assert sum(m.enlisted for m in read(client, minutes=2)) == 2
+
+
+async def test_an_asyncio_applications_client_serves(
+    redis7: RedisServer, make: Callable[..., Ledger]
+) -> None:
+    async with redis7.async_client() as client:
+        ledger = make(client)
+        ledger.on_enlisted(3)
+        assert ledger.flush(PATIENCE)
+        with pytest.raises(ConfigurationError, match="blocking"):
+            read(client)
+    assert sum(m.enlisted for m in read(redis7.client(), minutes=2)) == 3
+
+
 def test_threads_count_exactly(redis7: RedisServer, make: Callable[..., Ledger]) -> None:
     client = redis7.client()
     ledger = make(client)

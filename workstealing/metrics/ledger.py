@@ -38,13 +38,14 @@ from workstealing.metrics.minutes import (
     texts,
     total,
 )
+from workstealing.metrics.sending import HashCommands, OneAttemptClient
 from workstealing.metrics.watching import JobNames, Watched
 from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.recruiter import Recruiter
 from workstealing.store.connection import Budget, Command, OneAttempt, checked
-from workstealing.store.keys import key_slot, to_bytes
-from workstealing.store.operations import Operation, as_layout_error, drive
-from workstealing.store.twin import Node, Twin, is_async
+from workstealing.store.keys import key_slot
+from workstealing.store.operations import as_layout_error, drive
+from workstealing.store.twin import Twin, is_async
 from workstealing.structures.namespaces.layout import Layout
 from workstealing.structures.volatile_hashes import VolatileHashes
 
@@ -215,11 +216,11 @@ class Ledger(Gathering["_Batch"]):
     def _deliver(self) -> bool:
         budget = Budget(_SEND_SECONDS, _WAIT_SECONDS)
         node = self._twin.node_of(self._slot)
-        layout: Layout = drive(_Asking(self._twin, budget), self.hashes.layout_steps())
+        layout: Layout = drive(OneAttemptClient(self._twin, budget), self.hashes.layout_steps())
         layout.require_writable()
         # All keys share a slot, so one of them stands for all.
         steps = self.hashes.register_steps(layout, [("HINCRBY", minute_key(self.name, 0))])
-        layout = drive(_Asking(self._twin, budget), steps)
+        layout = drive(OneAttemptClient(self._twin, budget), steps)
         with self._twin.connection(node) as connection:
             if self._ahead is None or not connection.is_open:
                 # Also so that a server that cannot be reached costs no counts.
@@ -233,7 +234,7 @@ class Ledger(Gathering["_Batch"]):
         now = self._now()
         minute, day = int(now // MINUTE * MINUTE), int(now // DAY)
         changes = self._changes(batch, minute, day)
-        writes = _Commands(self.hashes, layout)
+        writes = HashCommands(self.hashes, layout)
         for change in changes:
             writes.add(change)
         asked = [(list(ask()), hear) for ask, hear in self._companions]
@@ -334,52 +335,6 @@ class _Batch:
         self.spent += other.spent
         for gauge, value in other.highest.items():
             self.highest[gauge] = max(value, self.highest.get(gauge, 0.0))
-
-
-class _Commands:
-    """Hash commands as they are sent, whatever the namespace's backend."""
-
-    def __init__(self, hashes: Any, layout: Layout) -> None:
-        self._translator = hashes.translator
-        self._layout = layout
-        self._sent: set[str] = set()
-        self._last: list[int] = []
-        self.commands: list[Command] = []
-
-    def add(self, args: Command) -> None:
-        """Add one hash command."""
-        if self._layout.is_emulated:
-            self._operate(self._translator.translate(self._layout, args, {}))
-        else:
-            if self._layout.is_migrating:
-                for operation in self._translator.moves(self._layout, args):
-                    self._operate(operation)
-            self.commands.append(args)
-        self._last.append(len(self.commands) - 1)
-
-    def _operate(self, operation: Operation) -> None:
-        # The first use of a script carries its text, so that the server knows it for the rest.
-        known = operation.script.sha in self._sent
-        self._sent.add(operation.script.sha)
-        self.commands.append(operation.by_digest() if known else operation.by_text())
-
-    def results(self, replies: Sequence[Any]) -> list[Any]:
-        """Return the reply of each hash command out of those of all that was sent for them."""
-        return [replies[position] for position in self._last]
-
-
-class _Asking:
-    """As much of a client as reading a layout needs, by a twin's one-attempt connections."""
-
-    def __init__(self, twin: Twin, budget: Budget) -> None:
-        self._twin = twin
-        self._budget = budget
-
-    def execute_command(self, *args: Any, **_: Any) -> Any:
-        """Run one command on the node of its first key."""
-        key = args[3] if args[0] in ("EVAL", "EVALSHA") else args[1]
-        node: Node = self._twin.node_of(key_slot(to_bytes(key)))
-        return checked(self._twin.call(node, [args], self._budget))[0]
 
 
 def _expire(key: bytes, seconds: int, fields: Collection[str]) -> Command:
