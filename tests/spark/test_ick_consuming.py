@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -410,6 +411,19 @@ class TestLimits:
         assert run.reader.latestOffset(start, ReadMaxRows(5)) is start
         assert len(slept) == 1
         assert 0 < slept[0] <= 0.1
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_client_that_decodes_may_read_members_that_are_no_text(
+    redis7: RedisServer, protocol: int
+) -> None:
+    sharded = sharded_on(redis7)
+    sharded.add([b"\xff\xfe", b"text"])
+    run = Run(f"{redis7.url}?protocol={protocol}&decode_responses=True", Checkpoint())
+    run.reader = IckStreamReader(replace(run.reader._options, members="binary"))
+    run.idle_twice()
+    assert {*run.rows} == {b"\xff\xfe", b"text"}
+    assert sharded.stats()["total_size"] == 0
 
 
 class TestAvailableNow:

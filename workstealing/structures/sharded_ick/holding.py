@@ -94,13 +94,15 @@ class Leases(list[Any]):
         if not wanted:
             return {}
         operations = [
-            leased.exchanging(counts[leased.ick_shard], (), backwash=True) for leased in wanted
+            # Members stay where they are: they may be many, and no text that the client can read.
+            leased.exchanging(counts[leased.ick_shard], (), backwash=True, counts=True)
+            for leased in wanted
         ]
         reserved = {}
         for leased, reply in zip(wanted, (yield operations), strict=True):
             if reply is not None and reply[1] and reply[2]:
                 leased.token = as_token(reply[1])
-                reserved[leased.ick_shard] = (leased.token, len(reply[2]) // 2)
+                reserved[leased.ick_shard] = (leased.token, reply[2])
         return reserved
 
 

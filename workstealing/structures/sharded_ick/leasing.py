@@ -118,15 +118,20 @@ class _Leased:
         total = removed + committed
         return Batch(pairs, self.token, Committed(total, len(members) - total))
 
-    def exchanging(self, n: int, commit: Sequence[bytes], backwash: bool) -> Operation:
-        """Return the operation of an exchange; for the package itself. Its result is the reply."""
+    def exchanging(
+        self, n: int, commit: Sequence[bytes], backwash: bool, *, counts: bool = False
+    ) -> Operation:
+        """Return the operation of an exchange; for the package itself. Its result is the reply.
+
+        Arguments: as of `exchange`; counts: reply how many members were reserved, and not which.
+        """
         names = self._names
         return Operation(
             self._core.script("sharded_ick_exchange"),
             (*names.sets, names.held, names.attempts, names.lease, names.mark),
             (
                 *(n, int(bool(backwash)), self.token, self.lease_token, self._ttl_ms),
-                *(self._mark, *commit),
+                *(self._mark, int(counts), *commit),
             ),
             lambda reply: reply,
         )
