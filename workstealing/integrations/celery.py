@@ -1,0 +1,171 @@
+"""Celery: a worker enlists after each task that has succeeded, and now and then while it is idle.
+
+    app = Celery("shop", broker=...)
+    WorkStealing(app, recruiter)
+
+After a task: in the process and thread that ran it (a child of the prefork pool, the worker itself
+in the solo pool), when its result has been stored, by the signal task_postrun. Nobody is enlisted
+for a task that failed, is tried again, was ignored or rejected, for one that was called eagerly, or
+with less than a second left of its time limits: a slice never makes a task late.
+
+While idle: in the worker's main process, by its own timer, as long as no task is reserved. An idle
+prefork child waits for its pipe and cannot enlist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import Token
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from workstealing.clock import SYSTEM_CLOCK
+from workstealing.errors import ConfigurationError, MissingExtraError
+from workstealing.integrations.wsgi import or_default
+from workstealing.recruiting.checks import checked_seconds
+from workstealing.recruiting.deferral import Deferral, Enlister, When, current
+
+try:
+    from celery import bootsteps, signals, states
+    from celery.worker import state as worker_state
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "celery":
+        raise
+    raise MissingExtraError("celery", "Celery") from error
+
+# More than any slice takes, its socket's time-out included.
+_MARGIN_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What `when` receives: a task that has just succeeded.
+
+    `task` is Celery's own object, with `name` and, still, `request`; `result` is what it returned.
+    """
+
+    task: Any
+    task_id: str
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    result: Any
+
+
+class WorkStealing:
+    """Lets the workers of a Celery app enlist after tasks and while they are idle.
+
+    Arguments: app; recruiter, by default the one behind `workstealing.enlist`; when, which receives
+    a `Finished` and says whether this task's process enlists, by default every one does; a task
+    decorated with `Recruiter.enlists` (below `@app.task`) decides for itself instead; idle_seconds,
+    how often an idle worker enlists, or None for never.
+
+    To be called where the app is made, before its worker starts. It costs no message and no
+    command. A recruited child begins its next task after its slice; a recruited idle worker
+    takes up its next message after it.
+    Raises: ConfigurationError when this app has it already, or for a wrong duration; nothing is
+    changed then.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        recruiter: Enlister | None = None,
+        when: When | None = None,
+        idle_seconds: float | None = 1.0,
+    ) -> None:
+        if app in _INSTALLED:
+            raise ConfigurationError(
+                f"the Celery app {app.main!r} has WorkStealing already; install it once"
+            )
+        if idle_seconds is not None:
+            idle_seconds = checked_seconds(idle_seconds, "idle_seconds")
+        self._recruiter = or_default(recruiter)
+        self._when = when
+        if idle_seconds is not None:
+            app.steps["worker"].add(_idle_step(self, idle_seconds))
+        _INSTALLED[app] = self
+        # Of a second connection under the same uid Celery makes nothing.
+        signals.task_prerun.connect(_started, weak=False, dispatch_uid="workstealing.started")
+        signals.task_postrun.connect(_ended, weak=False, dispatch_uid="workstealing.ended")
+
+    def start(self, task: Any, task_id: str) -> None:
+        """Begin to put off the enlists of one task; called by the signal."""
+        outer = current.get()
+        if task.request.is_eager or not (
+            # Tasks of a worker do not nest: one that is still open was cut short in its end.
+            outer is None or outer.closed or isinstance(outer, _TaskDeferral)
+        ):
+            return
+        deferral = _TaskDeferral(self._recruiter, self._when, task_id)
+        deferral.token = current.set(deferral)
+
+    def idle(self) -> None:
+        """Enlist if the worker has nothing to do; called by the worker's timer."""
+        stopping = (worker_state.should_stop, worker_state.should_terminate)
+        if worker_state.reserved_requests or any(
+            each is not None and each is not False for each in stopping
+        ):
+            return
+        self._recruiter.enlist()
+
+
+class _TaskDeferral(Deferral):
+    """A deferral that knows its task."""
+
+    __slots__ = ("started", "task_id", "token")
+
+    token: Token[Deferral | None]
+
+    def __init__(self, recruiter: Enlister, when: When | None, task_id: str) -> None:
+        super().__init__(recruiter, when)
+        self.task_id = task_id
+        self.started = SYSTEM_CLOCK.monotonic()
+
+
+_INSTALLED: WeakKeyDictionary[Any, WorkStealing] = WeakKeyDictionary()
+
+
+def _started(task: Any, task_id: str, **_: object) -> None:
+    stealing = _INSTALLED.get(task.app)
+    if stealing is not None:
+        stealing.start(task, task_id)
+
+
+def _ended(
+    *, task: Any, task_id: str, args: Any, kwargs: Any, retval: Any, state: str | None, **_: object
+) -> None:
+    deferral = current.get()
+    if not isinstance(deferral, _TaskDeferral) or deferral.task_id != task_id:
+        return
+    current.reset(deferral.token)
+    if state != states.SUCCESS or not _has_time(task, deferral.started):
+        deferral.drop()
+        return
+    deferral.respond(Finished(task, task_id, args, kwargs, retval))
+    deferral.close()
+
+
+def _has_time(task: Any, started: float) -> bool:
+    """Say whether the pool leaves this task's process alone for long enough."""
+    limits = [*(task.request.timelimit or ()), task.time_limit, task.soft_time_limit]
+    shortest = min((limit for limit in limits if limit), default=None)
+    return shortest is None or SYSTEM_CLOCK.monotonic() - started < shortest - _MARGIN_SECONDS
+
+
+def _idle_step(stealing: WorkStealing, seconds: float) -> type:
+    """Return the boot step of the worker that lets it enlist while it is idle."""
+
+    class Idle(bootsteps.StartStopStep):  # type: ignore[misc]
+        requires = ("celery.worker.components:Timer",)
+
+        def start(self, parent: Any) -> None:
+            self.entry = parent.timer.call_repeatedly(seconds, stealing.idle)
+
+        def stop(self, parent: Any) -> None:
+            del parent
+            entry, self.entry = getattr(self, "entry", None), None
+            if entry is not None:
+                entry.cancel()
+
+    return Idle
