@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from support.servers import RedisServer
 from support.spark_cluster import StandaloneCluster
+from support.spark_recruits import FACTORIES, SLICES
 
 pytestmark = pytest.mark.spark_cluster
 
@@ -18,9 +21,11 @@ DRIVER = """
 import os
 import sys
 from pyspark.sql import SparkSession
+from workstealing.spark import install
 
 spark = (
-    SparkSession.builder.master({url!r})
+    install(SparkSession.builder, "support.spark_recruits:make", every_task=True)
+    .master({url!r})
     .config("spark.driver.host", "127.0.0.1")
     .config("spark.driver.bindAddress", "127.0.0.1")
     .config("spark.driver.memory", "512m")
@@ -41,13 +46,23 @@ sys.stdin.read()
 
 
 def test_a_session_runs_on_it_and_what_is_killed_takes_its_children_along(
-    spark_cluster: Callable[..., StandaloneCluster],
+    spark_cluster: Callable[..., StandaloneCluster], redis7: RedisServer
 ) -> None:
-    cluster = spark_cluster(workers=2, cores=1, environment={"TOLD": "by the environment"})
+    cluster = spark_cluster(
+        workers=2,
+        cores=1,
+        # Executors alone know the server; the driver sends the factory's name and no address.
+        environment={
+            "TOLD": "by the environment",
+            "WORKSTEALING_REDIS_URL": redis7.url,
+            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+        },
+    )
     assert cluster.alive_workers() == 2
     assert not cluster.executors()
     driver = subprocess.Popen(
         [sys.executable, "-P", "-c", DRIVER.format(url=cluster.url)],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -65,6 +80,10 @@ def test_a_session_runs_on_it_and_what_is_killed_takes_its_children_along(
             assert None not in executors
             assert cluster.executor_of(os.getpid()) is None
             assert len(cluster.executors()) == 2
+            # Nothing in the driver's program enlists: the hook of every task does, once for each.
+            notes = redis7.client(decode_responses=True)
+            cluster.wait(lambda: notes.llen(SLICES) == 4, "each task to be recruited")
+            assert set(notes.lrange(FACTORIES, 0, -1)) == {str(pid) for pid in python_workers}
 
             # The dead worker's executor, and that executor's Python processes, go by themselves.
             (first, *_) = cluster.executors()
