@@ -151,14 +151,19 @@ def _fine(snapshot: Snapshot) -> str:
 def _tiles(snapshot: Snapshot) -> list[dict[str, Any]]:
     ages = [job.oldest_seconds for job in snapshot.jobs if job.oldest_seconds is not None]
     backlog = [job.backlog for job in snapshot.jobs if job.backlog is not None]
-    due = [each.due.count for each in snapshot.structures if each.due is not None]
+    counted = {job.name for job in snapshot.jobs}
+    backlog += [
+        each.due.count
+        for each in snapshot.structures
+        if each.due is not None and each.watched.job not in counted
+    ]
     dead = sum(each.dead_size or len(each.dead) for each in snapshot.structures)
     behind = sum(1 for job in snapshot.jobs if job.keeps_up is False)
     recruits = sum(job.recruited_per_minute for job in snapshot.jobs)
     return [
         _tile("Jobs behind", number(behind), f"of {len(snapshot.jobs)}", bad=behind > 0),
         _tile("Oldest garbage", duration(max(ages, default=None)), "now", bad=behind > 0),
-        _tile("Backlog", number(sum(due) if due else sum(backlog) if backlog else None), "items"),
+        _tile("Backlog", number(sum(backlog) if backlog else None), "items"),
         _tile("Traffic", number(snapshot.enlisted_per_second), "enlisted/s"),
         _tile("Recruits", number(recruits), "a minute"),
         _tile("Collected", number(sum(job.items_per_second for job in snapshot.jobs)), "items/s"),

@@ -300,7 +300,8 @@ document.addEventListener("submit", async (event) => {
   const body = new URLSearchParams(new FormData(form, button));
   if (button) button.disabled = true;
   try {
-    const answer = await fetch(form.action, {
+    // Not form.action: that is the button of that name.
+    const answer = await fetch(form.getAttribute("action"), {
       method: "POST",
       headers: { Accept: "application/json" },
       body,
