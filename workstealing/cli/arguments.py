@@ -55,6 +55,10 @@ COMMANDS = {
     "run": Command("workstealing.cli.run", "perform slices of one job, here and now"),
     "drain": Command("workstealing.cli.drain", "perform slices until nothing is left, for cron"),
     "plan": Command("workstealing.cli.plan", "choose a rate: forecast the lag and what it costs"),
+    "simulate": Command(
+        "workstealing.cli.simulate", "compare adaptive rates with what else removes garbage"
+    ),
+    "dashboard": Command("workstealing.cli.dashboard", "serve the dashboard to this machine"),
     "doctor": Command("workstealing.cli.doctor", "examine the installation and the Redis"),
     "completion": Command("workstealing.cli.completion", "print a shell's completion script"),
     "demo": Command(

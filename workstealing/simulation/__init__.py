@@ -1,1 +1,8 @@
-"""Simulations of fleets and their garbage."""
+"""Simulations of a fleet and its garbage: the real controllers, on simulated traffic and time."""
+
+from __future__ import annotations
+
+from workstealing.simulation.picture import picture
+from workstealing.simulation.running import Run, Scenario, compare, run, summaries
+
+__all__ = ["Run", "Scenario", "compare", "picture", "run", "summaries"]

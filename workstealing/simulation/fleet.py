@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 
 from workstealing.recruiting import Outcome
@@ -79,23 +79,27 @@ class _Process:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A fleet: how many processes, enlists a second of them all, the rate and limit of the job."""
+
+    processes: int
+    traffic: Steps
+    rate: Adaptive | float
+    limit: int
+
+
 def run_fleet(
-    processes: int,
-    traffic: Steps,
-    rate: Adaptive | float,
-    limit: int,
-    seconds: float,
-    garbage: Garbage,
-    random: Random,
-    record: Record,
+    fleet: Fleet, seconds: float, garbage: Garbage, random: Random, record: Record
 ) -> None:
     """Let a fleet work off garbage.
 
-    Arguments: processes; traffic, enlists a second of them all; rate and limit, of each process's
-    job; seconds, how long; record, where every slice is noted. O(log processes) for each event.
+    Arguments: fleet; seconds, how long; garbage; random; record, where every slice is noted.
+    O(log processes) for each slice, and for each tick.
     """
     clock = SimulatedClock()
-    fleet = [_Process(rate, limit, clock) for _ in range(processes)]
+    processes, traffic = fleet.processes, fleet.traffic
+    each_process = [_Process(fleet.rate, fleet.limit, clock) for _ in range(processes)]
     usual_interval = max(1.0, processes / _TICKS_A_SECOND)
     # When, whose, and whether it is a tick, not a recruit. Waiting times have no memory, so each
     # event draws the process's next recruit anew.
@@ -109,7 +113,7 @@ def run_fleet(
         if now >= changes[0]:
             now = changes.pop(0)
             # What was enlisted before the change counts as such.
-            for process in fleet:
+            for process in each_process:
                 process.tick(now, frequency, random)
             frequency = traffic(now) / processes
             events = [(now + random.random(), each, True) for each in range(processes)]
@@ -119,7 +123,7 @@ def run_fleet(
         if now >= seconds:
             return
         clock.now = now
-        process = fleet[number]
+        process = each_process[number]
         if not is_tick:
             garbage.arrive(now)
             size = process.limit

@@ -40,11 +40,12 @@ class Garbage:
         self._fields = fields
         self._random = random
         self._shards: list[deque[list[float]]] = [deque() for _ in range(_SHARDS)]
-        self._next: float | None = None
         self._horizon = 0.0
         self.waiting = 0
         self.waited = 0.0
         self.worst = 0.0
+        # The oldest item's age at each whole second from 1 on.
+        self.ages: list[float] = []
 
     def arrive(self, now: float) -> None:
         """Let everything arrive that has become garbage by now."""
@@ -52,19 +53,20 @@ class Garbage:
         expovariate = self._random.expovariate
         while self._horizon < now:
             at = self._horizon
-            pace = self._inflow(at) / fields
-            if pace <= 0.0:
-                self._horizon = min(now, at + 1.0)
-                continue
             # The pace may change at whole seconds; waiting times have no memory, so each second
             # begins anew.
-            end = min(now, float(int(at) + 1))
-            at += expovariate(pace)
-            while at < end:
-                shards[int(random() * _SHARDS)].append([at, fields])
-                self.waiting += fields
+            second = float(int(at) + 1)
+            end = min(now, second)
+            pace = self._inflow(at) / fields
+            if pace > 0.0:
                 at += expovariate(pace)
+                while at < end:
+                    shards[int(random() * _SHARDS)].append([at, fields])
+                    self.waiting += fields
+                    at += expovariate(pace)
             self._horizon = end
+            if end == second:
+                self.ages.append(self.oldest(end))
 
     def oldest(self, now: float) -> float:
         """Return the age of the oldest item, 0.0 if there is none."""

@@ -1,62 +1,62 @@
-"""What a simulation writes down: every slice, and how old the oldest garbage was, second by second."""
+"""What a simulated run leaves behind: when slices were done, and what they cost."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+
+BUCKET_SECONDS = 10
 
 
-@dataclass(slots=True)
 class Record:
-    """What happened in one simulated run.
+    """The slices of one run, in the order in which they were done."""
 
-    Fields: seconds: when each slice was done; items, operations: of all slices; ages: the oldest
-    garbage's age, every `step` seconds; worst: the longest that any item waited; waited: item
-    seconds of waiting in all; enlisted: callers in all.
-    """
-
-    step: float = 1.0
-    slices: list[float] = field(default_factory=list)
-    items: int = 0
-    operations: int = 0
-    ages: list[float] = field(default_factory=list)
-    worst: float = 0.0
-    waited: float = 0.0
-    enlisted: float = 0.0
+    def __init__(self) -> None:
+        self.slices: list[float] = []
+        self.items = 0
+        self.operations = 0
+        self._buckets: Counter[int] = Counter()
 
     def add(self, now: float, items: int, operations: int) -> None:
-        """Note one slice."""
+        """Note one slice, or one run of something else that removes garbage."""
         self.slices.append(now)
         self.items += items
         self.operations += operations
+        self._buckets[int(now) // BUCKET_SECONDS] += operations
 
-    def back_under(self, lag: float, after: float) -> float | None:
-        """Return after how many seconds from `after` on the oldest age last exceeded `lag`.
-
-        Returns: 0.0 if it never did; None if it still does at the end.
-        """
-        late = None
-        for number, age in enumerate(self.ages):
-            if number * self.step >= after and age > lag:
-                late = number
-        if late is None:
-            return 0.0
-        if late == len(self.ages) - 1:
-            return None
-        return (late + 1) * self.step - after
-
-    def windows(self, since: float, until: float, size: int = 400) -> list[float]:
-        """Return the slices per second of consecutive windows of `size` slices."""
-        some = [at for at in self.slices if since <= at < until]
-        return [size / (some[end] - some[end - size]) for end in range(size, len(some), size)]
-
-    def swing(self, since: float, until: float, size: int = 400) -> float:
-        """Return by how much those windows differ at most from their mean, as a share of it."""
-        windows = self.windows(since, until, size)
-        if not windows:
-            return 0.0
-        mean = sum(windows) / len(windows)
-        return max(abs(window / mean - 1.0) for window in windows)
+    def operations_by_time(self, seconds: float) -> list[float]:
+        """Return the operations per second of every ten seconds."""
+        buckets = range(int(seconds) // BUCKET_SECONDS)
+        return [self._buckets[bucket] / BUCKET_SECONDS for bucket in buckets]
 
     def pace(self, since: float, until: float) -> float:
         """Return the slices per second between two moments."""
-        return sum(1 for at in self.slices if since <= at < until) / (until - since)
+        begin, end = bisect_left(self.slices, since), bisect_left(self.slices, until)
+        return (end - begin) / (until - since)
+
+    def swing(self, since: float, until: float, size: int = 400) -> float:
+        """Return by how much windows of slices differ from their mean at most, as a share of it.
+
+        Arguments: since, until, seconds; size, how many slices make one window. What is compared is
+        each window's slices per second. 0.0 if there is no whole window.
+        """
+        begin, end = bisect_left(self.slices, since), bisect_left(self.slices, until)
+        some = self.slices[begin:end]
+        paces = [size / (some[n] - some[n - size]) for n in range(size, len(some), size)]
+        if not paces:
+            return 0.0
+        mean = sum(paces) / len(paces)
+        return max(abs(pace / mean - 1.0) for pace in paces)
+
+
+def back_under(ages: Sequence[float], lag: float, after: float) -> float | None:
+    """Return how many seconds after a moment the oldest age exceeded a lag for the last time.
+
+    Arguments: ages, of each second; lag and after, seconds. Returns: 0.0 if it never did; None if
+    it still does at the end.
+    """
+    late = [second for second, age in enumerate(ages, 1) if second > after and age > lag]
+    if not late:
+        return 0.0
+    return None if late[-1] >= len(ages) else late[-1] + 1 - after

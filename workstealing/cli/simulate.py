@@ -1,0 +1,176 @@
+"""`workstealing simulate`: what becomes of the same garbage by different means."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workstealing.cli.output import add_json_option, figure, note, print_json, say, spell, table
+from workstealing.cli.values import at_least, duration, frequency, number, rate, whole
+from workstealing.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workstealing.simulation import Run
+
+_HEADINGS = (
+    "means",
+    "mean garbage",
+    "worst lag",
+    "under target after",
+    "operations/s",
+    "share of traffic's",
+)
+
+DESCRIPTION = """\
+Simulate a fleet whose garbage grows in one step, and remove it by an adaptive rate, by fixed rates,
+by a sweep each minute from cron or Celery beat, by Redisson's rule, and by Redis 8's own field
+expiry. The same seed gives the same figures; nothing is connected to. docs/adaptive.md says what
+each of them assumes.
+"""
+EPILOG = """\
+Example: workstealing simulate --processes 8 --traffic 800/s --garbage 120/s --grows 10
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options to the command's parser."""
+    several = at_least(1, "processes")
+    parser.add_argument(
+        "--processes",
+        type=several,
+        default=8,
+        metavar="N",
+        help="how many processes share the traffic (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--traffic",
+        type=frequency,
+        default=800.0,
+        metavar="N/s",
+        help="callers who enlist, of all processes together (default: 800/s)",
+    )
+    parser.add_argument(
+        "--garbage",
+        type=frequency,
+        default=120.0,
+        metavar="N/s",
+        help="items that become garbage before the step (default: 120/s)",
+    )
+    parser.add_argument(
+        "--grows",
+        type=number,
+        default=10.0,
+        metavar="X",
+        help="so many times as much garbage comes from the step on (default: 10)",
+    )
+    parser.add_argument(
+        "--slice",
+        type=at_least(1, "items"),
+        default=25,
+        metavar="ITEMS",
+        help="the most items of a slice, the job's limit (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--lag",
+        type=duration,
+        default=60.0,
+        metavar="S",
+        help="within how long garbage is to be removed (default: 60s)",
+    )
+    parser.add_argument(
+        "--floor",
+        type=rate,
+        default=0.00001,
+        metavar="R",
+        help="the adaptive rate's lowest (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--ceiling",
+        type=rate,
+        default=0.1,
+        metavar="R",
+        help="the adaptive rate's highest (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--time",
+        type=duration,
+        default=3600.0,
+        metavar="S",
+        help="how long is simulated; the step comes after a third of it (default: 1h)",
+    )
+    parser.add_argument(
+        "--seed", type=whole, default=1, help="of all that is random (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--svg", type=Path, metavar="FILE", help="draw ages and operations by time into this file"
+    )
+    add_json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the comparison. Returns: 0. Raises: ConfigurationError."""
+    from workstealing.simulation import Scenario, compare, picture, summaries
+
+    seconds = round(options.time)
+    scenario = Scenario(
+        processes=options.processes,
+        traffic=options.traffic,
+        garbage=(options.garbage, options.garbage * options.grows),
+        step=seconds // 3,
+        seconds=seconds,
+        limit=options.slice,
+        lag=options.lag,
+        floor=options.floor,
+        ceiling=options.ceiling,
+        seed=options.seed,
+    )
+    runs = compare(scenario, progress=_progress if sys.stderr.isatty() else None)
+    if options.svg is not None:
+        try:
+            options.svg.write_text(picture(runs), encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"--svg cannot be written: {error}") from None
+        note(f"drawn into {options.svg}")
+    if options.json:
+        print_json(summaries(runs))
+    else:
+        say(_text(runs))
+    return 0
+
+
+def _progress(name: str) -> None:
+    note(f"simulating: {name}")
+
+
+def _text(runs: Sequence[Run]) -> str:
+    scenario = runs[0].scenario
+    rows = []
+    for each in runs:
+        found = each.summary()
+        back = found["back_under_lag_after"]
+        rows.append(
+            (
+                each.name,
+                figure(found["mean_garbage"]),
+                spell(found["worst_lag"]),
+                "never" if back is None else spell(back) if back else "always under",
+                figure(found["operations_per_second"]),
+                f"{found['share_of_traffic']:.3%}",
+            )
+        )
+    before, after = scenario.garbage
+    return "\n".join(
+        (
+            (
+                f"{scenario.processes} processes, {figure(scenario.traffic)} enlists/s; garbage"
+                f" {figure(before)} items/s, {figure(after)} from {spell(scenario.step)} on, until"
+                f" {spell(scenario.seconds)}; lag target {spell(scenario.lag)}"
+            ),
+            "",
+            table(_HEADINGS, rows),
+        )
+    )
