@@ -27,6 +27,9 @@ EXTRAS = {
     "sql": "sqlalchemy",
     "spark": "pyspark",
     "cli": "shtab",
+    "django": "django",
+    "celery": "celery",
+    "rq": "rq",
 }
 
 
@@ -146,6 +149,9 @@ WITHOUT = """
 """
 
 USES = {
+    "django": "import workstealing.integrations.django",
+    "celery": "import workstealing.integrations.celery",
+    "rq": "import workstealing.integrations.rq",
     "dashboard": "from workstealing.dashboard import create_dashboard",
     "flask": "from workstealing.integrations.flask import WorkStealing; WorkStealing()",
     "statsd": "from workstealing.metrics.statsd import StatsDHooks; StatsDHooks()",
