@@ -1,0 +1,167 @@
+"""`workstealing dashboard`: the dashboard, served to this machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from workstealing.cli.apps import add_app_option, application_prints_to_stderr, load_app, named_app
+from workstealing.cli.clients import add_url_option, client_for
+from workstealing.cli.output import add_json_option, print_json, say
+from workstealing.cli.values import whole
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting import Recruiter
+
+TOKEN_VARIABLE = "WORKSTEALING_DASHBOARD_TOKEN"  # noqa: S105 - where it is, not what it is
+VIEW_TOKEN_VARIABLE = "WORKSTEALING_DASHBOARD_VIEW_TOKEN"  # noqa: S105
+HOST = "127.0.0.1"
+PORT = 8765
+
+DESCRIPTION = """\
+Serve the dashboard: one page with what the fleet's ledger says of every job and what waits in the
+structures of the recruiter's jobs. It needs the extra: pip install 'workstealing[dashboard]'.
+"""
+EPILOG = f"""\
+Without a token it can be reached from this machine alone, and changes nothing. {TOKEN_VARIABLE}
+in the environment, or --token-file, gives the admin's token, with which one logs in and steers;
+{VIEW_TOKEN_VARIABLE} one for those who only look. Ctrl-C ends it with status 0.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options to the command's parser."""
+    add_app_option(parser)
+    add_url_option(parser, "the client of the recruiter's ledger or jobs, or the environment's")
+    parser.add_argument(
+        "--ledger",
+        default="default",
+        metavar="NAME",
+        help="the ledger's name (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--host",
+        default=HOST,
+        metavar="ADDRESS",
+        help="the address to listen at; any but this machine's own needs a token"
+        " (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--port",
+        type=_port,
+        default=PORT,
+        metavar="N",
+        help="the port to listen at, 0 for any free one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="read the admin's token from the first line of this file",
+    )
+    add_json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until Ctrl-C.
+
+    Returns: 0. Raises: WorkStealingError for bad input, or if the address cannot be had.
+    """
+    server, token = make_server(options)
+    host, port = server.server_address[:2]
+    shown = f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{port}/"
+    if options.json:
+        print_json({"url": url, "steers": token is not None})
+    else:
+        how = "log in with the token" if token is not None else f"read only: no {TOKEN_VARIABLE}"
+        say(f"the dashboard is at {url} ({how}); Ctrl-C ends it")
+    try:
+        with application_prints_to_stderr():
+            server.serve_forever()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        server.server_close()
+    return 0
+
+
+def make_server(options: argparse.Namespace) -> tuple[Any, str | None]:
+    """Return the web server, which listens already, and the admin's token.
+
+    Arguments: options of the command line. Errors: ConfigurationError; MissingExtraError.
+    """
+    from workstealing.dashboard import create_dashboard
+    from workstealing.dashboard.security import is_loopback
+
+    token, view_token = _token(options.token_file), os.environ.get(VIEW_TOKEN_VARIABLE) or None
+    if token is None and not is_loopback(options.host):
+        raise ConfigurationError(
+            f"other machines may reach {options.host!r}: set {TOKEN_VARIABLE} or give --token-file,"
+            f" or listen at {HOST}"
+        )
+    recruiter = load_app(options.app) if named_app(options.app) else Recruiter()
+    client = client_for(options.url, recruiter)
+    if client is None:
+        raise ConfigurationError(
+            "nothing tells which Redis holds the ledger: give --url, or set WORKSTEALING_REDIS_URL"
+        )
+    blueprint = create_dashboard(
+        recruiter, client, token=token, view_token=view_token, name=options.ledger
+    )
+
+    import flask
+    from werkzeug import serving
+
+    app = flask.Flask("workstealing.dashboard", static_folder=None)
+    app.register_blueprint(blueprint, url_prefix="/")
+
+    class Quiet(serving.WSGIRequestHandler):
+        def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - its name there
+            """Write no line for each request."""
+
+    # Ours, because werkzeug ends the process where a port is taken.
+    with _listener(options.host, options.port) as listener:
+        host, port = listener.getsockname()[:2]
+        server = serving.make_server(
+            host, port, app, threaded=True, request_handler=Quiet, fd=listener.fileno()
+        )
+    # A stream that a browser still holds does not hold up the end.
+    server.daemon_threads = True
+    server.block_on_close = False
+    return server, token
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{host}:{port} cannot be listened at: {error.strerror or 'no such address'}; give"
+            " another --host or --port"
+        ) from error
+
+
+def _token(path: Path | None) -> str | None:
+    if path is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        with path.open(encoding="utf-8") as file:
+            token = file.readline(4096).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"the token file {str(path)!r} cannot be read: {type(error).__name__}"
+        ) from error
+    if not token:
+        raise ConfigurationError(f"the token file {str(path)!r} begins with an empty line")
+    return token
+
+
+def _port(text: str) -> int:
+    port = whole(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is no port: expected 0 to 65535")
+    return port
