@@ -266,7 +266,9 @@ def test_a_megabyte_of_a_name_makes_no_large_page(never_recruiter: Recruiter, cl
     run = {"csrf": csrf, "action": "run", "job": shown["jobs"][0]["id"]}
     assert browser.post("/ws/jobs", data=run).status_code == 200
     item = {
-        "csrf": csrf, "action": "revive", "structure": shown["dead"][0]["id"],
+        "csrf": csrf,
+        "action": "revive",
+        "structure": shown["dead"][0]["id"],
         "item": shown["dead"][0]["items"][0]["key"],
     }
     assert browser.post("/ws/dead", data=item).status_code == 200

@@ -125,7 +125,7 @@ def make_server(options: argparse.Namespace) -> tuple[Any, str | None]:
     # Ours, because werkzeug ends the process where a port is taken.
     with _listener(options.host, options.port) as listener:
         host, port = listener.getsockname()[:2]
-        server = serving.make_server(
+        server: Any = serving.make_server(
             host, port, app, threaded=True, request_handler=Quiet, fd=listener.fileno()
         )
     # A stream that a browser still holds does not hold up the end.

@@ -55,11 +55,11 @@ _PROXY_HEADERS = (
 class Headers(Protocol):
     """The headers of a request, whatever their case."""
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return a header's text."""
+    def get(self, key: str, /) -> Any:
+        """Return a header's text, or None."""
         ...
 
-    def __contains__(self, key: str) -> bool: ...
+    def __contains__(self, key: str, /) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Guard:
         """
         if not self.wants_login:
             return Visitor(VIEWER) if is_local(address, host, headers) else None
-        kind, _, given = str(headers.get("Authorization", "")).partition(" ")
+        kind, _, given = (headers.get("Authorization") or "").partition(" ")
         if kind.lower() == "bearer":
             role = self.role_of(given.strip())
             return None if role is None else Visitor(role, by_header=True)

@@ -1,0 +1,52 @@
+"""The blocks of docs/dashboard.md run, and what the page says is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from support.dashboards import make_app
+from workstealing import Recruiter
+from workstealing.cli import dashboard as command
+from workstealing.dashboard import events, queries, security, steering
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "dashboard.md").read_text("utf-8")
+
+
+def test_the_blocks_run(client: Any, never_recruiter: Recruiter) -> None:
+    first, own = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    names: dict[str, Any] = {"the_tests_client": client, "__name__": __name__}
+    exec(first.replace("redis.Redis()", "the_tests_client"), names)
+    header = {"Authorization": "Bearer a secret of 16 characters or more"}
+    page = names["app"].test_client().get("/workstealing/", headers=header).text
+    for name in ("hash_field_expiry.items", "hash_field_expiry.ledger.default", "dirty:documents"):
+        assert f">{name}</bdi>" in page
+    names["ledger"].close()
+    exec(own, names)
+    app = make_app(never_recruiter, client, structures=[names["mine"]])
+    page = app.test_client().get("/ws/").text
+    assert "17 stale drafts" in page
+    assert "1,200" in page
+
+
+def test_the_bounds_are_those_of_the_code() -> None:
+    said = " ".join(PAGE.split())
+    assert (queries.FIGURES_SECONDS, queries.STRUCTURES_SECONDS) == (2, 10)
+    assert "at most once in two seconds and the structures once in ten" in said
+    assert f"up to {queries.DEAD_SHOWN} of each structure" in said
+    assert f'"All" is up to {steering.MOST_AT_ONCE:,} items' in said
+    assert f"have at least {security.SHORTEST_TOKEN} characters" in said
+    assert security.SESSION_SECONDS == 12 * 3600
+    assert f"an event every {events.EVERY_SECONDS:g} seconds for 5 minutes" in said
+    assert events.LASTS_SECONDS == 300
+    assert f"at most {events.MOST_STREAMS} streams" in said
+    assert f"http://{command.HOST}:{command.PORT}/" in said
+    for variable in (command.TOKEN_VARIABLE, command.VIEW_TOKEN_VARIABLE):
+        assert variable in said
+
+
+def test_the_pictures_are_there_and_small() -> None:
+    for name in re.findall(r"!\[[^]]*\]\(([^)]*)\)", PAGE):
+        assert 10_000 < (DOCS / name).stat().st_size < 200_000
