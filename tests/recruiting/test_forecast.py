@@ -122,7 +122,9 @@ def test_when_it_cannot_keep_up_the_lag_has_no_bound() -> None:
     assert lost.growth == pytest.approx(70.0)
     assert {lost.mean_lag, lost.p99_lag, lost.mean_backlog, lost.drain_seconds(10)} == {math.inf}
     assert (lost.full_share, lost.idle_share) == (1.0, 0.0)
-    assert lost.operations == pytest.approx(2 * lost.commands_per_slice + 50 * lost.commands_per_item)
+    assert lost.operations == pytest.approx(
+        2 * lost.commands_per_slice + 50 * lost.commands_per_item
+    )
     assert not forecast(100.0, 50.0, 25, 0.02).keeps_up
 
 
@@ -170,6 +172,10 @@ def test_the_utilisation_is_read_off_the_share_of_full_slices() -> None:
         ((1.0, 1.0, 0, 0.1), "slice"),
         ((1.0, 1.0, 25, 0.0), "rate"),
         ((1.0, 1.0, 25, 1.1), "rate"),
+        ((1e-300, 1.0, 25, 0.1), "traffic"),
+        ((1.0, 1e300, 25, 0.1), "garbage"),
+        ((1.0, 1.0, 10**300, 0.1), "slice"),
+        ((1.0, 1.0, 25, 1e-300), "rate"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -179,7 +185,27 @@ def test_what_cannot_be_is_refused(
         forecast(*arguments)
 
 
-@pytest.mark.parametrize(("lag", "share"), [(0.0, 0.99), (math.inf, 0.99), (1.0, 1.0), (1.0, 0.0)])
+@pytest.mark.parametrize(
+    ("lag", "share"), [(0.0, 0.99), (math.inf, 0.99), (1e-300, 0.99), (1.0, 1.0), (1.0, 0.0)]
+)
 def test_a_target_that_cannot_be_is_refused(lag: float, share: float) -> None:
     with pytest.raises(ConfigurationError):
         choose_rate(1.0, 1.0, 25, lag, share=share)
+
+
+@pytest.mark.parametrize("traffic", [1e-9, 1.0, 1e12])
+@pytest.mark.parametrize("garbage", [0.0, 1e-9, 1.0, 1e12])
+@pytest.mark.parametrize("limit", [1, 10**9])
+@pytest.mark.parametrize("lag", [1e-9, 1.0, 1e12])
+def test_no_figure_within_the_bounds_overflows(
+    traffic: float, garbage: float, limit: int, lag: float
+) -> None:
+    rate = choose_rate(traffic, garbage, limit, lag)
+    assert 0.0 < rate < math.inf
+    said = forecast(traffic, garbage, limit, max(1e-12, min(1.0, rate)))
+    assert said.mean_lag > 0.0
+    assert 0.0 <= said.idle_share <= 1.0
+    assert 0.0 <= said.full_share <= 1.0
+    assert said.operations >= 0.0
+    if rate <= 1.0:
+        assert said.keeps_up

@@ -11,10 +11,12 @@ import math
 import re
 from collections.abc import Callable
 
+HIGHEST = 10**15
+
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MULTIPLES = {"": 1.0, "k": 1e3, "M": 1e6}
-_DURATION = re.compile(r"([0-9.]+(?:e[0-9]+)?)\s*(ms|s|min|m|h|d)?")
-_FREQUENCY = re.compile(r"([0-9.]+(?:e[0-9]+)?)\s*([kM]?)\s*(?:/\s*(s|min|m|h|d))?")
+_DURATION = re.compile(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*(ms|s|min|m|h|d)?")
+_FREQUENCY = re.compile(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kM]?)\s*(?:/\s*(s|min|m|h|d))?")
 
 
 def number(text: str) -> float:
@@ -51,6 +53,8 @@ def at_least(lowest: int, what: str) -> Callable[[str], int]:
         value = whole(text)
         if value < lowest:
             raise argparse.ArgumentTypeError(f"{text} is too few {what}: at least {lowest}")
+        if value > HIGHEST:
+            raise argparse.ArgumentTypeError(f"that is too many {what}: at most {HIGHEST:,}")
         return value
 
     return parsed

@@ -26,7 +26,10 @@ COMMANDS_PER_SLICE = 18.0
 COMMANDS_PER_ITEM = 10.0
 """What the server counts for HashFieldExpiry on a single server, with one expired field a hash."""
 
-_P99 = math.log(100.0)
+# Within these bounds no figure here overflows, and none that anybody has is outside.
+_LEAST, _MOST = 1e-9, 1e12
+_LEAST_RATE = 1e-12
+_MOST_ITEMS = 1_000_000_000
 _STEPS = 120
 
 
@@ -129,8 +132,10 @@ def forecast(
     of Forecast. Errors: ConfigurationError for what no traffic or rate can be.
     """
     _check(traffic, garbage, limit)
-    if not 0.0 < rate <= 1.0:
-        raise ConfigurationError(f"a rate of {rate!r} is none: expected 0 < rate <= 1")
+    if not _LEAST_RATE <= rate <= 1.0:
+        raise ConfigurationError(
+            f"a rate of {rate:g} is out of bounds: expected 0 < rate <= 1, at least {_LEAST_RATE:g}"
+        )
     slices = traffic * rate
     capacity = slices * limit
     return Forecast(
@@ -165,8 +170,10 @@ def choose_rate(
     highest_utilisation: 0 to 1. Errors: ConfigurationError for what none of them can be.
     """
     _check(traffic, garbage, limit)
-    if not 0.0 < lag < math.inf:
-        raise ConfigurationError(f"a lag of {lag!r} is none: expected seconds above 0")
+    if not _LEAST <= lag <= _MOST:
+        raise ConfigurationError(
+            f"a lag of {lag:g} s is out of bounds: expected {_LEAST:g} to {_MOST:g} seconds"
+        )
     if not 0.0 < share < 1.0:
         raise ConfigurationError(f"a share of {share!r} is none: expected 0 < share < 1")
     decay = -math.log1p(-share) / lag
@@ -236,9 +243,16 @@ def _all_waiting(garbage: float, decay: float, limit: int) -> float:
 
 
 def _check(traffic: float, garbage: float, limit: int) -> None:
-    if not 0.0 < traffic < math.inf:
-        raise ConfigurationError(f"a traffic of {traffic!r} a second is none: expected above 0")
-    if not 0.0 <= garbage < math.inf:
-        raise ConfigurationError(f"{garbage!r} items of garbage a second: expected 0 or more")
-    if limit < 1:
-        raise ConfigurationError(f"a slice of {limit!r} items is none: expected at least 1")
+    if not _LEAST <= traffic <= _MOST:
+        raise ConfigurationError(
+            f"a traffic of {traffic:g} a second is out of bounds: expected {_LEAST:g} to {_MOST:g}"
+        )
+    if garbage and not _LEAST <= garbage <= _MOST:
+        raise ConfigurationError(
+            f"garbage of {garbage:g} items a second is out of bounds: expected 0, or {_LEAST:g} to"
+            f" {_MOST:g}"
+        )
+    if not 1 <= limit <= _MOST_ITEMS:
+        raise ConfigurationError(
+            f"a slice of {limit} items is out of bounds: expected 1 to {_MOST_ITEMS:,}"
+        )
