@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pty
+import subprocess
+import sys
 import textwrap
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -348,3 +354,48 @@ def test_what_is_drained_is_in_the_ledger_and_what_the_fleet_pauses_rests(
     assert command.json("drain", "--app", name)["jobs"]["hash_field_expiry.cli"]["items"] == 1
     (recorded,) = [each for each in read(client, "shop", minutes=2) if each.jobs][-1:]
     assert recorded.jobs["hash_field_expiry.cli"].items == 1
+
+
+def test_a_bar_is_drawn_where_somebody_looks_on(app_module: MakeApp, tmp_path: Path) -> None:
+    name = app_module(PLAIN)
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "workstealing", "drain", "--app", name, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=follower,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+        cwd=tmp_path,
+    )
+    os.close(follower)
+    drawn = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        drawn += part
+    os.close(leader)
+    out, _ = process.communicate()
+    assert json.loads(out)["drained"] is True
+    assert b"items in all" in drawn
+
+
+def test_a_name_that_the_terminal_cannot_show(app_module: MakeApp, tmp_path: Path) -> None:
+    name = app_module(
+        """
+        from workstealing import Recruiter
+
+        recruiter = Recruiter()
+        recruiter.job(rate=0.1, name="caf\\u00e9 \\ud800 \\x1b[2J")(lambda slice: 0)
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "workstealing", "jobs", "--app", name],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        cwd=tmp_path,
+    )
+    assert b"caf\\xe9 \\ud800 \\x1b[2J" in done.stdout

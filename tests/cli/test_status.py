@@ -68,6 +68,7 @@ def test_without_a_ledger_the_structures_are_shown(
     assert (said["is_fleet"], said["is_well"], said["troubles"]) == (False, True, [])
     (job,) = said["jobs"]
     assert (job["name"], job["rate"], job["keeps_up"]) == ("expiry", 0.01, None)
+    assert job["recruited_per_minute"] is said["enlisted_per_s"] is None
     (structure,) = said["structures"]
     assert (structure["kind"], structure["size"]) == ("volatile hashes", 35)
     text = command("status", "--app", name)

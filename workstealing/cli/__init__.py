@@ -5,6 +5,7 @@ What a command needs is loaded when it runs, so that `workstealing --help` works
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -21,6 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Arguments: argv, the arguments after the program's name; by default the process's own. Returns:
     the exit status: what the command says, or 2 for bad input, after one sentence on stderr.
     """
+    for stream in (sys.stdout, sys.stderr):
+        # A job's name may hold what this terminal cannot show.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         status = _run(argv)
         # Here, not when the interpreter ends, where nobody could answer for what it raises.

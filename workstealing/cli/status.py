@@ -31,6 +31,15 @@ if TYPE_CHECKING:
     from workstealing.dashboard.queries import Snapshot, StructureFigures
 
 TROUBLE = 1
+_OF_THE_FLEET = (
+    "recruited_per_minute",
+    "items_per_second",
+    "slice_seconds",
+    "outcomes",
+    "lag",
+    "items",
+    "recruits",
+)
 
 DESCRIPTION = """\
 Show what the fleet has done in the last minutes, from its ledger in Redis, and what waits in the
@@ -121,11 +130,19 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
         "is_fleet": snapshot.is_fleet,
         "is_well": is_well(snapshot),
         "processes": snapshot.processes,
-        "enlisted_per_s": snapshot.enlisted_per_second,
-        "jobs": [asdict(job) for job in snapshot.jobs],
+        "enlisted_per_s": snapshot.enlisted_per_second if snapshot.is_fleet else None,
+        "jobs": [_job(job, is_fleet=snapshot.is_fleet) for job in snapshot.jobs],
         "structures": [_structure(each) for each in snapshot.structures],
         "troubles": snapshot.troubles,
     }
+
+
+def _job(job: JobFigures, *, is_fleet: bool) -> dict[str, Any]:
+    figures = asdict(job)
+    if not is_fleet:
+        # This process has recruited nobody, which says nothing about the others.
+        figures |= dict.fromkeys(_OF_THE_FLEET)
+    return figures
 
 
 def _structure(each: StructureFigures) -> dict[str, Any]:
@@ -143,7 +160,7 @@ def as_text(snapshot: Snapshot) -> str:
     """Return a snapshot for people."""
     parts = [headline(snapshot)]
     if snapshot.jobs:
-        parts.append(table(JOB_HEADINGS, [job_row(job) for job in snapshot.jobs]))
+        parts.append(table(JOB_HEADINGS, [job_row(job, snapshot) for job in snapshot.jobs]))
     if snapshot.structures:
         rows = [structure_row(each) for each in snapshot.structures]
         parts.append(table(STRUCTURE_HEADINGS, rows, left=2))
@@ -178,7 +195,7 @@ def headline(snapshot: Snapshot) -> str:
     )
 
 
-def job_row(job: JobFigures) -> tuple[str, ...]:
+def job_row(job: JobFigures, snapshot: Snapshot) -> tuple[str, ...]:
     """Return a job's cells, as of JOB_HEADINGS."""
     rate = job.rate if job.fleet_rate is None else job.fleet_rate
     shown = "?" if rate is None else f"{rate:.3g}"
@@ -188,13 +205,13 @@ def job_row(job: JobFigures) -> tuple[str, ...]:
     return (
         job.name,
         shown,
-        figure(job.recruited_per_minute),
-        figure(job.items_per_second),
-        "-" if job.slice_seconds is None else spell(job.slice_seconds),
+        figure(job.recruited_per_minute) if snapshot.is_fleet else "?",
+        figure(job.items_per_second) if snapshot.is_fleet else "?",
+        "?" if job.slice_seconds is None else spell(job.slice_seconds),
         "?" if job.oldest_seconds is None else spell(job.oldest_seconds),
         "?" if job.backlog is None else f"{job.backlog:,}",
-        f"{job.outcomes['aborted'] / slices:.0%}" if slices else "-",
-        f"{job.outcomes['failed'] / slices:.0%}" if slices else "-",
+        f"{job.outcomes['aborted'] / slices:.0%}" if slices else "?",
+        f"{job.outcomes['failed'] / slices:.0%}" if slices else "?",
         {None: "?", True: "yes", False: "NO"}[job.keeps_up],
     )
 

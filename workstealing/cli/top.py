@@ -111,7 +111,7 @@ def drawn(snapshot: Snapshot) -> Any:
     for number, heading in enumerate(status.JOB_HEADINGS):
         jobs.add_column(heading, justify="right" if number else "left")
     for job in snapshot.jobs:
-        cells = [Text(printable(cell)) for cell in status.job_row(job)]
+        cells = [Text(printable(cell)) for cell in status.job_row(job, snapshot)]
         jobs.add_row(*cells, style="red" if job.problems else "")
     structures = Table()
     for number, heading in enumerate(status.STRUCTURE_HEADINGS):
