@@ -23,12 +23,14 @@ from workstealing.store.connection import SENT
 from workstealing.structures import VolatileHashes
 
 LIFE_SECONDS = 1.0
-# Longer than a web request's, so that the limit and not this machine's other work ends a slice.
-SLICE_SECONDS = 0.1
+# Longer than a web request's, so that the limit and not this machine's other work ends a slice; and
+# after a time-out the next recruit tries again: what is measured is the queue.
+SLICE_SECONDS = 1.0
+BREAKER_SECONDS = 0.01
 # The first seconds, before the queue is in its balance, are not counted.
 WARM_UP_SECONDS = 10.0
 # Traffic, garbage and limit; the rate follows from the utilisation.
-CASES = [(400.0, 60.0, 25, 0.3), (400.0, 60.0, 25, 0.8), (400.0, 40.0, 5, 0.6)]
+CASES = [(200.0, 30.0, 25, 0.3), (400.0, 60.0, 25, 0.8), (200.0, 20.0, 5, 0.6)]
 
 
 class Run:
@@ -43,7 +45,7 @@ class Run:
         client = server.client()
         client.config_set("notify-keyspace-events", "Eg")
         self._hashes = VolatileHashes(client, namespace="forecast", backend="emulated")
-        self._recruiter = Recruiter()
+        self._recruiter = Recruiter(breaker_seconds=BREAKER_SECONDS)
         job = HashFieldExpiry(self._hashes, limit=said.limit, name="expiry")
         self._recruiter.install(job, rate=said.rate, seconds=SLICE_SECONDS)
         self._begun = 0.0
@@ -66,6 +68,9 @@ class Run:
                 before = self._count()
             self._recruiter.enlist()
         assert before is not None
+        figures = self._recruiter.stats()["jobs"]["expiry"]
+        self.all_slices = figures["recruited"]
+        self.faults = figures["failed"] + figures["skipped"] + figures["aborted"]
         slices, commands = self._count()
         self.slices = (slices - before[0]) / self._seconds
         self.commands = (commands - before[1]) / self._seconds
@@ -119,7 +124,11 @@ def main() -> None:
             ("commands/s", said.operations, run.commands),
         ):
             off = seen / expected - 1
-            print(f"{used:11.0%}  {limit:5}  {what:14} {expected:11.3g} {seen:8.3g}  {off:+10.0%}")
+            row = f"{used:11.0%}  {limit:5}  {what:14} {expected:11.3g} {seen:8.3g}  {off:+10.0%}"
+            print(row, flush=True)
+        print(
+            " " * 20 + f"faults and the like: {run.faults} of {run.all_slices} slices", flush=True
+        )
 
 
 if __name__ == "__main__":
