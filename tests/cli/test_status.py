@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from support.processes import free_port
-from support.servers import RedisServer
+from support.servers import RedisCluster3, RedisServer
 from workstealing.metrics.fleet import Fleet
 from workstealing.metrics.ledger import Ledger
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
@@ -46,7 +46,9 @@ def garbage(redis7: RedisServer) -> RedisServer:
     return redis7
 
 
-def report(server: RedisServer, name: str = "default", outcome: Outcome = Outcome.WORKED) -> None:
+def report(
+    server: RedisServer | RedisCluster3, name: str = "default", outcome: Outcome = Outcome.WORKED
+) -> None:
     """Let a process of a fleet report what it has done."""
     recruiter = Recruiter(random=lambda: 1.0)
     recruiter.install(FunctionJob(lambda slice: 0, name="sweep \x1b[31m"), rate=0.25)
@@ -258,3 +260,20 @@ def test_the_json_is_all_that_is_printed(redis7: RedisServer, tmp_path: Path) ->
     )
     assert json.loads(done.stdout)["is_well"] is True
     assert done.stderr == "hello\n"
+
+
+@pytest.mark.cluster
+def test_a_cluster_is_asked_like_a_server(
+    command: Any, app_module: MakeApp, cluster: RedisCluster3
+) -> None:
+    report(cluster)
+    hashes = VolatileHashes(cluster.client(), namespace="cli", backend="emulated")
+    for number in range(20):
+        hashes.hsetex(f"item:{number}", mapping={"a": 1}, ex=30)
+    source = APP.format(url=cluster.url.replace("redis+cluster", "redis"))
+    name = app_module(source.replace("redis.Redis.", "redis.RedisCluster."))
+    said = command.json("status", "--app", name)
+    assert (said["is_fleet"], said["structures"][0]["size"]) == (True, 20)
+    assert said["structures"][0]["due"]["count"] == 20
+    assert command.json("status", "--url", cluster.url)["processes"] == 1
+    assert command.json("drain", "--app", name)["jobs"]["expiry"]["items"] == 20
