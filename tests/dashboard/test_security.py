@@ -285,6 +285,9 @@ def test_a_large_form_is_not_read(app: flask.Flask) -> None:
     data = {"csrf": csrf, "action": "pause", "job": "x" * 100_000}
     assert browser.post("/ws/jobs", data=data).status_code == 413
     assert app.test_client().post("/ws/login", data={"token": "x" * 100_000}).status_code == 413
+    # Nor is one that does not say how long it is.
+    chunked = {"Transfer-Encoding": "chunked"}
+    assert browser.post("/ws/login", data={"token": TOKEN}, headers=chunked).status_code == 411
 
 
 # ---- what every answer says ----------------------------------------------------------------------

@@ -33,6 +33,9 @@ STRUCTURES_SECONDS = 10.0
 DEAD_SHOWN = 50
 """Of how many dead items of a structure a page shows."""
 
+DEAD_ASKED = 200
+"""Of how many of each part, so that a page shows the same ones each time where there are fewer."""
+
 PARTS_SHOWN = 20
 
 
@@ -99,26 +102,38 @@ class Cached:
         self._lock = threading.Lock()
         self._answer: Any = None
         self._good_until = float("-inf")
+        self._forgotten = 0
 
     def get(self) -> Any:
         """Return the answer, asking if it is too old. Errors: those of asking."""
-        if self._clock.monotonic() < self._good_until:
-            return self._answer
-        if self._answer is not None and not self._lock.acquire(blocking=False):
-            return self._answer
-        elif self._answer is None:
-            self._lock.acquire()
+        answer = self._answer
+        if self._clock.monotonic() < self._good_until and answer is not None:
+            return answer
+        # Who has no answer yet, or has just changed something, waits for the thread that asks.
+        if not self._lock.acquire(blocking=answer is None):
+            return answer
         try:
-            if self._clock.monotonic() >= self._good_until:
-                self._answer = self._ask()
-                self._good_until = self._clock.monotonic() + self._seconds
-            return self._answer
+            answer = self._answer
+            if answer is None or self._clock.monotonic() >= self._good_until:
+                answer = self._renew()
+            return answer
         finally:
             self._lock.release()
 
+    def _renew(self) -> Any:
+        for _ in range(2):
+            forgotten = self._forgotten
+            answer = self._ask()
+            if forgotten == self._forgotten:
+                # Otherwise something was changed meanwhile, and the answer may be from before.
+                break
+        self._answer, self._good_until = answer, self._clock.monotonic() + self._seconds
+        return answer
+
     def forget(self) -> None:
         """Ask anew when asked next: something has been changed."""
-        self._good_until = float("-inf")
+        self._forgotten += 1
+        self._answer = None
 
 
 class Queries:
@@ -223,12 +238,15 @@ def dead_items(watched: Watched, most: int) -> list[DeadItem]:
     found: list[DeadItem] = []
     for part, box in list(watched.dead())[:PARTS_SHOWN] if watched.dead is not None else ():
         if len(found) < most:
-            for item in box.dead(most - len(found)):
-                times = getattr(item, "times", ())
-                last = times[-1] if times else None
-                attempts = getattr(item, "attempts", None)
-                found.append(DeadItem(getattr(item, "member", item), part, attempts, last))
-    return found
+            listed = [_dead_item(part, each) for each in box.dead(DEAD_ASKED)]
+            found += sorted(listed, key=lambda item: str(item.member))
+    return found[:most]
+
+
+def _dead_item(part: str, item: Any) -> DeadItem:
+    times = getattr(item, "times", ())
+    last = times[-1] if times else None
+    return DeadItem(getattr(item, "member", item), part, getattr(item, "attempts", None), last)
 
 
 def _answer(ask: Callable[[], Any] | None, otherwise: Any, what: str, troubles: list[str]) -> Any:

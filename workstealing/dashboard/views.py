@@ -126,6 +126,8 @@ class _Views:
         request = flask.request
         if request.method == "POST" and (request.content_length or 0) > LONGEST_FORM:
             return _plain("the form is too large", 413)
+        if "Transfer-Encoding" in request.headers:
+            return _plain("say how long the form is", 411)
         visitor = self._guard.visitor(
             request.remote_addr, request.host, request.headers, request.cookies.get(COOKIE)
         )
