@@ -1,7 +1,7 @@
 -- What every script on a sub-set of a tracked set shares.
 --   KEYS[1] the ids, a set
---   KEYS[2] the state, a hash: mark -> the layout's, generation -> how many calls have tracked or
---           untracked ids of this sub-set
+--   KEYS[2] the state, a hash: mark -> the layout's, generation -> a number that grows with each
+--           call that has tracked or untracked ids of this sub-set
 --   ARGV[1] the mark that the caller was written for
 --@include runs
 local ids, state = KEYS[1], KEYS[2]
@@ -33,7 +33,13 @@ end
 
 -- Raises the generation, which SADD of a present member would leave unseen. Returns an error or nil.
 local function bump()
-  local reply = redis.pcall('HINCRBY', state, 'generation', 1)
+  local step = 1
+  if redis.call('HEXISTS', state, 'generation') == 0 then
+    -- From the time on: if the state was lost, nobody must take a new generation for one of before.
+    local clock = redis.call('TIME')
+    step = string.format('%d%06d', clock[1], clock[2])
+  end
+  local reply = redis.pcall('HINCRBY', state, 'generation', step)
   if type(reply) == 'table' then
     if string.find(tostring(reply.err), 'OOM', 1, true) then
       return reply

@@ -51,6 +51,20 @@ def test_text_and_numbers_of_clients_that_decode(any_server: AnyServer) -> None:
     assert tracked.count() == 10
 
 
+def test_a_lost_state_does_not_bring_an_old_generation_back(any_server: AnyServer) -> None:
+    client = any_server.client()
+    tracked = TrackedSet(client, "lost", sub_sets=1)
+    _, state = tracked.names.keys(0)
+    seen = []
+    for _ in range(3):
+        tracked.track("17")
+        tracked.track("17")
+        seen.append(client.hget(state, "generation"))
+        client.delete(state)
+    # Who has read one before the loss must not take the next one for the same.
+    assert len(set(seen)) == 3
+
+
 def test_100_000_ids_in_one_call(redis7: RedisServer) -> None:
     tracked = TrackedSet(redis7.client(), "queued", sub_sets=4)
     assert tracked.track(range(100_000)) == 100_000
