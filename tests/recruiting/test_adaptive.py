@@ -120,7 +120,8 @@ class TestWhatMovesIt:
         process.recruiter.pause()
         assert process.enlist(60, 100) == process.figures["skipped"] > 0
         after = process.recruiter._roster.get("sweep").controller.demand  # type: ignore[union-attr]
-        assert after == before
+        # But for the ceiling, which moves with the traffic.
+        assert after == pytest.approx(before, rel=0.05)
 
 
 class TestTraffic:

@@ -26,11 +26,12 @@ _AIM = 0.33
 # How strongly the trend of the age moves the slices per second, and how strongly its distance from
 # the aim does, per reaction time.
 _BY_TREND = 1.5
-_BY_DISTANCE = 0.3
+_BY_DISTANCE = 0.25
 _BEYOND = 3.0
 # The reaction time is the lag target, or this many intervals between two slices of this process if
 # that is longer: whoever looks rarely must move slowly, or a fleet overshoots.
 _INTERVALS = 1.5
+_NEW_INTERVAL = 0.3
 # A trend is read over at least this share of the lag target; below that it is noise.
 _TREND_SPAN = 0.25
 # Distances and draining beyond so many reaction times count no more than these.
@@ -39,6 +40,7 @@ _STEEPEST = 0.95
 _LARGEST_STEP = math.log(8.0)
 # What a slice that found nothing, was aborted, failed or ran out of time leaves of the slices per
 # second; what a job that never says how old its garbage is makes of a full one.
+_LEAST_IDLE = 0.25
 _IDLE, _ABORTED, _FAILED, _SLOW, _FULL = 0.8, 0.8, 0.5, 0.8, 1.25
 # Slices grow while full ones end within this share of their time, and shrink beyond that share.
 _QUICK, _LATE = 0.4, 0.8
@@ -128,6 +130,8 @@ class Controller:
     __slots__ = (
         "_adaptive",
         "_anchor",
+        "_has_looked",
+        "_interval",
         "_last",
         "_limit",
         "_size",
@@ -151,10 +155,12 @@ class Controller:
             self._spending = OwnSpending(clock)
         self.demand = None
         self.rate = adaptive.start
+        # The mean interval between two looks of this process.
+        self._interval: float | None = None
         # When the last slice looked, and the age that it read; the same of the one to which the
-        # next trend reaches back.
-        self._last: tuple[float, float] | None = None
-        self._anchor: tuple[float, float] | None = None
+        # next trend reaches back. Until then all is taken to be as it should.
+        self._last = self._anchor = (clock.monotonic(), _AIM * adaptive.lag)
+        self._has_looked = False
 
     @property
     def limit(self) -> int:
@@ -188,7 +194,7 @@ class Controller:
 
         Arguments: now, monotonic seconds; seen, of any outcome but SKIPPED.
         """
-        self._resize(seen)
+        self._resize(now, seen)
         if self.demand is None:
             self._look(now, seen.oldest_seconds)
             return
@@ -203,7 +209,9 @@ class Controller:
         if seen.outcome is Outcome.ABORTED:
             return math.log(_ABORTED)
         slow = math.log(_SLOW) if seen.ran_out else 0.0
-        idle = math.log(_IDLE) if seen.outcome is Outcome.IDLE and not seen.oldest_seconds else 0.0
+        idle = 0.0
+        if seen.outcome is Outcome.IDLE and not seen.oldest_seconds:
+            idle = max(math.log(_IDLE) * max(1.0, self._since_look(now)), math.log(_LEAST_IDLE))
         if seen.oldest_seconds is None:
             return slow + idle or (math.log(_FULL) if seen.is_full else 0.0)
         step = self._by_age(now, seen.oldest_seconds) + idle
@@ -212,10 +220,8 @@ class Controller:
 
     def _by_age(self, now: float, oldest: float) -> float:
         adaptive = self._adaptive
-        reaction = self._reaction()
+        reaction = self._reaction(now)
         farthest = _FARTHEST * reaction
-        if self._last is None or self._anchor is None:
-            return 0.0
         oldest = self._smooth(now, oldest)
         elapsed = min(now - self._last[0], reaction)
         age = min(oldest, farthest)
@@ -233,21 +239,23 @@ class Controller:
 
     def _smooth(self, now: float, oldest: float) -> float:
         """Return the age read, without the chance in it if this process reads it often."""
-        assert self._last is not None
         at, before = self._last
         weight = -math.expm1(-(now - at) / (_SMOOTHING * self._adaptive.lag))
         return before + (oldest - before) * weight
 
     def _look(self, now: float, oldest: float | None) -> None:
-        if oldest is None:
-            return
-        if self._last is not None:
-            oldest = self._smooth(now, oldest)
+        # A slice that does not say has seen nothing else than the last one.
+        oldest = self._last[1] if oldest is None else self._smooth(now, oldest)
+        interval = now - self._last[0]
+        if self._interval is None:
+            self._interval = interval
+        self._interval += _NEW_INTERVAL * (interval - self._interval)
+        self._has_looked = True
         self._last = (now, oldest)
-        if self._anchor is None or now - self._anchor[0] >= _TREND_SPAN * self._adaptive.lag:
+        if now - self._anchor[0] >= _TREND_SPAN * self._adaptive.lag:
             self._anchor = self._last
 
-    def _resize(self, seen: Seen) -> None:
+    def _resize(self, now: float, seen: Seen) -> None:
         """Let slices grow while full ones end early, and shrink when time runs out."""
         before = self._size
         if seen.ran_out:
@@ -256,30 +264,35 @@ class Controller:
             seen.is_full
             and seen.limit == self.limit
             and seen.took < _QUICK * seen.given
-            and self._may_look_less()
+            and self._may_look_less(now)
         ):
             self._size = min(_MOST_GROWTH * float(self._limit), before + max(1.0, before / 8))
         if self.demand is not None:
             # The same work in fewer slices, or in more.
             self.demand *= before / self._size
 
-    def _may_look_less(self) -> bool:
+    def _may_look_less(self, now: float) -> bool:
         """Whether this process looks often enough to do the same in fewer, larger slices."""
-        return self._reaction() <= self._adaptive.lag or self.rate >= self._adaptive.ceiling
+        at_ceiling = self.rate >= self._adaptive.ceiling
+        return at_ceiling or (self._has_looked and self._reaction(now) <= self._adaptive.lag)
 
-    def _reaction(self) -> float:
+    def _reaction(self, now: float) -> float:
         """Return the seconds within which this process can react to what it sees."""
-        if self.demand is None:
-            return math.inf
-        return max(self._adaptive.lag, _INTERVALS / max(self.demand, 1e-12))
+        interval = now - self._last[0] if self._interval is None else self._interval
+        return max(self._adaptive.lag, _INTERVALS * interval)
+
+    def _since_look(self, now: float) -> float:
+        """Return how long ago this process looked last, in lag targets."""
+        return (now - self._last[0]) / self._adaptive.lag
 
     def _urgency(self, now: float) -> float:
         """Return by how much old garbage raises the chance until this process looks again."""
-        if self._last is None:
-            return 1.0
-        at, oldest = self._last
-        lag = self._adaptive.lag
-        return 1.0 + min((now - at) / lag, _MOST_URGENCY) * min(oldest / lag, _OLDEST_URGENCY)
+        waited = self._since_look(now)
+        if not self._has_looked:
+            # It has seen nothing yet, and should soon.
+            return 1.0 + waited
+        age = self._last[1] / self._adaptive.lag
+        return 1.0 + min(waited, _MOST_URGENCY) * min(age, _OLDEST_URGENCY)
 
     def spend(self, operations: int) -> None:
         """Count operations towards the daily cap, if there is one."""
