@@ -154,6 +154,7 @@ def test_dead_items_are_listed_as_text(dead_app: flask.Flask) -> None:
     page = Tags(browser.get("/ws/").text)
     text = "".join(page.text)
     assert "10 dead" in text
+    assert "dirty: 10 dead items wait for a person" in text
     assert "<script>document.title='pwned'</script>" in text
     assert r"safe\u202egnp.exe" in text
     assert r"\xff\xfe" in text

@@ -32,6 +32,10 @@ def page(snapshot: Snapshot, name: str, role: str) -> dict[str, Any]:
     alarms = [f"{visible(job.name)}: {'; '.join(job.problems)}" for job in bad]
     alarms += [visible(trouble) for trouble in snapshot.troubles]
     alarms += [visible(each.trouble) for each in snapshot.structures if each.trouble]
+    alarms += [
+        f"{each['name']}: {each['count']:,} dead items wait for a person"
+        for each in map(_dead, dead)
+    ]
     return {
         "name": visible(name),
         "role": role,

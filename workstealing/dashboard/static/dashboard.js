@@ -286,6 +286,17 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 
+// A panel lies over the rows below it: it closes like a menu.
+function closePanels(except) {
+  for (const open of document.querySelectorAll(".steer details[open]")) {
+    if (open !== except) open.open = false;
+  }
+}
+document.addEventListener("click", (event) => closePanels(event.target.closest("details")));
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") closePanels(null);
+});
+
 function say(id, message) {
   const element = document.getElementById(id);
   element.textContent = message;
