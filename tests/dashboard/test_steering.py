@@ -9,10 +9,13 @@ import flask
 import pytest
 
 from support.dashboards import TOKEN, make_app, write_hour
-from workstealing import Recruiter
+from support.servers import RedisServer
+from workstealing import Outcome, Recruiter
 from workstealing.jobs import HashFieldExpiry
-from workstealing.metrics.fleet import Fleet, Setting
+from workstealing.metrics.fleet import Fleet, Setting, follow
+from workstealing.metrics.ledger import Ledger
 from workstealing.structures import VolatileHashes
+from workstealing.testing import always, never
 
 ADMIN = {"Authorization": f"Bearer {TOKEN}"}
 JSON = {**ADMIN, "Accept": "application/json"}
@@ -54,6 +57,33 @@ def test_pause_resume_rate_and_clear_are_the_fleets(app: flask.Flask, client: An
     assert tidy["cells"][6]["text"] == "0.1 (fleet: 0.02)"
     assert act(app, "tidy", "clear")[0] == 200
     assert fleet.settings() == {}
+
+
+def test_from_a_real_ledger_to_a_process_that_follows(redis7: RedisServer) -> None:
+    """A worker reports; the page, in another process' place, shows that and pauses; it rests."""
+    worker, page_recruiter = always(), never()
+    worker.job(rate=0.5, name="tidy")(lambda slice: 3)
+    ledger = Ledger(redis7.client())
+    worker.add_hook(ledger)
+    follow(worker, ledger)
+    for _ in range(40):
+        worker.enlist()
+    worker.flush()
+    assert ledger.flush(10.0)
+    app = make_app(page_recruiter, redis7.client(), token=TOKEN)
+    shown = json.loads(app.test_client().get("/ws/view.json", headers=ADMIN).text)
+    assert shown["source"] == "fleet of 1 process"
+    (tidy,) = shown["jobs"]
+    assert tidy["outcomes"]["text"] == "40 worked"
+    assert tidy["cells"][6]["text"] == "0.5"
+    said = act(app, "tidy", "pause")[1]["said"]
+    assert said == "tidy is paused; processes pick it up at their next flush"
+    worker.enlist()
+    worker.flush()
+    assert ledger.flush(10.0)
+    assert worker.stats()["jobs"]["tidy"]["paused"]
+    assert worker.enlist() is Outcome.SKIPPED
+    ledger.close()
 
 
 def test_a_setting_that_nobody_will_pick_up_says_so(app: flask.Flask, client: Any) -> None:
