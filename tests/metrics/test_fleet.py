@@ -113,6 +113,21 @@ def test_text_replies_serve_too(redis7: RedisServer) -> None:
     assert fleet.settings() == {"a:b": Setting(rate=0.25), "é": Setting(paused=True)}
 
 
+def test_following_twice_is_following_once(
+    redis7: RedisServer, process: Callable[..., Process]
+) -> None:
+    one = process(redis7.client(), sweep=0.5)
+    follow(one.recruiter, one.ledger)
+    fleet = Fleet(redis7.client())
+    fleet.set_rate("sweep", 0.25)
+    fleet.pause("sweep")
+    one.report()
+    assert (one.rate("sweep"), one.rests("sweep")) == (0.25, True)
+    fleet.clear("sweep")
+    one.report()
+    assert (one.rate("sweep"), one.rests("sweep")) == (0.5, False)
+
+
 def test_ledgers_are_apart(redis7: RedisServer, process: Callable[..., Process]) -> None:
     one = process(redis7.client(), sweep=0.5)
     Fleet(redis7.client(), "another").set_rate("sweep", 0.25)
@@ -215,6 +230,54 @@ def test_an_illegal_rate_in_redis_harms_nobody(
     lines = [r.getMessage() for r in caplog.records if "setting of job 'sweep'" in r.getMessage()]
     assert len(lines) == 1
     assert Fleet(client).settings() == {"other": Setting(rate=0.125)}
+
+
+def test_rates_may_change_places_at_once(
+    redis7: RedisServer, process: Callable[..., Process], caplog: pytest.LogCaptureFixture
+) -> None:
+    # Installed in the order in which the first has no room until the second has given way.
+    one = process(redis7.client(), small=0.05, large=0.9)
+    fleet = Fleet(redis7.client())
+    fleet.set_rate("small", 0.8)
+    fleet.set_rate("large", 0.1)
+    with caplog.at_level(logging.ERROR, "workstealing"):
+        one.report()
+    assert (one.rate("small"), one.rate("large")) == (0.8, 0.1)
+    assert caplog.records == []
+
+
+NO_TEXT = "from a file \udcff"
+
+
+def test_a_name_that_is_no_text_is_set_and_followed(
+    redis7: RedisServer, process: Callable[..., Process]
+) -> None:
+    fleet = Fleet(redis7.client())
+    one = process(redis7.client(), **{NO_TEXT: 0.5, "sweep": 0.25})
+    fleet.pause(NO_TEXT)
+    fleet.set_rate("sweep", 0.125)
+    one.report()
+    assert (one.rests(NO_TEXT), one.rate("sweep")) == (True, 0.125)
+    assert fleet.settings()[r"from a file \udcff"] == Setting(paused=True)
+    fleet.clear(NO_TEXT)
+    one.report()
+    assert not one.rests(NO_TEXT)
+
+
+def test_nobody_asks_after_a_name_that_cannot_be_set(
+    redis7: RedisServer, process: Callable[..., Process]
+) -> None:
+    one = process(redis7.client(), **{"x" * 100_000: 0.5, "sweep": 0.25})
+    one.report()
+    received = redis7.client().info("stats")["total_net_input_bytes"]
+    one.report()
+    assert redis7.client().info("stats")["total_net_input_bytes"] - received < 50_000
+
+
+def test_what_nobody_can_have_set_is_passed_over(redis7: RedisServer) -> None:
+    fields = {"paused:": "1", "rate:": "0.5", "paused: ": "1", "paused:" + "x" * 2_000: "1"}
+    redis7.client().hset(settings_key("default"), mapping=fields)
+    assert Fleet(redis7.client()).settings() == {}
 
 
 def test_rates_that_leave_no_room_are_logged(

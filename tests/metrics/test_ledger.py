@@ -225,6 +225,20 @@ def test_the_number_of_jobs_is_bounded(redis7: RedisServer, make: Callable[..., 
     assert jobs["_other"].idle == 200
 
 
+def test_a_name_that_is_no_text_stops_no_report(
+    redis7: RedisServer, make: Callable[..., Ledger]
+) -> None:
+    ledger = make(redis7.client())
+    work(ledger, "from a file \udcff", Outcome.WORKED, items=2)
+    work(ledger, "sweep", Outcome.WORKED, items=1)
+    assert ledger.flush(PATIENCE)
+    jobs = total(read(redis7.client(), minutes=2))
+    assert {name: job.items for name, job in jobs.items()} == {
+        r"from a file \udcff": 2,
+        "sweep": 1,
+    }
+
+
 def test_a_dead_server_costs_one_line_and_no_count(
     start_redis: Callable[..., RedisServer],
     make: Callable[..., Ledger],
@@ -517,6 +531,8 @@ def test_a_whole_day_is_read_in_few_round_trips(
         ({"name": "a b"}, "name"),
         ({"name": "x" * 51}, "name"),
         ({"interval": 0.0}, "interval"),
+        ({"interval": "10"}, "interval"),
+        ({"interval": float("inf")}, "interval"),
         ({"keep_seconds": 59}, "keep_seconds"),
         ({"keep_seconds": 86_400}, "keep_seconds"),
         ({"keep_seconds": 600.0}, "keep_seconds"),

@@ -186,6 +186,14 @@ def test_hostile_names_are_escaped(registry: CollectorRegistry, shown: Callable[
         assert now("recruited_total", job_name=name[:200]) == 1
 
 
+def test_a_name_that_is_no_text_spoils_no_scrape(
+    registry: CollectorRegistry, shown: Callable[[], Shown]
+) -> None:
+    hooks = PrometheusHooks(registry)
+    hooks.on_recruited("from a file \udcff")
+    assert shown()("recruited_total", job_name=r"from a file \udcff") == 1
+
+
 APPLICATION = """
 import os
 from prometheus_client import CollectorRegistry, generate_latest

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, RateError, UnknownJobError
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import checked_ledger_name, settings_key, text, texts
+from workstealing.metrics.watching import sendable
 from workstealing.recruiting.adaptive import Adaptive
 from workstealing.recruiting.checks import checked_name, checked_rate
 from workstealing.recruiting.faultlog import FaultLog
@@ -57,10 +58,12 @@ class Fleet:
         paused: set[str] = set()
         rates: dict[str, float] = {}
         for field, value in texts(self._client.hgetall(self._key)).items():
-            if field.startswith(_PAUSED):
-                paused.add(field.removeprefix(_PAUSED))
-            elif field.startswith(_RATE):
-                job = field.removeprefix(_RATE)
+            kind, colon, job = field.partition(":")
+            if not _can_be_set(job):
+                continue
+            if kind + colon == _PAUSED:
+                paused.add(job)
+            elif kind + colon == _RATE:
                 rate = _legal_rate(value, job)
                 if rate is not None:
                     rates[job] = rate
@@ -94,12 +97,20 @@ def follow(recruiter: Recruiter, ledger: Ledger) -> None:
 
     The question rides in the ledger's own pipeline: HMGET of the jobs that are installed, nothing
     else. When a setting changes, it is put in force; when it is removed, the job gets back the rate
-    that it had before, or ends its rest. An illegal setting is logged, and harms nobody.
+    that it had before, or ends its rest. An illegal setting is logged, and harms nobody. Following
+    twice is following once.
 
     Arguments: recruiter; ledger, one of its hooks, by `recruiter.add_hook(ledger)`. No round trip.
     """
+    followers = _followers.setdefault(ledger, WeakSet())
+    if recruiter in followers:
+        return
+    followers.add(recruiter)
     follower = _Follower(recruiter, ledger)
     ledger.accompany(follower.ask, follower.hear)
+
+
+_followers: WeakKeyDictionary[Ledger, WeakSet[Recruiter]] = WeakKeyDictionary()
 
 
 class _Follower:
@@ -117,13 +128,14 @@ class _Follower:
     def ask(self) -> list[Command]:
         """Return the question after the settings of the jobs that are installed now."""
         recruiter = self._recruiter()
-        self._asked = [] if recruiter is None else list(recruiter.stats()["jobs"])
+        jobs = () if recruiter is None else recruiter.jobs()
+        self._asked = [job for job in jobs if _can_be_set(sendable(job))]
         if not self._asked:
             return []
         installed = set(self._asked)
         self._paused &= installed
         self._rates = {job: rates for job, rates in self._rates.items() if job in installed}
-        fields = [kind + job for job in self._asked for kind in (_PAUSED, _RATE)]
+        fields = [kind + sendable(job) for job in self._asked for kind in (_PAUSED, _RATE)]
         return [("HMGET", self._key, *fields)]
 
     def hear(self, replies: Sequence[Any]) -> None:
@@ -134,16 +146,28 @@ class _Follower:
         (values,) = replies
         if isinstance(values, Exception):
             raise values
-        for job, paused, rate in zip(self._asked, values[::2], values[1::2], strict=True):
-            try:
-                self._pause(recruiter, job, paused is not None)
-                self._rate(recruiter, job, None if rate is None else text(rate))
-            except UnknownJobError:
-                # It was uninstalled in this moment.
-                self._paused.discard(job)
-                self._rates.pop(job, None)
-            except (ConfigurationError, ValueError) as error:
-                self._faults.report(f"the fleet's setting of job {job!r}", error)
+        settings = zip(self._asked, values[::2], values[1::2], strict=True)
+        crowded = [each for each in settings if self._take(recruiter, *each) is not None]
+        # A second time, now that others may have given way.
+        for setting in crowded:
+            error = self._take(recruiter, *setting)
+            if error is not None:
+                self._faults.report(f"the fleet's setting of job {setting[0]!r}", error)
+
+    def _take(
+        self, recruiter: Recruiter, job: str, paused: Any, rate: Any
+    ) -> ConfigurationError | ValueError | None:
+        """Put one job's setting in force; return what is wrong with it."""
+        try:
+            self._pause(recruiter, job, paused is not None)
+            self._rate(recruiter, job, None if rate is None else text(rate))
+        except UnknownJobError:
+            # It was uninstalled in this moment.
+            self._paused.discard(job)
+            self._rates.pop(job, None)
+        except (ConfigurationError, ValueError) as error:
+            return error
+        return None
 
     def _pause(self, recruiter: Recruiter, job: str, wanted: bool) -> None:
         if wanted and not _is_paused(recruiter, job):
@@ -179,10 +203,14 @@ def _is_paused(recruiter: Recruiter, job: str) -> bool:
 
 
 def _checked_job(job: object) -> str:
-    name = checked_name(job)
-    if len(name) > _LONGEST_NAME:
+    name = sendable(checked_name(job))
+    if not _can_be_set(name):
         raise ConfigurationError(f"a job's name has at most {_LONGEST_NAME} letters")
     return name
+
+
+def _can_be_set(name: str) -> bool:
+    return bool(name.strip()) and len(name) <= _LONGEST_NAME
 
 
 def _number(value: str, job: str) -> float:

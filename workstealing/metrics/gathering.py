@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
 from workstealing.clock import Clock
-from workstealing.errors import ConfigurationError
+from workstealing.recruiting.checks import checked_seconds
 from workstealing.recruiting.faultlog import FaultLog
 from workstealing.recruiting.hooks import Hooks
 
@@ -30,16 +30,12 @@ class Gathering(Hooks, ABC, Generic[Batch]):
 
     Arguments: receiver, who is sent to, as the log names it; interval between two sends, in
     seconds; clock, what the interval is measured with.
-    Raises: ConfigurationError for an interval that is not above 0.
+    Raises: ConfigurationError for an interval that is no number above 0.
     """
 
     def __init__(self, receiver: str, interval: float, clock: Clock) -> None:
-        if not interval > 0:
-            raise ConfigurationError(
-                f"an interval is a number of seconds above 0, not {interval!r}"
-            )
         self._receiver = receiver
-        self._interval = interval
+        self._interval = checked_seconds(interval, "the interval between two sends")
         self._clock = clock
         self._faults = FaultLog(clock)
         self._closed = False

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.metrics.gathering import Gathering
+from workstealing.metrics.watching import JOBS_NAMED, OTHER_JOBS
 from workstealing.recruiting.outcome import Outcome
 
 try:
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _TIMINGS_KEPT = 20
-_JOBS_NAMED = 1_000
-_OTHER_JOBS = "_other"
 _NAME_LENGTH = 100
 # Fits one Ethernet frame, also inside the tunnels of container networks.
 _DATAGRAM_BYTES = 1_400
@@ -134,8 +133,8 @@ class StatsDHooks(Gathering["_Batch"]):
     def _name(self, job: str) -> str:
         name = self._names.get(job)
         if name is None:
-            if len(self._names) >= _JOBS_NAMED:
-                return _OTHER_JOBS
+            if len(self._names) >= JOBS_NAMED:
+                return OTHER_JOBS
             name = _UNSAFE_IN_JOB.sub("_", job)[:_NAME_LENGTH] or "_"
             self._names[job] = name
         return name

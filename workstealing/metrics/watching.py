@@ -16,6 +16,14 @@ SLICE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 """Upper bounds in seconds: a slice has 10 ms unless told otherwise."""
 
 
+def sendable(job: str) -> str:
+    """Return a job's name as it goes out of the process; nearly always the name itself.
+
+    What is no text, a file's name for instance, could not be sent, nor what goes with it.
+    """
+    return job.encode(errors="backslashreplace").decode()
+
+
 class JobNames:
     """The first hundred jobs by their own names, cut at 200 letters; all others as "_other"."""
 
@@ -24,7 +32,7 @@ class JobNames:
 
     def __call__(self, job: str) -> str:
         """Return the name that a job is counted by."""
-        name = job[:_NAME_LENGTH]
+        name = sendable(job[:_NAME_LENGTH])[:_NAME_LENGTH]
         if name not in self._known:
             if len(self._known) >= JOBS_NAMED:
                 return OTHER_JOBS
