@@ -210,6 +210,7 @@ class TestAfterATask:
         assert enlisted(recruiter) == 0
         run(tasks.note, "next")
         assert enlisted(recruiter) == 1
+        assert current.get() is None
 
 
 class TestHarm:

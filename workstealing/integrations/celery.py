@@ -15,7 +15,6 @@ prefork child waits for its pipe and cannot enlist.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextvars import Token
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -97,8 +96,7 @@ class WorkStealing:
             outer is None or outer.closed or isinstance(outer, _TaskDeferral)
         ):
             return
-        deferral = _TaskDeferral(self._recruiter, self._when, task_id)
-        deferral.token = current.set(deferral)
+        current.set(_TaskDeferral(self._recruiter, self._when, task_id))
 
     def idle(self) -> None:
         """Enlist if the worker has nothing to do; called by the worker's timer."""
@@ -113,9 +111,7 @@ class WorkStealing:
 class _TaskDeferral(Deferral):
     """A deferral that knows its task."""
 
-    __slots__ = ("started", "task_id", "token")
-
-    token: Token[Deferral | None]
+    __slots__ = ("started", "task_id")
 
     def __init__(self, recruiter: Enlister, when: When | None, task_id: str) -> None:
         super().__init__(recruiter, when)
@@ -138,7 +134,8 @@ def _ended(
     deferral = current.get()
     if not isinstance(deferral, _TaskDeferral) or deferral.task_id != task_id:
         return
-    current.reset(deferral.token)
+    # Not back to what was before: that was nothing, or a task that is long over.
+    current.set(None)
     if state != states.SUCCESS or not _has_time(task, deferral.started):
         deferral.drop()
         return
