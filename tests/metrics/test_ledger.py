@@ -5,25 +5,30 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 from redis import Redis
 from redis.client import Pipeline
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from support.servers import AnyServer, RedisServer
-from workstealing.errors import ConfigurationError, EvictionPolicyError
+from support.servers import AnyServer, RedisCluster3, RedisServer
+from workstealing.errors import ConfigurationError, EvictionPolicyError, Moved, OutOfTime
 from workstealing.jobs import HashFieldExpiry
 from workstealing.metrics import ledger as ledgers
-from workstealing.metrics.ledger import JobMinute, Ledger, read, total
-from workstealing.metrics.minutes import day_key, minute_key
+from workstealing.metrics.ledger import JobMinute, Ledger, _server_seconds, read, total
+from workstealing.metrics.minutes import day_key, minute_key, settings_key
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
 from workstealing.recruiting.adaptive import Adaptive
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import SENT
+from workstealing.store.connection import SENT, Command, OneAttempt
+from workstealing.store.keys import key_slot
 from workstealing.structures import VolatileHashes
 
 PATIENCE = 30.0
@@ -121,6 +126,21 @@ def test_gauges_are_the_highest_of_the_minute_and_the_last_rate(
     assert ledger.flush(PATIENCE)
     job = total(read(client, minutes=2))["expiry"]
     assert (job.rate, job.oldest_seconds, job.backlog) == (0.5, 90.5, 100)
+
+
+def test_a_minute_knows_nothing_of_the_last_ones_gauges(
+    redis7: RedisServer, make: Callable[..., Ledger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = redis7.client()
+    ledger = make(client)
+    ahead = _server_seconds(client, "default") // 60 * 60
+    for minute, oldest in ((0, 9.0), (60, 4.0)):
+        monkeypatch.setattr(ledger, "_now", lambda minute=minute: ahead + minute + 1.0)
+        ledger.on_observed("sweep", oldest, 1)
+        assert ledger.flush(PATIENCE)
+    monkeypatch.setattr(ledgers, "_server_seconds", lambda *_: ahead + 60)
+    seen = [m.jobs["sweep"].oldest_seconds for m in read(client, minutes=2)]
+    assert seen == [9.0, 4.0]
 
 
 def test_minutes_are_apart_and_expire(
@@ -266,25 +286,106 @@ def test_a_dead_server_costs_one_line_and_no_count(
     assert total(minutes)["expiry"].items == 10
 
 
-def test_what_was_under_way_is_never_counted_twice(
-    start_redis: Callable[..., RedisServer],
+@pytest.mark.parametrize(
+    ("error", "arrives", "kept"),
+    [
+        # Who cannot know whether they have arrived does not send them again.
+        (RedisConnectionError, True, 2),
+        (RedisConnectionError, False, 0),
+        (RedisTimeoutError, True, 2),
+        (RedisTimeoutError, False, 0),
+        # These say that nothing has been applied.
+        (Moved, False, 2),
+        (OutOfTime, False, 2),
+    ],
+)
+def test_each_count_arrives_at_most_once(
+    redis7: RedisServer,
     make: Callable[..., Ledger],
     monkeypatch: pytest.MonkeyPatch,
+    *,
+    error: type[Exception],
+    arrives: bool,
+    kept: int,
 ) -> None:
-    server = start_redis(7)
-    client = server.client()
+    client = redis7.client()
     ledger = make(client)
     ledger.on_enlisted(1)
     assert ledger.flush(PATIENCE)
-    client.client_pause(500)
-    with monkeypatch.context() as hasty:
-        hasty.setattr(ledgers, "_WAIT_SECONDS", 0.05)
+    send = OneAttempt._round_trip
+
+    def cut(self: OneAttempt, commands: Sequence[Command]) -> list[Any]:
+        if not arrives and commands[0] == ("MULTI",):
+            raise error("cut")
+        replies = send(self, commands)
+        if commands[0] == ("MULTI",):
+            raise error("cut")
+        return replies
+
+    with monkeypatch.context() as faulty:
+        faulty.setattr(OneAttempt, "_round_trip", cut)
         ledger.on_enlisted(2)
         assert not ledger.flush(PATIENCE)
     ledger.on_enlisted(4)
     assert ledger.flush(PATIENCE)
-    # Whether the first send has arrived nobody knows.
-    assert sum(m.enlisted for m in read(client, minutes=2)) in (5, 7)
+    assert sum(m.enlisted for m in read(client, minutes=2)) == 5 + kept
+
+
+LAST_COUNTS = """
+import sys
+from redis import Redis
+from workstealing.metrics.ledger import Ledger
+from workstealing.recruiting import FunctionJob, Recruiter
+
+recruiter = Recruiter(random=lambda: 0.0)
+recruiter.install(FunctionJob(lambda slice: 2, name="sweep"), rate=0.5)
+ledger = Ledger(Redis(port=int(sys.argv[1])), interval=3600.0)
+recruiter.add_hook(ledger)
+recruiter.enlist()
+recruiter.flush()
+assert ledger.flush(30.0)
+for _ in range(7):
+    recruiter.enlist()
+"""
+
+
+def test_a_process_sends_its_last_counts_when_it_ends(redis7: RedisServer) -> None:
+    command = [sys.executable, "-c", LAST_COUNTS, str(redis7.port)]
+    subprocess.run(command, check=True, timeout=PATIENCE)
+    minutes = read(redis7.client(), minutes=2)
+    # Those, too, of whom the recruiter had not told its hooks yet.
+    assert sum(m.enlisted for m in minutes) == 8
+    assert total(minutes)["sweep"].items == 16
+
+
+def test_a_slot_under_way_to_another_node_counts_nothing_twice(
+    cluster: RedisCluster3, make: Callable[..., Ledger]
+) -> None:
+    client = cluster.client()
+    ledger = make(client)
+    # The fleet has no settings: for a key that is not there the old node sends to the new one.
+    ledger.accompany(lambda: [("HMGET", settings_key("default"), "a")], lambda replies: None)
+    ledger.on_enlisted(1)
+    assert ledger.flush(PATIENCE)
+    slot = key_slot(settings_key("default"))
+    here = client.nodes_manager.get_node_from_slot(slot)
+    there = next(node for node in client.get_primaries() if node.name != here.name)
+    identity = {
+        node.name: client.execute_command("CLUSTER MYID", target_nodes=node)
+        for node in (here, there)
+    }
+    setslot = ("CLUSTER SETSLOT", slot)
+    client.execute_command(*setslot, "IMPORTING", identity[here.name], target_nodes=there)
+    client.execute_command(*setslot, "MIGRATING", identity[there.name], target_nodes=here)
+    try:
+        ledger.on_enlisted(2)
+        ledger.flush(PATIENCE)
+    finally:
+        for node in (here, there):
+            client.execute_command(*setslot, "STABLE", target_nodes=node)
+    ledger.on_enlisted(4)
+    assert ledger.flush(PATIENCE)
+    assert sum(m.enlisted for m in read(client, minutes=2)) == 7
 
 
 def test_a_foreign_key_is_said_and_harms_nobody(

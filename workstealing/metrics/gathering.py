@@ -5,18 +5,24 @@ This is what listeners that report to somewhere else have in common, whatever th
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import queue
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from workstealing.clock import Clock
 from workstealing.recruiting.checks import checked_seconds
 from workstealing.recruiting.faultlog import FaultLog
 from workstealing.recruiting.hooks import Hooks
+
+if TYPE_CHECKING:
+    from workstealing.recruiting.recruiter import Recruiter
+
+_EXIT_SECONDS = 0.5
 
 Batch = TypeVar("Batch")
 
@@ -26,7 +32,8 @@ class Gathering(Hooks, ABC, Generic[Batch]):
 
     A subclass counts into `self._batch` while it holds `self._lock`, and calls `_counted()` then;
     it says what a batch is (`_new_batch`) and how one is sent (`_deliver`). A forked child starts
-    from zero, with a thread and locks of its own.
+    from zero, with a thread and locks of its own. A process that ends in order sends what is left,
+    if the subclass says that it has reached its receiver before (`_has_reached`).
 
     Arguments: receiver, who is sent to, as the log names it; interval between two sends, in
     seconds; clock, what the interval is measured with.
@@ -39,6 +46,7 @@ class Gathering(Hooks, ABC, Generic[Batch]):
         self._clock = clock
         self._faults = FaultLog(clock)
         self._closed = False
+        self._recruiters: weakref.WeakSet[Recruiter] = weakref.WeakSet()
         self._start_from_zero()
         _alive.add(self)
 
@@ -60,8 +68,16 @@ class Gathering(Hooks, ABC, Generic[Batch]):
     def _deliver(self) -> bool:
         """Send what has been counted; say whether that was done. Runs in the thread alone."""
 
+    def _has_reached(self) -> bool:
+        """Say whether to send at the end of the process; it must not try a receiver anew then."""
+        return False
+
     def _release(self) -> None:
         """Let go of what the thread has used; it ends now."""
+
+    def on_added(self, recruiter: Recruiter) -> None:
+        """Ask this recruiter, too, for its last counts when the process ends."""
+        self._recruiters.add(recruiter)
 
     def flush(self, timeout: float = 1.0) -> bool:
         """Send now what has been counted, and wait for it.
@@ -142,3 +158,15 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
+
+
+def _at_exit() -> None:
+    for hooks in list(_alive):
+        if hooks._has_reached():  # noqa: SLF001
+            for recruiter in list(hooks._recruiters):  # noqa: SLF001
+                recruiter.flush()
+            with contextlib.suppress(RuntimeError):  # no new thread at this late hour
+                hooks.flush(timeout=_EXIT_SECONDS)
+
+
+atexit.register(_at_exit)

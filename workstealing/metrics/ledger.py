@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
-from weakref import WeakSet
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError, is_connection_fault
@@ -110,7 +107,6 @@ class Ledger(Gathering["_Batch"]):
         self._watched = Watched(self._names)
         self._companions: tuple[tuple[Ask, Hear], ...] = ()
         super().__init__(f"the ledger {name!r}", interval, clock)
-        _alive.add(self)
 
     def _start_from_zero(self) -> None:
         self._lane = random.randrange(LANES)
@@ -129,6 +125,7 @@ class Ledger(Gathering["_Batch"]):
 
     def on_added(self, recruiter: Recruiter) -> None:
         """Report this recruiter's rates, too."""
+        super().on_added(recruiter)
         self._watched.add(recruiter)
 
     def on_enlisted(self, count: int) -> None:
@@ -197,7 +194,8 @@ class Ledger(Gathering["_Batch"]):
         """Let somebody's commands ride along with each send.
 
         Arguments: ask, which returns reading commands on keys of this ledger's slot; hear, which is
-        called with their replies, an error in its place. Both run in the sending thread.
+        called with their replies, an error in its place. Both run in the sending thread. They are
+        part of the transaction: a command that the server knows not, or forbids, holds it back.
         """
         self._companions += ((ask, hear),)
 
@@ -209,6 +207,9 @@ class Ledger(Gathering["_Batch"]):
     def _heard_time(self, reply: Any) -> None:
         if isinstance(reply, list | tuple):
             self._ahead = int(reply[0]) + int(reply[1]) / 1e6 - self._clock.monotonic()
+
+    def _has_reached(self) -> bool:
+        return self._ahead is not None
 
     def _release(self) -> None:
         self._twin.close()
@@ -238,12 +239,15 @@ class Ledger(Gathering["_Batch"]):
         for change in changes:
             writes.add(change)
         asked = [(list(ask()), hear) for ask, hear in self._companions]
+        # The questions, too, are part of the MULTI: where their key's slot has moved, or is about
+        # to, nothing has been applied.
+        questions = [command for each, _ in asked for command in each]
         commands: list[Command] = [
             ("MULTI",),
             *writes.commands,
+            *questions,
             ("EXEC",),
             ("TIME",),
-            *(command for questions, _ in asked for command in questions),
         ]
         try:
             replies = connection.call(commands, budget)
@@ -252,15 +256,15 @@ class Ledger(Gathering["_Batch"]):
                 # The slot has moved, or there was no time to begin: nothing has been applied.
                 self._put_back(batch)
             raise
-        queued, done = replies[: len(writes.commands) + 1], replies[len(writes.commands) + 1]
-        rest = replies[len(writes.commands) + 2 :]
-        self._heard_time(rest[0])
-        self._hear(asked, rest[1:])
+        *queued, done, time = replies
+        self._heard_time(time)
         if isinstance(done, Exception):
             # Nothing was done: no memory, say, or a replica.
             self._put_back(batch)
             raise next((reply for reply in queued if isinstance(reply, Exception)), done)
         self._reported_minute = minute
+        done, answers = done[: len(writes.commands)], done[len(writes.commands) :]
+        self._hear(asked, answers)
         for reply in done:
             if isinstance(reply, Exception):
                 # A layout that has changed, most likely.
@@ -382,17 +386,3 @@ _TIME = "redis.call('EXISTS', KEYS[1]) return redis.call('TIME')[1]"
 def _server_seconds(client: Any, name: str) -> int:
     """Return the time of the server that holds a ledger's keys."""
     return int(client.execute_command("EVAL", _TIME, 1, minute_key(name, 0)))
-
-
-_alive: WeakSet[Ledger] = WeakSet()
-
-
-def _at_exit() -> None:
-    for ledger in list(_alive):
-        # Who has never reached the server does not try to at the end.
-        if ledger._ahead is not None:  # noqa: SLF001
-            with contextlib.suppress(RuntimeError):  # no new thread at this late hour
-                ledger.flush(timeout=0.5)
-
-
-atexit.register(_at_exit)

@@ -17,11 +17,8 @@ counted together. Of the slices of one interval, at most 20 a job, chosen at ran
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import random
 import re
-import weakref
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -63,7 +60,7 @@ class StatsDHooks(Gathering["_Batch"]):
     counts. A server that is down, a name that does not resolve or a resolver that hangs harms
     nobody: the counts of a bounded number of names wait, and what UDP loses is lost. A forked child
     starts from zero with a thread and a socket of its own. Counts of an interval that never ended
-    are sent when the process ends normally.
+    are sent when the process ends normally, if something has been sent before.
     """
 
     def __init__(
@@ -86,7 +83,6 @@ class StatsDHooks(Gathering["_Batch"]):
         self._prefix = prefix
         self._names: dict[str, str] = {}
         super().__init__(f"StatsD at {host}:{port}", interval, clock)
-        _alive.add(self)
 
     def _start_from_zero(self) -> None:
         super()._start_from_zero()
@@ -139,6 +135,10 @@ class StatsDHooks(Gathering["_Batch"]):
             self._names[job] = name
         return name
 
+    def _has_reached(self) -> bool:
+        # Without a client the name is not resolved, and the end of a process must not wait for it.
+        return self._client is not None
+
     def _release(self) -> None:
         if self._client is not None:
             self._client.close()
@@ -187,17 +187,3 @@ class _Batch:
         place = random.randrange(self._seen[name])
         if place < _TIMINGS_KEPT:
             kept[place] = took
-
-
-_alive: weakref.WeakSet[StatsDHooks] = weakref.WeakSet()
-
-
-def _at_exit() -> None:
-    for hooks in list(_alive):
-        # Without a client the name is not resolved, and the end of a process must not wait for it.
-        if hooks._client is not None:  # noqa: SLF001
-            with contextlib.suppress(RuntimeError):  # no new thread at this late hour
-                hooks.flush(timeout=0.2)
-
-
-atexit.register(_at_exit)
