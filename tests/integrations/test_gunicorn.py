@@ -44,7 +44,7 @@ class HeldSlice:
 class Server:
     """A gunicorn with one worker process, and the control port of its job."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, app: str = "gunicorn_app:quiet") -> None:
         self.file = folder / "file.txt"
         self.file.write_bytes(b"0123456789" * 20_000)
         self._control = socket.create_server(("127.0.0.1", 0))
@@ -65,7 +65,7 @@ class Server:
                 *("--chdir", str(HERE), "--keep-alive", "60", "--timeout", "0"),
                 *("--no-control-socket", "--graceful-timeout", "5"),
                 *WORKERS[kind],
-                "gunicorn_app:quiet",
+                app,
             ],
             env=environment,
             pass_fds=[listener.fileno()],
@@ -299,3 +299,26 @@ def test_a_file_that_ends_with_its_connection_is_left_alone(start: Start, connec
     client = connect(server)
     client.ask("/quiet")
     assert client.answer() == b"ended=0 sendfile=[True]\n"
+
+
+@pytest.mark.parametrize("kind", ["sync", "gthread"])
+@pytest.mark.parametrize("path", ["/", "/unmeasured", "/file"])
+def test_django_answers_before_the_slice_ends(
+    connect: Connect, tmp_path: Path, kind: str, path: str
+) -> None:
+    """Its file, too, which gunicorn sends by sendfile as it does without us."""
+    server = Server(kind, tmp_path, app="gunicorn_django:application")
+    try:
+        client = connect(server)
+        client.ask(path)
+        expected = server.file.read_bytes() if path == "/file" else b"ended=0 sendfile=[]\n"
+        assert client.answer() == expected
+        held = server.slice()
+        assert held.ended_before == 0
+        held.let_go()
+        if path == "/file":
+            client = connect(server)
+            client.ask("/")
+            assert client.answer() == b"ended=1 sendfile=[True]\n"
+    finally:
+        server.stop()
