@@ -158,7 +158,8 @@ USES = {
     "prometheus": "from workstealing.metrics.prometheus import PrometheusHooks",
     "opentelemetry": "from workstealing.metrics.opentelemetry import OpenTelemetryHooks",
     "spark": "from workstealing.spark import register; register(None)",
-    "cli": "from workstealing.cli import completion as c; c.run(c.argparse.Namespace(shell='bash'))",
+    "cli": "from argparse import Namespace as N; from workstealing.cli import completion as c;"
+    " c.run(N(shell='bash'))",
     "sql": "from workstealing.structures.sources import SqlSource; SqlSource(None, None)",
 }
 

@@ -115,7 +115,7 @@ class Deferral:
         self.closed = True
 
     def _enlist(self, recruiter: Enlister) -> None:
-        """Enlist here and now; an integration that may not block its caller has a way of its own."""
+        """Enlist here and now; an integration that may not block its caller has its own way."""
         recruiter.enlist()
 
     def _decide(self) -> None:
