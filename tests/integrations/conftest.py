@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -42,3 +43,12 @@ def run_python() -> Callable[[str], str]:
         return done.stdout.strip()
 
     return run
+
+
+@pytest.fixture
+def kept_signals() -> Iterator[None]:
+    """Give pytest its signal handlers back: RQ's workers take them and keep them."""
+    kept = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for each, handler in kept.items():
+        signal.signal(each, handler)

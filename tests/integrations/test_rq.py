@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -30,18 +29,11 @@ from workstealing.testing import always, always_recruiting
 PATIENCE = 60.0
 TESTS = Path(__file__).parents[1]
 
+pytestmark = pytest.mark.usefixtures("kept_signals")
+
 
 def enlisted(recruiter: Recruiter) -> int:
     return recruiter.stats()["enlisted"]
-
-
-@pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """Give pytest its signal handlers back: a worker takes them and keeps them."""
-    kept = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for each, handler in kept.items():
-        signal.signal(each, handler)
 
 
 @pytest.fixture
