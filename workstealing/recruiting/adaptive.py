@@ -34,10 +34,14 @@ _INTERVALS = 1.5
 _NEW_INTERVAL = 0.3
 # A trend is read over at least this share of the lag target; below that it is noise.
 _TREND_SPAN = 0.25
+# Ages that grow or fall by so many seconds a second are half believed: the less, the more of it is
+# chance.
+_DOUBT = 0.2
 # Distances and draining beyond so many reaction times count no more than these.
 _FARTHEST = 2.0
 _STEEPEST = 0.95
 _LARGEST_STEP = math.log(8.0)
+_HEADROOM = 1.25
 # What a slice that found nothing, was aborted, failed or ran out of time leaves of the slices per
 # second; what a job that never says how old its garbage is makes of a full one.
 _LEAST_IDLE = 0.25
@@ -181,9 +185,10 @@ class Controller:
         if self.demand is None:
             self.demand = adaptive.start * frequency
         # Never fewer looks than the floor's share of the usual traffic: a quiet night sees the
-        # garbage of the day. No more than the ceiling allows, or it would have to fall for long.
+        # garbage of the day. Little more than the ceiling allows, or it would have far to fall.
         lowest = adaptive.floor * max(frequency, traffic.usual)
-        self.demand = max(min(self.demand, adaptive.ceiling * frequency), lowest)
+        highest = _HEADROOM * adaptive.ceiling * frequency
+        self.demand = max(min(self.demand, highest), lowest)
         wanted = self.demand * self._urgency(now)
         rate = wanted / frequency if frequency > 0.0 else adaptive.ceiling
         self.rate = min(max(rate, adaptive.floor), adaptive.ceiling) * allowance
@@ -205,7 +210,7 @@ class Controller:
     def _step(self, now: float, seen: Seen) -> float:
         """Return the change of the demand's logarithm that a slice calls for."""
         if seen.outcome is Outcome.FAILED:
-            return math.log(_FAILED)
+            return math.log(_SLOW if seen.ran_out else _FAILED)
         if seen.outcome is Outcome.ABORTED:
             return math.log(_ABORTED)
         slow = math.log(_SLOW) if seen.ran_out else 0.0
@@ -234,7 +239,8 @@ class Controller:
             # the share by which it grows.
             growth = min((oldest - before) / span, _STEEPEST)
             if growth > 0.0 or oldest < farthest:
-                step -= _BY_TREND * min(span / reaction, 1.0) * math.log1p(-growth)
+                certainty = abs(growth) / (abs(growth) + _DOUBT)
+                step -= _BY_TREND * min(span / reaction, 1.0) * math.log1p(-growth) * certainty
         return step
 
     def _smooth(self, now: float, oldest: float) -> float:
