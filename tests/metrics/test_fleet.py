@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import settings_key
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
 from workstealing.recruiting.adaptive import Adaptive
-from workstealing.store.connection import SENT
+from workstealing.store.connection import SENT, Command, OneAttempt
 
 PATIENCE = 30.0
 
@@ -147,6 +147,28 @@ def test_unknown_jobs_are_ignored(redis7: RedisServer, process: Callable[..., Pr
     assert one.rate("elsewhere") == 0.1
 
 
+def test_a_job_that_leaves_while_it_is_asked_for(
+    redis7: RedisServer,
+    process: Callable[..., Process],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Fleet(redis7.client()).set_rate("sweep", 0.1)
+    Fleet(redis7.client()).pause("sweep")
+    one = process(redis7.client(), sweep=0.5, reaper=0.25)
+    send = OneAttempt._round_trip
+
+    def leave(self: OneAttempt, commands: Sequence[Command]) -> list[Any]:
+        if ("MULTI",) in commands:
+            one.recruiter.uninstall("sweep")
+        return send(self, commands)
+
+    with monkeypatch.context() as leaving:
+        leaving.setattr(OneAttempt, "_round_trip", leave)
+        one.report()
+    assert caplog.records == []
+
+
 def test_a_job_that_leaves_while_it_is_set(
     redis7: RedisServer, process: Callable[..., Process]
 ) -> None:
@@ -178,6 +200,51 @@ def test_what_a_process_sets_itself_holds_until_its_next_report(
     fleet.clear("sweep")
     one.report()
     assert one.rate("sweep") == 0.6
+
+
+def test_what_a_process_has_set_itself_meanwhile_stays(
+    redis7: RedisServer, process: Callable[..., Process]
+) -> None:
+    one = process(redis7.client(), sweep=0.5)
+    fleet = Fleet(redis7.client())
+    for rate in (0.25, 0.5):
+        fleet.set_rate("sweep", rate)
+        one.report()
+        one.recruiter.set_rate("sweep", 0.125)
+        fleet.clear("sweep")
+        one.report()
+        assert one.rate("sweep") == 0.125
+        one.recruiter.set_rate("sweep", 0.5)
+
+
+def test_a_process_that_rests_by_itself_goes_on_resting(
+    redis7: RedisServer, process: Callable[..., Process]
+) -> None:
+    one = process(redis7.client(), sweep=0.5)
+    one.recruiter.pause("sweep")
+    fleet = Fleet(redis7.client())
+    fleet.pause("sweep")
+    one.report()
+    fleet.resume("sweep")
+    one.report()
+    assert one.rests("sweep")
+
+
+def test_a_job_of_the_same_name_is_another_job(
+    redis7: RedisServer, process: Callable[..., Process]
+) -> None:
+    fleet = Fleet(redis7.client())
+    one = process(redis7.client(), sweep=0.5)
+    fleet.set_rate("sweep", 0.25)
+    fleet.pause("sweep")
+    one.report()
+    one.recruiter.uninstall("sweep")
+    one.report()
+    one.recruiter.install(FunctionJob(lambda slice: 1, name="sweep"), rate=0.25)
+    one.recruiter.pause("sweep")
+    fleet.clear("sweep")
+    one.report()
+    assert (one.rate("sweep"), one.rests("sweep")) == (0.25, True)
 
 
 def test_an_adaptive_rate_comes_back(redis7: RedisServer, process: Callable[..., Process]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.processes import end, free_port, spawn
@@ -192,6 +193,62 @@ def test_a_name_that_is_no_text_spoils_no_scrape(
     hooks = PrometheusHooks(registry)
     hooks.on_recruited("from a file \udcff")
     assert shown()("recruited_total", job_name=r"from a file \udcff") == 1
+
+
+WORKER = """
+import sys
+from workstealing.recruiting import FunctionJob, Recruiter
+from workstealing.metrics.prometheus import PrometheusHooks
+
+class Clock:
+    now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+def sweep(slice):
+    if falls_behind:
+        slice.observe(oldest_seconds=clock.now)
+    return slice.limit if falls_behind else 0
+
+def fail(slice):
+    if falls_behind:
+        raise ConnectionError("no server")
+
+falls_behind = sys.argv[1] == "behind"
+clock = Clock()
+recruiter = Recruiter(random=lambda: 0.0, clock=clock)
+recruiter.add_hook(PrometheusHooks())
+recruiter.install(FunctionJob(sweep, name="sweep"), rate=0.5)
+for _ in range(40):
+    recruiter.perform("sweep")
+    clock.now += 1.0
+recruiter.install(FunctionJob(fail, name="away"), rate=0.5)
+recruiter.perform("away")
+recruiter.enlist()
+recruiter.flush()
+recruiter.uninstall("away")
+clock.now += 2.0
+recruiter.enlist()
+recruiter.flush()
+"""
+
+
+@pytest.mark.parametrize("order", [("behind", "well"), ("well", "behind")])
+def test_one_workers_trouble_is_everybodys(tmp_path: Path, order: tuple[str, str]) -> None:
+    for kind in order:
+        subprocess.run(
+            [sys.executable, "-W", "error", "-c", WORKER, kind],
+            check=True,
+            timeout=PATIENCE,
+            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        )
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(tmp_path))  # type: ignore[no-untyped-call]
+    now = Shown(generate_latest(registry).decode())
+    assert now("keeps_up", job_name="sweep") == 0
+    assert now("breaker_open", job_name="away") == 1
+    assert now("breaker_open", job_name="sweep") == 0
 
 
 APPLICATION = """

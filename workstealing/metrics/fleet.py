@@ -130,11 +130,11 @@ class _Follower:
         recruiter = self._recruiter()
         jobs = () if recruiter is None else recruiter.jobs()
         self._asked = [job for job in jobs if _can_be_set(sendable(job))]
-        if not self._asked:
-            return []
         installed = set(self._asked)
         self._paused &= installed
         self._rates = {job: rates for job, rates in self._rates.items() if job in installed}
+        if not self._asked:
+            return []
         fields = [kind + sendable(job) for job in self._asked for kind in (_PAUSED, _RATE)]
         return [("HMGET", self._key, *fields)]
 
@@ -181,7 +181,9 @@ class _Follower:
         held = self._rates.get(job)
         if value is None:
             if held is not None:
-                recruiter.set_rate(job, held[1])
+                # What the process has set itself meanwhile stays.
+                if recruiter.given_rate(job) == held[0]:
+                    recruiter.set_rate(job, held[1])
                 del self._rates[job]
             return
         rate = checked_rate(_number(value, job), job)
@@ -191,8 +193,6 @@ class _Follower:
             own = present if held is None or present != held[0] else held[1]
             recruiter.set_rate(job, rate)
             self._rates[job] = (rate, own)
-        elif held is None:
-            self._rates[job] = (rate, rate)
 
 
 def _is_paused(recruiter: Recruiter, job: str) -> bool:
