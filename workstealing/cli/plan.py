@@ -15,9 +15,9 @@ from workstealing.recruiting.forecast import (
     COMMANDS_PER_SLICE,
     HIGHEST_UTILISATION,
     Forecast,
-    choose_rate,
     forecast,
 )
+from workstealing.recruiting.random_order import choose_rate_at_random, p99_lag
 
 DEFAULT_LAG = 60.0
 CANNOT_KEEP_UP = 1
@@ -129,12 +129,13 @@ class Plan:
         if target is not None:
             asked = (options.traffic, options.garbage, options.slice, target)
             # The reserve aside, this is what the lag alone would need.
-            self.for_lag = choose_rate(*asked, highest_utilisation=1.0)
+            self.for_lag = choose_rate_at_random(*asked, highest_utilisation=1.0)
             if options.rate is None:
-                self.wanted = round_up(choose_rate(*asked))
+                self.wanted = round_up(choose_rate_at_random(*asked))
         self.said = self.at(min(1.0, self.wanted))
+        self.p99_lag = p99_lag(self.said)
         self.is_good = self.said.keeps_up and (
-            target is None or self.said.p99_lag <= target * (1 + 1e-9)
+            target is None or self.p99_lag <= target * (1 + 1e-6)
         )
 
     def at(self, rate: float) -> Forecast:
@@ -173,7 +174,8 @@ class Plan:
             "capacity_per_s": said.capacity,
             "utilisation": said.utilisation,
             "lag_mean_s": said.mean_lag,
-            "lag_p99_s": said.p99_lag,
+            "lag_p99_s": self.p99_lag,
+            "lag_p99_oldest_first_s": said.p99_lag,
             "backlog_mean": said.mean_backlog,
             "growth_per_s": said.growth,
             "idle_share": said.idle_share,
@@ -205,7 +207,7 @@ class Plan:
                     f"keeps up     yes, as long as more than {least}/s enlist and garbage stays"
                     f" below {figure(said.capacity)} items/s"
                 ),
-                f"lag          {spell(said.mean_lag)} mean, {spell(said.p99_lag)} p99"
+                f"lag          {spell(said.mean_lag)} mean, {spell(self.p99_lag)} p99"
                 + ("" if self.is_good else f": more than the {spell(self.target or 0.0)} wanted"),
                 f"waiting      {figure(said.mean_backlog)} items on average",
             ]

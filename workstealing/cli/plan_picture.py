@@ -111,7 +111,7 @@ def _grid(x: _Scale, y: _Scale, cost: _Scale) -> Iterator[str]:
 
 
 def _key(said: Forecast, target: float | None) -> Iterator[str]:
-    entries = [("mean", "mean lag"), ("p99", "p99 lag"), ("ops", "commands/s (right)")]
+    entries = [("mean", "mean lag"), ("p99", "p99, oldest first"), ("ops", "commands/s (right)")]
     if target is not None:
         entries.append(("target", f"wanted: {target:g} s"))
     entries.append(("chosen", f"rate {said.rate:g}"))
