@@ -119,7 +119,13 @@ def test_the_number_of_attributes_is_bounded(
     for number in range(300):
         hooks.on_recruited(f"job-{number}")
         hooks.on_observed(f"job-{number}", 1.0, 1)
+    recruiter = Recruiter()
+    recruiter.job(rate=0.25, name="job-7")(lambda slice: 3)
+    recruiter.job(rate=0.5, name="one too many")(lambda slice: 3)
+    recruiter.add_hook(hooks)
     now = Collected(reader)
+    assert len(now.points["workstealing.rate"]) == 1
+    assert now("rate", job_name="job-7") == 0.25
     assert len(now.points["workstealing.recruited"]) == 101
     assert now("recruited", job_name="_other") == 200
     assert len(now.points["workstealing.backlog"]) == 100

@@ -170,7 +170,13 @@ def test_the_number_of_labels_is_bounded(
         hooks.on_recruited(f"job-{number}")
         hooks.on_outcome(f"job-{number}", Outcome.IDLE, 0, 0.001, None)
         hooks.on_observed(f"job-{number}", 1.0, 1)
+    recruiter = Recruiter()
+    recruiter.job(rate=0.25, name="job-7")(lambda slice: 3)
+    recruiter.job(rate=0.5, name="one too many")(lambda slice: 3)
+    recruiter.add_hook(hooks)
     now = shown()
+    assert now("rate", job_name="job-7") == 0.25
+    assert now("rate", job_name="_other") is None
     names = {dict(labels).get("job_name") for _, labels in now.samples}
     assert len(names - {None}) == 101
     assert now("recruited_total", job_name="_other") == 200

@@ -309,6 +309,15 @@ def test_a_full_socket_buffer_harms_nobody(
     assert receiver.counts["workstealing.enlisted"] == 1_002
 
 
+def test_nothing_is_said_of_what_did_not_happen(
+    make: Callable[..., StatsDHooks], receiver: Receiver
+) -> None:
+    hooks = make()
+    hooks.on_outcome("sweep", Outcome.SKIPPED, 0, 0.0, None)
+    assert hooks.flush(PATIENCE)
+    assert receiver.packet() == ["workstealing.sweep.skipped:1|c"]
+
+
 def test_names_cannot_break_the_protocol(
     make: Callable[..., StatsDHooks], receiver: Receiver
 ) -> None:
