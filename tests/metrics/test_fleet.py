@@ -361,6 +361,23 @@ def test_rates_that_leave_no_room_are_logged(
     assert one.rate("sweep") == 0.9
 
 
+def test_a_full_server_is_listened_to(
+    start_redis: Callable[..., RedisServer], process: Callable[..., Process]
+) -> None:
+    # What rests may be what would make room.
+    client = start_redis(7, maxmemory="3mb", maxmemory_policy="noeviction").client()
+    one = process(client, sweep=0.5)
+    fleet = Fleet(client)
+    fleet.pause("sweep")
+    one.report()
+    assert one.rests("sweep")
+    client.config_set("maxmemory", 1)
+    fleet.resume("sweep")
+    one.ledger.on_enlisted(1)
+    assert not one.ledger.flush(PATIENCE)
+    assert not one.rests("sweep")
+
+
 def test_a_foreign_key_harms_no_count(
     redis7: RedisServer, process: Callable[..., Process], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -261,6 +261,9 @@ class Ledger(Gathering["_Batch"]):
         if isinstance(done, Exception):
             # Nothing was done: no memory, say, or a replica.
             self._put_back(batch)
+            if questions:
+                # A full server is listened to all the same: what rests might make room.
+                self._hear(asked, connection.call(questions, budget))
             raise next((reply for reply in queued if isinstance(reply, Exception)), done)
         self._reported_minute = minute
         done, answers = done[: len(writes.commands)], done[len(writes.commands) :]
