@@ -330,6 +330,40 @@ def test_a_real_servers_garbage_is_counted_and_drained(
     assert list(client.scan_iter("lease:*")) == []
 
 
+def test_a_backlog_that_no_slice_finds_is_not_called_drained(
+    command: Any, app_module: MakeApp
+) -> None:
+    name = app_module(
+        """
+        from types import SimpleNamespace
+        from workstealing import Job, Recruiter
+
+        class Blind(Job):
+            limit = 5
+
+            def __init__(self, name, sees_after):
+                self.name, self.sees_after, self.looks, self.left = name, sees_after, 0, 3
+
+            def perform(self, slice):
+                self.looks += 1
+                if self.looks < self.sees_after:
+                    return 0
+                items, self.left = self.left, 0
+                return items
+
+            def backlog(self, seconds):
+                return SimpleNamespace(keys=self.left)
+
+        recruiter = Recruiter()
+        recruiter.install(Blind("late", 8), rate=0.1)
+        recruiter.install(Blind("never", 10**9), rate=0.1)
+        """
+    )
+    said = command.json("drain", "--app", name, status=1)["jobs"]
+    assert (said["late"]["ended"], said["late"]["items"]) == ("drained", 3)
+    assert (said["never"]["ended"], said["never"]["drained"]) == ("stuck", False)
+
+
 LEDGER = """
     from workstealing.metrics.ledger import Ledger
 

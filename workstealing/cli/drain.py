@@ -17,6 +17,7 @@ from workstealing.recruiting import Job, Outcome, Recruiter
 SECONDS = 50.0
 IDLE_SLICES = 3
 MOST_FAULTS = 3
+MOST_DOUBTS = 20
 NOT_DRAINED = 1
 # Less than this is not worth a slice.
 _SHORTEST = 0.001
@@ -51,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=IDLE_SLICES,
         metavar="N",
         help="a job is drained when so many slices in a row found nothing (default: %(default)s;"
-        " slices choose at random where to look)",
+        " slices choose at random where to look), and its backlog, if it knows one, is empty",
     )
     add_slice_options(parser)
     add_json_option(parser)
@@ -82,10 +83,15 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class _Turn:
-    """One job's place in the round: idle and faulty slices in a row; why it is left out."""
+    """One job's place in the round.
+
+    Fields: idle and faults: such slices in a row; doubts: how often in a row idle slices have found
+    nothing although something waits; ended: why it is left out.
+    """
 
     idle: int = 0
     faults: int = 0
+    doubts: int = 0
     ended: str | None = None
 
 
@@ -98,6 +104,7 @@ class Drain:
     def __init__(self, recruiter: Recruiter, names: list[str], options: argparse.Namespace) -> None:
         self._recruiter = recruiter
         self._options = options
+        self._jobs = recruiter.jobs()
         self._heard = Listener(recruiter)
         self._turns = {name: _Turn() for name in names}
         self._deadline = Deadline(options.seconds)
@@ -111,8 +118,7 @@ class Drain:
         """Perform until all are drained, given up, or out of time."""
         for name in paused_by_the_fleet(self._recruiter) & set(self._turns):
             self._turns[name].ended = "paused"
-        jobs = self._recruiter.jobs()
-        sizes = [known_backlog(jobs[name]) for name in self._turns]
+        sizes = [known_backlog(self._jobs[name]) for name in self._turns]
         total = sum(each for each in sizes if each is not None) if None not in sizes else None
         with progress_bar("drain", total or None) as show:
             while left := [name for name, turn in self._turns.items() if turn.ended is None]:
@@ -128,10 +134,21 @@ class Drain:
         turn = self._turns[name]
         outcome = self._recruiter.perform(name, limit=self._options.slice, seconds=seconds)
         turn.idle = turn.idle + 1 if outcome is Outcome.IDLE else 0
+        if outcome is Outcome.WORKED:
+            turn.doubts = 0
         # An aborted slice met another writer, who is welcome: the next one finds what is left.
         turn.faults = turn.faults + 1 if outcome is Outcome.FAILED else 0
         if turn.idle >= self._options.idle:
-            turn.ended = "drained"
+            # Slices look at random places, on a cluster at one node each: where a job can count
+            # what waits everywhere, that decides.
+            waits = known_backlog(self._jobs[name])
+            turn.idle = 0
+            if not waits:
+                turn.ended = "drained"
+            elif turn.doubts >= MOST_DOUBTS:
+                turn.ended = "stuck"
+            else:
+                turn.doubts += 1
         elif outcome is Outcome.SKIPPED:
             # Paused, or the server could not be reached: asking again at once helps nobody.
             turn.ended = "skipped"
@@ -183,7 +200,7 @@ def paused_by_the_fleet(recruiter: Recruiter) -> set[str]:
 
 
 def known_backlog(job: Job) -> int | None:
-    """Return how many items wait, where the job can say; for the length of a bar only."""
+    """Return how many items wait, where the job can say, else None."""
     ask = getattr(job, "backlog", None)
     if not callable(ask):
         return None
