@@ -142,6 +142,18 @@ class TestTraffic:
         assert before > 100
         assert 1 / 1.5 < after / before < 1.5
 
+    def test_a_pause_between_two_bursts_forgets_nothing(self) -> None:
+        def perform(slice: Slice) -> int:
+            slice.observe(oldest_seconds=20.0)
+            return slice.limit // 2
+
+        process = Process(perform, Adaptive(floor=1e-5, ceiling=0.1, lag=60))
+        process.enlist(600, 100)
+        before = process.enlist(300, 100)
+        process.clock.advance(1_800)
+        process.enlist(10, 100)
+        assert process.enlist(300, 100) > before / 2 > 10
+
     def test_a_quiet_night_is_looked_at_as_often_as_the_day(self) -> None:
         process = Process(seeing(0.0, 0), Adaptive(floor=0.001, ceiling=1.0, lag=60))
         process.enlist(3_600, 100)

@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 # The age that is aimed at, in lag targets: well below 1, so that chance does not carry it over.
 _AIM = 0.33
 # How strongly the trend of the age moves the slices per second, and how strongly its distance from
-# the aim does, per reaction time.
+# the aim does, per reaction time; what is beyond the lag target counts so many times more.
 _BY_TREND = 1.5
 _BY_DISTANCE = 0.25
 _BEYOND = 3.0
+# Ages are smoothed over this share of the lag target, against the chance in what a look finds.
+_SMOOTHING = 0.1
 # The reaction time is the lag target, or this many intervals between two slices of this process if
 # that is longer: whoever looks rarely must move slowly, or a fleet overshoots.
 _INTERVALS = 1.5
+# How much of their mean is the newest one.
 _NEW_INTERVAL = 0.3
 # A trend is read over at least this share of the lag target; below that it is noise.
 _TREND_SPAN = 0.25
@@ -40,19 +43,21 @@ _DOUBT = 0.2
 # Distances and draining beyond so many reaction times count no more than these.
 _FARTHEST = 2.0
 _STEEPEST = 0.95
+# One slice changes the slices per second by so many times at most.
 _LARGEST_STEP = math.log(8.0)
 _HEADROOM = 1.25
 # What a slice that found nothing, was aborted, failed or ran out of time leaves of the slices per
-# second; what a job that never says how old its garbage is makes of a full one.
+# second; what a job that never says how old its garbage is makes of a full one. Finding nothing
+# counts once for each lag target since the last look, down to the least.
 _LEAST_IDLE = 0.25
 _IDLE, _ABORTED, _FAILED, _SLOW, _FULL = 0.8, 0.8, 0.5, 0.8, 1.25
 # Slices grow while full ones end within this share of their time, and shrink beyond that share.
 _QUICK, _LATE = 0.4, 0.8
 _MOST_GROWTH = 8
-# Garbage that was left behind ages: the chance rises up to so many times until this process looks.
+# Garbage that was left behind ages: the chance rises until this process looks again.
+# The time since the last look and the age that it read count, in lag targets, up to these.
 _MOST_URGENCY = 4.0
 _OLDEST_URGENCY = 3.0
-_SMOOTHING = 0.1
 # From which share of the daily cap on the rate falls, and where it is 0: what others have spent
 # since they last said so must still fit.
 _CAP_BRAKES, _CAP_STOPS = 0.85, 0.98
@@ -127,8 +132,8 @@ class Seen:
 class Controller:
     """Moves one job's rate and slice size in one process.
 
-    Arguments: adaptive; limit, the job's own number of items; clock; now, its monotonic seconds.
-    Not safe under threads by itself.
+    Arguments: adaptive; limit, the job's own number of items; clock. Not safe under threads by
+    itself.
     """
 
     __slots__ = (
@@ -185,10 +190,11 @@ class Controller:
         if self.demand is None:
             self.demand = adaptive.start * frequency
         # Never fewer looks than the floor's share of the usual traffic: a quiet night sees the
-        # garbage of the day. Little more than the ceiling allows, or it would have far to fall.
-        lowest = adaptive.floor * max(frequency, traffic.usual)
-        highest = _HEADROOM * adaptive.ceiling * frequency
-        self.demand = max(min(self.demand, highest), lowest)
+        # garbage of the day, and a pause between two bursts forgets nothing. Little more than the
+        # ceiling allows, or it would have far to fall.
+        most = max(frequency, traffic.usual)
+        highest = _HEADROOM * adaptive.ceiling * most
+        self.demand = max(min(self.demand, highest), adaptive.floor * most)
         wanted = self.demand * self._urgency(now)
         rate = wanted / frequency if frequency > 0.0 else adaptive.ceiling
         self.rate = min(max(rate, adaptive.floor), adaptive.ceiling) * allowance
