@@ -140,6 +140,31 @@ def test_what_fails_leaves_the_rest_unknown() -> None:
     assert figures.trouble == "the own 'mine' could not be asked: OSError"
 
 
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"size": lambda: "many"},
+        {"size": lambda: float("nan")},
+        {"due": lambda: 5},
+        {"due": lambda: Due("x", 1.0, "y")},  # type: ignore[arg-type]
+        {"dead_size": lambda: float("nan")},
+        {"dead_size": lambda: "x", "dead": list},
+    ],
+)
+def test_a_structure_that_answers_nonsense_does_not_take_the_page_down(
+    never_recruiter: Recruiter, client: Any, nonsense: dict[str, Any]
+) -> None:
+    app = make_app(
+        never_recruiter, client, structures=[Watched(name="mine", kind="own", **nonsense)]
+    )
+    answer = app.test_client().get("/ws/")
+    assert answer.status_code == 200
+    assert "the own &#39;mine&#39; could not be asked" in answer.text
+    tiles = app.test_client().get("/ws/view.json").get_json()["tiles"]
+    # Nobody knows how many are dead there: that is not 0.
+    assert [tile["value"] for tile in tiles if tile["label"] == "Dead"] == ["\N{EN DASH}"]
+
+
 def test_dead_items_of_a_users_own_structure() -> None:
     class Box:
         def __init__(self) -> None:

@@ -70,6 +70,9 @@ def test_every_loopback_address_is_this_machine(open_app: flask.Flask, address: 
         {"Forwarded": "for=127.0.0.1"},
         {"X-Real-IP": "127.0.0.1"},
         {"Via": "1.1 proxy"},
+        {"X-Forwarded-Port": "443"},
+        {"X-Forwarded-Server": "proxy"},
+        {"X-Envoy-External-Address": "192.0.2.7"},
     ],
 )
 def test_a_proxys_word_opens_nothing(open_app: flask.Flask, header: dict[str, str]) -> None:
@@ -259,6 +262,19 @@ def test_a_forged_or_foreign_session_is_none(
     assert browser.get("/ws/").status_code == 200
 
 
+def test_a_viewers_cookie_says_nothing_of_the_admins_token() -> None:
+    """Whoever holds the view token must have nothing to try guesses of the admin's against."""
+    one, other = Guard(TOKEN, VIEW_TOKEN), Guard(TOKEN + " another one", VIEW_TOKEN)
+    cookie = one.new_session("viewer")
+    seen = [guard.visitor("127.0.0.1", "localhost", {}, cookie) for guard in (one, other)]
+    assert seen[0] is not None
+    assert seen[0] == seen[1]
+    # The admin's are the admin token's alone, and nobody becomes an admin by the other key.
+    assert other.visitor("127.0.0.1", "localhost", {}, one.new_session("admin")) is None
+    promoted = "admin." + cookie.partition(".")[2]
+    assert one.visitor("127.0.0.1", "localhost", {}, promoted) is None
+
+
 def test_a_session_ends(app: flask.Flask, monkeypatch: pytest.MonkeyPatch) -> None:
     browser = app.test_client()
     login(browser)
@@ -269,7 +285,8 @@ def test_a_session_ends(app: flask.Flask, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_role_whose_token_is_gone_has_no_session(never_recruiter: Recruiter, client: Any) -> None:
     guard = Guard(TOKEN)
     assert guard.visitor("127.0.0.1", "localhost", {}, guard.new_session("viewer")) is None
-    assert guard.visitor("127.0.0.1", "localhost", {}, guard.new_session("root")) is None
+    root = "root." + guard.new_session("admin").partition(".")[2]
+    assert guard.visitor("127.0.0.1", "localhost", {}, root) is None
 
 
 def test_logging_out_removes_the_cookie(app: flask.Flask) -> None:
@@ -309,6 +326,25 @@ def test_every_answer_has_the_headers(app: flask.Flask, path: str, token: Any) -
     wanted = "no-cache" if "assets" in path else "no-store"
     assert answer.headers["Cache-Control"] == wanted
     answer.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/ws/nothing", 404),
+        ("GET", "/ws/jobs", 405),
+        ("DELETE", "/ws/", 405),
+        ("GET", "/ws/assets//x", 308),
+    ],
+)
+def test_so_have_answers_of_no_view(app: flask.Flask, method: str, path: str, status: int) -> None:
+    browser = app.test_client()
+    answer = browser.open(path, method=method)
+    assert answer.status_code == status
+    for name, value in security.HEADERS.items():
+        assert answer.headers[name] == value
+    # What is not below our address is the application's own.
+    assert "Content-Security-Policy" not in browser.get("/elsewhere").headers
 
 
 def test_pages_hold_no_inline_script_and_no_inline_style(app: flask.Flask) -> None:
@@ -360,6 +396,11 @@ def test_no_secret_is_in_any_page_or_log(
         ("short", None, "too short"),
         (TOKEN, "short", "too short"),
         (17 * b"x", None, "too short"),
+        (17 * "\u00e9", None, "characters"),
+        (17 * "x" + "\udc80", None, "characters"),
+        (17 * "x" + "\n", None, "characters"),
+        (17 * "x" + " ", None, "space"),
+        (17 * " ", None, "space"),
         (None, VIEW_TOKEN, "beside"),
         (TOKEN, TOKEN, "another one"),
     ],

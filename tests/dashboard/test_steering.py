@@ -11,6 +11,7 @@ import pytest
 from support.dashboards import TOKEN, make_app, write_hour
 from support.servers import RedisServer
 from workstealing import Outcome, Recruiter
+from workstealing.dashboard import Watched
 from workstealing.jobs import HashFieldExpiry
 from workstealing.metrics.fleet import Fleet, Setting, follow
 from workstealing.metrics.ledger import Ledger
@@ -100,7 +101,9 @@ def test_a_paused_job_shows_as_paused_with_a_way_back(app: flask.Flask) -> None:
     assert '<button name="action" value="resume" data-field="toggle">Resume</button>' in page
 
 
-@pytest.mark.parametrize("rate", ["", "0", "-1", "1.5", "nan", "inf", "x", "<b>", "1e-400"])
+@pytest.mark.parametrize(
+    "rate", ["", "0", "-1", "1.5", "nan", "inf", "x", "<b>", "1e-400", "0_0.5", "\u0660.\u0665"]
+)
 def test_what_is_no_rate_changes_nothing(app: flask.Flask, client: Any, rate: str) -> None:
     status, answer = act(app, "tidy", "rate", rate=rate)
     assert status == 409
@@ -188,3 +191,44 @@ def test_a_server_that_is_gone_is_a_sentence(never_recruiter: Recruiter, client:
     answer = app.test_client().post("/ws/jobs", data=data, headers=JSON)
     assert answer.status_code == 409
     assert json.loads(answer.text)["problem"] == "pause of tidy failed: ConnectionError"
+
+
+class Drawer:
+    """What a user's own structure may set aside: text, bytes, numbers."""
+
+    def __init__(self, *items: Any) -> None:
+        self.items = list(items)
+
+    def dead(self, n: int = 100) -> list[Any]:
+        """List up to n items."""
+        return self.items[:n]
+
+    def revive(self, *members: Any) -> int:
+        """Take items out, if they are the same in kind, too."""
+        found = [each for each in self.items if (type(each), each) in _kinds(members)]
+        self.items = [each for each in self.items if each not in found]
+        return len(found)
+
+    discard = revive
+
+
+def _kinds(members: Any) -> set[Any]:
+    return {(type(each), each) for each in members}
+
+
+@pytest.mark.parametrize("item", ["text", b"bytes", 7, "\udc80", "x" * 1000], ids=repr)
+def test_an_item_of_a_users_own_structure_comes_back_as_it_was(
+    never_recruiter: Recruiter, client: Any, item: Any
+) -> None:
+    drawer = Drawer(item, "another one")
+    mine = Watched(name="mine", kind="drawer", dead=lambda: [("", drawer)])
+    app = make_app(never_recruiter, client, token=TOKEN, structures=[mine])
+    (shown,) = json.loads(app.test_client().get("/ws/view.json", headers=ADMIN).text)["dead"]
+    key = next(each["key"] for each in shown["items"] if each["member"] != "another one")
+    data = {"structure": shown["id"], "item": key, "action": "revive"}
+    answer = app.test_client().post("/ws/dead", data=data, headers=JSON)
+    assert answer.status_code == 200
+    assert drawer.items == ["another one"]
+    # A second click, or another admin's, finds nothing.
+    assert app.test_client().post("/ws/dead", data=data, headers=JSON).status_code == 409
+    assert drawer.items == ["another one"]

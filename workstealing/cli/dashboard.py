@@ -19,6 +19,8 @@ TOKEN_VARIABLE = "WORKSTEALING_DASHBOARD_TOKEN"  # noqa: S105 - where it is, not
 VIEW_TOKEN_VARIABLE = "WORKSTEALING_DASHBOARD_VIEW_TOKEN"  # noqa: S105
 HOST = "127.0.0.1"
 PORT = 8765
+CLIENT_SECONDS = 30.0
+"""After so long a client that neither reads nor says anything is left."""
 
 DESCRIPTION = """\
 Serve the dashboard: one page with what the fleet's ledger says of every job and what waits in the
@@ -119,6 +121,13 @@ def make_server(options: argparse.Namespace) -> tuple[Any, str | None]:
     app.register_blueprint(blueprint, url_prefix="/")
 
     class Quiet(serving.WSGIRequestHandler):
+        # Otherwise a client that stops in the midst holds its thread, and a stream its place.
+        timeout = CLIENT_SECONDS
+
+        def version_string(self) -> str:
+            """Say what this is; nobody needs to know the versions beneath it."""
+            return "workstealing"
+
         def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - its name there
             """Write no line for each request."""
 

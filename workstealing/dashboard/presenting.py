@@ -18,6 +18,9 @@ CHARTED = 8
 """How many jobs the charts show, those with the oldest garbage first."""
 
 _EXACT_BYTES = 192
+# A structure of the user's may hold text; text and bytes are not the same item to it.
+_KINDS: dict[type, str] = {bytes: "is", str: "says"}
+_MOST_MARKS = 4
 _UNKNOWN = "\N{EN DASH}"
 
 
@@ -54,16 +57,19 @@ def page(snapshot: Snapshot, name: str, role: str) -> dict[str, Any]:
 def visible(text: Any, longest: int = LONGEST_SHOWN) -> str:
     """Return a name from elsewhere as text of bounded length, with what is invisible spelled out.
 
-    Control characters, line ends and those that turn the direction of writing become escapes.
+    Control characters, line ends, those that turn the direction of writing, and marks that are
+    piled up on one letter become escapes.
     """
     if isinstance(text, bytes):
         text = text[: 4 * longest + 4].decode("utf-8", "backslashreplace")
     shown = str(text)
     cut = shown[:longest]
-    plain = "".join(
-        each.encode("unicode_escape").decode("ascii") if _is_invisible(each) else each
-        for each in cut
-    )
+    plain, marks = "", 0
+    for each in cut:
+        # A script may need a few marks on one letter; a tower of them hides the lines above.
+        marks = marks + 1 if unicodedata.category(each) in {"Mn", "Me"} else 0
+        spell_out = _is_invisible(each) or marks > _MOST_MARKS
+        plain += each.encode("unicode_escape").decode("ascii") if spell_out else each
     return plain + ("…" if len(shown) > longest else "")
 
 
@@ -74,19 +80,21 @@ def _is_invisible(character: str) -> bool:
 
 def item_key(member: Any) -> str:
     """Return what stands for a dead item in a form: itself if it is short, else its digest."""
-    raw = member if isinstance(member, bytes) else str(member).encode("utf-8", "surrogateescape")
-    if len(raw) <= _EXACT_BYTES:
-        return "is." + base64.urlsafe_b64encode(raw).decode().rstrip("=")
+    raw = member if isinstance(member, bytes) else str(member).encode("utf-8", "surrogatepass")
+    kind = _KINDS.get(type(member))
+    if kind is not None and len(raw) <= _EXACT_BYTES:
+        return f"{kind}." + base64.urlsafe_b64encode(raw).decode().rstrip("=")
     return "like." + short_id(raw)
 
 
-def exact_item(key: str) -> bytes | None:
+def exact_item(key: str) -> bytes | str | None:
     """Return the item that a form's text stands for, or None where it is a digest or nonsense."""
     kind, _, encoded = key.partition(".")
-    if kind != "is" or len(encoded) > 2 * _EXACT_BYTES:
+    if kind not in _KINDS.values() or len(encoded) > 2 * _EXACT_BYTES:
         return None
     try:
-        return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+        raw = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+        return raw if kind == _KINDS[bytes] else raw.decode("utf-8", "surrogatepass")
     except ValueError:
         return None
 
@@ -162,6 +170,7 @@ def _tiles(snapshot: Snapshot) -> list[dict[str, Any]]:
         if each.due is not None and each.watched.job not in counted
     ]
     dead = sum(each.dead_size or len(each.dead) for each in snapshot.structures)
+    unknown = not dead and any(each.trouble for each in snapshot.structures)
     behind = sum(1 for job in snapshot.jobs if job.keeps_up is False)
     recruits = sum(job.recruited_per_minute for job in snapshot.jobs)
     return [
@@ -171,7 +180,7 @@ def _tiles(snapshot: Snapshot) -> list[dict[str, Any]]:
         _tile("Traffic", number(snapshot.enlisted_per_second), "enlisted/s"),
         _tile("Recruits", number(recruits), "a minute"),
         _tile("Collected", number(sum(job.items_per_second for job in snapshot.jobs)), "items/s"),
-        _tile("Dead", number(dead), "items", bad=dead > 0),
+        _tile("Dead", number(None if unknown else dead), "items", bad=dead > 0),
     ]
 
 
@@ -203,6 +212,7 @@ def _job(job: JobFigures) -> dict[str, Any]:
         "badges": badges,
         "paused": job.fleet_paused,
         "here": job.is_here,
+        "elsewhere": "" if job.is_here else "Not installed in this process: no slice runs here.",
         "rate": "" if job.rate is None else rate_text(job.fleet_rate or job.rate),
         "cells": [
             _cell(*keeps),
@@ -308,8 +318,10 @@ def _charts(snapshot: Snapshot) -> dict[str, Any]:
 
     charted = sorted(snapshot.jobs, key=lambda job: (-age(job), job.name))[:CHARTED]
     charted.sort(key=lambda job: job.name)
+    left_out = len(snapshot.jobs) - len(charted)
     spans = [max(1.0, min(MINUTE, snapshot.at - time)) for time in snapshot.times]
     return {
+        "note": f"{CHARTED} of {len(snapshot.jobs)} jobs" if left_out else "",
         "times": snapshot.times,
         "names": [visible(job.name, 40) for job in charted],
         "lag": [_rounded(job.lag) for job in charted],

@@ -224,9 +224,10 @@ def structure_figures(watched: Watched) -> StructureFigures:
     """Ask a structure; what it cannot answer is None, with the error's name as `trouble`."""
     troubles: list[str] = []
     what = f"the {watched.kind} {watched.name!r}"
-    size = _answer(watched.size, None, what, troubles)
-    due = _answer(watched.due, None, what, troubles) if not troubles else None
-    dead_size = _answer(watched.dead_size, None, what, troubles) if not troubles else None
+    size = _answer(_checked(watched.size, _count), None, what, troubles)
+    due = _answer(_checked(watched.due, _due), None, what, troubles) if not troubles else None
+    ask = _checked(watched.dead_size, _count)
+    dead_size = _answer(ask, None, what, troubles) if not troubles else None
     dead: list[DeadItem] = []
     if watched.dead is not None and not troubles and (dead_size or watched.dead_size is None):
         dead = _answer(lambda: dead_items(watched, DEAD_SHOWN), [], what, troubles)
@@ -241,6 +242,24 @@ def dead_items(watched: Watched, most: int) -> list[DeadItem]:
             listed = [_dead_item(part, each) for each in box.dead(DEAD_ASKED)]
             found += sorted(listed, key=lambda item: str(item.member))
     return found[:most]
+
+
+def _checked(
+    ask: Callable[[], Any] | None, check: Callable[[Any], Any]
+) -> Callable[[], Any] | None:
+    # A structure of the user's that answers nonsense must not take the page down.
+    return None if ask is None else lambda: check(ask())
+
+
+def _count(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _due(value: Any) -> Due | None:
+    if value is None:
+        return None
+    oldest = None if value.oldest_seconds is None else float(value.oldest_seconds)
+    return Due(int(value.count), oldest, str(value.what), bool(value.exact))
 
 
 def _dead_item(part: str, item: Any) -> DeadItem:

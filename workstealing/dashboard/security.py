@@ -48,7 +48,10 @@ HEADERS = {
 # By any of these a proxy says that it stands between us and the client.
 _PROXY_HEADERS = (
     *("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"),
-    *("Via", "Cf-Connecting-Ip", "True-Client-Ip", "X-Client-Ip"),
+    *("X-Forwarded", "X-Forwarded-Port", "X-Forwarded-Prefix", "X-Forwarded-Scheme"),
+    *("X-Forwarded-Server", "X-Forwarded-Ssl", "X-Original-Forwarded-For", "X-Original-Host"),
+    *("Via", "Cf-Connecting-Ip", "True-Client-Ip", "X-Client-Ip", "Client-Ip", "Fly-Client-Ip"),
+    *("X-Cluster-Client-Ip", "X-Envoy-External-Address", "Cf-Ray"),
 )
 
 
@@ -84,8 +87,8 @@ class Guard:
     """Knows the tokens, and tells who asks.
 
     Arguments: token: the admin's; view_token: of those who may only look; None: there is none.
-    Errors: ConfigurationError for a token that is too short, for equal ones, and for a view token
-    alone.
+    Errors: ConfigurationError for a token that is too short, or that no header can carry as it is,
+    for equal ones, and for a view token alone.
     """
 
     def __init__(self, token: str | None, view_token: str | None = None) -> None:
@@ -98,18 +101,35 @@ class Guard:
                     " characters, such as those of `python -c 'import secrets;"
                     " print(secrets.token_urlsafe())'`"
                 )
+            if value is not None and not (value.isascii() and value.isprintable()):
+                raise ConfigurationError(
+                    f"the dashboard's {name} has characters that no header carries: give letters,"
+                    " digits and signs of ASCII"
+                )
+            if value is not None and value != value.strip():
+                raise ConfigurationError(
+                    f"the dashboard's {name} begins or ends with a space: remove it"
+                )
         if token is not None and token == view_token:
             raise ConfigurationError("the view_token is the admin's token: give another one")
         self._tokens = {ADMIN: token, VIEWER: view_token}
         # Every process of a fleet reads the same cookies, without a setting of its own; whoever
-        # changes a token ends its sessions.
-        secret = "\0".join((token or secrets.token_hex(), view_token or ""))
-        self._key = hashlib.sha256(b"workstealing dashboard\0" + secret.encode()).digest()
-        self._sessions = URLSafeTimedSerializer(
-            self._key,
-            salt="workstealing dashboard session",
-            signer_kwargs={"digest_method": hashlib.sha256, "key_derivation": "hmac"},
-        )
+        # changes a token ends its sessions. Each role has a key of its own: with one made of both
+        # tokens, who holds the view token could try guesses of the admin's against a cookie.
+        self._keys = {
+            role: hashlib.sha256(
+                f"workstealing dashboard\0{role}\0{known or secrets.token_hex()}".encode()
+            ).digest()
+            for role, known in self._tokens.items()
+        }
+        self._sessions = {
+            role: URLSafeTimedSerializer(
+                key,
+                salt=f"workstealing dashboard session of {role}",
+                signer_kwargs={"digest_method": hashlib.sha256, "key_derivation": "hmac"},
+            )
+            for role, key in self._keys.items()
+        }
 
     @property
     def wants_login(self) -> bool:
@@ -128,7 +148,8 @@ class Guard:
 
     def new_session(self, role: str) -> str:
         """Return the value of the cookie of a new session."""
-        return str(self._sessions.dumps({"role": role, "nonce": secrets.token_urlsafe(18)}))
+        nonce = secrets.token_urlsafe(18)
+        return f"{role}.{self._sessions[role].dumps({'nonce': nonce})}"
 
     def visitor(
         self,
@@ -150,12 +171,14 @@ class Guard:
             return None if role is None else Visitor(role, by_header=True)
         if not cookie:
             return None
+        role, _, signed = cookie.partition(".")
+        if not self._tokens.get(role):
+            return None
         try:
-            session = self._sessions.loads(cookie, max_age=SESSION_SECONDS)
-            role, nonce = session["role"], session["nonce"]
+            nonce = self._sessions[role].loads(signed, max_age=SESSION_SECONDS)["nonce"]
         except (BadData, KeyError, TypeError):
             return None
-        return Visitor(role, self._csrf(nonce)) if self._tokens.get(role) else None
+        return Visitor(role, self._csrf(role, nonce))
 
     def allows_change(self, visitor: Visitor, csrf: str, fetch_site: str | None) -> bool:
         """Say whether a POST of an admin is the admin's own will, not that of another site.
@@ -170,8 +193,8 @@ class Guard:
         # Who has no session has no token, and an empty one is none.
         return bool(visitor.csrf) and hmac.compare_digest(given, visitor.csrf.encode())
 
-    def _csrf(self, nonce: str) -> str:
-        return hmac.new(self._key, b"csrf\0" + nonce.encode(), hashlib.sha256).hexdigest()
+    def _csrf(self, role: str, nonce: str) -> str:
+        return hmac.new(self._keys[role], b"csrf\0" + nonce.encode(), hashlib.sha256).hexdigest()
 
 
 def is_own_site(fetch_site: str | None) -> bool:

@@ -118,7 +118,8 @@ def _apply(box: DeadBox, action: str, key: str) -> int:
 
 def _rate(text: str) -> float:
     try:
-        value = float(text)
+        # Python also takes digits of other scripts and 1_0, which few would read as it does.
+        value = float(text) if text.isascii() and "_" not in text else float("nan")
     except ValueError:
         value = float("nan")
     if not 0.0 < value <= 1.0:

@@ -110,6 +110,7 @@ class _Views:
         )
         made.before_request(self._before)
         made.after_request(_after)
+        made.record(_after_strays)
         # Rules by methods: what changes state answers 405 to GET and HEAD.
         made.add_url_rule("/", "index", self._index, methods=["GET"])
         made.add_url_rule("/view.json", "view", self._view, methods=["GET"])
@@ -301,6 +302,18 @@ def _after(response: flask.Response) -> flask.Response:
         # The same for everybody; asked for again each time, and answered by 304.
         response.headers["Cache-Control"] = "no-cache"
     return response
+
+
+def _after_strays(state: Any) -> None:
+    """Give the headers also to what no view of ours answers below our address: a 404, a 405."""
+    below = (state.url_prefix or "").rstrip("/") + "/"
+
+    def after(response: flask.Response) -> flask.Response:
+        if flask.request.url_rule is None and flask.request.path.startswith(below):
+            return _after(response)
+        return response
+
+    state.app.after_request(after)
 
 
 def _plain(text: str, status: int) -> flask.Response:

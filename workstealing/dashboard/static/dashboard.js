@@ -3,6 +3,7 @@
 
 const QUIET_MS = 12000;
 const AGAIN_MS = 5000;
+const FRESH_MS = 10000;
 const { index, events, view } = document.body.dataset;
 
 function text(element, value) {
@@ -19,6 +20,7 @@ function fields(element, values) {
 // input that somebody is typing into keeps its focus.
 function match(container, template, list, key, fill) {
   const old = new Map([...container.children].map((child) => [child.dataset.id, child]));
+  const kept = new Set();
   let place = container.firstElementChild;
   for (const each of list) {
     let element = old.get(each[key]);
@@ -28,10 +30,11 @@ function match(container, template, list, key, fill) {
       element.dataset.id = each[key];
     }
     fill(element, each);
+    kept.add(element);
     if (element === place) place = place.nextElementSibling;
     else container.insertBefore(element, place);
   }
-  for (const gone of old.values()) gone.remove();
+  for (const child of [...container.children]) if (!kept.has(child)) child.remove();
 }
 
 function cells(element, list) {
@@ -50,7 +53,8 @@ function fillJob(element, job) {
   const isNew = !element.dataset.filled;
   element.dataset.filled = "yes";
   element.classList.toggle("bad", job.bad);
-  fields(element, { name: job.name, problem: job.problem, outcomes: job.outcomes.text });
+  const { name, problem, elsewhere } = job;
+  fields(element, { name, problem, elsewhere, outcomes: job.outcomes.text });
   const badges = element.querySelector('[data-field="badges"]');
   badges.replaceChildren(
     ...job.badges.map((each) => {
@@ -127,16 +131,22 @@ function seconds(value) {
   if (value < 1 && value > 0) return `${+(value * 1000).toPrecision(3)} ms`;
   if (value < 120) return `${+value.toPrecision(3)} s`;
   if (value < 7200) return `${+(value / 60).toPrecision(3)} min`;
-  return `${+(value / 3600).toPrecision(3)} h`;
+  if (value < 172800) return `${+(value / 3600).toPrecision(3)} h`;
+  return `${+(value / 86400).toPrecision(3)} d`;
 }
 
 function plain(value) {
-  return value === null || value === undefined ? "–" : `${+value.toPrecision(3)}`;
+  if (value === null || value === undefined) return "–";
+  for (const [limit, unit] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
+    if (value >= limit) return `${+(value / (unit === "k" ? 1e3 : limit)).toPrecision(3)} ${unit}`;
+  }
+  return `${+value.toPrecision(3)}`;
 }
 
 const SECONDS = [
   0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900,
   1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800,
+  2592000, 7776000, 31536000, 315360000, 3153600000,
 ];
 
 function chart(id, names, height, format, special) {
@@ -193,6 +203,7 @@ function drawCharts(data) {
     ];
     charts.key = key;
   }
+  for (const each of document.querySelectorAll("[data-charted]")) text(each, data.note);
   charts[0].setData([data.times, ...data.lag]);
   charts[1].setData([data.times, ...data.items]);
   charts[2].setData([data.times, data.traffic]);
@@ -215,13 +226,16 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 // ---- the page ------------------------------------------------------------------------------------
 
 const light = document.getElementById("light");
+const stale = document.getElementById("stale");
 let quiet = 0;
 
 function alive() {
   light.className = "light live";
+  stale.hidden = true;
   clearTimeout(quiet);
   quiet = setTimeout(() => {
     light.className = "light stale";
+    stale.hidden = false;
   }, QUIET_MS);
 }
 
@@ -297,10 +311,16 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") closePanels(null);
 });
 
+const fresh = new Map();
+
 function say(id, message) {
   const element = document.getElementById(id);
   element.textContent = message;
   element.hidden = !message;
+  // It lies on top for a while, wherever the button was, and then goes back to its place.
+  clearTimeout(fresh.get(id));
+  element.classList.add("fresh");
+  fresh.set(id, setTimeout(() => element.classList.remove("fresh"), FRESH_MS));
 }
 
 document.addEventListener("submit", async (event) => {

@@ -1,0 +1,67 @@
+"""`workstealing dashboard` and clients that stop in the midst, or that never read."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.dashboards import TOKEN
+from support.servers import RedisServer
+from workstealing.cli import dashboard
+
+HALF_A_FORM = (
+    b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n"
+    b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntoken="
+)
+
+
+@pytest.fixture
+def address(redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    """Where the command's own server listens; it has little patience."""
+    monkeypatch.delenv("WORKSTEALING_DASHBOARD_VIEW_TOKEN", raising=False)
+    monkeypatch.setenv("WORKSTEALING_DASHBOARD_TOKEN", TOKEN)
+    monkeypatch.delenv("WORKSTEALING_APP", raising=False)
+    monkeypatch.setattr(dashboard, "CLIENT_SECONDS", 0.2)
+    options = argparse.Namespace(
+        app=None, url=redis7.url, ledger="default", host="127.0.0.1", port=0, token_file=None
+    )
+    server, _ = dashboard.make_server(options)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield server.server_address[:2]
+    server.shutdown()
+    thread.join(10)
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: local",
+        HALF_A_FORM,
+    ],
+    ids=["nothing", "half a header", "half a form"],
+)
+def test_who_stops_in_the_midst_is_left(address: Any, said: bytes) -> None:
+    with socket.create_connection(address, timeout=20) as client:
+        client.sendall(said)
+        while client.recv(65536):
+            pass
+    # The others are answered.
+    with socket.create_connection(address, timeout=20) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 401"
+
+
+def test_answers_do_not_name_the_versions_beneath(address: Any) -> None:
+    with socket.create_connection(address, timeout=20) as client:
+        client.sendall(b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        head = client.recv(65536).partition(b"\r\n\r\n")[0]
+    assert b"Server: workstealing\r\n" in head
+    assert b"Content-Security-Policy: default-src 'none'" in head
