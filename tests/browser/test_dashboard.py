@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.dashboard_pages import cell, dead_mail, quick, wait_for
 from support.dashboards import HOSTILE, TOKEN, VIEW_TOKEN, make_app, write_hour
 from workstealing import Recruiter
-from workstealing.dashboard import Watched
 from workstealing.dashboard.events import Streams
-from workstealing.jobs import HashFieldExpiry, IckReaper, KeyExpiry
+from workstealing.jobs import HashFieldExpiry, KeyExpiry
 from workstealing.metrics.fleet import Fleet
-from workstealing.recruiting import Slice
 from workstealing.structures import DurableKeys, Ick, TrackedSet, VolatileHashes
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -33,22 +30,6 @@ Open = Callable[..., Any]
 def client(redis7: Any) -> Any:
     """A client of a real server, empty."""
     return redis7.client()
-
-
-def quick() -> Streams:
-    return Streams(every=0.2, lasts=60.0)
-
-
-def cell(page: Any, job: str, heading: str) -> Any:
-    row = page.locator("#jobs tr", has=page.get_by_text(job, exact=True))
-    return row.locator(f'[data-label="{heading}"]')
-
-
-def wait_for(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.02)
 
 
 def test_the_page_loads_and_draws_the_last_hour(
@@ -166,21 +147,6 @@ def test_a_viewer_sees_no_button_and_logs_out(
     assert page.context.cookies() == []
 
 
-def dead_mail(client: Any, *members: Any) -> Ick:
-    ick = Ick(client, "dirty:mail")
-    ick.add(list(members))
-    reaper = IckReaper(ick, stale_after=0.001, limit=100, max_attempts=1)
-    wait_for(lambda: _reap(ick, reaper) == len(members), "the members to die")
-    return ick
-
-
-def _reap(ick: Ick, reaper: IckReaper) -> int:
-    ick.reserve(100)
-    reaper.perform(Slice(100, 5.0))
-    dead: int = ick.stats()["dead_size"]
-    return dead
-
-
 def test_dead_items_are_put_back_and_forgotten(
     serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
 ) -> None:
@@ -203,74 +169,6 @@ def test_dead_items_are_put_back_and_forgotten(
     page.get_by_role("button", name="Put all back").click()
     page.locator("#dead-section").wait_for(state="hidden")
     assert ick.stats()["pset_size"] == 2
-
-
-def test_what_is_said_is_seen_wherever_the_button_was(
-    serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
-) -> None:
-    for number in range(30):
-        never_recruiter.job(rate=0.01, name=f"job {number}")(lambda slice: 3)
-    ick = dead_mail(client, "mail:1")
-    app = make_app(never_recruiter, client, token=TOKEN, structures=[ick], streams=quick())
-    page = open_page(serve(app), TOKEN)
-    page.get_by_role("button", name="Forget", exact=True).click()
-    page.locator("#refused", has_text="tick the box").wait_for()
-    assert page.evaluate("scrollY") > 300
-    box = page.locator("#refused").bounding_box()
-    assert 0 <= box["y"] < 100
-    assert not page.locator("#said").is_visible()
-
-
-def test_two_items_of_one_name_stay_two(
-    serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
-) -> None:
-    class Box:
-        def dead(self, n: int = 100) -> list[str]:
-            return ["twin"]
-
-    parts = [("left", Box()), ("right", Box())]
-    mine = Watched(name="mine", kind="own", dead=lambda: parts)  # type: ignore[arg-type,return-value]
-    never_recruiter.job(rate=0.25, name="tidy")(lambda slice: 3)
-    app = make_app(never_recruiter, client, token=TOKEN, structures=[mine], streams=quick())
-    page = open_page(serve(app), TOKEN)
-    for rate in (0.5, 0.75, 0.125):
-        # Each is another event that the page has taken in.
-        never_recruiter.set_rate("tidy", rate)
-        cell(page, "tidy", "Rate").get_by_text(str(rate), exact=True).wait_for()
-    assert page.locator("#dead tbody bdi").all_text_contents() == ["twin", "twin"]
-
-
-def test_the_charts_say_that_they_leave_jobs_out_and_label_large_figures(
-    serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
-) -> None:
-    figures = {"worked": 9, "items": 10**9, "oldest.0": 1e7}
-    write_hour(client, {f"job {number}": figures for number in range(9)})
-    app = make_app(never_recruiter, client, token=TOKEN, streams=quick())
-    page = open_page(serve(app), TOKEN)
-    page.wait_for_selector("#chart-lag canvas")
-    notes = page.locator("[data-charted]").all_inner_texts()
-    assert notes == ["8 of 9 jobs"] * 2
-    page.hover("#chart-lag .u-over")
-    page.locator("#chart-lag .u-value", has_text="116 d").first.wait_for()
-
-
-def test_a_page_that_hears_nothing_says_so(
-    serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
-) -> None:
-    go_on = threading.Event()
-    streams = Streams(every=0.2, lasts=1.0, pause=lambda seconds: go_on.wait(30))
-    page = open_page(serve(make_app(never_recruiter, client, token=TOKEN, streams=streams)))
-    # The page's own clock: nobody waits for it here.
-    page.clock.install()
-    page.fill("#token", TOKEN)
-    page.click("button")
-    page.wait_for_selector(".light.live")
-    stale = page.get_by_text("no longer up to date")
-    assert not stale.is_visible()
-    page.clock.run_for(13_000)
-    stale.wait_for()
-    go_on.set()
-    stale.wait_for(state="hidden")
 
 
 def test_hostile_names_are_text_at_first_and_when_they_come_later(

@@ -1,0 +1,92 @@
+"""What a person meets on the page in a bad hour: refusals, silence, large figures."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.dashboard_pages import cell, dead_mail, quick
+from support.dashboards import TOKEN, make_app, write_hour
+from workstealing import Recruiter
+from workstealing.dashboard import Watched
+from workstealing.dashboard.events import Streams
+
+Serve = Callable[..., str]
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def client(redis7: Any) -> Any:
+    """A client of a real server, empty."""
+    return redis7.client()
+
+
+def test_what_is_said_is_seen_wherever_the_button_was(
+    serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
+) -> None:
+    for number in range(30):
+        never_recruiter.job(rate=0.01, name=f"job {number}")(lambda slice: 3)
+    ick = dead_mail(client, "mail:1")
+    app = make_app(never_recruiter, client, token=TOKEN, structures=[ick], streams=quick())
+    page = open_page(serve(app), TOKEN)
+    page.get_by_role("button", name="Forget", exact=True).click()
+    page.locator("#refused", has_text="tick the box").wait_for()
+    assert page.evaluate("scrollY") > 300
+    box = page.locator("#refused").bounding_box()
+    assert 0 <= box["y"] < 100
+    assert not page.locator("#said").is_visible()
+
+
+def test_two_items_of_one_name_stay_two(
+    serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
+) -> None:
+    class Box:
+        def dead(self, n: int = 100) -> list[str]:
+            return ["twin"]
+
+    parts = [("left", Box()), ("right", Box())]
+    mine = Watched(name="mine", kind="own", dead=lambda: parts)  # type: ignore[arg-type,return-value]
+    never_recruiter.job(rate=0.25, name="tidy")(lambda slice: 3)
+    app = make_app(never_recruiter, client, token=TOKEN, structures=[mine], streams=quick())
+    page = open_page(serve(app), TOKEN)
+    for rate in (0.5, 0.75, 0.125):
+        # Each is another event that the page has taken in.
+        never_recruiter.set_rate("tidy", rate)
+        cell(page, "tidy", "Rate").get_by_text(str(rate), exact=True).wait_for()
+    assert page.locator("#dead tbody bdi").all_text_contents() == ["twin", "twin"]
+
+
+def test_the_charts_say_that_they_leave_jobs_out_and_label_large_figures(
+    serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
+) -> None:
+    figures = {"worked": 9, "items": 10**9, "oldest.0": 1e7}
+    write_hour(client, {f"job {number}": figures for number in range(9)})
+    app = make_app(never_recruiter, client, token=TOKEN, streams=quick())
+    page = open_page(serve(app), TOKEN)
+    page.wait_for_selector("#chart-lag canvas")
+    notes = page.locator("[data-charted]").all_inner_texts()
+    assert notes == ["8 of 9 jobs"] * 2
+    page.hover("#chart-lag .u-over")
+    page.locator("#chart-lag .u-value", has_text="116 d").first.wait_for()
+
+
+def test_a_page_that_hears_nothing_says_so(
+    serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
+) -> None:
+    go_on = threading.Event()
+    streams = Streams(every=0.2, lasts=1.0, pause=lambda seconds: go_on.wait(30))
+    page = open_page(serve(make_app(never_recruiter, client, token=TOKEN, streams=streams)))
+    # The page's own clock: nobody waits for it here.
+    page.clock.install()
+    page.fill("#token", TOKEN)
+    page.click("button")
+    page.wait_for_selector(".light.live")
+    stale = page.get_by_text("no longer up to date")
+    assert not stale.is_visible()
+    page.clock.run_for(13_000)
+    stale.wait_for()
+    go_on.set()
+    stale.wait_for(state="hidden")
