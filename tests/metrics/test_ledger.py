@@ -324,7 +324,7 @@ def test_what_is_no_figure_is_passed_over(redis7: RedisServer, make: Callable[..
     work(ledger, "expiry", Outcome.WORKED, 1, 0.001)
     assert ledger.flush(PATIENCE)
     for key in client.keys("{workstealing:ledger:default}*"):
-        garbage = {"items:expiry": "inf", "idle:expiry": "nan", "enlisted": "1e999", "x:y": "z"}
+        garbage = {"items:expiry": "inf", "idle:expiry": "1e308", "enlisted": "1e999", "x:y": "z"}
         client.hset(key, mapping=garbage)
     minutes = read(client, minutes=2)
     assert sum(m.enlisted for m in minutes) == 0

@@ -6,7 +6,6 @@ the day before has expired field by field long since, and expired means gone.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,8 @@ from workstealing.recruiting.outcome import Outcome
 MINUTE = 60
 MINUTES_OF_A_DAY = 1440
 DAY = 86_400
+# Beyond this no server's counter counts.
+MOST = 2.0**63
 LANES = 8
 """Over how many fields a gauge's highest value of a minute is spread; each process writes one."""
 
@@ -135,7 +136,8 @@ def parsed(minute: int, fields: Mapping[str, str]) -> Minute:
             value = float(written)
         except ValueError:
             continue
-        if not math.isfinite(value):
+        # NaN is not below anything either.
+        if not abs(value) < MOST:
             continue
         if has_job:
             _add(result.jobs.setdefault(job, JobMinute()), figure, value)
