@@ -6,6 +6,7 @@ import pytest
 
 from workstealing.errors import ConfigurationError, UnknownJobError
 from workstealing.recruiting import FunctionJob, Hooks, Job, Outcome, Recruiter, Slice
+from workstealing.testing import RecordingHooks, always
 
 
 class Counted(Job):
@@ -105,3 +106,12 @@ def test_the_hooks_are_listed(recruiter: Recruiter) -> None:
     recruiter.add_hook(first)
     recruiter.add_hook(second)
     assert recruiter.hooks() == (first, second)
+
+
+def test_a_hook_that_is_added_twice_hears_once() -> None:
+    recruiter, hooks = always(), RecordingHooks()
+    recruiter.install(FunctionJob(lambda slice: 1, name="a"), rate=0.1)
+    recruiter.add_hook(hooks)
+    recruiter.add_hook(hooks)
+    recruiter.enlist()
+    assert len(hooks.outcomes) == 1

@@ -69,8 +69,8 @@ class HookList:
         self._timeouts = timeouts
         self._telling: set[int] = set()
 
-    def add(self, hook: Hooks) -> None:
-        """Add a hook.
+    def add(self, hook: Hooks) -> bool:
+        """Add a hook, unless it was added before; say whether it was not.
 
         Raises: ConfigurationError when it is a class or lacks one of the first three methods;
         `on_observed` may be missing.
@@ -80,9 +80,12 @@ class HookList:
         for method in _METHODS:
             if not callable(getattr(hook, method, None)):
                 raise ConfigurationError(f"{hook!r} is no hook: it has no method {method}()")
+        if any(each is hook for each in self._hooks):
+            return False
         self._hooks += (hook,)
         if callable(getattr(hook, "on_observed", None)):
             self._observers += (hook,)
+        return True
 
     def all(self) -> tuple[Hooks, ...]:
         """Return the hooks, in the order in which they were added."""

@@ -310,13 +310,13 @@ class Recruiter(Enlisting):
         return lambda decorated: enlisting(self, decorated, when)
 
     def add_hook(self, hook: Hooks) -> None:
-        """Tell this hook, too, of the enlisted, the recruited and the outcomes.
+        """Tell this hook, too, of the enlisted, the recruited and the outcomes; twice counts once.
 
         Raises: ConfigurationError when it lacks one of the methods that every hook has.
         """
-        self._hooks.add(hook)
+        is_new = self._hooks.add(hook)
         added = getattr(hook, "on_added", None)
-        if callable(added):
+        if is_new and callable(added):
             added(self)
 
     def hooks(self) -> tuple[Hooks, ...]:
