@@ -22,7 +22,7 @@ pipeline: setup  ## run the example on Spark: make pipeline PIPELINE_ARGS="--sec
 	@PYTHONPATH=examples $(PY) -m spark_pipeline $(PIPELINE_ARGS)
 
 test: setup  ## run all tests: make test TEST_ARGS="-k attempt"
-	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup $(TEST_ARGS)
+	@bash scripts/test.sh $(TEST_WORKERS) $(TEST_ARGS)
 
 lint: setup  ## check style and formatting
 	@$(PY) -m ruff check .

@@ -24,6 +24,9 @@ from support.servers import (
     find_server,
 )
 
+# Only here may a folder of tests ask for a plugin.
+pytest_plugins = ["workstealing.testing.pytest_plugin"]
+
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 
 # Servers answer when they answer, so no example has a deadline; and our function-scoped fixtures
@@ -36,16 +39,17 @@ settings.register_profile("dev", max_examples=50, **_COMMON)
 settings.register_profile("ci", max_examples=200, print_blob=True, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "dev"))
 
+SPARK = Path(__file__).parent / "spark"
 _SERVERS = ("redis7", "redis8", "valkey8", "cluster", "cluster8", "fakeredis_server")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one worker begin with all of Spark's tests: they share one session, and take longest."""
-    folder = Path(__file__).parent / "spark"
-    for item in items:
-        if folder in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
-    items.sort(key=lambda item: folder not in item.path.parents)
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Collect the part alone that scripts/test.sh asks for; all without it."""
+    part = os.environ.get("WORKSTEALING_TEST_PART")
+    if part is None or collection_path.is_dir():
+        return None
+    is_spark = SPARK in collection_path.parents
+    return True if is_spark != (part == "spark") else None
 
 
 def _find(product: str, major: int) -> Any:

@@ -14,8 +14,6 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 
-pytest_plugins = ["workstealing.testing.pytest_plugin"]
-
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-pytest_plugins = ["workstealing.testing.pytest_plugin"]
-
 
 @pytest.fixture
 def client(fakeredis_server: Any) -> Any:
