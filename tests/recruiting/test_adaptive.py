@@ -53,6 +53,18 @@ def seeing(age: float | None, items: int = 10) -> Callable[[Slice], int]:
     return perform
 
 
+class SteppingClock(ManualClock):
+    """A clock that may be set to any moment, as a wall clock is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1e7
+
+    def monotonic(self) -> float:
+        """Return the moment that it was set to."""
+        return self.now
+
+
 class TestWhatMovesIt:
     def test_it_starts_half_way_by_factors(self) -> None:
         process = Process(seeing(0.0, 0))
@@ -195,6 +207,11 @@ class TestBounds:
         with pytest.raises(ConfigurationError, match="max_ops_per_day"):
             Adaptive(floor=0.1, ceiling=0.2, spending=Shared())
 
+    @pytest.mark.parametrize("wrong", [object(), 5, {}])
+    def test_what_is_no_spending_is_refused(self, wrong: Any) -> None:
+        with pytest.raises(ConfigurationError, match="spending"):
+            Adaptive(floor=0.1, ceiling=0.2, max_ops_per_day=5, spending=wrong)
+
     def test_the_ceiling_counts_in_the_sum_of_all_rates(self) -> None:
         recruiter = Recruiter()
         recruiter.install(FunctionJob(lambda slice: 0, name="a"), Adaptive(0.001, 0.6))
@@ -274,6 +291,19 @@ class TestDailyCap:
         process.enlist(5, 10)
         assert process.rate > 0.001
 
+    @pytest.mark.parametrize(("spent", "share"), [(8_500, 1.0), (9_150, 0.5), (9_800, 0.0)])
+    def test_the_rate_falls_from_85_to_98_percent(self, spent: int, share: float) -> None:
+        shared = Shared()
+        process = Process(
+            seeing(3_600.0), Adaptive(0.5, 0.5, max_ops_per_day=10_000, spending=shared)
+        )
+        process.enlist(5, 10)
+        shared.others, shared.own = spent, 0
+        # Settled before anybody is recruited, who would spend more.
+        process.recruiter.pause()
+        process.enlist(3, 10)
+        assert process.rate == pytest.approx(0.5 * share)
+
     def test_other_jobs_go_on_while_it_holds(self) -> None:
         shared = Shared()
         shared.others = 10
@@ -295,6 +325,30 @@ class TestDailyCap:
         process.enlist(20, 100)
         assert process.figures["worked"] > 0
         assert "the spending of job 'sweep'" in caplog.text
+
+    def test_a_spending_that_cannot_tell_holds_no_other_job_back(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Broken(Shared):
+            def spent_today(self) -> int:
+                raise RuntimeError("no ledger")
+
+        process = Process(
+            seeing(3_600.0), Adaptive(0.001, 0.1, max_ops_per_day=10**9, spending=Broken())
+        )
+        job = FunctionJob(seeing(3_600.0), name="other", limit=10)
+        process.recruiter.install(job, RATE)
+        process.enlist(1_200, 100)
+        rate = process.recruiter.stats()["jobs"]["other"]["rate"]
+        assert rate == pytest.approx(0.04, rel=0.03)
+        assert process.rate == pytest.approx(0.01)
+        assert "the spending of job 'sweep'" in caplog.text
+
+    def test_a_cap_of_nothing_spends_nothing(self) -> None:
+        process = Process(seeing(3_600.0), Adaptive(0.5, 1.0, max_ops_per_day=0))
+        assert process.enlist(100, 100) == 0
+        process.recruiter.after_fork()
+        assert process.enlist(100, 100) == 0
 
 
 class TestKeepsUp:
@@ -328,6 +382,19 @@ class TestKeepsUp:
         process = Process(perform, 0.1)
         process.enlist(60, 100)
         assert process.figures["keeps_up"] is False
+
+
+@pytest.mark.parametrize("hours", [0.01, 2, 1_000])
+def test_a_clock_that_steps_back_harms_nobody(hours: float) -> None:
+    clock = SteppingClock()
+    recruiter = Recruiter(clock=clock, random=random.Random(5).random)
+    recruiter.install(FunctionJob(seeing(3_600.0), name="sweep", limit=10), RATE)
+    for moment in range(600):
+        clock.now += 1.0 if moment % 100 else 1.0 - hours * 3_600.0
+        for _ in range(100):
+            recruiter.enlist()
+        assert recruiter.perform("sweep") is Outcome.WORKED
+    assert RATE.floor <= recruiter.stats()["jobs"]["sweep"]["rate"] <= RATE.ceiling
 
 
 def test_a_forked_child_begins_anew() -> None:

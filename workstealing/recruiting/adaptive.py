@@ -95,10 +95,19 @@ class Adaptive:
             checked_count(self.max_ops_per_day, "max_ops_per_day")
         elif self.spending is not None:
             raise ConfigurationError("Adaptive(spending=) needs max_ops_per_day= as well")
+        for method in () if self.spending is None else ("spent_today", "spend"):
+            if not callable(getattr(self.spending, method, None)):
+                raise ConfigurationError(
+                    f"Adaptive(spending={self.spending!r}): expected a Ledger, or what has"
+                    " spent_today() and spend(operations)"
+                )
 
     @property
     def start(self) -> float:
         """The rate of a process that has seen nothing yet: half-way, by factors."""
+        # It stands before anybody asks what has been spent.
+        if self.max_ops_per_day == 0:
+            return 0.0
         return math.sqrt(self.floor * self.ceiling)
 
 
@@ -205,6 +214,9 @@ class Controller:
 
         Arguments: now, monotonic seconds; seen, of any outcome but SKIPPED.
         """
+        if now < self._last[0]:
+            # A clock that stepped back: what was read then stands, as if it had been read now.
+            self._last = self._anchor = (now, self._last[1])
         self._resize(now, seen)
         if self.demand is None:
             self._look(now, seen.oldest_seconds)

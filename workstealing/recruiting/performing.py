@@ -137,7 +137,14 @@ class Performer:
         controller = installed.controller
         if controller is None:
             return False
-        allowance = controller.allowance()
+        try:
+            allowance = controller.allowance()
+        except Exception as error:
+            if self._timeouts.include(error):
+                raise
+            # Its rate stays; other jobs' rates go on.
+            self._report_spending(installed, error)
+            return False
         with self._lock:
             rate = controller.settle(now, traffic, allowance)
         if abs(rate - installed.rate) <= _UNNOTICED * installed.rate:
@@ -175,7 +182,10 @@ class Performer:
             except Exception as error:
                 if self._timeouts.include(error):
                     raise
-                self._faults.report(f"the spending of job {installed.name!r}", error)
+                self._report_spending(installed, error)
+
+    def _report_spending(self, installed: Installed, error: Exception) -> None:
+        self._faults.report(f"the spending of job {installed.name!r}", error)
 
     def _record(
         self,
