@@ -127,6 +127,7 @@ class TestWhen:
             ([start(), {"type": "http.response.pathsend", "path": "/dev/null"}], 1),
             ([start(), {"type": "http.response.zerocopysend", "file": 0}], 1),
             ([start(), {"type": "http.response.zerocopysend", "file": 0, "more_body": True}], 0),
+            ([start(trailers=True), {"type": "http.response.pathsend", "path": "/dev/null"}], 0),
             ([start(trailers=True), body()], 0),
             ([start(trailers=True), body(), {"type": "http.response.trailers"}], 1),
             (

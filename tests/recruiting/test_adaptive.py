@@ -12,6 +12,8 @@ import pytest
 from workstealing import Adaptive, Outcome, Recruiter
 from workstealing.errors import Aborted, ConfigurationError, DuplicateJobError, RateError
 from workstealing.recruiting import FunctionJob, Slice
+from workstealing.recruiting.adaptive import Controller, Seen
+from workstealing.recruiting.traffic import Traffic
 from workstealing.testing import ManualClock
 
 RATE = Adaptive(floor=0.0001, ceiling=0.04, lag=60)
@@ -134,6 +136,72 @@ class TestWhatMovesIt:
         after = process.recruiter._roster.get("sweep").controller.demand  # type: ignore[union-attr]
         # But for the ceiling, which moves with the traffic.
         assert after == pytest.approx(before, rel=0.05)
+
+
+class TestOneSlice:
+    """What a single slice changes, in a controller whose process has 100 callers a second."""
+
+    def setup_method(self) -> None:
+        self.traffic = Traffic(1_000.0)
+        self.traffic.update(1_001.0, 100)
+        self.controller = Controller(Adaptive(1e-9, 0.9, lag=60.0), 80, ManualClock())
+
+    def see(
+        self,
+        now: float,
+        outcome: Outcome = Outcome.WORKED,
+        items: int = 80,
+        took: float = 0.001,
+        age: float | None = None,
+    ) -> float:
+        """Let one slice be seen; return by what factor the work per second has changed."""
+        self.controller.settle(now, self.traffic)
+        before = self.work()
+        self.controller.see(now, Seen(outcome, items, max(items, 1), took, 0.01, age, 1))
+        return self.work() / before
+
+    def work(self) -> float:
+        """Return the items per second that the controller would do in full slices."""
+        return (self.controller.demand or 0.0) * self.controller.limit
+
+    def test_larger_slices_are_fewer(self) -> None:
+        self.see(1_001.0, Outcome.IDLE, 0)
+        assert self.see(1_002.0) == pytest.approx(1.25)
+        assert self.controller.limit == 90
+
+    def test_a_full_slice_of_another_limit_grows_nothing(self) -> None:
+        self.see(1_001.0, Outcome.IDLE, 0)
+        self.see(1_002.0, items=5)
+        assert self.controller.limit == 80
+
+    @pytest.mark.parametrize("outcome", [Outcome.WORKED, Outcome.FAILED])
+    def test_one_that_ran_out_of_time_costs_a_fifth_however_old_the_garbage_is(
+        self, outcome: Outcome
+    ) -> None:
+        self.see(1_001.0, Outcome.IDLE, 0)
+        assert self.see(1_061.0, outcome, took=0.01, age=3_600.0) == pytest.approx(0.8)
+        assert self.controller.limit == 60
+
+    @pytest.mark.parametrize(("lags", "left"), [(0.1, 0.8), (1, 0.8), (3, 0.512), (100, 0.25)])
+    def test_finding_nothing_counts_more_after_a_long_interval(
+        self, lags: float, left: float
+    ) -> None:
+        self.see(1_001.0)
+        factor = self.see(1_001.0 + 60.0 * lags, Outcome.IDLE, 0)
+        assert factor == pytest.approx(left)
+
+    def test_the_chance_rises_up_to_13_times_until_the_next_look(self) -> None:
+        self.see(1_001.0)
+        self.see(2_001.0, age=36_000.0)
+        usual = self.controller.settle(2_001.0, self.traffic)
+        twice = self.controller.settle(2_001.0 + 20.0, self.traffic)
+        assert twice == pytest.approx(2 * usual)
+        longest = self.controller.settle(2_001.0 + 86_400.0, self.traffic)
+        assert longest == pytest.approx(13 * usual)
+
+    def test_the_cap_holds_before_the_traffic_is_known(self) -> None:
+        start = Adaptive(1e-9, 0.9).start
+        assert self.controller.settle(1_000.0, Traffic(1_000.0), 0.5) == pytest.approx(start / 2)
 
 
 class TestTraffic:
