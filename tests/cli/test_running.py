@@ -184,6 +184,30 @@ def test_a_slice_that_fails_is_said(command: Any, app_module: MakeApp) -> None:
     assert "the last slice failed: ValueError: the\\nmatter\n" in command.err
 
 
+def test_a_dry_run_that_fails_is_said(command: Any, app_module: MakeApp) -> None:
+    name = app_module(
+        """
+        from workstealing import Recruiter
+        from workstealing.recruiting import Job
+
+        class Broken(Job):
+            name = "broken"
+            dry_run = False
+
+            def perform(self, slice):
+                raise ValueError("the\\nmatter")
+
+        recruiter = Recruiter()
+        recruiter.install(Broken(), rate=0.1)
+        """
+    )
+    said = command.json("run", "broken", "--app", name, "--dry-run", status=1)
+    error = "ValueError: the\\nmatter"
+    assert said == {"job": "broken", "dry_run": True, "items": None, "error": error}
+    assert command("run", "broken", "--app", name, "--dry-run", status=1) == ""
+    assert command.err == f"the dry run failed: {error}\n"
+
+
 def test_a_job_without_a_dry_run(command: Any, app_module: MakeApp) -> None:
     said = command.refused("run", "many", "--app", app_module(QUIET), "--dry-run")
     assert "the job 'many' has no dry run" in said
@@ -316,7 +340,7 @@ def test_a_real_servers_garbage_is_counted_and_drained(
     time.sleep(0.01)
     name = app_module(REAL.format(url=redis7.url))
     dry = command.json("run", "hash_field_expiry.cli", "--app", name, "--dry-run")
-    assert dry == {"job": "hash_field_expiry.cli", "dry_run": True, "items": 10}
+    assert dry == {"job": "hash_field_expiry.cli", "dry_run": True, "items": 10, "error": None}
     text = command("run", "hash_field_expiry.cli", "--app", name, "--dry-run", "--slice", "4")
     assert text == "hash_field_expiry.cli: a slice would handle 4 items\n"
     assert client.exists("item:0") == 1

@@ -147,6 +147,9 @@ def test_a_ledger_that_cannot_be_asked_is_said(command: Any, app_module: MakeApp
     assert any(
         "the ledger could not be asked: ConnectionError" in each for each in said["troubles"]
     )
+    command("status", "--app", name, status=1)
+    assert "the ledger could not be asked: ConnectionError\n" in command.err
+    assert "dashboard" not in command.err
 
 
 @pytest.mark.parametrize("what", ["status", "top"])

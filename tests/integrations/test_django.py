@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -340,19 +341,23 @@ class TestASGI:
                 await until(lambda: held.worked)
         assert all(thread.name != "MainThread" for thread in held.threads)
 
-    async def test_a_chain_of_coroutines_makes_a_coroutine(self, recruiter: Recruiter) -> None:
+    async def test_a_chain_of_coroutines_makes_a_coroutine(self) -> None:
+        held = HeldSlices()
+
         async def answer(request: HttpRequest) -> HttpResponse:
             return HttpResponse("page")
 
-        with override_settings(WORKSTEALING={"RECRUITER": recruiter}):
+        with override_settings(WORKSTEALING={"RECRUITER": held.recruiter}):
             middleware = WorkStealingMiddleware(answer)
             assert iscoroutinefunction(middleware)
             assert not iscoroutinefunction(WorkStealingMiddleware(lambda request: HttpResponse()))
             # Closed on the loop itself: the slice goes to a thread.
             response = await middleware(HttpRequest())
             response.close()
-        assert enlisted(recruiter) == 1
-        await until(lambda: next(iter(recruiter.stats()["jobs"].values()))["worked"])
+        held.go.set()
+        await until(lambda: held.worked)
+        assert held.enlisted == 1
+        assert held.threads != [threading.current_thread()]
 
     async def test_a_cancelled_request_does_not_enlist(self, recruiter: Recruiter) -> None:
         async def answer(request: HttpRequest) -> HttpResponse:

@@ -190,6 +190,23 @@ class TestOneSlice:
         factor = self.see(1_001.0 + 60.0 * lags, Outcome.IDLE, 0)
         assert factor == pytest.approx(left)
 
+    def test_finding_nothing_where_old_garbage_was_seen_lowers_nothing(self) -> None:
+        self.see(1_001.0)
+        assert self.see(1_061.0, Outcome.IDLE, 0, age=3_600.0) > 1.0
+
+    def test_whoever_looks_rarely_keeps_its_slices(self) -> None:
+        for look in range(1, 20):
+            self.see(1_001.0 + 600.0 * look)
+        assert self.controller.limit == 80
+
+    def test_an_age_that_grows_raises_it_below_the_aim_already(self) -> None:
+        self.see(1_031.0, items=5, age=0.0)
+        assert self.see(1_091.0, items=5, age=10.0) > 1.05
+
+    def test_an_age_that_falls_lowers_it_above_the_aim_already(self) -> None:
+        self.see(1_031.0, items=5, age=118.0)
+        assert self.see(1_091.0, items=5, age=60.0) < 0.9
+
     def test_the_chance_rises_up_to_13_times_until_the_next_look(self) -> None:
         self.see(1_001.0)
         self.see(2_001.0, age=36_000.0)

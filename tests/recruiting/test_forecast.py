@@ -142,6 +142,7 @@ def test_just_below_saturation_the_lag_is_still_finite() -> None:
     ("slices", "full", "growth", "expected"),
     [
         (FEWEST_SLICES - 1, FEWEST_SLICES - 1, 1.0, None),
+        (FEWEST_SLICES, FEWEST_SLICES, 1.0, False),
         (100, 0, None, True),
         (100, 80, 1.0, True),
         (100, 100, None, False),

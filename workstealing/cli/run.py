@@ -102,6 +102,8 @@ def _dry_run(recruiter: Recruiter, options: argparse.Namespace) -> int:
         raise ConfigurationError(
             "--dry-run tells of one slice: it changes nothing, so a second one would find the same"
         )
+    items: int | None = None
+    failure: str | None = None
     with application_prints_to_stderr():
         try:
             items = recruiter.dry_run(
@@ -110,13 +112,13 @@ def _dry_run(recruiter: Recruiter, options: argparse.Namespace) -> int:
         except ConfigurationError:
             raise
         except Exception as error:  # noqa: BLE001 - the user's own job may raise anything
-            note(f"the dry run failed: {printable(f'{type(error).__name__}: {error}')}")
-            return FAILED
+            failure = printable(f"{type(error).__name__}: {error}")
+            note(f"the dry run failed: {failure}")
     if options.json:
-        print_json({"job": options.job, "dry_run": True, "items": items})
-    else:
+        print_json({"job": options.job, "dry_run": True, "items": items, "error": failure})
+    elif failure is None:
         say(f"{printable(options.job)}: a slice would handle {items:,} items")
-    return 0
+    return 0 if failure is None else FAILED
 
 
 def check_jobs(recruiter: Recruiter, name: str | None) -> list[str]:

@@ -276,5 +276,5 @@ def _answer(ask: Callable[[], Any] | None, otherwise: Any, what: str, troubles: 
     except Exception as error:  # noqa: BLE001 - whatever a server or a structure of the user's says
         # Only the error's kind: its text may quote an address, a user or a command.
         troubles.append(f"{what} could not be asked: {type(error).__name__}")
-        logger.warning("the dashboard could not ask %s: %s", what[:200], type(error).__name__)
+        logger.warning("%s could not be asked: %s", what[:200], type(error).__name__)
         return otherwise
