@@ -191,8 +191,8 @@ class TestOneSlice:
         assert factor == pytest.approx(left)
 
     def test_finding_nothing_where_old_garbage_was_seen_lowers_nothing(self) -> None:
-        self.see(1_001.0)
-        assert self.see(1_061.0, Outcome.IDLE, 0, age=3_600.0) > 1.0
+        self.see(1_001.0, items=5, age=20.0)
+        assert self.see(1_061.0, Outcome.IDLE, 0, age=20.0) == pytest.approx(1.0, abs=0.02)
 
     def test_whoever_looks_rarely_keeps_its_slices(self) -> None:
         for look in range(1, 20):
