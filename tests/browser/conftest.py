@@ -27,9 +27,11 @@ def _missing(what: str) -> None:
     pytest.skip(said)
 
 
-@pytest.fixture(scope="session")
+# Not for the session: while playwright is there, an event loop runs in this thread, and no test
+# after these could start one.
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """One browser for the session; each test opens pages of its own in it."""
+    """One browser for a module; each test opens pages of its own in it."""
     path = shutil.which("chromium")
     if path is None:
         _missing("Debian's chromium")
@@ -110,6 +112,8 @@ def open_page(chromium: Any) -> Iterator[Callable[..., Any]]:
         if token is not None:
             page.fill("#token", token)
             page.click("button")
+            # Until its script is there, a page posts its forms as it does without JavaScript.
+            page.wait_for_load_state("load")
         return page
 
     yield opened

@@ -36,8 +36,10 @@ def free_port() -> int:
         return port
 
 
-def _die_with_parent() -> None:
+def _prepare_child() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Where the tests run in the background of a script, they ignore it, and a child would, too.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def spawn(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[bytes]:
@@ -48,7 +50,7 @@ def spawn(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[byt
     """
     settings: dict[str, Any] = {"stdin": subprocess.DEVNULL, **options}
     # preexec_fn is unsafe where it takes a lock that another thread may hold; prctl takes none.
-    return subprocess.Popen(command, preexec_fn=_die_with_parent, **settings)  # noqa: PLW1509
+    return subprocess.Popen(command, preexec_fn=_prepare_child, **settings)  # noqa: PLW1509
 
 
 def end(process: subprocess.Popen[bytes], patience: float = 5.0) -> None:
