@@ -79,7 +79,11 @@ def main() -> None:
             print(f"after some idle seconds: {expired()}")
         finally:
             worker.terminate()
-            worker.wait()
+            try:
+                worker.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                raise
 
 
 if __name__ == "__main__":

@@ -68,7 +68,11 @@ def main() -> None:
             print(f"after some idle seconds: {expired()}")
         finally:
             worker.terminate()
-            worker.wait()
+            try:
+                worker.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                raise
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
