@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests: scripts/test.sh WORKERS [pytest's arguments]. Those of Spark, and the frameworks'
-# workers, run by themselves: one session serves all of Spark's, and with pandas and pyarrow loaded
-# every fork of the others would cost several times as much.
+# Runs the tests: scripts/test.sh WORKERS [pytest's arguments]. Those of Spark run by themselves: one
+# session serves them all, and with pandas and pyarrow loaded every fork of the others would cost
+# several times as much.
 set -uo pipefail
 
 cd "$(dirname "$0")/.."
@@ -20,6 +20,6 @@ part() {
     fi
 }
 
-part together -n "$workers" --dist worksteal "$@"
-part alone "$@"
+part others -n "$workers" --dist worksteal "$@"
+part spark "$@"
 exit $status

@@ -39,9 +39,7 @@ settings.register_profile("dev", max_examples=50, **_COMMON)
 settings.register_profile("ci", max_examples=200, print_blob=True, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "dev"))
 
-# Spark's tests share one session. The frameworks' workers are whole programs; Celery's did not end,
-# twice, beside a full run of the others, and always has by itself.
-ALONE = {Path(__file__).parent / "spark", Path(__file__).parent / "examples" / "test_frameworks.py"}
+SPARK = Path(__file__).parent / "spark"
 _SERVERS = ("redis7", "redis8", "valkey8", "cluster", "cluster8", "fakeredis_server")
 
 
@@ -50,8 +48,8 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     part = os.environ.get("WORKSTEALING_TEST_PART")
     if part is None or collection_path.is_dir():
         return None
-    is_alone = not ALONE.isdisjoint({collection_path, *collection_path.parents})
-    return True if is_alone != (part == "alone") else None
+    is_spark = SPARK in collection_path.parents
+    return True if is_spark != (part == "spark") else None
 
 
 def _find(product: str, major: int) -> Any:

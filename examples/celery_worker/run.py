@@ -35,11 +35,16 @@ def redis_url() -> Iterator[str]:
         yield server.url
 
 
-def run_tasks(task: Any) -> None:
-    """Send the tasks, and wait for their results, which must not outlive the throw-away server."""
-    results = [task.delay(item) for item in range(TASKS)]
-    for result in results:
-        result.get(timeout=PATIENCE)
+def run_tasks(task: Any, items: VolatileHashes) -> None:
+    """Send the tasks, and wait until the cache has what they work out."""
+    for item in range(TASKS):
+        task.delay(item)
+    prices = [f"item:{item}" for item in range(TASKS)]
+    deadline = time.monotonic() + PATIENCE
+    while items.exists(*prices) < TASKS:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the worker has not done {TASKS} tasks in {PATIENCE:g} s")
+        time.sleep(0.05)
 
 
 def main() -> None:
@@ -71,7 +76,7 @@ def main() -> None:
         ]
         worker = subprocess.Popen([sys.executable, "-m", *command], cwd=HERE)  # noqa: S603 - our own
         try:
-            run_tasks(shop.price)
+            run_tasks(shop.price, shop.items)
             print(f"after {TASKS} tasks: {expired()}")
             deadline = time.monotonic() + PATIENCE
             while expired() and time.monotonic() < deadline:

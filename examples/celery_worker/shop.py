@@ -16,7 +16,9 @@ URL = os.environ["REDIS_URL"]
 # Celery's own word for a UNIX socket, which is where the throw-away server listens.
 BROKER = URL.replace("unix://", "redis+socket://", 1)
 
-app = Celery("shop", broker=BROKER, backend=BROKER)
+# No result backend: a sender's results would unsubscribe from Redis, again and again, when the
+# throw-away server has ended before them.
+app = Celery("shop", broker=BROKER)
 app.conf.broker_connection_retry_on_startup = True
 
 items = VolatileHashes(connect(URL), namespace="items")
