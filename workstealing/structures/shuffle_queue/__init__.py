@@ -1,0 +1,1 @@
+"""ShuffleQueue: a fair queue of many tenants over Redis streams."""
