@@ -5,19 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from workstealing.cli import status
-from workstealing.cli.apps import application_prints_to_stderr
+from workstealing.cli.live import INTERVAL, draw, repeat
 from workstealing.cli.output import print_json, printable, say
 from workstealing.cli.values import at_least, duration
-from workstealing.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from workstealing.dashboard.queries import Snapshot
-
-INTERVAL = 2.0
 
 DESCRIPTION = """\
 Watch what the fleet does, live. Takes the same options as `workstealing status`.
@@ -51,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     look = status.looker(options)
     if options.json:
         looks: list[dict[str, Any]] = []
-        _repeat(
+        repeat(
             look,
             options.interval,
             options.times or 1,
@@ -59,45 +55,10 @@ def run(options: argparse.Namespace) -> int:
         )
         print_json({"looks": looks})
     elif sys.stdout.isatty():
-        _live(look, options.interval, options.times)
+        draw(look, options.interval, options.times, drawn)
     else:
-        _repeat(
-            look, options.interval, options.times, lambda seen: say(f"{status.as_text(seen)}\n")
-        )
+        repeat(look, options.interval, options.times, lambda seen: say(f"{status.as_text(seen)}\n"))
     return 0
-
-
-def _repeat(
-    look: Callable[[], Snapshot],
-    interval: float,
-    times: int | None,
-    show: Callable[[Snapshot], None],
-) -> None:
-    number = 0
-    try:
-        while True:
-            with application_prints_to_stderr():
-                seen = look()
-            show(seen)
-            number += 1
-            if times is not None and number >= times:
-                return
-            time.sleep(interval)
-    except KeyboardInterrupt:
-        return
-
-
-def _live(look: Callable[[], Snapshot], interval: float, times: int | None) -> None:
-    try:
-        from rich.console import Console
-        from rich.live import Live
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "rich":
-            raise
-        raise MissingExtraError("cli", "rich") from error
-    console = Console(highlight=False)
-    with Live(console=console, auto_refresh=False, screen=times is None) as live:
-        _repeat(look, interval, times, lambda seen: live.update(drawn(seen), refresh=True))
 
 
 def drawn(snapshot: Snapshot) -> Any:

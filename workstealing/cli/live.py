@@ -1,0 +1,62 @@
+"""Looking again and again: printed each time, or drawn anew in place on a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from workstealing.cli.apps import application_prints_to_stderr
+from workstealing.errors import MissingExtraError
+
+INTERVAL = 2.0
+
+_SeenT = TypeVar("_SeenT")
+
+
+def repeat(
+    look: Callable[[], _SeenT],
+    interval: float,
+    times: int | None,
+    show: Callable[[_SeenT], None],
+) -> None:
+    """Look and show, until it was often enough or Ctrl-C comes, which is no error.
+
+    Arguments: look: returns what is seen; interval: seconds between two looks; times: how many
+    looks, None: no end; show: called with what was seen. Errors: those of look and show.
+    """
+    number = 0
+    try:
+        while True:
+            with application_prints_to_stderr():
+                seen = look()
+            show(seen)
+            number += 1
+            if times is not None and number >= times:
+                return
+            time.sleep(interval)
+    except KeyboardInterrupt:
+        return
+
+
+def draw(
+    look: Callable[[], _SeenT],
+    interval: float,
+    times: int | None,
+    drawn: Callable[[_SeenT], Any],
+) -> None:
+    """Look as `repeat`, and draw in place on the terminal.
+
+    Arguments: as of `repeat`; drawn: returns what rich draws. Errors: MissingExtraError without
+    rich (the extra "cli").
+    """
+    try:
+        from rich.console import Console
+        from rich.live import Live
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "rich":
+            raise
+        raise MissingExtraError("cli", "rich") from error
+    console = Console(highlight=False)
+    with Live(console=console, auto_refresh=False, screen=times is None) as live:
+        repeat(look, interval, times, lambda seen: live.update(drawn(seen), refresh=True))
