@@ -32,11 +32,7 @@ VECTORS: dict[tuple[str | bytes, int, int], tuple[int, ...]] = {
     ("7", 64, 4): (6, 29, 52, 49),
     ("\xfc\u2603", 64, 4): (8, 11, 5, 4),
     (b"\xff\x00", 64, 4): (46, 45, 63, 6),
-    (
-        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
-        64,
-        4,
-    ): (10, 17, 36, 40),
+    ("a" * 100, 64, 4): (10, 17, 36, 40),
     ("tenant", 8, 8): (4, 0, 3, 2, 7, 6, 1, 5),
     ("tenant", 4096, 6): (2406, 2388, 1671, 3263, 2691, 3459),
 }
