@@ -1,7 +1,7 @@
 """The local clock, as an argument: what this process measures with and what tests set by hand.
 
 Nothing that is shared is ever judged by it: expiry, leases and staleness go by the TIME of the
-server that holds the keys.
+server that holds the keys. The choice of a time shard is the one exception.
 """
 
 from __future__ import annotations
@@ -18,10 +18,19 @@ class Clock(Protocol):
         ...
 
 
+class WallClock(Protocol):
+    """What chooses a time shard: the one use of a client's own time of day, and on purpose."""
+
+    def time(self) -> float:
+        """Return seconds since the Unix epoch."""
+        ...
+
+
 class SystemClock:
-    """The operating system's clock."""
+    """The operating system's clocks."""
 
     monotonic = staticmethod(time.monotonic)
+    time = staticmethod(time.time)
 
 
 SYSTEM_CLOCK = SystemClock()

@@ -15,6 +15,7 @@ from redis.exceptions import DataError
 from workstealing.errors import CrossSlotError
 
 SLOTS = 16384
+_SLOT_BITS = 14
 _ALPHABET = b"0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -69,6 +70,18 @@ def slot_tags() -> tuple[bytes, ...]:
                 if not missing:
                     return tuple(tag for tag in tags if tag is not None)
     raise AssertionError("unreachable: four letters reach every slot")
+
+
+def spread_tag(name: bytes, part: int) -> bytes:
+    """Return the tag of one of up to 16,384 parts of a structure, each of which has its own slot.
+
+    Arguments: name: the structure's; part: 0 and up. The first part lies in the slot of the name,
+    the others as far from each other as can be, by counting with the bits reversed: no two share a
+    slot, and however many there are, they are spread evenly over a cluster's nodes. Part of the
+    layout of what uses it.
+    """
+    reversed_bits = int(f"{part:0{_SLOT_BITS}b}"[::-1], 2)
+    return slot_tags()[(key_slot(name) + reversed_bits) % SLOTS]
 
 
 def require_one_slot(keys: tuple[bytes, ...]) -> int:

@@ -6,13 +6,12 @@ from binascii import crc32
 from dataclasses import dataclass
 
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.store.keys import SLOTS, key_slot, slot_tags, to_bytes
+from workstealing.store.keys import spread_tag, to_bytes
 from workstealing.structures.ick_names import IckNames
 from workstealing.structures.namespaces.layout import as_pairs
 
 VERSION = 1
 MOST_ICK_SHARDS = 1024
-_SLOT_BITS = 14
 
 
 def shard_of(member: bytes, ick_shards: int) -> int:
@@ -26,15 +25,11 @@ def shard_of(member: bytes, ick_shards: int) -> int:
 class ShardNames(IckNames):
     """The keys of one ick shard, all in its own slot; see the catalogue in ``lua/README.md``.
 
-    Arguments: name: the ShardedIck's; shard: 0 and up. The first ick shard lies in the slot of the
-    name, the others as far from each other as can be, by counting with the bits reversed: no two
-    share a slot, and however many there are, they are spread evenly over a cluster's nodes.
+    Arguments: name: the ShardedIck's; shard: 0 and up. No two share a slot: see `spread_tag`.
     """
 
     def __init__(self, name: bytes, shard: int) -> None:
-        reversed_bits = int(f"{shard:0{_SLOT_BITS}b}"[::-1], 2)
-        tag = slot_tags()[(key_slot(name) + reversed_bits) % SLOTS]
-        super().__init__(b"{%s}:%s:%d" % (tag, name, shard))
+        super().__init__(b"{%s}:%s:%d" % (spread_tag(name, shard), name, shard))
         prefix = self.held.removesuffix(b"held")
         self.lease, self.mark = prefix + b"lease", prefix + b"mark"
         self.moving, self.moving_dead = prefix + b"moving", prefix + b"moving-dead"

@@ -1,0 +1,1 @@
+"""TimeShardQueue: a queue by due time whose producers and consumers never meet."""

@@ -1,0 +1,136 @@
+"""Which time shard is whose turn: pure functions of a clock, on which everything else rests.
+
+With t = whole periods since the Unix epoch, producers write into time shard t mod N and consumers
+read (t - 2) mod N. The number of a period grows by one for ever: no hour, day or year end is
+special, whatever N is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from workstealing.errors import ConfigurationError
+
+BEHIND = 2
+"""How many periods the consumers are behind the producers."""
+FEWEST_TIME_SHARDS = 4
+FEWEST_WITH_A_QUIET_ONE = 6
+"""From how many time shards on there is an untouched one, with a period of skew either way."""
+MOST_TIME_SHARDS = 1024
+
+PRODUCING, CONSUMING, QUIET = "producing", "consuming", "quiet"
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """How many time shards take turns, and how long a turn is.
+
+    Fields: time_shards: 4 to 1,024; period_ms: 1 and up. All moments are Unix times in whole
+    milliseconds by the caller's own clock, which may be wrong by less than a period.
+    """
+
+    time_shards: int
+    period_ms: int
+
+    def period(self, now_ms: int) -> int:
+        """Return the number of whole periods since the epoch."""
+        return now_ms // self.period_ms
+
+    def producing(self, now_ms: int) -> int:
+        """Return the time shard that producers write into."""
+        return self.period(now_ms) % self.time_shards
+
+    def consuming(self, now_ms: int) -> int:
+        """Return the time shard that consumers read."""
+        return (self.period(now_ms) - BEHIND) % self.time_shards
+
+    def role(self, time_shard: int, now_ms: int) -> str:
+        """Return what a time shard is for now, without skew: producing, consuming or quiet."""
+        if time_shard == self.producing(now_ms):
+            return PRODUCING
+        return CONSUMING if time_shard == self.consuming(now_ms) else QUIET
+
+    def margin_ms(self, time_shard: int, now_ms: int, lasting_ms: int = 0) -> int:
+        """Return by how much a clock must be wrong for its owner to touch a time shard.
+
+        Arguments: time_shard; now_ms; lasting_ms: for how long from now on it is to be untouched.
+        Returns: 0 if producers or consumers with the caller's own clock touch it meanwhile, else
+        the distance to their nearest turn, past or to come, in ms. Clocks that are wrong by less do
+        not touch it.
+        """
+        first, last = self.period(now_ms), self.period(now_ms + lasting_ms)
+        margins = []
+        for behind in (0, BEHIND):
+            turn = (time_shard + behind) % self.time_shards
+            before = first - (first - turn) % self.time_shards
+            after = before + self.time_shards
+            if before == first or after <= last:
+                return 0
+            margins.append(now_ms - (before + 1) * self.period_ms)
+            margins.append(after * self.period_ms - (now_ms + lasting_ms))
+        return min(margins)
+
+    def untouched(
+        self, now_ms: int, lasting_ms: int = 0, skew_ms: int | None = None
+    ) -> tuple[int, ...]:
+        """Return the time shards that nobody touches now, nor for a while.
+
+        Arguments: now_ms; lasting_ms: that while; skew_ms: by how much less than which any other
+        clock may differ from the caller's, by default a whole period. Returns: the safest ones
+        first; with a whole period none for N of 4 and 5, N - 5 for N of 6 and more, one less
+        where a period ends meanwhile.
+        """
+        skew = self.period_ms if skew_ms is None else max(1, skew_ms)
+        margins = [
+            (self.margin_ms(time_shard, now_ms, lasting_ms), time_shard)
+            for time_shard in range(self.time_shards)
+        ]
+        safe = sorted((-margin, time_shard) for margin, time_shard in margins if margin >= skew)
+        return tuple(time_shard for _, time_shard in safe)
+
+    def least_touched(self, now_ms: int, lasting_ms: int = 0) -> int:
+        """Return the time shard for which another clock would have to be the most wrong."""
+        return max(
+            range(self.time_shards),
+            key=lambda time_shard: self.margin_ms(time_shard, now_ms, lasting_ms),
+        )
+
+    def next_turn_ms(self, time_shard: int, now_ms: int) -> int:
+        """Return when consumers read a time shard next: now_ms itself if they do so now."""
+        ahead = (time_shard + BEHIND - self.period(now_ms)) % self.time_shards
+        return (self.period(now_ms) + ahead) * self.period_ms if ahead else now_ms
+
+
+def rotation_of(time_shards: object, period_s: object) -> Rotation:
+    """Return the rotation of a number of time shards and a period in seconds.
+
+    Errors: ConfigurationError for fewer than 4 time shards, which it explains, and for what is no
+    number of them or no period of whole milliseconds.
+    """
+    if isinstance(time_shards, bool) or not isinstance(time_shards, int):
+        raise ConfigurationError(
+            f"shards={time_shards!r} is no number of time shards: give {FEWEST_TIME_SHARDS} to"
+            f" {MOST_TIME_SHARDS}"
+        )
+    if time_shards < FEWEST_TIME_SHARDS:
+        raise ConfigurationError(
+            f"shards={time_shards} time shards are too few: consumers are {BEHIND} periods behind"
+            " producers, and clocks that differ by up to a period put them 1 to 3 periods behind;"
+            " only with 4 or more can that never be the producers' own time shard"
+        )
+    if time_shards > MOST_TIME_SHARDS:
+        raise ConfigurationError(
+            f"shards={time_shards} time shards are too many: give at most {MOST_TIME_SHARDS}"
+        )
+    if (
+        isinstance(period_s, bool)
+        or not isinstance(period_s, int | float)
+        or not math.isfinite(period_s)
+        or not 0.001 <= period_s <= 10**9
+        or abs(period_s * 1000 - round(period_s * 1000)) > 1e-6
+    ):
+        raise ConfigurationError(
+            f"period_s={period_s!r} is no period: give seconds, in whole milliseconds, above 0"
+        )
+    return Rotation(time_shards, round(period_s * 1000))
