@@ -1,1 +1,1 @@
-"""ShuffleQueue: a fair queue of many tenants over Redis streams."""
+"""Shuffle queues: a queue of many tenants over Redis streams, served fairly."""

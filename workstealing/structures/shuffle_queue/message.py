@@ -1,0 +1,170 @@
+"""A message as a consumer gets it, and the ids that messages go by."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workstealing.errors import ConfigurationError
+from workstealing.structures.shuffle_queue.names import LEGACY
+
+TENANT, DEADLINE, TRACKING = "ws:tenant", "ws:deadline", "ws:tracking"
+"""The fields of an entry that are the queue's own."""
+_LATEST_MS = 2**52
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message that was delivered, and stays pending until `ShuffleQueue.ack`.
+
+    Fields: id: as `write` returned it; group and consumer: whom it was delivered to; tenant: None
+    for one of the legacy stream; fields: the user's, as the client reads them; attempts: how often
+    it has been delivered, 1 the first time; pickup_delay_ms: since it was written, by the server's
+    clock; deadline: Unix seconds or None; tracking_id; stream: its number, None for the legacy one.
+    """
+
+    id: str
+    group: str
+    consumer: str
+    tenant: str | None
+    fields: dict[Any, Any]
+    attempts: int
+    pickup_delay_ms: int
+    deadline: float | None
+    tracking_id: str | None
+    stream: int | None
+
+    @property
+    def entry_id(self) -> str:
+        """The id of the entry within its stream."""
+        return self.id.split("-", 1)[1]
+
+    @property
+    def number(self) -> int:
+        """The number of its stream, -1 for the legacy one."""
+        return LEGACY if self.stream is None else self.stream
+
+
+def message_id(number: int, entry_id: str) -> str:
+    """Return the id of a message from the number of its stream and its entry's id."""
+    return f"{'default' if number == LEGACY else number}-{entry_id}"
+
+
+def split_id(id: object) -> tuple[int, str]:
+    """Return the stream's number and the entry's id of a message's id.
+
+    Errors: ConfigurationError for what is no message's id.
+    """
+    try:
+        place, ms, sequence = str(id).split("-")
+        number = LEGACY if place == "default" else int(place)
+        if number < LEGACY or int(ms) < 0 or int(sequence) < 0:
+            raise ValueError
+    except ValueError:
+        raise ConfigurationError(
+            f"{id!r} is no id of a message: give one as write() returned it, like '3-17000-0'"
+        ) from None
+    return number, f"{ms}-{sequence}"
+
+
+def as_text(value: Any) -> str:
+    """Return a reply as text, whether or not the client decodes."""
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def read_message(
+    number: int, entry_id: str, flat: list[Any], group: str, consumer: str, attempts: int, now: int
+) -> Message:
+    """Make the message of an entry: its fields and values in one flat list, bytes or text.
+
+    Arguments: attempts: how often it was delivered; now: the server's time at delivery, in ms.
+    """
+    fields: dict[Any, Any] = {}
+    own: dict[str, str] = {}
+    for name, value in zip(flat[::2], flat[1::2], strict=True):
+        text = _OWN.get(name)
+        if text is None:
+            fields[name] = value
+        else:
+            own[text] = as_text(value)
+    deadline = own.get(DEADLINE)
+    return Message(
+        message_id(number, entry_id),
+        group,
+        consumer,
+        own.get(TENANT),
+        fields,
+        attempts,
+        max(0, now - int(entry_id.split("-", 1)[0])),
+        None if deadline is None else int(deadline) / 1000,
+        own.get(TRACKING),
+        None if number == LEGACY else number,
+    )
+
+
+_OWN: dict[Any, str] = {
+    form: text for text in (TENANT, DEADLINE, TRACKING) for form in (text, text.encode())
+}
+
+
+def checked_fields(fields: object) -> list[Any]:
+    """Return the user's fields as a flat list.
+
+    Errors: ConfigurationError for what is no mapping, or for a name of the queue's own.
+    """
+    if not isinstance(fields, Mapping):
+        raise ConfigurationError(
+            f"the fields {fields!r} cannot be written: give a mapping of names to values"
+        )
+    flat: list[Any] = []
+    for name, value in fields.items():
+        if name in _OWN:
+            raise ConfigurationError(
+                f"the field {name!r} is the queue's own: give it another name than those that"
+                " begin with 'ws:'"
+            )
+        flat += (name, value)
+    return flat
+
+
+def deadline_ms(deadline: object) -> int:
+    """Return a deadline in ms since the epoch.
+
+    Arguments: deadline: an aware datetime, or Unix seconds. Errors: ConfigurationError.
+    """
+    seconds = deadline
+    if isinstance(deadline, dt.datetime):
+        if deadline.utcoffset() is None:
+            raise ConfigurationError(
+                f"the deadline {deadline!r} has no time zone: give an aware datetime or Unix"
+                " seconds"
+            )
+        seconds = deadline.timestamp()
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise ConfigurationError(
+            f"the deadline {deadline!r} is no time: give an aware datetime or Unix seconds"
+        )
+    if not 0 <= seconds <= _LATEST_MS / 1000:
+        raise ConfigurationError(
+            f"the deadline {deadline!r} is out of range: give an aware datetime or Unix seconds"
+        )
+    return int(seconds * 1000)
+
+
+def note_pickup_delay(message: Message) -> None:
+    """Set ``queue.pickup_delay_ms`` on the current OpenTelemetry span, where there is one.
+
+    OpenTelemetry is not imported: where nobody else has, there is no span. Costs one look-up then.
+    """
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return
+    try:
+        span = trace.get_current_span()
+        if span.is_recording():
+            span.set_attribute("queue.pickup_delay_ms", message.pickup_delay_ms)
+    except Exception:  # noqa: BLE001, S110 - a half-loaded tracer is no reason to lose a message
+        pass

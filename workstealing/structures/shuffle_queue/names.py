@@ -1,0 +1,144 @@
+"""What the keys of a shuffle queue are called, and of the namespace whose due index finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from workstealing.errors import ConfigurationError
+from workstealing.store.keys import key_slot, require_one_slot, to_bytes
+from workstealing.store.operations import Steps
+from workstealing.structures.namespaces.layout import (
+    Layout,
+    Names,
+    Structure,
+    ask_server,
+    read_layout,
+    require_policy,
+    write_layout,
+)
+
+STREAMS = "streams"
+SHUFFLE_QUEUES = Structure(
+    name="shuffle_queues",
+    called="shuffle queues",
+    version=1,
+    backends=(STREAMS,),
+    evicted="streams of a queue with all their messages",
+)
+QUEUE_VERSION = "1"
+"""What the field `mark` of a queue's `meta` says."""
+MOST_STREAMS = 4096
+LEGACY = -1
+"""The number by which the legacy stream stands in a ring, and in the ids of entries."""
+RETURNED = "workstealing:returned"
+"""The consumer that owns the pending entries which wait to be served again."""
+DELAY_PREFIX = "delay:"
+"""Fields of a group's state: ``delay:<top>`` counts first deliveries with a pickup delay of at most
+that many ms, and more than half of it; the tops are the powers of two from 1 on."""
+
+
+class IndexNames(Names):
+    """The names of a namespace of queues; see the catalogue in ``lua/README.md``."""
+
+    structure = SHUFFLE_QUEUES
+
+
+class GroupNames:
+    """The keys of one group of one queue; see the catalogue in ``lua/README.md``."""
+
+    __slots__ = (
+        "all",
+        "consumers",
+        "dead",
+        "delayed",
+        "group",
+        "pending",
+        "returned",
+        "ring",
+        "state",
+    )
+
+    def __init__(self, base: bytes, group: bytes) -> None:
+        self.group = group
+        self.ring = base + b"ring:" + group
+        self.state = base + b"state:" + group
+        self.pending = base + b"pending:" + group
+        self.returned = base + b"returned:" + group
+        self.delayed = base + b"delayed:" + group
+        self.consumers = base + b"consumers:" + group
+        self.dead = base + b"dead:" + group
+        self.all = (
+            *(self.ring, self.state, self.pending, self.returned),
+            *(self.delayed, self.consumers, self.dead),
+        )
+
+
+class QueueNames:
+    """The keys of one queue; all share the slot of its name.
+
+    Arguments: name: of the queue, and of the legacy stream that is read too. Errors:
+    ConfigurationError for what is no name.
+    """
+
+    def __init__(self, name: object) -> None:
+        if not isinstance(name, str | bytes) or not name:
+            raise ConfigurationError(
+                f"the queue's name {name!r} is not usable: give a text or bytes, not empty"
+            )
+        self.name = to_bytes(name)
+        self.text = self.name.decode(errors="backslashreplace")
+        self.legacy = self.name
+        self.base = self.name + b"/queue/{" + self.name + b"}/"
+        self.meta = self.base + b"meta"
+        self.notifications = self.base + b"notifications"
+        self.tracking = self.base + b"tracking"
+        self.slot = key_slot(self.meta)
+        self._streams: list[bytes] = []
+        self._groups: dict[bytes, GroupNames] = {}
+
+    def require_one_slot(self) -> None:
+        """Raise CrossSlotError for a name whose keys a cluster would keep in several slots."""
+        require_one_slot((self.name, self.meta, self.notifications))
+
+    def stream(self, number: int) -> bytes:
+        """Return the key of a stream; `LEGACY` is the legacy one."""
+        if number == LEGACY:
+            return self.legacy
+        try:
+            return self._streams[number]
+        except IndexError:
+            return self.streams(number + 1)[number]
+
+    def streams(self, span: int) -> list[bytes]:
+        """Return the keys of the streams 0 to span - 1."""
+        known = self._streams
+        if len(known) < span:
+            # Another thread may do the same: a new list is the same for both.
+            known = self._streams = [b"%ss%d" % (self.base, number) for number in range(span)]
+        return known if len(known) == span else known[:span]
+
+    def group(self, group: object) -> GroupNames:
+        """Return the keys of a group. Errors: ConfigurationError for what is no group's name."""
+        if not isinstance(group, str | bytes) or not group:
+            raise ConfigurationError(
+                f"the group {group!r} is not usable: give a text or bytes, not empty"
+            )
+        raw = to_bytes(group)
+        names = self._groups.get(raw)
+        if names is None:
+            names = self._groups[raw] = GroupNames(self.base, raw)
+        return names
+
+
+def open_layout(names: IndexNames, index_shards: int, allowed: Collection[str]) -> Steps[Layout]:
+    """Read a namespace's layout, or write it down if this is its first use.
+
+    Arguments: index_shards: of a new namespace; allowed: eviction policies that the user accepts by
+    name. Errors: LayoutError for a foreign layout; EvictionPolicyError. Two or three round trips.
+    """
+    layout = yield from read_layout(names)
+    policy, _ = yield from ask_server(names)
+    require_policy(names.structure, policy, allowed)
+    if layout is None:
+        layout = yield from write_layout(names, STREAMS, index_shards)
+    return layout
