@@ -14,11 +14,8 @@ from typing import Any
 import pytest
 
 from workstealing.errors import ConfigurationError
-from workstealing.structures.shuffle_queue.choice import (
-    MOST_STREAMS,
-    overlap_probability,
-    streams_of,
-)
+from workstealing.structures.shuffle_queue.choice import overlap_probability, streams_of
+from workstealing.structures.shuffle_queue.names import MOST_STREAMS
 
 # Messages lie where these say: whoever changes one of them strands no message, but takes from
 # every tenant the streams that it has.

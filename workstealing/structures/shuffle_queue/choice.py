@@ -9,10 +9,7 @@ from math import comb
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
-
-MOST_STREAMS = 4096
-"""As many streams as one queue may have: a script that must look at all of them passes as many keys
-and stays in the milliseconds."""
+from workstealing.structures.shuffle_queue.names import MOST_STREAMS
 
 _REMEMBERED = 8192
 _WORD = 8
