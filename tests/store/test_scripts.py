@@ -132,6 +132,9 @@ def _variables(text: str) -> set[str]:
 
 
 def _calls(text: str) -> list[tuple[str, str]]:
+    # Commands whose key does not stand first.
+    text = re.sub(r"'(XINFO|XGROUP)',\s*'(\w+)',", r"'\1 \2',", text)
+    text = re.sub(r"'(XREAD|XREADGROUP)',[^()]*?'STREAMS',", r"'\1',", text)
     calls = re.findall(r"redis\.p?call\(\s*([^,()]+?)\s*(?:,\s*([^,()]+?)\s*)?[,)]", text)
     calls += re.findall(r"pcall\(redis\.call, ([^,()]+?)(?:, ([^,()]+?))?[,)]", text)
     return [(word.strip("'"), key) for word, key in calls if word.strip("'") not in KEYLESS]
@@ -151,6 +154,10 @@ def test_an_undeclared_key_is_noticed() -> None:
     through = get + "local function see(one)\n  return get(one)\nend\n"
     assert _undeclared(through + "see(KEYS[1])\n") == []
     assert _undeclared(through + "see(ARGV[1])\n") == ["GET key"]
+    for read in ("'XINFO', 'GROUPS', %s", "'XREADGROUP', 'GROUP', ARGV[1], 'STREAMS', %s, '>'"):
+        assert _undeclared(f"redis.call({read % 'KEYS[1]'})\n") == []
+        (noticed,) = _undeclared(f"redis.call({read % 'ARGV[1]'})\n")
+        assert noticed.endswith(" ARGV[1]")
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
