@@ -1,0 +1,18 @@
+-- Removes messages of the dead set of a time shard for good.
+-- KEYS: mark, messages, history, consumed, dead. ARGV: the caller's mark, ids.
+-- Returns how many.
+--@include time_shard
+local problem = refuse({ 'hash', 'hash', 'set', 'zset' })
+if problem then
+  return problem
+end
+local count = 0
+for i = 2, #ARGV do
+  if redis.call('ZREM', KEYS[5], ARGV[i]) == 1 then
+    redis.call('HDEL', KEYS[2], ARGV[i])
+    redis.call('HDEL', KEYS[3], ARGV[i])
+    redis.call('SREM', KEYS[4], ARGV[i])
+    count = count + 1
+  end
+end
+return count
