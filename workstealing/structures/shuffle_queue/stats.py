@@ -1,0 +1,298 @@
+"""What a ShuffleQueue says of itself: how much waits, for whom, and how long it has waited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from workstealing.errors import ConfigurationError
+from workstealing.store.operations import Operation
+from workstealing.store.scripts import Script
+from workstealing.structures.sharded_ick.steps import Steps
+from workstealing.structures.shuffle_queue.message import as_text
+from workstealing.structures.shuffle_queue.names import (
+    DELAY_PREFIX,
+    LEGACY,
+    RETURNED,
+    GroupNames,
+    QueueNames,
+)
+
+MOST_MESSAGES = 10_000
+"""How many messages `stats` looks at to tell the tenants apart, unless it is told otherwise."""
+MOST_CONSUMERS = 1_000
+STREAMS_A_COUNT = 512
+STREAMS_A_SCRIPT, ENTRIES_A_SCRIPT, SCRIPTS_A_TRIP = 8, 512, 16
+
+STANDINGS = ("waiting", "pending", "returned", "delayed")
+T = TypeVar("T")
+
+
+def percentile(histogram: Mapping[int, int], share: float) -> int | None:
+    """Return within how many ms a share of the messages was picked up.
+
+    Arguments: histogram: `stats(group)["pickup_delay_ms"]`; share: over 0 to 1, 0.99 for the 99th
+    percentile. Returns: the top of the bucket in which it lies, so at most twice the true value;
+    None for a histogram without a message. Errors: ConfigurationError for a share that is none.
+    """
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        raise ConfigurationError(f"share={share!r} is no share: give more than 0 and at most 1")
+    wanted = share * sum(histogram.values())
+    seen = 0
+    for top in sorted(histogram):
+        seen += histogram[top]
+        if seen and seen >= wanted:
+            return top
+    return None
+
+
+class StatsCommands:
+    """A ShuffleQueue's `length` and `stats`; blocking, or awaited on an asyncio client."""
+
+    names: QueueNames
+    streams: int
+
+    def _drive(self, steps: Steps[Any]) -> Any:
+        raise NotImplementedError
+
+    def _script(self, name: str) -> Script:
+        raise NotImplementedError
+
+    def length(self) -> Any:
+        """Say how many messages all streams hold, whatever has become of them.
+
+        Returns: a number; a message counts until every group has acknowledged it. Errors:
+        LayoutError. Costs one script that asks for each stream's length, one for each 512
+        streams, in one or two round trips.
+        """
+        return self._drive(self._length_steps())
+
+    def _length_steps(self) -> Steps[int]:
+        first = min(self.streams, STREAMS_A_COUNT)
+        ((span, length),) = yield [self._count([LEGACY, *range(first)])]
+        others = range(first, max(first, span))
+        if others:
+            counted = yield [self._count(page) for page in _runs(others, STREAMS_A_COUNT)]
+            length += sum(count for _, count in counted)
+        return int(length)
+
+    def _count(self, numbers: Sequence[int]) -> Operation:
+        streams = (self.names.stream(number) for number in numbers)
+        return Operation(
+            self._script("shuffle_queue_length"), (self.names.meta, *streams), (), tuple
+        )
+
+    def stats(self, group: str | bytes, most_messages: int = MOST_MESSAGES) -> Any:
+        """Describe the queue as one group sees it.
+
+        Arguments: group: one that has not read yet sees every message as waiting; most_messages:
+        how many messages to look at, at most, to count the tenants' (0: leave them out). Returns a
+        dict:
+
+        - length: messages in all streams, whatever has become of them;
+        - waiting: those that the group was never given; pending: those that its consumers have in
+          hand; returned: those that are served again at their stream's turn; delayed: those that
+          `nack` has put off; dead: those that failed too often;
+        - oldest_waiting_s: for how long, in seconds by the server's clock, the oldest of the
+          waiting and the returned ones has been in the queue; None if there is none;
+        - delivered, redelivered: deliveries of a message for the first time, and again; overdue:
+          messages that were dropped at their deadline; and whatever else the group counts;
+        - pickup_delay_ms: the histogram of first deliveries: top -> how many had a pickup delay
+          of at most top ms, and of more than half of it (tops are powers of two; not cumulative);
+          see `percentile`;
+        - consumers: name -> pending, and seen_s, the seconds since it was last seen (None: its
+          name is not known any more); the last 1,000 seen, and whoever has anything pending;
+        - tenants: tenant (None: entries of the legacy stream without one) -> waiting, pending,
+          returned and delayed;
+        - exact: whether all messages were looked at. If not, the tenants' counts are of those that
+          were, the oldest ones, and `waiting` may count messages that this group has acknowledged
+          and another one has not;
+        - streams: number -> length, waiting, pending, returned and delayed, of streams with any;
+          legacy: the same of the legacy stream, None if there is nothing in it.
+
+        Each script is exact for its moment; a busy queue moves on between them. Errors:
+        ConfigurationError for arguments that are none; LayoutError. Costs one script, and one for
+        each eight streams and for each 512 messages (each reads whole messages), a round trip for
+        every 16 scripts.
+        """
+        if isinstance(most_messages, bool) or not isinstance(most_messages, int):
+            most_messages = -1
+        if most_messages < 0:
+            raise ConfigurationError(
+                "most_messages is no number of messages to look at: give a whole number from 0 on"
+            )
+        looking = _Looking(self.names, self.names.group(group), self._script, most_messages)
+        return self._drive(looking.steps())
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is known of one stream so far."""
+
+    number: int
+    length: int = 0
+    pending: int = 0
+    # Pending entries that wait to be served again, at once or later, and those of them that may be
+    # served now.
+    kept: int = 0
+    returned: int = 0
+    oldest: int | None = None
+    delivered: int = 0
+    waiting: int = 0
+    # From where to count on; None when all is counted.
+    cursor: str | None = "-"
+
+    @property
+    def all_waiting(self) -> int:
+        """How many wait: counted, or else all but those that are known not to."""
+        if self.cursor is None:
+            return self.waiting
+        return max(self.waiting, self.length - max(self.delivered, self.pending))
+
+
+@dataclass(slots=True)
+class _Looking:
+    """One call of `stats`, step by step."""
+
+    names: QueueNames
+    group: GroupNames
+    script: Any
+    budget: int
+    consumers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tenants: dict[str | None, list[int]] = field(default_factory=dict)
+
+    def steps(self) -> Steps[dict[str, Any]]:
+        """Look, and return what `stats` returns."""
+        (head,) = yield [self._head()]
+        now, span, _, returned, delayed, dead, known, seen, state = head
+        for name, at in _pairs(seen):
+            self.consumers[as_text(name)] = {"pending": 0, "seen_s": _seconds(now, float(at))}
+        streams = [_Seen(number) for number in (LEGACY, *range(int(span or 0)))]
+        yield from self._look(streams)
+        ages = [_seconds(now, each.oldest) for each in streams if each.oldest is not None]
+        counts = {as_text(name): int(count) for name, count in _pairs(state)}
+        delays = {
+            int(name.removeprefix(DELAY_PREFIX)): counts.pop(name)
+            for name in sorted(counts)
+            if name.startswith(DELAY_PREFIX)
+        }
+        described = {
+            each.number: {
+                "length": each.length,
+                "waiting": each.all_waiting,
+                "pending": each.pending - each.kept,
+                "returned": each.returned,
+                "delayed": max(0, each.kept - each.returned),
+            }
+            for each in streams
+            if each.length or each.pending
+        }
+        return {
+            "group": as_text(self.group.group),
+            "length": sum(each.length for each in streams),
+            "waiting": sum(each.all_waiting for each in streams),
+            "pending": sum(each.pending - each.kept for each in streams),
+            "returned": returned,
+            "delayed": delayed,
+            "dead": dead,
+            "oldest_waiting_s": max(ages, default=None),
+            "delivered": sum(delays.values()),
+            "redelivered": 0,
+            "overdue": 0,
+            **counts,
+            "pickup_delay_ms": dict(sorted(delays.items())),
+            "consumers": self.consumers,
+            "known_consumers": known,
+            "tenants": {
+                tenant: dict(zip(STANDINGS, count, strict=True))
+                for tenant, count in self.tenants.items()
+            },
+            "exact": all(each.cursor is None for each in streams),
+            "legacy": described.pop(LEGACY, None),
+            "streams": described,
+        }
+
+    def _head(self) -> Operation:
+        group = self.group
+        keys = (
+            *(self.names.meta, group.state, group.returned),
+            *(group.delayed, group.consumers, group.dead),
+        )
+        return Operation(
+            self.script("shuffle_queue_stats"),
+            keys,
+            (group.group, MOST_CONSUMERS),
+            lambda reply: reply,
+        )
+
+    def _look(self, streams: Sequence[_Seen]) -> Steps[None]:
+        """Look at all streams once, and then at those that have more, as far as the budget goes."""
+        most = ENTRIES_A_SCRIPT // STREAMS_A_SCRIPT
+        yield from self._round(streams, min(most, self.budget // len(streams)), is_first=True)
+        while self.budget and (left := [each for each in streams if each.cursor is not None]):
+            share = max(1, min(ENTRIES_A_SCRIPT, self.budget // len(left)))
+            yield from self._round(left[: self.budget // share], share, is_first=False)
+
+    def _round(self, streams: Sequence[_Seen], share: int, *, is_first: bool) -> Steps[None]:
+        """Look once at some streams, and count at most so many entries of each."""
+        size = min(STREAMS_A_SCRIPT, ENTRIES_A_SCRIPT // max(share, 1))
+        for trip in _runs(list(_runs(streams, size)), SCRIPTS_A_TRIP):
+            replies = yield [self._page(page, share) for page in trip]
+            for page, described in zip(trip, replies, strict=True):
+                for seen, reply in zip(page, described, strict=True):
+                    self._note(seen, reply, is_first=is_first)
+                    if not share and seen.length:
+                        seen.cursor = "-"
+
+    def _page(self, page: Sequence[_Seen], share: int) -> Operation:
+        names, group = self.names, self.group
+        args: list[Any] = [RETURNED]
+        for seen in page:
+            own = names.name if seen.number == LEGACY else group.group
+            args += (seen.number, own, seen.cursor, share)
+        streams = (names.stream(seen.number) for seen in page)
+        return Operation(
+            self.script("shuffle_queue_stats_streams"),
+            (names.meta, group.returned, group.delayed, *streams),
+            tuple(args),
+            lambda reply: reply,
+        )
+
+    def _note(self, seen: _Seen, reply: Sequence[Any], *, is_first: bool) -> None:
+        length, pending, returned, *oldest, consumers, delivered, last, tenants = reply
+        if is_first:
+            seen.length, seen.pending, seen.returned = length, pending, returned
+            times = [int(as_text(each).split("-")[0]) for each in oldest if each]
+            seen.oldest = min(times, default=None)
+            for name, count in _pairs(consumers):
+                if as_text(name) == RETURNED:
+                    seen.kept = count
+                else:
+                    known = self.consumers.setdefault(as_text(name), {"pending": 0, "seen_s": None})
+                    known["pending"] += count
+        looked = delivered
+        seen.delivered += delivered
+        for name, counts in _pairs(tenants):
+            text = as_text(name)
+            tenant = text[1:] if text else None
+            before = self.tenants.get(tenant, [0] * len(STANDINGS))
+            self.tenants[tenant] = [a + b for a, b in zip(before, counts, strict=True)]
+            seen.waiting += counts[0]
+            looked += counts[0]
+        self.budget -= looked
+        seen.cursor = f"({as_text(last)}" if last else None
+
+
+def _seconds(now: int, then: float) -> float:
+    return float(max(0.0, (now - then) / 1000))
+
+
+def _pairs(flat: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the pairs of a flat reply."""
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+def _runs(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
