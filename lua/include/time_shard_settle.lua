@@ -21,29 +21,50 @@ local function clear(id)
   redis.call('SREM', consumed, id)
 end
 
--- Applies a release, an entry "takes id" whose score is the due time: the lease ends, its attempt is
--- forgotten, and the message waits. Somebody else's later lease is none of the releaser's, and what is
--- consumed stays so. Returns whether the entry has changed anything but itself.
-local function settle_release(entry, due)
-  redis.call('ZREM', released, entry)
+-- Reads a release, an entry "takes id" of `released`. Returns id, takes, how often it was given back and
+-- the consumer; nil where it is void: somebody else's later lease is none of the releaser's, and what
+-- is consumed stays so.
+local function read_release(entry)
   local of, id = string.match(entry, '^(%d+) (.*)$')
   if not id or redis.call('SISMEMBER', consumed, id) == 1 then
-    return false
+    return nil
   end
   local takes, given_back, _, consumer = read_history(redis.call('HGET', history, id))
-  if takes ~= of then
+  local is_there = redis.call('ZSCORE', leased, id) or redis.call('ZSCORE', waiting, id)
+  if takes == of and is_there then
+    return id, takes, given_back, consumer
+  end
+end
+
+-- Applies a release, whose score is the due time: the lease ends, its attempt is forgotten, and the
+-- message waits. Returns whether it has changed anything but the entry itself.
+local function settle_release(entry, due)
+  local id, takes, given_back, consumer = read_release(entry)
+  redis.call('ZREM', released, entry)
+  if not id then
     return false
   end
   if redis.call('ZREM', leased, id) == 1 then
     redis.call('HSET', history, id, write_history(takes, given_back + 1, due, consumer))
-    redis.call('ZADD', waiting, due, id)
-    return true
   end
-  if redis.call('ZSCORE', waiting, id) then
-    redis.call('ZADD', waiting, due, id)
-    return true
+  redis.call('ZADD', waiting, due, id)
+  return true
+end
+
+-- Says what is to become of a message whose lease has ended; changes nothing. Returns
+-- 'cleared', 'returned' with the due time and the entry of its release, 'buried', or 'ended' with its
+-- due time; see settle_ended().
+local function fate_of(id, most)
+  local takes, given_back, due = read_history(redis.call('HGET', history, id))
+  if not takes or redis.call('SISMEMBER', consumed, id) == 1 then
+    return 'cleared'
   end
-  return false
+  local entry = takes .. ' ' .. id
+  local later = redis.call('ZSCORE', released, entry)
+  if later then
+    return 'returned', later, entry
+  end
+  return takes - given_back >= most and 'buried' or 'ended', due
 end
 
 -- Says what becomes of a message whose lease has ended, and does it where it is not to be worked on
@@ -53,21 +74,14 @@ end
 --   'buried'    it has been taken `most` times, released ones not counted: it is set aside
 --   'ended'     nothing was changed; the second value is its due time: take it anew, or let it wait
 local function settle_ended(id, instant, most)
-  local takes, given_back, due = read_history(redis.call('HGET', history, id))
-  if not takes or redis.call('SISMEMBER', consumed, id) == 1 then
+  local fate, due, entry = fate_of(id, most)
+  if fate == 'cleared' then
     clear(id)
-    return 'cleared'
-  end
-  local entry = takes .. ' ' .. id
-  local later = redis.call('ZSCORE', released, entry)
-  if later then
-    settle_release(entry, later)
-    return 'returned'
-  end
-  if takes - given_back >= most then
+  elseif fate == 'returned' then
+    settle_release(entry, due)
+  elseif fate == 'buried' then
     redis.call('ZREM', leased, id)
     redis.call('ZADD', dead, instant, id)
-    return 'buried'
   end
-  return 'ended', due
+  return fate, due
 end
