@@ -52,9 +52,9 @@ for i = 1, #ready, 2 do
     lease(ready[i], ready[i + 1])
   end
 end
-local more = #ready == 2 * window
+local more = #ready == 2 * window or #back == 2 * window
 
-if taken < wanted and not more then
+if taken < wanted and #ready < 2 * window then
   local ended = redis.call('ZRANGEBYSCORE', leased, '-inf', instant, 'LIMIT', 0, window)
   for _, id in ipairs(ended) do
     if taken == wanted then
@@ -65,7 +65,7 @@ if taken < wanted and not more then
       lease(id, due)
     end
   end
-  more = #ended == window
+  more = more or #ended == window
 end
 found[1] = taken < wanted and more and 1 or 0
 return found

@@ -28,6 +28,14 @@ from workstealing.structures.sharded_ick import (
     ShardedIck,
     ShardedIckPipeline,
 )
+from workstealing.structures.time_shard_queue import (
+    AsyncRedisStore,
+    AsyncTimeShardQueue,
+    RedisStore,
+    Taken,
+    TimeShardCounts,
+    TimeShardQueue,
+)
 from workstealing.structures.tracked_set import (
     AsyncTrackedSet,
     AsyncTrackedSetPipeline,
@@ -51,8 +59,10 @@ __all__ = [
     "AsyncKeyPipeline",
     "AsyncLease",
     "AsyncLeasedIck",
+    "AsyncRedisStore",
     "AsyncShardedIck",
     "AsyncShardedIckPipeline",
+    "AsyncTimeShardQueue",
     "AsyncTrackedSet",
     "AsyncTrackedSetPipeline",
     "AsyncVolatileHashes",
@@ -69,8 +79,12 @@ __all__ = [
     "LeaseLost",
     "LeasedIck",
     "NoLease",
+    "RedisStore",
     "ShardedIck",
     "ShardedIckPipeline",
+    "Taken",
+    "TimeShardCounts",
+    "TimeShardQueue",
     "TrackedSet",
     "TrackedSetPipeline",
     "VolatileHashes",

@@ -1,1 +1,19 @@
 """TimeShardQueue: a queue by due time whose producers and consumers never meet."""
+
+from workstealing.structures.time_shard_queue.message import DeadMessage, Taken, TimeShardCounts
+from workstealing.structures.time_shard_queue.queue import AsyncTimeShardQueue, TimeShardQueue
+from workstealing.structures.time_shard_queue.redis_store import AsyncRedisStore, RedisStore
+from workstealing.structures.time_shard_queue.rotation import Rotation
+from workstealing.structures.time_shard_queue.store import Store
+
+__all__ = [
+    "AsyncRedisStore",
+    "AsyncTimeShardQueue",
+    "DeadMessage",
+    "RedisStore",
+    "Rotation",
+    "Store",
+    "Taken",
+    "TimeShardCounts",
+    "TimeShardQueue",
+]

@@ -197,12 +197,12 @@ class TimeShards(Sweeping, Protocol):
 
 
 class Store(Protocol):
-    """A database that keeps TimeShardQueues.
+    """A database that keeps TimeShardQueues."""
 
-    Attribute asynchronous: whether what `bind` returns is for asyncio.
-    """
-
-    asynchronous: bool
+    @property
+    def asynchronous(self) -> bool:
+        """Whether what `bind` returns is for asyncio."""
+        ...
 
     def bind(self, name: bytes, rotation: Rotation) -> TimeShards:
         """Return the time shards of a queue; no round trip."""

@@ -1,0 +1,161 @@
+"""What a TimeShardQueue's callers give and are given."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from workstealing.errors import ConfigurationError
+from workstealing.structures.time_shard_queue.store import Due
+
+DueTime = datetime | timedelta | float | int | None
+LONGEST_CONSUMER = 512
+_LAST_MS = 253_402_300_799_999  # the end of the year 9999
+_ID = re.compile(r"(0|[1-9][0-9]{0,3})-([0-9a-f]+)")
+
+
+class Taken(NamedTuple):
+    """A message that is leased to a consumer until it is acknowledged, released, or the lease ends.
+
+    Fields: id; message: bytes; due: when it was due, an aware datetime; attempts: how often it has
+    been taken without having been released, 1 the first time; lease_end: an aware datetime by the
+    store's clock; token: of this very lease, which `release` carries; time_shard.
+    """
+
+    id: str
+    message: bytes
+    due: datetime
+    attempts: int
+    lease_end: datetime
+    token: str
+    time_shard: int
+
+
+class TimeShardCounts(NamedTuple):
+    """What one time shard holds.
+
+    Fields: time_shard: its number; role: now, by this process's clock: producing, consuming or
+    quiet; waiting: messages that nobody has a lease of; due: those of them whose time has come;
+    leased; consumed: acknowledged or deleted ones, which are counted in the fields before until
+    they are cleared away; dead: set aside; overdue_s: for how long the lowest due one has waited.
+    """
+
+    time_shard: int
+    role: str
+    waiting: int
+    due: int
+    leased: int
+    consumed: int
+    dead: int
+    overdue_s: float
+
+    @property
+    def total(self) -> int:
+        """How many messages are still to be worked on: waiting and leased ones less consumed."""
+        return max(0, self.waiting + self.leased - self.consumed)
+
+
+class DeadMessage(NamedTuple):
+    """A message that was set aside because its lease has ended too often.
+
+    Fields: id; message: bytes; due: aware datetime; attempts; since: when it was set aside, aware;
+    consumer: who had it last.
+    """
+
+    id: str
+    message: bytes
+    due: datetime
+    attempts: int
+    since: datetime
+    consumer: str
+
+
+def new_id(time_shard: int, now_s: float) -> str:
+    """Return an id: `<time shard>-<16 digits of microseconds><16 random digits>`, hexadecimal.
+
+    Of two messages with one due time, that with the lower id is taken first.
+    """
+    return f"{time_shard}-{int(now_s * 1e6) & (1 << 64) - 1:016x}{os.urandom(8).hex()}"
+
+
+def time_shard_of(message_id: Any, time_shards: int) -> int:
+    """Return the time shard that an id names.
+
+    Errors: ConfigurationError for what is no id of a queue with so many time shards.
+    """
+    found = _ID.fullmatch(message_id) if isinstance(message_id, str) else None
+    if found is None or int(found[1]) >= time_shards:
+        raise ConfigurationError(
+            f"{message_id!r} is no id of a message of this queue: give what put() has returned, or"
+            " a Taken"
+        )
+    return int(found[1])
+
+
+def message_bytes(message: Any) -> bytes:
+    """Return a message as bytes, text in UTF-8. Errors: ConfigurationError for anything else."""
+    if isinstance(message, str):
+        try:
+            return message.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigurationError(f"the message {message!r} is no UTF-8 text: {error}") from None
+    if isinstance(message, bytes | bytearray | memoryview):
+        return bytes(message)
+    raise ConfigurationError(
+        f"a message of type {type(message).__name__} was given: give bytes or text"
+    )
+
+
+def due_of(due: Any) -> Due:
+    """Return what a due time means to a store: None is now, a timedelta counts from now.
+
+    Errors: ConfigurationError for a datetime without a time zone, and for what is no time.
+    """
+    if due is None:
+        return Due(0, True)
+    if isinstance(due, timedelta):
+        return Due(_checked(due.total_seconds(), due), True)
+    if isinstance(due, datetime):
+        if due.utcoffset() is None:
+            raise ConfigurationError(
+                f"due={due!r} has no time zone: give an aware datetime, as with tzinfo=UTC"
+            )
+        return Due(_checked((due - _EPOCH).total_seconds(), due), False)
+    if isinstance(due, bool) or not isinstance(due, int | float):
+        raise ConfigurationError(
+            f"due={due!r} is no time: give an aware datetime, Unix seconds, or a timedelta from now"
+        )
+    return Due(_checked(due, due), False)
+
+
+def moment(ms: int) -> datetime:
+    """Return a Unix time in milliseconds as an aware datetime."""
+    return _EPOCH + timedelta(milliseconds=min(ms, _LAST_MS))
+
+
+def milliseconds(name: str, seconds: Any) -> int:
+    """Return a duration above 0, in seconds, as whole milliseconds.
+
+    Errors: ConfigurationError for what is none, naming the argument.
+    """
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or not math.isfinite(seconds)
+        or not 0 < seconds <= 10**9
+    ):
+        raise ConfigurationError(f"{name}={seconds!r} is no duration: give seconds, above 0")
+    return max(1, round(seconds * 1000))
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _checked(seconds: float, due: Any) -> int:
+    if not math.isfinite(seconds) or abs(seconds) * 1000 > _LAST_MS:
+        raise ConfigurationError(f"due={due!r} is no time before the year 10000: give one that is")
+    # Rounded up: a message is never readable before its time.
+    return math.ceil(seconds * 1000 - 1e-3)

@@ -1,0 +1,364 @@
+"""TimeShardQueues on Redis: each time shard in a slot of its own, each operation one script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Sequence
+from operator import itemgetter
+from typing import Any, Literal, Self, overload
+
+from redis.client import NEVER_DECODE
+from redis.exceptions import NoScriptError, ResponseError
+
+from workstealing.store.operations import Operation, as_layout_error
+from workstealing.store.scripts import load
+from workstealing.store.twin import (
+    AsyncClient,
+    BlockingClient,
+    Twin,
+    is_async,
+    twin_of,
+)
+from workstealing.structures.namespaces.layout import (
+    Structure,
+    as_text,
+    checked_policies,
+    require_policy,
+)
+from workstealing.structures.sharded_ick import steps
+from workstealing.structures.time_shard_queue.names import (
+    STRUCTURE,
+    VERSION,
+    TimeShardNames,
+    layout_key,
+    mark_of,
+    new_fields,
+    parse,
+)
+from workstealing.structures.time_shard_queue.rotation import Rotation
+from workstealing.structures.time_shard_queue.store import Buried, Counts, Due, Entry, Held
+from workstealing.structures.time_shard_queue.sweeping import RedisSweeping
+
+_STRUCTURE = Structure(
+    STRUCTURE, "a TimeShardQueue", VERSION, (), "a part of a time shard and with it messages"
+)
+# As bytes, whatever the client makes of replies: messages are any bytes.
+_AS_BYTES: dict[str, Any] = {NEVER_DECODE: True}
+Steps = Generator[list[Operation], Any, Any]
+
+
+class RedisTimeShards(RedisSweeping):
+    """The time shards of one queue on a blocking client; see `TimeShards` for what each call does.
+
+    Arguments: client; name; rotation; policies: eviction policies that are accepted;
+    clock_shift_ms: for tests. Every call is one round trip and one script; `open` is two the first
+    time, `counts` is one for all. Errors of all: LayoutError for what is foreign, newer or of
+    another rotation, in which case nothing was changed; those of redis-py.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        name: bytes,
+        rotation: Rotation,
+        policies: Collection[str] = (),
+        clock_shift_ms: int = 0,
+    ) -> None:
+        self.client = client
+        self.name, self.rotation = name, rotation
+        self._policies = policies
+        self._clock_shift_ms = clock_shift_ms
+        self._names: dict[int, TimeShardNames] = {}
+        self._opened: Rotation | None = None
+        super().__init__(twin_of(client), self.names, mark_of(rotation))
+
+    @property
+    def twin(self) -> Twin:
+        """The one-attempt connections that jobs work through."""
+        return self._twin
+
+    def names(self, time_shard: int) -> TimeShardNames:
+        """Return the keys of a time shard."""
+        names = self._names.get(time_shard)
+        if names is None:
+            names = self._names[time_shard] = TimeShardNames(self.name, time_shard)
+        return names
+
+    def open(self) -> Any:
+        """Read the layout, or write it down; check the server's eviction policy."""
+        return self._drive(self._open())
+
+    def put(self, time_shard: int, entries: Sequence[Entry]) -> Any:
+        """Keep messages; O(log n) each."""
+        names = self.names(time_shard)
+        args = [
+            part
+            for entry in entries
+            for part in (entry.id, entry.message, entry.due.ms, int(entry.due.from_now))
+        ]
+        return self._run(
+            "time_shard_put", (names.waiting, names.messages), time_shard, args, lambda _: None
+        )
+
+    def take(self, time_shard: int, consumer: str, lease_ms: int, n: int, max_attempts: int) -> Any:
+        """Lease up to n messages that are due; O(n log N), in as many rounds as there is litter."""
+        return self._drive(self._take(time_shard, consumer, lease_ms, n, max_attempts))
+
+    def consume(self, time_shard: int, ids: Sequence[str]) -> Any:
+        """Never give these messages to anybody again; writes no key that a sweeper WATCHes."""
+        return self._perform(self.consume_operation(time_shard, ids))
+
+    def release(self, time_shard: int, message_id: str, token: str | None, due: Due | None) -> Any:
+        """End a lease early; writes no key that a sweeper WATCHes."""
+        return self._perform(self.release_operation(time_shard, message_id, token, due))
+
+    def counts(self, time_shards: Sequence[int]) -> Any:
+        """Count what is in some time shards; O(log n) each."""
+        return self._drive(self._counts(time_shards))
+
+    def dead(self, time_shard: int, n: int) -> Any:
+        """List what was set aside; O(n)."""
+        names = self.names(time_shard)
+        keys = (names.messages, names.history, names.consumed, names.dead)
+        return self._run("time_shard_dead", keys, time_shard, (n,), _buried)
+
+    def revive(self, time_shard: int, ids: Sequence[str]) -> Any:
+        """Let dead messages wait again."""
+        names = self.names(time_shard)
+        keys = (names.waiting, names.history, names.consumed, names.dead)
+        return self._run("time_shard_revive", keys, time_shard, ids, int)
+
+    def discard(self, time_shard: int, ids: Sequence[str]) -> Any:
+        """Remove dead messages for good."""
+        names = self.names(time_shard)
+        keys = (names.messages, names.history, names.consumed, names.dead)
+        return self._run("time_shard_discard", keys, time_shard, ids, int)
+
+    def consume_operation(self, time_shard: int, ids: Sequence[str]) -> Operation:
+        """Return what `consume` performs."""
+        names = self.names(time_shard)
+        keys = (names.messages, names.consumed)
+        return self._operation("time_shard_consume", keys, time_shard, ids, int)
+
+    def release_operation(
+        self, time_shard: int, message_id: str, token: str | None, due: Due | None
+    ) -> Operation:
+        """Return what `release` performs."""
+        names = self.names(time_shard)
+        keys = (names.history, names.consumed, names.dead, names.released)
+        when = ("", 0) if due is None else (due.ms, int(due.from_now))
+        args = (message_id, token or "", *when)
+        return self._operation("time_shard_release", keys, time_shard, args, bool)
+
+    def _operation(
+        self,
+        script: str,
+        keys: tuple[bytes, ...],
+        time_shard: int,
+        args: Sequence[Any],
+        read: Callable[[Any], Any],
+    ) -> Operation:
+        return Operation(
+            load(script, self._clock_shift_ms),
+            (self.names(time_shard).mark, *keys),
+            (self._mark, *args),
+            read,
+        )
+
+    def _run(self, *parts: Any) -> Any:
+        return self._perform(self._operation(*parts))
+
+    def _open(self) -> Steps:
+        if self._opened is None:
+            key = layout_key(self.name)
+            facts, rotation = yield [
+                Operation(load("server_facts"), (key,), (), lambda reply: as_text(reply[0])),
+                Operation(
+                    load("layout_open"),
+                    (key,),
+                    new_fields(self.rotation),
+                    lambda reply: parse(key, reply),
+                ),
+            ]
+            require_policy(_STRUCTURE, facts, self._policies)
+            self._opened = rotation
+        return self._opened
+
+    def _take(
+        self, time_shard: int, consumer: str, lease_ms: int, n: int, max_attempts: int
+    ) -> Steps:
+        keys = self.names(time_shard).all[1:]
+        taken: list[Held] = []
+        more = True
+        while more and len(taken) < n:
+            args = (consumer, lease_ms, n - len(taken), max_attempts)
+            # Each round that leaves more to be looked at has cleared something away.
+            ((more, held),) = yield [
+                self._operation("time_shard_take", keys, time_shard, args, _held)
+            ]
+            taken += held
+        return taken
+
+    def _counts(self, time_shards: Sequence[int]) -> Steps:
+        operations = []
+        for time_shard in time_shards:
+            names = self.names(time_shard)
+            keys = (names.waiting, names.leased, names.consumed, names.released, names.dead)
+            operations.append(
+                self._operation("time_shard_counts", keys, time_shard, (), Counts._make)
+            )
+        return (yield operations) if operations else []
+
+    def _perform(self, operation: Operation) -> Any:
+        try:
+            try:
+                reply = self.client.execute_command(*operation.by_digest(), **_AS_BYTES)
+            except NoScriptError:
+                reply = self.client.execute_command(*operation.by_text(), **_AS_BYTES)
+        except ResponseError as error:
+            raise as_layout_error(error) or error from None
+        return operation.read(reply)
+
+    def _drive(self, generator: Steps) -> Any:
+        reply: Any = None
+        try:
+            while True:
+                operations = generator.send(reply)
+                if len(operations) == 1:
+                    reply = [self._perform(operations[0])]
+                else:
+                    reply = steps.drive(self.client, _several(operations))
+        except StopIteration as done:
+            return done.value
+
+
+class AsyncRedisTimeShards(RedisTimeShards):
+    """The time shards of one queue on a redis.asyncio client; sweeping is blocking even so."""
+
+    async def _perform(self, operation: Operation) -> Any:
+        try:
+            try:
+                reply = await self.client.execute_command(*operation.by_digest(), **_AS_BYTES)
+            except NoScriptError:
+                reply = await self.client.execute_command(*operation.by_text(), **_AS_BYTES)
+        except ResponseError as error:
+            raise as_layout_error(error) or error from None
+        return operation.read(reply)
+
+    async def _drive(self, generator: Steps) -> Any:
+        reply: Any = None
+        while True:
+            try:
+                operations = generator.send(reply)
+            except StopIteration as done:
+                return done.value
+            if len(operations) == 1:
+                reply = [await self._perform(operations[0])]
+            else:
+                reply = await steps.drive_async(self.client, _several(operations))
+
+
+class _RedisStore:
+    _kind: type[RedisTimeShards]
+
+    def __init__(
+        self, client: Any, *, allow_eviction: Collection[str] = (), clock_shift_ms: int = 0
+    ) -> None:
+        self.client = client
+        twin_of(client)
+        self._policies = checked_policies(allow_eviction)
+        self._clock_shift_ms = clock_shift_ms
+
+    def bind(self, name: bytes, rotation: Rotation) -> RedisTimeShards:
+        """Return the time shards of a queue; no round trip."""
+        return self._kind(self.client, name, rotation, self._policies, self._clock_shift_ms)
+
+
+class RedisStore(_RedisStore):
+    """Keeps TimeShardQueues on a Redis server or cluster.
+
+    Arguments: client: a redis.Redis or redis.RedisCluster (an asyncio client gives an
+    `AsyncRedisStore`); allow_eviction: ``allkeys-*`` policies that are accepted although they may
+    evict messages; clock_shift_ms: for tests, how far the scripts' clock is ahead of the server's.
+    """
+
+    _kind = RedisTimeShards
+
+    # mypy would have it return a subclass; who calls it is told the right type even so.
+    @overload
+    def __new__(  # type: ignore[misc]
+        cls,
+        client: AsyncClient,
+        *,
+        allow_eviction: Collection[str] = ...,
+        clock_shift_ms: int = ...,
+    ) -> AsyncRedisStore: ...
+
+    @overload
+    def __new__(
+        cls,
+        client: BlockingClient,
+        *,
+        allow_eviction: Collection[str] = ...,
+        clock_shift_ms: int = ...,
+    ) -> Self: ...
+
+    def __new__(cls, client: Any, **options: Any) -> Any:
+        """Make an `AsyncRedisStore` where the client is an asyncio one."""
+        if cls is RedisStore and is_async(client):
+            return AsyncRedisStore(client, **options)
+        return super().__new__(cls)
+
+    @property
+    def asynchronous(self) -> Literal[False]:
+        """Whether what `bind` returns is for asyncio."""
+        return False
+
+
+class AsyncRedisStore(_RedisStore):
+    """Keeps TimeShardQueues on a redis.asyncio client; see `RedisStore`."""
+
+    _kind = AsyncRedisTimeShards
+
+    @property
+    def asynchronous(self) -> Literal[True]:
+        """Whether what `bind` returns is for asyncio."""
+        return True
+
+
+def _several(operations: list[Operation]) -> Generator[list[Operation], Any, Any]:
+    return (yield operations)
+
+
+def _held(reply: list[Any]) -> tuple[bool, list[Held]]:
+    more, ends, *flat = reply
+    held = [
+        Held(
+            _text(flat[i]),
+            flat[i + 1],
+            int(flat[i + 2]),
+            flat[i + 3],
+            _text(flat[i + 4]),
+            int(ends),
+        )
+        for i in range(0, len(flat), 5)
+    ]
+    return more == 1, held
+
+
+def _buried(flat: list[Any]) -> list[Buried]:
+    found = [
+        Buried(
+            _text(flat[i]),
+            flat[i + 2],
+            int(flat[i + 3]),
+            flat[i + 4],
+            int(float(flat[i + 1])),
+            _text(flat[i + 5]),
+        )
+        for i in range(0, len(flat), 6)
+    ]
+    return sorted(found, key=itemgetter(4))
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="backslashreplace")
