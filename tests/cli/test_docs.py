@@ -24,7 +24,9 @@ def test_every_option_that_is_named_exists() -> None:
     known = {"--help", "--json"}
     for parser in parsers.values():
         parser.complete()
-        known |= {option for action in parser._actions for option in action.option_strings}
+        inner = [each.choices for each in parser._actions if isinstance(each.choices, dict)]
+        for one in (parser, *(nested for each in inner for nested in each.values())):
+            known |= {option for action in one._actions for option in action.option_strings}
     assert set(re.findall(r"--[a-z][a-z-]*", COMMAND_LINE + FORECAST)) <= known
 
 

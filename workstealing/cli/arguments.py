@@ -58,6 +58,7 @@ COMMANDS = {
     "simulate": Command(
         "workstealing.cli.simulate", "compare adaptive rates with what else removes garbage"
     ),
+    "queue": Command("workstealing.cli.queue", "write into a queue, read from it, watch it"),
     "dashboard": Command("workstealing.cli.dashboard", "serve the dashboard to this machine"),
     "doctor": Command("workstealing.cli.doctor", "examine the installation and the Redis"),
     "completion": Command("workstealing.cli.completion", "print a shell's completion script"),
