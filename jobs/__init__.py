@@ -4,6 +4,7 @@ from workstealing.jobs.hash_field_expiry import Backlog, HashFieldExpiry
 from workstealing.jobs.ick_reaper import IckBacklog, IckReaper
 from workstealing.jobs.key_expiry import KeyBacklog, KeyExpiry
 from workstealing.jobs.migrate_to_native import MigrateToNative
+from workstealing.jobs.time_shard_sweeper import TimeShardBacklog, TimeShardSweeper
 from workstealing.jobs.track_queued import TrackQueued
 from workstealing.jobs.untrack_done import UntrackDone
 
@@ -15,6 +16,8 @@ __all__ = [
     "KeyBacklog",
     "KeyExpiry",
     "MigrateToNative",
+    "TimeShardBacklog",
+    "TimeShardSweeper",
     "TrackQueued",
     "UntrackDone",
 ]

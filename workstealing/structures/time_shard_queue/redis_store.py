@@ -69,7 +69,7 @@ class RedisTimeShards(RedisSweeping):
         self._clock_shift_ms = clock_shift_ms
         self._names: dict[int, TimeShardNames] = {}
         self._opened: Rotation | None = None
-        super().__init__(twin_of(client), self.names, mark_of(rotation))
+        super().__init__(twin_of(client), self.names, mark_of(rotation), clock_shift_ms)
 
     @property
     def twin(self) -> Twin:

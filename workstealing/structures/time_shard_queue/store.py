@@ -7,7 +7,7 @@ times and the ends of leases by its own clock, never by a client's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from workstealing.recruiting.slice import Slice
@@ -112,6 +112,11 @@ class Unswept(NamedTuple):
 
 class Sweeping(Protocol):
     """What the sweeper asks of a store. Always blocking, and through a slice's own connections."""
+
+    @property
+    def identity(self) -> Hashable:
+        """What jobs on one database have in common, so that they share a breaker."""
+        ...
 
     def sweep(
         self,

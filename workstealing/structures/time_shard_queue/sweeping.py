@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from redis.exceptions import OutOfMemoryError, ResponseError
 
+from workstealing.errors import LayoutError
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
 from workstealing.store.connection import Budget, Command, checked
@@ -45,13 +46,25 @@ class RedisSweeping:
     """Sweeps the time shards of one queue through a twin's one-attempt connections.
 
     Arguments: twin; names_of: the keys of a time shard by its number; mark: what the marks of its
-    time shards say.
+    time shards say; clock_shift_ms: for tests, how far the server's clock is taken to be ahead.
     """
 
-    def __init__(self, twin: Twin, names_of: Callable[[int], TimeShardNames], mark: str) -> None:
+    def __init__(
+        self,
+        twin: Twin,
+        names_of: Callable[[int], TimeShardNames],
+        mark: str,
+        clock_shift_ms: int = 0,
+    ) -> None:
         self._twin = twin
         self._names_of = names_of
         self._mark = mark
+        self._clock_shift_ms = clock_shift_ms
+
+    @property
+    def identity(self) -> Hashable:
+        """What jobs on one server or cluster have in common, so that they share a breaker."""
+        return self._twin.identity
 
     def sweep(
         self,
@@ -73,7 +86,7 @@ class RedisSweeping:
         names = self._names_of(time_shard)
         try:
             with attempt(self._twin, *names.watched, slice=slice) as current:
-                look = _read(current.read(*_look_commands(names, WINDOW * limit)))
+                look = self._read(current.read(*_look_commands(names, WINDOW * limit)))
                 _observe(slice, look)
                 chosen = _choose(look, limit, random)
                 if not chosen:
@@ -86,7 +99,7 @@ class RedisSweeping:
         except OutOfMemoryError:
             (done,) = self._call(names, [command], Budget(slice.remaining()))
         except ResponseError as error:
-            raise as_layout_error(error) or error from None
+            raise _layout_error(error, names) or error from None
         return Swept(*map(int, done))
 
     def unswept(self, time_shards: Sequence[int], slice: Slice | None = None) -> list[Unswept]:
@@ -105,7 +118,7 @@ class RedisSweeping:
             (clock,) = checked(self._twin.call(node, [("TIME",)], budget))
             for first in range(0, len(mine), _AT_ONCE):
                 group = mine[first : first + _AT_ONCE]
-                found.update(self._count(node, group, _ms(clock), budget))
+                found.update(self._count(node, group, self._now(clock), budget))
         return [found[time_shard] for time_shard in time_shards]
 
     def _count(
@@ -130,15 +143,36 @@ class RedisSweeping:
     def _command(
         self, names: TimeShardNames, max_attempts: int, chosen: list[bytes], *, dry_run: bool
     ) -> Command:
-        script, keys = load("time_shard_sweep"), names.all
+        script, keys = load("time_shard_sweep", self._clock_shift_ms), names.all
         body = (script.body, len(keys), *keys)
         return ("EVAL", *body, self._mark, max_attempts, int(dry_run), *chosen)
+
+    def _read(self, replies: list[Any]) -> _Look:
+        clock, leased, consumed, released, size = replies
+        now = self._now(clock)
+        ends = zip(leased[::2], map(float, leased[1::2]), strict=True)
+        ended = [(message_id, end) for message_id, end in ends if end <= now]
+        return _Look(now, ended, list(consumed), released, size)
+
+    def _now(self, clock: Sequence[Any]) -> int:
+        return int(clock[0]) * 1000 + int(clock[1]) // 1000 + self._clock_shift_ms
 
     def _call(self, names: TimeShardNames, commands: list[Command], budget: Budget) -> list[Any]:
         try:
             return checked(self._twin.call_keys(names.all, commands, budget))
         except ResponseError as error:
             raise as_layout_error(error) or error from None
+
+
+def _layout_error(error: ResponseError, names: TimeShardNames) -> LayoutError | None:
+    """Return the LayoutError that an error reply stands for, or None for any other."""
+    if str(error).startswith("WRONGTYPE"):
+        key = names.leased.decode(errors="backslashreplace")
+        return LayoutError(
+            f"the key {key}, or another one of the same time shard, does not hold a part of a time"
+            " shard: use another name for the queue, or remove the key; nothing was changed"
+        )
+    return as_layout_error(error)
 
 
 def _look_commands(names: TimeShardNames, window: int) -> list[Command]:
@@ -152,14 +186,6 @@ def _look_commands(names: TimeShardNames, window: int) -> list[Command]:
     ]
 
 
-def _read(replies: list[Any]) -> _Look:
-    clock, leased, consumed, released, size = replies
-    now = _ms(clock)
-    ends = zip(leased[::2], map(float, leased[1::2]), strict=True)
-    ended = [(id_, end) for id_, end in ends if end <= now]
-    return _Look(now, ended, list(consumed), released, size)
-
-
 def _observe(slice: Slice, look: _Look) -> None:
     oldest = (look.now - look.ended[0][1]) / 1000 if look.ended else 0.0
     slice.observe(oldest_seconds=oldest, backlog=len(look.ended) + look.consumed_size)
@@ -168,14 +194,11 @@ def _observe(slice: Slice, look: _Look) -> None:
 def _choose(look: _Look, limit: int, random: Callable[[], float]) -> list[bytes]:
     """Choose at most so many ids and entries, at random: two sweepers at once should differ."""
     ended = [b"i" + id_ for id_, _ in look.ended]
-    released = [b"r" + entry for entry in look.released]
+    known = set(ended)
+    released = [b"r" + e for e in look.released if b"i" + e.partition(b" ")[2] not in known]
     consumed = [b"i" + id_ for id_ in look.consumed]
     chosen: dict[bytes, None] = {}
     # What somebody waits for comes first; what only takes room comes last.
     for kind in (ended, released, consumed):
         chosen.update(dict.fromkeys(sorted(kind, key=lambda _: random())))
     return list(chosen)[:limit]
-
-
-def _ms(clock: Sequence[Any]) -> int:
-    return int(clock[0]) * 1000 + int(clock[1]) // 1000

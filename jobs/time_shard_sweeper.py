@@ -1,0 +1,137 @@
+"""The job that returns ended leases and clears away what was consumed, where nobody works now."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting.checks import checked_limit
+from workstealing.recruiting.job import Job
+from workstealing.recruiting.slice import Slice
+from workstealing.store.connection import TIMEOUT_SECONDS
+from workstealing.structures.time_shard_queue import AsyncTimeShardQueue, TimeShardQueue
+from workstealing.structures.time_shard_queue.rotation import FEWEST_WITH_A_QUIET_ONE
+
+__all__ = ["TimeShardBacklog", "TimeShardSweeper"]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeShardBacklog:
+    """What waits for sweepers, in all time shards together.
+
+    Fields: ended: leases that have ended; consumed: messages acknowledged or deleted, not yet
+    cleared away; oldest_seconds: how long ago the first of the leases has ended.
+    """
+
+    ended: int
+    consumed: int
+    oldest_seconds: float
+
+
+class TimeShardSweeper(Job):
+    """Sweeps the time shards that neither producers nor consumers touch.
+
+    Arguments: queue: the TimeShardQueue, whose clock also chooses the time shard; limit: the most
+    messages a slice handles; max_attempts: how often a message is taken at most without being
+    released, by default the queue's own; when the last of these leases ends, the message is set
+    aside into the dead set, and nothing is ever dropped; dry_run: count what would be done, and
+    change nothing; name: what the job is called, by default ``time_shard_sweeper.<queue>``; random:
+    returns a float in [0, 1).
+
+    A message whose lease has ended waits again, its attempts counted; one that was acknowledged or
+    deleted goes with all that belongs to it. From 6 time shards on, a slice works in one, chosen at
+    random, that no producer or consumer touches until the slice must have ended, as long as no
+    clock is a period or more from this process' own: acknowledgements, releases and deletions write
+    nothing that is WATCHed, so nothing but another sweeper, or a consumer with ``drain_all``, can
+    abort it. At the end of a period there may be no such time shard, if there are 6 in all: then
+    the slice does nothing. With 4 or 5 there never is one: see `careful`.
+
+    One slice: two round trips, in one attempt.
+    """
+
+    def __init__(
+        self,
+        queue: TimeShardQueue | AsyncTimeShardQueue,
+        limit: int = 25,
+        *,
+        max_attempts: int | None = None,
+        dry_run: bool = False,
+        name: str | None = None,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        if not isinstance(queue, TimeShardQueue | AsyncTimeShardQueue):
+            raise ConfigurationError(f"{queue!r} cannot be swept: give a TimeShardQueue")
+        if max_attempts is None:
+            max_attempts = queue.max_attempts
+        if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
+            raise ConfigurationError(
+                f"max_attempts is {max_attempts!r}; expected a number of times, 1 or more"
+            )
+        self.queue = queue
+        self.limit = checked_limit(limit)
+        self.max_attempts = max_attempts
+        self.dry_run = dry_run
+        self.name = f"time_shard_sweeper.{queue.name}" if name is None else name
+        self.dependency: Hashable = queue.time_shards.identity
+        self._random = random
+
+    @property
+    def careful(self) -> bool:
+        """Whether there are too few time shards for one that is certainly untouched: 4 or 5.
+
+        Then a slice takes the one whose visitors' clocks would have to be the most wrong, and what
+        comes between nevertheless aborts it, which changes nothing. With 5 there always is one for
+        clocks that differ by less than half a period; with 4, only in the middle of a period.
+        """
+        return self.queue.rotation.time_shards < FEWEST_WITH_A_QUIET_ONE
+
+    def perform(self, slice: Slice) -> int:
+        """Handle up to ``slice.limit`` messages of one time shard, in one attempt.
+
+        Returns: how many it returned, set aside and cleared (would, on a dry run); 0 where no time
+        shard may be touched now. Errors: Aborted if a sweeper or a consumer came first;
+        LayoutError; connection faults.
+        """
+        time_shard = self._choose(slice)
+        if time_shard is None:
+            return 0
+        swept = self.queue.time_shards.sweep(
+            time_shard,
+            limit=slice.limit,
+            max_attempts=self.max_attempts,
+            slice=slice,
+            random=self._random,
+            dry_run=self.dry_run,
+        )
+        return int(swept.items)
+
+    def backlog(self) -> TimeShardBacklog:
+        """Count what waits for sweepers in all time shards.
+
+        Two round trips to each node, one more for every 64 of its time shards; see
+        `Sweeping.unswept`.
+        """
+        every = range(self.queue.rotation.time_shards)
+        found = self.queue.time_shards.unswept(every)
+        return TimeShardBacklog(
+            sum(one.ended for one in found),
+            sum(one.consumed for one in found),
+            max(one.oldest_s for one in found),
+        )
+
+    def _choose(self, slice: Slice) -> int | None:
+        """Return the time shard for this slice, or None if there is none now."""
+        rotation, now_ms = self.queue.rotation, math.floor(self.queue.clock.time() * 1000)
+        # A slice may be held for a time-out longer than it is long: its EXEC may come that late.
+        lasting_ms = math.ceil((max(0.0, slice.remaining()) + TIMEOUT_SECONDS) * 1000)
+        if self.careful:
+            least = rotation.least_touched(now_ms, lasting_ms)
+            return least if rotation.margin_ms(least, now_ms, lasting_ms) else None
+        untouched = rotation.untouched(now_ms, lasting_ms)
+        if len(untouched) > 1:
+            # Not always the safest, where every other sweeper would be too.
+            return untouched[int(self._random() * len(untouched))]
+        return untouched[0] if untouched else None

@@ -1,0 +1,94 @@
+"""What tests of a TimeShardQueue's sweeper share: clocks that are set by hand, and what is left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import redis
+
+from workstealing.store.keys import to_bytes
+from workstealing.structures.time_shard_queue import RedisStore, TimeShardQueue
+from workstealing.structures.time_shard_queue.names import TimeShardNames, layout_key
+
+PERIOD = 60.0
+# Nothing is special about it: whole periods since the epoch, divisible by 4, 5, 6, 7 and 16.
+START = 60.0 * 1680 * 17_000
+NAME = "queue"
+
+
+class Wall:
+    """A time of day that all clocks of a test go by. Arguments: seconds since the epoch."""
+
+    def __init__(self, seconds: float = START) -> None:
+        self.seconds = seconds
+
+    def skewed(self, seconds: float = 0.0) -> Skewed:
+        """Return a clock that is ahead of this one, or behind it."""
+        return Skewed(self, seconds)
+
+
+class Skewed:
+    """One process' own clock."""
+
+    def __init__(self, wall: Wall, skew: float) -> None:
+        self._wall, self._skew = wall, skew
+
+    def time(self) -> float:
+        """Return seconds since the epoch, as this process believes."""
+        return self._wall.seconds + self._skew
+
+
+def queue_on(
+    client: Any, wall: Wall, *, shards: int = 6, skew: float = 0.0, name: str = NAME
+) -> TimeShardQueue:
+    """Return the queue as a process sees it whose clock is wrong by so many seconds."""
+    return TimeShardQueue(
+        RedisStore(client), name, shards=shards, period_s=PERIOD, clock=wall.skewed(skew)
+    )
+
+
+def names_of(shards: int = 6, name: str = NAME) -> list[TimeShardNames]:
+    """Return the keys of each time shard."""
+    return [TimeShardNames(to_bytes(name), number) for number in range(shards)]
+
+
+def end_leases(client: redis.Redis, names: TimeShardNames) -> int:
+    """Let all leases of a time shard have ended long ago; return how many there are."""
+    ids = client.zrange(names.leased, 0, -1)
+    if ids:
+        client.zadd(names.leased, dict.fromkeys(ids, 1))
+    return len(ids)
+
+
+def held(client: redis.Redis, names: TimeShardNames) -> dict[str, Any]:
+    """Return all that a time shard's keys hold."""
+    return {
+        "waiting": dict(client.zrange(names.waiting, 0, -1, withscores=True)),
+        "leased": dict(client.zrange(names.leased, 0, -1, withscores=True)),
+        "messages": client.hgetall(names.messages),
+        "history": client.hgetall(names.history),
+        "consumed": client.smembers(names.consumed),
+        "released": dict(client.zrange(names.released, 0, -1, withscores=True)),
+        "dead": dict(client.zrange(names.dead, 0, -1, withscores=True)),
+    }
+
+
+def assert_sound(client: redis.Redis, names: TimeShardNames) -> set[bytes]:
+    """Check that each message of a time shard is in one place, and nothing belongs to none.
+
+    Returns: the ids of the messages that are not consumed.
+    """
+    found = held(client, names)
+    places = Counter([*found["waiting"], *found["leased"], *found["dead"]])
+    assert set(places) == set(found["messages"])
+    assert all(count == 1 for count in places.values())
+    assert set(found["history"]) <= set(found["messages"])
+    return set(found["messages"]) - found["consumed"]
+
+
+def only_layout_is_left(nodes: list[redis.Redis], shards: int = 6) -> None:
+    """Check that no key but those that say what the queue is like is left."""
+    marks = {names.mark for names in names_of(shards)}
+    left = {key for node in nodes for key in node.scan_iter(count=1000)}
+    assert left <= {layout_key(to_bytes(NAME)), *marks}
