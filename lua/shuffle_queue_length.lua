@@ -1,21 +1,18 @@
--- Adds up the lengths of some streams of a shuffle queue.
--- KEYS: meta, then the streams. Returns { span: streams 0 to span - 1 were ever in use (0 without a
--- queue), number of entries in the given ones }.
---@include shuffle_queue_look
-local problem = foreign_meta(KEYS[1])
+-- Counts the messages of streams.
+-- KEYS: meta, the streams.
+-- Returns { span, messages }.
+--@include shuffle_queue
+local facts = redis.pcall('HMGET', meta, 'mark', 'span')
+local problem = refuse(facts)
 if problem then
   return problem
 end
-local function length(stream)
-  local found = redis.pcall('XLEN', stream)
-  if type(found) == 'table' then
-    problem = layout_error(stream, 'does not hold a stream of a shuffle queue')
-    return 0
-  end
-  return found
-end
-local sum = 0
+local total = 0
 for i = 2, #KEYS do
-  sum = sum + length(KEYS[i])
+  local length = redis.pcall('XLEN', KEYS[i])
+  if is_error(length) then
+    return layout_error(KEYS[i], 'does not hold a stream of a shuffle queue')
+  end
+  total = total + length
 end
-return problem or { tonumber(redis.call('HGET', KEYS[1], 'span') or 0), sum }
+return { tonumber(facts[2] or 0), total }

@@ -158,7 +158,7 @@ class TestClients:
         del client
         gc.collect()
         with pytest.raises(ConfigurationError, match="keep it alive"):
-            twin.nodes() and twin._settings(None)
+            twin.nodes() and twin.settings_of(None)
         twin.close()
 
     def test_a_clients_twin_is_not_kept_alive_by_our_table(self, redis7: RedisServer) -> None:

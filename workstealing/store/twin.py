@@ -237,11 +237,11 @@ class Twin:
             self._idle.setdefault(node, []).append(connection)
 
     def _make(self, node: Node) -> OneAttempt:
-        kind, options = self._settings(node)
+        kind, options = self.settings_of(node)
         kind = _blocking_class(kind)
         return one_attempt_class(kind)(**one_attempt_options(kind, options))
 
-    def _settings(self, node: Node) -> tuple[type[Any], dict[str, Any]]:
+    def settings_of(self, node: Node) -> tuple[type[Any], dict[str, Any]]:
         """Return the application's connection class and options for a node."""
         if node is None or not self.is_cluster:
             pool = self._client.connection_pool

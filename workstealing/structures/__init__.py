@@ -36,6 +36,7 @@ from workstealing.structures.time_shard_queue import (
     TimeShardCounts,
     TimeShardQueue,
 )
+from workstealing.structures.shuffle_queue import AsyncShuffleQueue, Message, ShuffleQueue
 from workstealing.structures.tracked_set import (
     AsyncTrackedSet,
     AsyncTrackedSetPipeline,
@@ -63,6 +64,7 @@ __all__ = [
     "AsyncShardedIck",
     "AsyncShardedIckPipeline",
     "AsyncTimeShardQueue",
+    "AsyncShuffleQueue",
     "AsyncTrackedSet",
     "AsyncTrackedSetPipeline",
     "AsyncVolatileHashes",
@@ -78,6 +80,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "LeasedIck",
+    "Message",
     "NoLease",
     "RedisStore",
     "ShardedIck",

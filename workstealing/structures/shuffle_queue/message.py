@@ -53,19 +53,20 @@ def message_id(number: int, entry_id: str) -> str:
     return f"{'default' if number == LEGACY else number}-{entry_id}"
 
 
-def split_id(id: object) -> tuple[int, str]:
+def split_id(message_id: object) -> tuple[int, str]:
     """Return the stream's number and the entry's id of a message's id.
 
     Errors: ConfigurationError for what is no message's id.
     """
     try:
-        place, ms, sequence = str(id).split("-")
+        place, ms, sequence = str(message_id).split("-")
         number = LEGACY if place == "default" else int(place)
         if number < LEGACY or int(ms) < 0 or int(sequence) < 0:
             raise ValueError
     except ValueError:
         raise ConfigurationError(
-            f"{id!r} is no id of a message: give one as write() returned it, like '3-17000-0'"
+            f"{message_id!r} is no id of a message: give one as write() returned it,"
+            " like '3-17000-0'"
         ) from None
     return number, f"{ms}-{sequence}"
 
@@ -76,7 +77,14 @@ def as_text(value: Any) -> str:
 
 
 def read_message(
-    number: int, entry_id: str, flat: list[Any], group: str, consumer: str, attempts: int, now: int
+    number: int,
+    entry_id: str,
+    flat: list[Any],
+    group: str,
+    consumer: str,
+    *,
+    attempts: int,
+    now: int,
 ) -> Message:
     """Make the message of an entry: its fields and values in one flat list, bytes or text.
 

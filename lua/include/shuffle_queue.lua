@@ -1,0 +1,53 @@
+-- What every script on a shuffle queue shares: the facts that its `meta` holds.
+--   KEYS[1] meta, a hash: mark, span, turn, joined, groups, group:<G>, back:<G>
+local meta = KEYS[1]
+local QUEUE_VERSION = '1'
+
+local function layout_error(key, why)
+  return redis.error_reply('WSLAYOUT the key ' .. key .. ' ' .. why)
+end
+
+local function is_error(reply)
+  return type(reply) == 'table' and reply.err ~= nil
+end
+
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+-- Refuses facts, which begin with the mark, that are no queue's. Returns an error reply or nil.
+local function refuse(facts)
+  if facts.err then
+    return layout_error(meta, 'does not hold the facts of a shuffle queue')
+  end
+  if facts[1] and facts[1] ~= QUEUE_VERSION then
+    return layout_error(meta, 'says ' .. facts[1] .. ' where ' .. QUEUE_VERSION .. ' was expected')
+  end
+end
+
+-- The groups that have ever read, by name.
+local function groups_of()
+  local found, names = redis.call('HKEYS', meta), {}
+  for i = 1, #found do
+    local group = string.match(found[i], '^group:(.*)$')
+    if group then
+      names[#names + 1] = group
+    end
+  end
+  return names
+end
+
+-- Puts a stream into a ring at its tail, unless it is in it. Returns whether the ring was empty:
+-- then those who sleep must be told, in this script.
+local function ring_in(ring, number)
+  if redis.call('ZSCORE', ring, number) then
+    return false
+  end
+  redis.call('ZADD', ring, redis.call('HINCRBY', meta, 'turn', 1), number)
+  return redis.call('ZCARD', ring) == 1
+end
+
+-- Wakes every reader that sleeps. Returns the reply, which may be an error.
+local function notify(notifications, number)
+  return redis.pcall('XADD', notifications, 'MAXLEN', 1, '*', 's', number)
+end

@@ -1,0 +1,30 @@
+-- Says that a consumer is alive, which keeps its queue, and checks the types of its group's keys.
+-- KEYS: meta, due index, layout mark, consumers, ring, state, pending, returned, delayed, tracking, dead.
+-- ARGV: layout mark, queue, ttl in ms, group, consumer.
+-- Returns 1; or 0, having changed nothing, if the group is not registered.
+--@include shuffle_queue_alive
+local consumers = KEYS[4]
+local facts = redis.pcall('HMGET', meta, 'mark', 'group:' .. ARGV[4])
+local problem = refuse(facts)
+if problem then
+  return problem
+end
+local problem, marked, alive = refuse_due()
+if problem then
+  return problem
+end
+local WANTED = { 'zset', 'zset', 'hash', 'zset', 'zset', 'zset', 'hash', 'hash' }
+for i = 4, 11 do
+  local kind = redis.call('TYPE', KEYS[i]).ok
+  if kind ~= 'none' and kind ~= WANTED[i - 3] then
+    return layout_error(KEYS[i], 'holds a ' .. kind .. ' where a ' .. WANTED[i - 3] .. ' was expected')
+  end
+end
+if not facts[2] then
+  return 0
+end
+-- A consumer works on a full server too, so as to empty it: it is only not seen for a while.
+if not is_error(redis.pcall('ZADD', consumers, whole(now()), ARGV[5])) then
+  keep_alive(marked, alive)
+end
+return 1

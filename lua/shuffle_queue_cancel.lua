@@ -1,0 +1,16 @@
+-- Deletes the message of a tracking id, for every group.
+-- KEYS: meta, tracking, its stream.
+-- ARGV: tracking id, 'stream number:entry id' as it was found.
+-- Returns 1 if the message was there, 0 if not, -1 if the tracking id means another message now.
+--@include shuffle_queue
+local tracking, stream = KEYS[2], KEYS[3]
+if redis.call('HGET', tracking, ARGV[1]) ~= ARGV[2] then
+  return -1
+end
+-- Whoever comes to it finds it gone, and passes it over.
+local deleted = redis.pcall('XDEL', stream, string.match(ARGV[2], ':(.*)$'))
+if is_error(deleted) then
+  return layout_error(stream, 'does not hold a stream of a shuffle queue')
+end
+redis.call('HDEL', tracking, ARGV[1])
+return deleted

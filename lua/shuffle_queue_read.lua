@@ -1,0 +1,248 @@
+-- Serves what a group is to work on next: one message of the stream whose turn it is, and so on.
+-- KEYS: meta, notifications, legacy stream, ring, state, pending, returned, delayed, tracking, streams.
+-- ARGV: group, consumer, how many messages, how many heads of the ring to tell, the number of a stream
+--   that goes first or '', the numbers of the streams in KEYS.
+-- Returns { kind, server's time in ms, heads of the ring next, ... }: kind 0: messages follow, each as
+-- { stream number, entry id, deliveries, fields and values }; 1: there is nothing: last id of the
+-- notifications, last id of the legacy stream, ms until a delayed message returns or -1; 2: the first
+-- head is not among the KEYS: span; 3: what was found was overdue or gone, look again; 4: the group
+-- is not registered.
+--@include now
+--@include shuffle_queue
+local notifications, legacy, ring, state = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local pending, returned, delayed, tracking = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local group, consumer, most, window = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+-- Bounds what one call passes over.
+local LOOKS = 64
+local facts = redis.pcall('HMGET', meta, 'mark', 'group:' .. group, 'back:' .. group, 'span')
+local problem = refuse(facts)
+if problem then
+  return problem
+end
+local at = now()
+if not facts[2] then
+  return { 4, at, {} }
+end
+local heads = redis.pcall('ZRANGE', ring, 0, window)
+if heads.err then
+  return layout_error(ring, 'does not hold the ring of a group')
+end
+local places = {}
+for i = 10, #KEYS do
+  places[ARGV[i - 4]] = i
+end
+local back = facts[3]
+local served, looks, broken = {}, 0, nil
+
+-- Forgets that anything of this group returns, once nothing does.
+local function settle_back()
+  if redis.call('ZCARD', returned) == 0 and redis.call('ZCARD', delayed) == 0 then
+    redis.call('HDEL', meta, 'back:' .. group)
+    back = false
+  end
+end
+
+local function last_id(stream)
+  local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)
+  return last[1] and last[1][1] or '0-0'
+end
+
+-- Counts a message and puts it into the reply.
+local function serve(number, id, deliveries, fields)
+  redis.call('ZADD', pending, 'NX', whole(at), number)
+  if deliveries == 1 then
+    local delay, top = at - string.match(id, '^%d+'), 1
+    while top < delay do
+      top = top * 2
+    end
+    redis.call('HINCRBY', state, 'delay:' .. whole(top), 1)
+  else
+    redis.call('HINCRBY', state, 'redelivered', 1)
+  end
+  served[#served + 1] = { number, id, deliveries, fields }
+end
+
+-- Says whether a message is past its deadline; then it is deleted, for every group.
+local function drop_overdue(stream, reader, number, id, fields)
+  local deadline, tracked
+  -- The queue's own fields are the last ones.
+  for i = #fields - 1, math.max(1, #fields - 5), -2 do
+    if fields[i] == 'ws:deadline' then
+      deadline = tonumber(fields[i + 1])
+    elseif fields[i] == 'ws:tracking' then
+      tracked = fields[i + 1]
+    end
+  end
+  if not deadline or deadline > at then
+    return false
+  end
+  redis.call('XACK', stream, reader, id)
+  redis.call('XDEL', stream, id)
+  if tracked and redis.call('HGET', tracking, tracked) == number .. ':' .. id then
+    redis.call('HDEL', tracking, tracked)
+  end
+  redis.call('HINCRBY', state, 'overdue', 1)
+  return true
+end
+
+-- Serves the first returned entry of a stream that is still there. Returns whether there was one.
+local function serve_returned(stream, reader, number)
+  while looks < LOOKS do
+    local member = redis.call('ZRANGEBYSCORE', returned, number, number, 'LIMIT', 0, 1)[1]
+    if not member then
+      return false
+    end
+    local id = string.match(member, ':(.*)$')
+    local claimed = redis.pcall('XCLAIM', stream, reader, consumer, 0, id)
+    redis.call('ZREM', returned, member)
+    local entry = not is_error(claimed) and claimed[1]
+    local found = entry and redis.call('XPENDING', stream, reader, id, id, 1)[1]
+    settle_back()
+    if not found then
+      -- It was cancelled. An old server leaves a deleted entry pending.
+      redis.pcall('XACK', stream, reader, id)
+    elseif not drop_overdue(stream, reader, number, id, entry[2]) then
+      serve(number, id, found[4], entry[2])
+      return true
+    end
+    looks = looks + 1
+    if not back then
+      return false
+    end
+  end
+  return false
+end
+
+-- Serves the next message of a stream. Returns whether there was one. Where a server is full, what
+-- was read could not be counted if that were the first write: XREADGROUP is never refused.
+local function serve_from(stream, number)
+  local reader = number == '-1' and legacy or group
+  if back and serve_returned(stream, reader, number) then
+    return true
+  end
+  while looks < LOOKS do
+    local reply = redis.pcall('XREADGROUP', 'GROUP', reader, consumer, 'COUNT', 1, 'STREAMS', stream, '>')
+    if is_error(reply) then
+      if redis.call('EXISTS', stream) == 0 then
+        return false
+      end
+      local made = redis.pcall('XGROUP', 'CREATE', stream, reader, '0')
+      if is_error(made) then
+        broken = string.find(reply.err, 'WRONGTYPE', 1, true)
+          and layout_error(stream, 'does not hold a stream of a shuffle queue') or made
+        return false
+      end
+    elseif not reply or not reply[1] then
+      return false
+    else
+      -- fakeredis gives one stream's reply without the list around it.
+      local entry = (type(reply[1]) == 'table' and reply[1][2] or reply[2])[1]
+      if not drop_overdue(stream, reader, number, entry[1], entry[2]) then
+        serve(number, entry[1], 1, entry[2])
+        return true
+      end
+    end
+    looks = looks + 1
+  end
+  return false
+end
+
+-- Puts a stream that has given something behind all others.
+local function to_tail(number)
+  local turn = redis.call('HINCRBY', meta, 'turn', 1)
+  redis.call('ZADD', ring, turn, number)
+  if turn % 16 == 0 and redis.call('EXISTS', legacy) == 1 then
+    redis.call('ZADD', ring, 'NX', turn, '-1')
+  end
+end
+
+local function look_again()
+  heads = redis.call('ZRANGE', ring, 0, window)
+end
+
+if back then
+  local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', whole(at), 'LIMIT', 0, 16)
+  for i = 1, #due do
+    local number = string.match(due[i], '^-?%d+')
+    redis.call('ZREM', delayed, due[i])
+    redis.call('ZADD', returned, number, due[i])
+    ring_in(ring, number)
+  end
+  if #due > 0 then
+    look_again()
+  end
+end
+if ARGV[5] ~= '' and redis.call('ZSCORE', ring, ARGV[5]) then
+  local others = { ARGV[5] }
+  for i = 1, #heads do
+    if heads[i] ~= ARGV[5] then
+      others[#others + 1] = heads[i]
+    end
+  end
+  heads = others
+end
+places['-1'] = 3
+local next, nothing, need = 1, false, false
+while #served < most and looks < LOOKS and not broken do
+  local number = heads[next]
+  if number then
+    local place = places[number]
+    if not place then
+      need = true
+      break
+    end
+    local stream = KEYS[place]
+    if serve_from(stream, number) then
+      to_tail(number)
+      next = next + 1
+    elseif looks < LOOKS and not broken then
+      redis.call('ZREM', ring, number)
+      looks = looks + 1
+      next = next + 1
+    end
+  else
+    look_again()
+    next = 1
+    if not heads[1] then
+      -- The legacy stream's writers put it into no ring.
+      if serve_from(legacy, '-1') then
+        to_tail('-1')
+      elseif looks < LOOKS then
+        nothing = true
+        break
+      end
+      look_again()
+    end
+  end
+end
+local following = {}
+for i = next, #heads do
+  following[#following + 1] = heads[i]
+end
+if #served > 0 then
+  -- A ring shorter than the window is seen as a whole: who was served comes again behind the others.
+  if #heads <= window then
+    for i = 1, math.min(next - 1, #heads) do
+      following[#following + 1] = heads[i]
+    end
+  end
+  return { 0, at, following, unpack(served) }
+end
+if broken then
+  return broken
+end
+if need then
+  return { 2, at, following, tonumber(facts[4]) }
+end
+if not nothing then
+  return { 3, at, following }
+end
+local wait = -1
+if back then
+  settle_back()
+  local first = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
+  if first[2] then
+    wait = math.max(0, tonumber(first[2]) - at)
+  end
+end
+return { 1, at, following, last_id(notifications), last_id(legacy), wait }

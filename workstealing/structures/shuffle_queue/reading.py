@@ -1,0 +1,223 @@
+"""Reading: the ring of a group says whose turn it is, whatever the number of streams.
+
+A script must be told its keys before it knows whose turn it is. So a reader passes the few streams
+that it expects next, which every reply names; if it was wrong, nothing is changed, and it calls
+again with those that the reply names then; the third time it passes all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from workstealing.errors import ConfigurationError
+from workstealing.store.operations import Operation, Steps
+from workstealing.structures.shuffle_queue.base import QueueBase, same
+from workstealing.structures.shuffle_queue.message import (
+    Message,
+    as_text,
+    note_pickup_delay,
+    read_message,
+)
+from workstealing.structures.shuffle_queue.names import LEGACY, MOST_STREAMS, GroupNames
+
+ANNOUNCE_SECONDS = 5.0
+MOST_MESSAGES = 1000
+LEAST_WINDOW = 4
+# After so many reads that found what they expected, one stream fewer is passed.
+_HITS_TO_SHRINK = 64
+_FOUND, _NOTHING, _UNEXPECTED, _AGAIN, _UNKNOWN_GROUP = range(5)
+
+
+@dataclass(slots=True)
+class View:
+    """What this process knows of one group: a guess that only saves round trips.
+
+    Fields: names: of the group's keys; fixed: the keys that every read passes; text: the group's
+    name; heads: numbers of the streams that are expected next; window: how many are passed;
+    span: how many streams there are; hits: reads since the window was changed; fresh: whether the
+    heads are those of the last reply; announced: consumer -> when it was last announced, by this
+    process's clock.
+    """
+
+    names: GroupNames
+    fixed: tuple[bytes, ...]
+    text: str
+    heads: tuple[int, ...]
+    span: int
+    window: int = LEAST_WINDOW
+    hits: int = 0
+    fresh: bool = False
+    announced: dict[str | bytes, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """What a look that found nothing says, so that not a moment is missed after it.
+
+    Fields: notification and legacy: the last ids of these streams at the very look; wait_ms: until
+    a delayed message returns, None if none does.
+    """
+
+    notification: str
+    legacy: str
+    wait_ms: int | None
+
+
+class Reading(QueueBase):
+    """The steps of a look for messages, which never waits."""
+
+    _views: dict[str | bytes, View]
+
+    def view(self, group: str | bytes) -> View:
+        """Return what this process knows of a group."""
+        try:
+            known = self._views.get(group)
+        except TypeError:
+            known = None
+        if known is None:
+            keys = self.keys
+            names = keys.group(group)
+            fixed = (
+                *(keys.meta, keys.notifications, keys.legacy, names.ring, names.state),
+                *(names.pending, names.returned, names.delayed, keys.tracking),
+            )
+            first = tuple(range(min(self.streams, LEAST_WINDOW)))
+            known = self._views[group] = View(names, fixed, as_text(group), first, self.streams)
+        return known
+
+    def look_steps(
+        self, view: View, consumer: str | bytes, n: int, prefer: int | None
+    ) -> Steps[list[Message] | Nothing]:
+        """Look for at most n messages. One round trip, if it goes as expected."""
+        announced = view.announced.get(consumer)
+        if announced is None or self.monotonic() - announced >= ANNOUNCE_SECONDS:
+            yield from self.announce_steps(view, consumer)
+        script = self.script("read")
+        keys = self.keys
+        first = "" if prefer is None else prefer
+        missed = 0
+        expected = view.heads
+        while True:
+            if prefer is not None and prefer not in expected:
+                expected = (prefer, *expected)
+            window = max(view.window, n)
+            reply = yield Operation(
+                script,
+                (*view.fixed, *[keys.stream(number) for number in expected]),
+                (view.names.group, consumer, n, window, first, *expected),
+                same,
+            )
+            kind, now, next_heads, *rest = reply
+            heads = tuple(number for number in map(int, next_heads) if number != LEGACY)
+            if kind == _FOUND:
+                view.heads = heads
+                view.fresh = True
+                self._note_hit(view)
+                return self._messages(view, consumer, now, rest)
+            if kind == _NOTHING:
+                # Whoever was served before is the likeliest to be next, but that is a guess.
+                view.fresh = False
+                wait = int(rest[2])
+                return Nothing(as_text(rest[0]), as_text(rest[1]), None if wait < 0 else wait)
+            if kind == _UNKNOWN_GROUP:
+                # The queue was deleted, or lost, since this process was here.
+                yield from self.join_steps(view)
+            elif kind == _UNEXPECTED:
+                missed += 1
+                view.span = max(view.span, int(rest[0]))
+                if view.fresh or missed > 1:
+                    self._note_miss(view)
+                expected = heads
+                if missed > 1:
+                    # Others are faster: with all of them none can be missing.
+                    expected = tuple(range(view.span))
+            else:
+                expected = heads or expected
+
+    def _note_hit(self, view: View) -> None:
+        view.hits += 1
+        if view.hits >= _HITS_TO_SHRINK:
+            view.hits = 0
+            view.window = max(LEAST_WINDOW, view.window - 1)
+
+    def _note_miss(self, view: View) -> None:
+        # Many readers move the ring on by as many turns between two reads of one of them.
+        view.hits = 0
+        view.window = min(MOST_STREAMS, view.window * 2)
+
+    def _messages(
+        self, view: View, consumer: str | bytes, now: int, found: list[Any]
+    ) -> list[Message]:
+        name = as_text(consumer)
+        messages = [
+            read_message(
+                int(number), as_text(entry), flat, view.text, name, attempts=int(count), now=now
+            )
+            for number, entry, count, flat in found
+        ]
+        for message in messages:
+            note_pickup_delay(message)
+        return messages
+
+    def announce_steps(self, view: View, consumer: str | bytes) -> Steps[None]:
+        """Say that a consumer is alive, and let its group read the queue. One round trip or two."""
+        due, mark, text = self._place or (yield from self.place_steps())
+        keys, names = self.keys, view.names
+        for _ in range(2):
+            known = yield self.operation(
+                "announce",
+                (
+                    *(keys.meta, due, mark, names.consumers, names.ring, names.state),
+                    *(names.pending, names.returned, names.delayed, keys.tracking, names.dead),
+                ),
+                *(text, keys.name, self.ttl_ms, names.group, consumer),
+            )
+            if known:
+                break
+            yield from self.join_steps(view)
+        view.announced[consumer] = self.monotonic()
+
+    def join_steps(self, view: View) -> Steps[None]:
+        """Register a group, and find what the streams hold already. One round trip or two."""
+        due, mark, text = self._place or (yield from self.place_steps())
+        keys, names = self.keys, view.names
+        fixed = (keys.meta, due, mark, keys.notifications, keys.legacy, names.ring)
+        while True:
+            done, span = yield self.operation(
+                "join",
+                (*fixed, *keys.streams(view.span)),
+                *(text, keys.name, self.ttl_ms, names.group, self.streams),
+            )
+            view.span = int(span)
+            if done:
+                return
+
+
+def checked_consumer(consumer: object) -> str | bytes:
+    """Return a consumer's name. Errors: ConfigurationError for what is none."""
+    if not isinstance(consumer, str | bytes) or not consumer:
+        raise ConfigurationError(
+            f"the consumer {consumer!r} is not usable: give a text or bytes, not empty"
+        )
+    return consumer
+
+
+def checked_count(n: object) -> int:
+    """Return how many messages to read. Errors: ConfigurationError for what is no such number."""
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_MESSAGES:
+        raise ConfigurationError(
+            f"n={n!r} messages cannot be read: give a number from 1 to {MOST_MESSAGES}"
+        )
+    return n
+
+
+def checked_stream(stream: object) -> int | None:
+    """Return the number of a preferred stream. Errors: ConfigurationError for what is none."""
+    if stream is None:
+        return None
+    if isinstance(stream, bool) or not isinstance(stream, int) or not 0 <= stream < MOST_STREAMS:
+        raise ConfigurationError(
+            f"prefer_stream={stream!r} is no stream: give a number from 0 to {MOST_STREAMS - 1}"
+        )
+    return stream

@@ -1,0 +1,138 @@
+"""What becomes of messages that were delivered, and of those that are cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from workstealing.errors import ConfigurationError
+from workstealing.store.operations import Operation, Steps
+from workstealing.structures.shuffle_queue.base import QueueBase, same
+from workstealing.structures.shuffle_queue.message import Message, as_text
+from workstealing.structures.shuffle_queue.names import LEGACY
+
+MESSAGES_A_SCRIPT = 500
+STREAMS_A_SCRIPT = 512
+_LONGEST_DELAY_SECONDS = 10 * 365 * 86400
+# How often a tracking id may be given to another message while one is being cancelled.
+_TRIES = 100
+
+
+class Settling(QueueBase):
+    """The steps of `ack`, `nack`, `extend`, `cancel`, `length` and `groups`."""
+
+    def ack_steps(self, messages: tuple[Message, ...]) -> Steps[int]:
+        """Say that messages are done; one script for each group and 500 messages."""
+        keys = self.keys
+        acked = 0
+        for group, some in _in_parts(messages):
+            names = keys.group(group)
+            streams, described = self._described(some, tracked=True)
+            fixed = (keys.meta, keys.tracking, names.returned, names.delayed, keys.legacy)
+            args = (names.group, *described)
+            acked += yield Operation(self.script("ack"), (*fixed, *streams), args, same)
+        return acked
+
+    def nack_steps(self, messages: tuple[Message, ...], delay: float) -> Steps[int]:
+        """Give messages back; one script for each group and 500 messages."""
+        delay_ms = _checked_delay(delay)
+        due, mark, text = self._place or (yield from self.place_steps())
+        keys = self.keys
+        given = 0
+        for group, some in _in_parts(messages):
+            names = keys.group(group)
+            streams, described = self._described(some)
+            fixed = (
+                *(keys.meta, due, mark, keys.notifications, names.ring),
+                *(names.returned, names.delayed, keys.legacy),
+            )
+            args = (text, keys.name, self.ttl_ms, names.group, delay_ms, *described)
+            given += yield Operation(self.script("nack"), (*fixed, *streams), args, same)
+        return given
+
+    def extend_steps(self, messages: tuple[Message, ...]) -> Steps[int]:
+        """Let the idle time of messages start anew; one script for each group and 500 messages."""
+        keys = self.keys
+        extended = 0
+        for group, some in _in_parts(messages):
+            streams, described = self._described(some)
+            extended += yield Operation(
+                self.script("extend"),
+                (keys.meta, keys.legacy, *streams),
+                (keys.group(group).group, *described),
+                same,
+            )
+        return extended
+
+    def cancel_steps(self, tracking_id: str | bytes) -> Steps[bool]:
+        """Delete the message of a tracking id; two round trips."""
+        if not isinstance(tracking_id, str | bytes) or not tracking_id:
+            raise ConfigurationError(
+                f"the tracking id {tracking_id!r} is not usable: give a text or bytes, not empty"
+            )
+        keys = self.keys
+        for _ in range(_TRIES):
+            place = yield self.operation("tracked", (keys.meta, keys.tracking), tracking_id)
+            if place is None:
+                return False
+            stream = keys.stream(int(as_text(place).split(":", 1)[0]))
+            deleted = yield self.operation(
+                "cancel", (keys.meta, keys.tracking, stream), tracking_id, place
+            )
+            if deleted >= 0:
+                return bool(deleted)
+        return False
+
+    def length_steps(self) -> Steps[int]:
+        """Count the messages; one script for each 512 streams."""
+        keys = self.keys
+        counted, span, length = 0, self.streams, 0
+        while counted < span:
+            streams = keys.streams(span)[counted : counted + STREAMS_A_SCRIPT]
+            if not counted:
+                streams = [keys.legacy, *streams]
+            known, found = yield self.operation("length", (keys.meta, *streams))
+            counted, span = counted + STREAMS_A_SCRIPT, max(span, known)
+            length += found
+        return length
+
+    def groups_steps(self) -> Steps[list[str]]:
+        """Name the groups; one round trip."""
+        found = yield self.operation("groups", (self.keys.meta,))
+        return sorted(map(as_text, found))
+
+    def _described(
+        self, messages: list[Message], *, tracked: bool = False
+    ) -> tuple[list[bytes], list[Any]]:
+        """Return the keys of the messages' streams, and four arguments for each message."""
+        places: dict[int, int] = {LEGACY: 0}
+        described: list[Any] = []
+        for message in messages:
+            number = message.number
+            place = places.setdefault(number, len(places))
+            last = (message.tracking_id or "") if tracked else message.consumer
+            described += (place, number, message.entry_id, last)
+        return [self.keys.stream(number) for number in list(places)[1:]], described
+
+
+def _in_parts(messages: tuple[Message, ...]) -> Iterable[tuple[str, list[Message]]]:
+    groups: dict[str, list[Message]] = {}
+    for message in messages:
+        if not isinstance(message, Message):
+            raise ConfigurationError(
+                f"{message!r} is no message: give what read() or read_many() returned"
+            )
+        groups.setdefault(message.group, []).append(message)
+    for group, some in groups.items():
+        for start in range(0, len(some), MESSAGES_A_SCRIPT):
+            yield group, some[start : start + MESSAGES_A_SCRIPT]
+
+
+def _checked_delay(delay: object) -> int:
+    if (
+        isinstance(delay, bool)
+        or not isinstance(delay, int | float)
+        or not 0 <= delay <= _LONGEST_DELAY_SECONDS
+    ):
+        raise ConfigurationError(f"delay={delay!r} is no time to wait: give seconds, 0 for none")
+    return int(delay * 1000)
