@@ -5,7 +5,7 @@
 -- Returns { kind, server's time in ms, heads of the ring next, ... }: kind 0: messages follow, each as
 -- { stream number, entry id, deliveries, fields and values }; 1: there is nothing: last id of the
 -- notifications, last id of the legacy stream, ms until a delayed message returns or -1; 2: the first
--- head is not among the KEYS: span; 3: what was found was overdue or gone, look again; 4: the group
+-- head is missing in KEYS, here is the span; 3: what was found was overdue or gone, look again; 4: the group
 -- is not registered.
 --@include now
 --@include shuffle_queue

@@ -28,6 +28,7 @@ from workstealing.structures.sharded_ick import (
     ShardedIck,
     ShardedIckPipeline,
 )
+from workstealing.structures.shuffle_queue import AsyncShuffleQueue, Message, ShuffleQueue
 from workstealing.structures.time_shard_queue import (
     AsyncRedisStore,
     AsyncTimeShardQueue,
@@ -36,7 +37,6 @@ from workstealing.structures.time_shard_queue import (
     TimeShardCounts,
     TimeShardQueue,
 )
-from workstealing.structures.shuffle_queue import AsyncShuffleQueue, Message, ShuffleQueue
 from workstealing.structures.tracked_set import (
     AsyncTrackedSet,
     AsyncTrackedSetPipeline,
@@ -63,8 +63,8 @@ __all__ = [
     "AsyncRedisStore",
     "AsyncShardedIck",
     "AsyncShardedIckPipeline",
-    "AsyncTimeShardQueue",
     "AsyncShuffleQueue",
+    "AsyncTimeShardQueue",
     "AsyncTrackedSet",
     "AsyncTrackedSetPipeline",
     "AsyncVolatileHashes",
@@ -85,6 +85,7 @@ __all__ = [
     "RedisStore",
     "ShardedIck",
     "ShardedIckPipeline",
+    "ShuffleQueue",
     "Taken",
     "TimeShardCounts",
     "TimeShardQueue",
