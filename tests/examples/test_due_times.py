@@ -1,0 +1,81 @@
+"""The example of due times does what its README says, by its one command."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.servers import RedisServer
+
+FOLDER = Path(__file__).parents[2] / "examples" / "due_times"
+SECONDS = 120
+ROUND = 8 * 0.5
+"""How long all time shards' turns take together."""
+
+
+def run_example(*arguments: str) -> tuple[list[str], dict[str, float]]:
+    """Run the command of the README; return the observer's lines, and the figures."""
+    (command,) = re.findall(
+        r"^    \.venv/bin/python (\S+)$", (FOLDER / "README.md").read_text(), re.M
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.endswith("REDIS_URL")}
+    done = subprocess.run(
+        [sys.executable, "-P", command, *arguments],
+        cwd=FOLDER.parents[1],
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    observed, _, report = done.stdout.partition("\n\n")
+    figures = re.findall(r"^ *(\S.*?) +(-?[\d.]+)(?: s)?$", report, re.M)
+    return observed.splitlines(), {what: float(value) for what, value in figures}
+
+
+def check(lines: list[str], figures: dict[str, float]) -> None:
+    """Check what holds at any speed."""
+    assert figures["articles put"] == figures["published"] == 300
+    assert figures["lost"] == 0
+    assert figures["published too early"] == 0
+    assert 1 <= figures["in the dead publisher's hands"] <= 5
+    # As long as the dead one's lease at least.
+    assert figures["of these late, at worst"] >= 1
+    assert figures["enlisted"] > figures["recruited to sweep"] > figures["worked"] > 0
+    assert figures["leases returned, articles cleared"] > 0
+    assert figures["articles left in the queue"] == 0
+    heading, *rows = lines
+    assert re.findall(r"shard (\d)", heading) == list("01234567")
+    for row in rows:
+        assert len(re.findall(r"\d+/\d+", row)) == 8
+        assert row.count("P") == row.count("C") == 1
+    assert re.search(r" 0 +0$", rows[-1])
+
+
+def test_by_its_command() -> None:
+    lines, figures = run_example()
+    check(lines, figures)
+    # An article waits for the turn of its time shard, and how long at worst is in the docs. Where
+    # the machine is so busy that a turn passes without anybody working, it waits for a round more.
+    assert figures["late, at worst by the docs"] == 3.5
+    assert 1 < figures["late, at worst"] < 3.5 + ROUND
+    # Publishers have moved on from there, so that hardly anything else clears it away.
+    assert figures["leases returned, articles cleared"] > 200
+
+
+@pytest.mark.real
+def test_on_a_server_of_the_users_own(redis7: RedisServer) -> None:
+    lines, figures = run_example("--url", redis7.url, "--drain-all")
+    check(lines, figures)
+    # What is looked at in every time shard waits for no turn.
+    assert figures["late, the median"] < 0.5
+    # What the queue is made like is all that is left of it.
+    left = redis7.client().keys("*")
+    assert not [key for key in left if b":mark:" not in key and b":layout:" not in key]
