@@ -68,7 +68,8 @@ class Rotation:
             if before == first or after <= last:
                 return 0
             margins.append(now_ms - (before + 1) * self.period_ms)
-            margins.append(after * self.period_ms - (now_ms + lasting_ms))
+            # Less the fraction of a millisecond by which it may be later than it says.
+            margins.append(after * self.period_ms - (now_ms + lasting_ms + 1))
         return min(margins)
 
     def untouched(
