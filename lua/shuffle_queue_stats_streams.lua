@@ -7,38 +7,21 @@
 -- consumer and number of its pending entries ..., how many of the counted were delivered before,
 -- the last one counted ('' when there is no more), '=' and tenant ('' for an entry of none), how
 -- many of its entries wait, are pending, returned and delayed ... }.
---@include shuffle_queue_look
-local problem = foreign_meta(KEYS[1])
+--@include shuffle_queue_upkeep
+local returned, delayed, keeper = KEYS[2], KEYS[3], ARGV[1]
+local problem = refuse(redis.pcall('HMGET', meta, 'mark'))
+  or refuse_key('ZCARD', returned, 'returned entries')
+  or refuse_key('ZCARD', delayed, 'delayed entries')
+for i = 4, #KEYS do
+  problem = problem or refuse_key('XLEN', KEYS[i], 'a stream of a shuffle queue')
+end
 if problem then
   return problem
 end
-local returned, delayed, keeper = KEYS[2], KEYS[3], ARGV[1]
-
--- Returns how many entries are pending for a group, and the last that it was given.
-local function known(stream, group)
-  local groups = redis.pcall('XINFO', 'GROUPS', stream)
-  for i = 1, groups.err and 0 or #groups do
-    local fields = {}
-    for j = 1, #groups[i], 2 do
-      fields[groups[i][j]] = groups[i][j + 1]
-    end
-    if fields['name'] == group then
-      return fields['pending'], fields['last-delivered-id']
-    end
-  end
-  return 0
-end
-
--- Whether one entry's id is at most another's.
-local function at_most(id, last)
-  local ms, sequence = string.match(id, '^(%d+)-(%d+)$')
-  local last_ms, last_sequence = string.match(last, '^(%d+)-(%d+)$')
-  ms, last_ms = tonumber(ms), tonumber(last_ms)
-  return ms < last_ms or ms == last_ms and tonumber(sequence) <= tonumber(last_sequence)
-end
 
 local function tenant_of(fields)
-  for i = 1, #fields, 2 do
+  -- The queue's own fields are the last ones.
+  for i = #fields - 1, math.max(1, #fields - 5), -2 do
     if fields[i] == 'ws:tenant' then
       return '=' .. fields[i + 1]
     end
@@ -59,52 +42,53 @@ local function standing(stream, group, number, id)
   return redis.call('ZSCORE', delayed, number .. ':' .. id) and DELAYED or RETURNED
 end
 
-local function describe(stream, number, group, cursor, most)
-  local length = redis.pcall('XLEN', stream)
-  if type(length) == 'table' then
-    problem = layout_error(stream, 'does not hold a stream of a shuffle queue')
-    return {}
-  end
-  local pending, last = known(stream, group)
-  local consumers = pending > 0 and redis.call('XPENDING', stream, group)[4] or {}
-  local flat = {}
-  for i = 1, #consumers do
-    flat[2 * i - 1], flat[2 * i] = consumers[i][1], consumers[i][2]
-  end
-  local oldest = redis.call('XRANGE', stream, last and '(' .. last or '-', '+', 'COUNT', 1)[1]
-  local first = redis.call('ZRANGEBYSCORE', returned, number, number, 'LIMIT', 0, 1)[1]
-  local delivered, counted, order = 0, {}, {}
-  local entries = tonumber(most) > 0 and redis.call('XRANGE', stream, cursor, '+', 'COUNT', most) or {}
+-- Returns how many entries of each tenant there are on from a place: how many had been delivered,
+-- where to go on, and the counts.
+local function count(stream, group, number, last, cursor, most)
+  local delivered, counted, flat = 0, {}, {}
+  local entries = most > 0 and redis.call('XRANGE', stream, cursor, '+', 'COUNT', most) or {}
   for i = 1, #entries do
     local id = entries[i][1]
     local state = WAITING
-    if last and at_most(id, last) then
+    if last and not is_after(id, last) then
       delivered = delivered + 1
       state = standing(stream, group, number, id)
     end
     if state then
       local tenant = tenant_of(entries[i][2])
-      if not counted[tenant] then
-        counted[tenant] = { 0, 0, 0, 0 }
-        order[#order + 1] = tenant
+      local counts = counted[tenant]
+      if not counts then
+        counts = { 0, 0, 0, 0 }
+        counted[tenant] = counts
+        flat[#flat + 1] = tenant
+        flat[#flat + 1] = counts
       end
-      counted[tenant][state] = counted[tenant][state] + 1
+      counts[state] = counts[state] + 1
     end
   end
-  local tenants = {}
-  for i = 1, #order do
-    tenants[2 * i - 1], tenants[2 * i] = order[i], counted[order[i]]
+  local is_more = #entries > 0 and #entries == most
+  return delivered, is_more and entries[#entries][1] or '', flat
+end
+
+local function describe(stream, number, group, cursor, most)
+  local reader = readers_of(stream)[group]
+  local last = reader and reader['last-delivered-id']
+  local holders, flat = reader and redis.call('XPENDING', stream, group)[4] or {}, {}
+  for i = 1, #holders do
+    flat[2 * i - 1], flat[2 * i] = holders[i][1], tonumber(holders[i][2])
   end
-  local is_more = #entries > 0 and #entries == tonumber(most)
+  local waiting = redis.call('XRANGE', stream, last and '(' .. last or '-', '+', 'COUNT', 1)[1]
+  local back = redis.call('ZRANGEBYSCORE', returned, number, number, 'LIMIT', 0, 1)[1]
+  local delivered, on, tenants = count(stream, group, number, last, cursor, tonumber(most))
   return {
-    length,
-    pending,
+    redis.call('XLEN', stream),
+    reader and reader['pending'] or 0,
     redis.call('ZCOUNT', returned, number, number),
-    oldest and oldest[1] or '',
-    first and string.match(first, ':(.*)$') or '',
+    waiting and waiting[1] or '',
+    back and string.match(back, ':(.*)$') or '',
     flat,
     delivered,
-    is_more and entries[#entries][1] or '',
+    on,
     tenants,
   }
 end
@@ -114,4 +98,4 @@ for i = 4, #KEYS do
   local at = 2 + 4 * (i - 4)
   described[i - 3] = describe(KEYS[i], ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
 end
-return problem or described
+return described

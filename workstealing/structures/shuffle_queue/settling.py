@@ -36,10 +36,13 @@ class Settling(QueueBase):
     def nack_steps(self, messages: tuple[Message, ...], delay: float) -> Steps[int]:
         """Give messages back; one script for each group and 500 messages."""
         delay_ms = _checked_delay(delay)
+        parts = list(_in_parts(messages))
+        if not parts:
+            return 0
         due, mark, text = self._place or (yield from self.place_steps())
         keys = self.keys
         given = 0
-        for group, some in _in_parts(messages):
+        for group, some in parts:
             names = keys.group(group)
             streams, described = self._described(some)
             fixed = (
@@ -89,10 +92,10 @@ class Settling(QueueBase):
         counted, span, length = 0, self.streams, 0
         while counted < span:
             streams = keys.streams(span)[counted : counted + STREAMS_A_SCRIPT]
-            if not counted:
-                streams = [keys.legacy, *streams]
-            known, found = yield self.operation("length", (keys.meta, *streams))
-            counted, span = counted + STREAMS_A_SCRIPT, max(span, known)
+            # The first of the queue's own are asked for together with the legacy one.
+            first = () if counted else (keys.legacy,)
+            known, found = yield self.operation("length", (keys.meta, *first, *streams))
+            counted, span = counted + len(streams), max(span, known)
             length += found
         return length
 

@@ -7,24 +7,23 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from workstealing.errors import ConfigurationError
-from workstealing.store.operations import Operation
-from workstealing.store.scripts import Script
-from workstealing.structures.sharded_ick.steps import Steps
+from workstealing.store.operations import Operation, Steps
+from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.message import as_text
 from workstealing.structures.shuffle_queue.names import (
     DELAY_PREFIX,
     LEGACY,
     RETURNED,
     GroupNames,
-    QueueNames,
 )
 
 MOST_MESSAGES = 10_000
 """How many messages `stats` looks at to tell the tenants apart, unless it is told otherwise."""
 MOST_CONSUMERS = 1_000
-STREAMS_A_COUNT = 512
-STREAMS_A_SCRIPT, ENTRIES_A_SCRIPT, SCRIPTS_A_TRIP = 8, 512, 16
+STREAMS_A_SCRIPT, ENTRIES_A_STREAM, ENTRIES_A_SCRIPT = 64, 64, 512
 
+COUNTERS = ("redelivered", "overdue")
+TOPS = tuple(2**i for i in range(53))
 STANDINGS = ("waiting", "pending", "returned", "delayed")
 T = TypeVar("T")
 
@@ -47,41 +46,8 @@ def percentile(histogram: Mapping[int, int], share: float) -> int | None:
     return None
 
 
-class StatsCommands:
-    """A ShuffleQueue's `length` and `stats`; blocking, or awaited on an asyncio client."""
-
-    names: QueueNames
-    streams: int
-
-    def _drive(self, steps: Steps[Any]) -> Any:
-        raise NotImplementedError
-
-    def _script(self, name: str) -> Script:
-        raise NotImplementedError
-
-    def length(self) -> Any:
-        """Say how many messages all streams hold, whatever has become of them.
-
-        Returns: a number; a message counts until every group has acknowledged it. Errors:
-        LayoutError. Costs one script that asks for each stream's length, one for each 512
-        streams, in one or two round trips.
-        """
-        return self._drive(self._length_steps())
-
-    def _length_steps(self) -> Steps[int]:
-        first = min(self.streams, STREAMS_A_COUNT)
-        ((span, length),) = yield [self._count([LEGACY, *range(first)])]
-        others = range(first, max(first, span))
-        if others:
-            counted = yield [self._count(page) for page in _runs(others, STREAMS_A_COUNT)]
-            length += sum(count for _, count in counted)
-        return int(length)
-
-    def _count(self, numbers: Sequence[int]) -> Operation:
-        streams = (self.names.stream(number) for number in numbers)
-        return Operation(
-            self._script("shuffle_queue_length"), (self.names.meta, *streams), (), tuple
-        )
+class StatsCommands(QueueBase):
+    """A ShuffleQueue's `stats`; blocking, or awaited on an asyncio client."""
 
     def stats(self, group: str | bytes, most_messages: int = MOST_MESSAGES) -> Any:
         """Describe the queue as one group sees it.
@@ -97,7 +63,7 @@ class StatsCommands:
         - oldest_waiting_s: for how long, in seconds by the server's clock, the oldest of the
           waiting and the returned ones has been in the queue; None if there is none;
         - delivered, redelivered: deliveries of a message for the first time, and again; overdue:
-          messages that were dropped at their deadline; and whatever else the group counts;
+          messages that were dropped at their deadline;
         - pickup_delay_ms: the histogram of first deliveries: top -> how many had a pickup delay
           of at most top ms, and of more than half of it (tops are powers of two; not cumulative);
           see `percentile`;
@@ -113,17 +79,20 @@ class StatsCommands:
 
         Each script is exact for its moment; a busy queue moves on between them. Errors:
         ConfigurationError for arguments that are none; LayoutError. Costs one script, and one for
-        each eight streams and for each 512 messages (each reads whole messages), a round trip for
-        every 16 scripts.
+        each 64 streams and each 512 messages that are looked at (they are read as a whole), with a
+        round trip each.
         """
-        if isinstance(most_messages, bool) or not isinstance(most_messages, int):
-            most_messages = -1
-        if most_messages < 0:
+        if (
+            isinstance(most_messages, bool)
+            or not isinstance(most_messages, int)
+            or most_messages < 0
+        ):
             raise ConfigurationError(
-                "most_messages is no number of messages to look at: give a whole number from 0 on"
+                f"most_messages={most_messages!r} is no number of messages to look at: give a whole"
+                " number from 0 on"
             )
-        looking = _Looking(self.names, self.names.group(group), self._script, most_messages)
-        return self._drive(looking.steps())
+        looking = _Looking(self, self.keys.group(group), most_messages)
+        return self._run(looking.steps())
 
 
 @dataclass(slots=True)
@@ -155,28 +124,25 @@ class _Seen:
 class _Looking:
     """One call of `stats`, step by step."""
 
-    names: QueueNames
+    queue: QueueBase
     group: GroupNames
-    script: Any
     budget: int
     consumers: dict[str, dict[str, Any]] = field(default_factory=dict)
     tenants: dict[str | None, list[int]] = field(default_factory=dict)
 
     def steps(self) -> Steps[dict[str, Any]]:
         """Look, and return what `stats` returns."""
-        (head,) = yield [self._head()]
-        now, span, _, returned, delayed, dead, known, seen, state = head
+        head = yield self._head()
+        now, span, returned, delayed, dead, known, seen, state = head
         for name, at in _pairs(seen):
             self.consumers[as_text(name)] = {"pending": 0, "seen_s": _seconds(now, float(at))}
         streams = [_Seen(number) for number in (LEGACY, *range(int(span or 0)))]
         yield from self._look(streams)
         ages = [_seconds(now, each.oldest) for each in streams if each.oldest is not None]
-        counts = {as_text(name): int(count) for name, count in _pairs(state)}
-        delays = {
-            int(name.removeprefix(DELAY_PREFIX)): counts.pop(name)
-            for name in sorted(counts)
-            if name.startswith(DELAY_PREFIX)
-        }
+        counted = [int(count or 0) for count in state]
+        # In order, those without a message left out.
+        delays = zip(TOPS, counted[len(COUNTERS) :], strict=True)
+        histogram = {top: count for top, count in delays if count}
         described = {
             each.number: {
                 "length": each.length,
@@ -197,11 +163,9 @@ class _Looking:
             "delayed": delayed,
             "dead": dead,
             "oldest_waiting_s": max(ages, default=None),
-            "delivered": sum(delays.values()),
-            "redelivered": 0,
-            "overdue": 0,
-            **counts,
-            "pickup_delay_ms": dict(sorted(delays.items())),
+            "delivered": sum(histogram.values()),
+            **dict(zip(COUNTERS, counted[: len(COUNTERS)], strict=True)),
+            "pickup_delay_ms": histogram,
             "consumers": self.consumers,
             "known_consumers": known,
             "tenants": {
@@ -216,20 +180,16 @@ class _Looking:
     def _head(self) -> Operation:
         group = self.group
         keys = (
-            *(self.names.meta, group.state, group.returned),
+            *(self.queue.keys.meta, group.state, group.returned),
             *(group.delayed, group.consumers, group.dead),
         )
-        return Operation(
-            self.script("shuffle_queue_stats"),
-            keys,
-            (group.group, MOST_CONSUMERS),
-            lambda reply: reply,
-        )
+        tops = (f"{DELAY_PREFIX}{top}" for top in TOPS)
+        return self.queue.operation("stats", keys, MOST_CONSUMERS, *COUNTERS, *tops)
 
     def _look(self, streams: Sequence[_Seen]) -> Steps[None]:
         """Look at all streams once, and then at those that have more, as far as the budget goes."""
-        most = ENTRIES_A_SCRIPT // STREAMS_A_SCRIPT
-        yield from self._round(streams, min(most, self.budget // len(streams)), is_first=True)
+        share = min(ENTRIES_A_STREAM, self.budget // len(streams))
+        yield from self._round(streams, share, is_first=True)
         while self.budget and (left := [each for each in streams if each.cursor is not None]):
             share = max(1, min(ENTRIES_A_SCRIPT, self.budget // len(left)))
             yield from self._round(left[: self.budget // share], share, is_first=False)
@@ -237,26 +197,22 @@ class _Looking:
     def _round(self, streams: Sequence[_Seen], share: int, *, is_first: bool) -> Steps[None]:
         """Look once at some streams, and count at most so many entries of each."""
         size = min(STREAMS_A_SCRIPT, ENTRIES_A_SCRIPT // max(share, 1))
-        for trip in _runs(list(_runs(streams, size)), SCRIPTS_A_TRIP):
-            replies = yield [self._page(page, share) for page in trip]
-            for page, described in zip(trip, replies, strict=True):
-                for seen, reply in zip(page, described, strict=True):
-                    self._note(seen, reply, is_first=is_first)
-                    if not share and seen.length:
-                        seen.cursor = "-"
+        for page in _runs(streams, size):
+            described = yield self._page(page, share)
+            for seen, reply in zip(page, described, strict=True):
+                self._note(seen, reply, is_first=is_first)
+                if not share and seen.length:
+                    seen.cursor = "-"
 
     def _page(self, page: Sequence[_Seen], share: int) -> Operation:
-        names, group = self.names, self.group
+        keys, group = self.queue.keys, self.group
         args: list[Any] = [RETURNED]
         for seen in page:
-            own = names.name if seen.number == LEGACY else group.group
+            own = keys.name if seen.number == LEGACY else group.group
             args += (seen.number, own, seen.cursor, share)
-        streams = (names.stream(seen.number) for seen in page)
-        return Operation(
-            self.script("shuffle_queue_stats_streams"),
-            (names.meta, group.returned, group.delayed, *streams),
-            tuple(args),
-            lambda reply: reply,
+        streams = (keys.stream(seen.number) for seen in page)
+        return self.queue.operation(
+            "stats_streams", (keys.meta, group.returned, group.delayed, *streams), *args
         )
 
     def _note(self, seen: _Seen, reply: Sequence[Any], *, is_first: bool) -> None:
