@@ -1,0 +1,60 @@
+"""The Python blocks of docs/shuffle_queue.md run in order, and its figures are true."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from support.servers import RedisServer
+from workstealing.structures import Message, ShuffleQueue
+from workstealing.structures.shuffle_queue import overlap_probability
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "shuffle_queue.md").read_text("utf-8")
+
+
+def test_the_blocks(redis7: RedisServer) -> None:
+    text = PAGE.replace("redis://localhost:6379/0", redis7.url)
+    names: dict[str, Any] = {}
+    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)):
+        exec(compile(block, f"block {number}", "exec"), names)
+        if number == 0:
+            assert len(names["done"]) <= 5
+    assert number == 4
+    queue: ShuffleQueue = names["queue"]
+    assert queue.length() == 0
+    assert set(names["recruiter"].stats()["jobs"]) == {
+        "shuffle_queue_reaper.predictions",
+        "queue_expiry.shuffle_queues",
+    }
+
+
+def test_the_table_of_overlaps() -> None:
+    rows = re.findall(r"^\| ([\d,]+) \| (\d+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", PAGE, re.M)
+    assert len(rows) == 6
+    for streams, each, *said in rows:
+        of = (int(streams.replace(",", "")), int(each))
+        for at_least, words in zip((1, 2, of[1]), said, strict=True):
+            true = overlap_probability(*of, at_least)
+            if words.endswith(" %"):
+                digits = len(words.removesuffix(" %").replace(".", "").lstrip("0"))
+                assert float(f"{100 * true:.{digits}g}") == float(words.removesuffix(" %")), words
+            else:
+                assert words == f"1 in {round(1 / true):,}"
+
+
+def test_every_method_and_field_is_named() -> None:
+    table = PAGE.split("## Methods", 1)[1].split("## ", 1)[0]
+    for name in dir(ShuffleQueue):
+        if (
+            not name.startswith("_")
+            and not name.endswith("_steps")
+            and callable(getattr(ShuffleQueue, name))
+        ):
+            assert name in OF_THE_HOUSE or f"`{name}(" in table, name
+    for name in Message.__dataclass_fields__:
+        assert f"`{name}`" in table
+
+
+OF_THE_HOUSE = {"forget", "monotonic", "operation", "script", "view"}
+"""What other parts of this package call."""
