@@ -12,7 +12,8 @@ from workstealing.errors import ConfigurationError
 from workstealing.structures.shuffle_queue.names import LEGACY
 
 TENANT, DEADLINE, TRACKING = "ws:tenant", "ws:deadline", "ws:tracking"
-"""The fields of an entry that are the queue's own."""
+GROUP = "ws:group"
+"""The fields of an entry that are the queue's own; the last is of one revived for one group."""
 _LATEST_MS = 2**52
 
 
@@ -114,7 +115,7 @@ def read_message(
 
 
 _OWN: dict[Any, str] = {
-    form: text for text in (TENANT, DEADLINE, TRACKING) for form in (text, text.encode())
+    form: text for text in (TENANT, DEADLINE, TRACKING, GROUP) for form in (text, text.encode())
 }
 
 

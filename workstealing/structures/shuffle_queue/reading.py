@@ -90,6 +90,25 @@ class Reading(QueueBase):
         self, view: View, consumer: str | bytes, n: int, prefer: int | None
     ) -> Steps[list[Message] | Nothing]:
         """Look for at most n messages. One round trip, if it goes as expected."""
+        found = yield from self._look_once(view, consumer, n, prefer)
+        if isinstance(found, Nothing):
+            return found
+        messages, is_cut = found
+        while is_cut and len(messages) < n:
+            try:
+                found = yield from self._look_once(view, consumer, n - len(messages), None)
+            except Exception:  # noqa: BLE001 - what was delivered must not be lost by what was not
+                break
+            if isinstance(found, Nothing):
+                break
+            more, is_cut = found
+            messages += more
+        return messages
+
+    def _look_once(
+        self, view: View, consumer: str | bytes, n: int, prefer: int | None
+    ) -> Steps[tuple[list[Message], bool] | Nothing]:
+        """Look once; say too whether a stream that was not expected cut it short."""
         announced = view.announced.get(consumer)
         if announced is None or self.monotonic() - announced >= ANNOUNCE_SECONDS:
             yield from self.announce_steps(view, consumer)
@@ -114,7 +133,8 @@ class Reading(QueueBase):
                 view.heads = heads
                 view.fresh = True
                 self._note_hit(view)
-                return self._messages(view, consumer, now, rest)
+                is_cut = len(rest) < n and bool(heads) and heads[0] not in expected
+                return self._messages(view, consumer, now, rest), is_cut
             if kind == _NOTHING:
                 # Whoever was served before is the likeliest to be next, but that is a guess.
                 view.fresh = False
@@ -131,7 +151,7 @@ class Reading(QueueBase):
                 expected = heads
                 if missed > 1:
                     # Others are faster: with all of them none can be missing.
-                    expected = tuple(range(view.span))
+                    expected = tuple({*range(view.span), *heads})
             else:
                 expected = heads or expected
 

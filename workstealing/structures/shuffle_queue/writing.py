@@ -45,13 +45,13 @@ class Writing(QueueBase):
         if tracking_id is not None:
             tracked = _checked_tracking_id(tracking_id)
             flat += (TRACKING, tracked)
-        due, mark, text = self._place or (yield from self.place_steps())
         try:
             known = self._tenants.get(tenant)
         except TypeError:
             # What cannot be looked up is no tenant either, and is told so.
             known = None
         numbers, streams = known or self._learn(tenant)
+        due, mark, text = self._place or (yield from self.place_steps())
         keys = self.keys
         fixed = (keys.meta, due, mark, keys.notifications, keys.tracking, *streams)
         script = self.script("write")
