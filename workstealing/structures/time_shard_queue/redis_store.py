@@ -170,16 +170,13 @@ class RedisTimeShards(RedisSweeping):
     def _open(self) -> Steps:
         if self._opened is None:
             key = layout_key(self.name)
-            facts, rotation = yield [
-                Operation(load("server_facts"), (key,), (), lambda reply: as_text(reply[0])),
-                Operation(
-                    load("layout_open"),
-                    (key,),
-                    new_fields(self.rotation),
-                    lambda reply: parse(key, reply),
-                ),
+            facts = Operation(load("server_facts"), (key,), (), lambda reply: as_text(reply[0]))
+            (policy,) = yield [facts]
+            require_policy(_STRUCTURE, policy, self._policies)
+            fields = new_fields(self.rotation)
+            (rotation,) = yield [
+                Operation(load("layout_open"), (key,), fields, lambda reply: parse(key, reply))
             ]
-            require_policy(_STRUCTURE, facts, self._policies)
             self._opened = rotation
         return self._opened
 

@@ -90,12 +90,16 @@ class Rotation:
         safe = sorted((-margin, time_shard) for margin, time_shard in margins if margin >= skew)
         return tuple(time_shard for _, time_shard in safe)
 
-    def least_touched(self, now_ms: int, lasting_ms: int = 0) -> int:
-        """Return the time shard for which another clock would have to be the most wrong."""
-        return max(
-            range(self.time_shards),
-            key=lambda time_shard: self.margin_ms(time_shard, now_ms, lasting_ms),
-        )
+    def least_touched(self, now_ms: int, lasting_ms: int = 0) -> tuple[int, ...]:
+        """Return the time shards for which another clock would have to be the most wrong.
+
+        All for which it would have to be so alike: with 4 there are two, of which one alone would
+        leave the other out for ever. None if clocks that are right touch each of them meanwhile.
+        """
+        every = range(self.time_shards)
+        margins = [self.margin_ms(time_shard, now_ms, lasting_ms) for time_shard in every]
+        most = max(margins)
+        return tuple(number for number in every if margins[number] == most > 0)
 
     def next_turn_ms(self, time_shard: int, now_ms: int) -> int:
         """Return when consumers read a time shard next: now_ms itself if they do so now."""
