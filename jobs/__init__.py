@@ -4,6 +4,8 @@ from workstealing.jobs.hash_field_expiry import Backlog, HashFieldExpiry
 from workstealing.jobs.ick_reaper import IckBacklog, IckReaper
 from workstealing.jobs.key_expiry import KeyBacklog, KeyExpiry
 from workstealing.jobs.migrate_to_native import MigrateToNative
+from workstealing.jobs.queue_expiry import QueueBacklog, QueueExpiry
+from workstealing.jobs.shuffle_queue_reaper import ShuffleQueueBacklog, ShuffleQueueReaper
 from workstealing.jobs.time_shard_sweeper import TimeShardBacklog, TimeShardSweeper
 from workstealing.jobs.track_queued import TrackQueued
 from workstealing.jobs.untrack_done import UntrackDone
@@ -16,6 +18,10 @@ __all__ = [
     "KeyBacklog",
     "KeyExpiry",
     "MigrateToNative",
+    "QueueBacklog",
+    "QueueExpiry",
+    "ShuffleQueueBacklog",
+    "ShuffleQueueReaper",
     "TimeShardBacklog",
     "TimeShardSweeper",
     "TrackQueued",

@@ -62,12 +62,16 @@ local function serve(number, id, deliveries, fields)
   served[#served + 1] = { number, id, deliveries, fields }
 end
 
--- Says whether a message is past its deadline; then it is deleted, for every group.
+-- Says whether a message is not for this group, or past its deadline; then it is deleted, for every group.
 local function drop_overdue(stream, reader, number, id, fields)
   local deadline, tracked
   -- The queue's own fields are the last ones.
-  for i = #fields - 1, math.max(1, #fields - 5), -2 do
-    if fields[i] == 'ws:deadline' then
+  for i = #fields - 1, math.max(1, #fields - 7), -2 do
+    if fields[i] == 'ws:group' and fields[i + 1] ~= group then
+      -- It was revived for another group, after this one had done its work.
+      redis.call('XACK', stream, reader, id)
+      return true
+    elseif fields[i] == 'ws:deadline' then
       deadline = tonumber(fields[i + 1])
     elseif fields[i] == 'ws:tracking' then
       tracked = fields[i + 1]

@@ -52,6 +52,7 @@ class GroupNames:
         "dead",
         "delayed",
         "group",
+        "laps",
         "pending",
         "returned",
         "ring",
@@ -67,9 +68,10 @@ class GroupNames:
         self.delayed = base + b"delayed:" + group
         self.consumers = base + b"consumers:" + group
         self.dead = base + b"dead:" + group
+        self.laps = base + b"laps:" + group
         self.all = (
             *(self.ring, self.state, self.pending, self.returned),
-            *(self.delayed, self.consumers, self.dead),
+            *(self.delayed, self.consumers, self.dead, self.laps),
         )
 
 

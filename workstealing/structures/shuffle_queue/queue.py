@@ -10,6 +10,8 @@ from redis.exceptions import ResponseError
 
 from workstealing.store.operations import Steps, as_layout_error, drive, drive_async
 from workstealing.store.twin import AsyncClient, BlockingClient, is_async
+from workstealing.structures.shuffle_queue.dead import DeadCommands
+from workstealing.structures.shuffle_queue.deleting import DeletingCommands
 from workstealing.structures.shuffle_queue.message import Message
 from workstealing.structures.shuffle_queue.reading import (
     Nothing,
@@ -39,6 +41,8 @@ _GroupsT = TypeVar("_GroupsT")
 
 class _Queue(
     StatsCommands,
+    DeadCommands,
+    DeletingCommands,
     Writing,
     Reading,
     Settling,

@@ -1,0 +1,180 @@
+"""The job that keeps a shuffle queue whole when its consumers die."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting.checks import checked_limit, checked_seconds
+from workstealing.recruiting.job import DivisibleJob, PartJob, checked_parts, refuse_dry_run
+from workstealing.recruiting.slice import Slice
+from workstealing.store.connection import Budget
+from workstealing.structures.shuffle_queue import AsyncShuffleQueue, ShuffleQueue
+from workstealing.structures.shuffle_queue.names import LEGACY
+from workstealing.structures.shuffle_queue.reaping import WINDOW, QueueReaper, Settings
+
+__all__ = ["ShuffleQueueBacklog", "ShuffleQueueReaper"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleQueueBacklog:
+    """How many messages dead consumers hold now.
+
+    Fields: messages: stale pending entries of all groups; oldest_seconds: for how long the oldest
+    has been held; exact: False when there was more than was looked at, so that there may be more.
+    """
+
+    messages: int
+    oldest_seconds: float
+    exact: bool = True
+
+
+class ShuffleQueueReaper(DivisibleJob):
+    """Gives what dead consumers hold to others, and keeps all that stands beside the streams right.
+
+    - What a consumer has held for idle_s is served again, at its stream's turn, before what is new
+      there: the turns of the streams, and so of the tenants, are what they were.
+    - What has been delivered max_attempts times, and was not acknowledged, is set aside as it is,
+      `nack` included: see `ShuffleQueue.dead`, `revive` and `discard`. Nothing is ever dropped.
+    - What every group has acknowledged is deleted, also where somebody else's XACK did that.
+    - A consumer that was not seen for consumer_idle_s and owns nothing is removed; so are tracking
+      ids whose message has gone.
+    - What a loss of keys has left is put right: a stream that is missing from a ring or from the
+      list of those with pending entries, a returned entry that no list names.
+
+    Arguments: queue: a `ShuffleQueue` or `AsyncShuffleQueue`; limit: the most items a slice
+    handles; idle_s: seconds, longer than a consumer works on a message without `extend`, or it is
+    delivered twice; max_attempts: how often a message is delivered at most; consumer_idle_s:
+    seconds; dry_run: count what would be returned, set aside or put right, and change nothing;
+    name: what the job is called, by default ``shuffle_queue_reaper.<queue>``; random: returns a
+    float in [0, 1).
+
+    One slice serves one group, chosen at random: up to four of its streams, and one of the other
+    chores on at most 64 streams, consumers or tracking ids. Stream-group commands break no WATCH;
+    so each change is decided and done by one script, which aborts nobody and is aborted by nobody.
+    At most six round trips.
+
+    Source: seed of replicate's shuffle queues, which never recover anything.
+    """
+
+    def __init__(
+        self,
+        queue: ShuffleQueue | AsyncShuffleQueue,
+        limit: int = 25,
+        *,
+        idle_s: float = 60.0,
+        max_attempts: int = 5,
+        consumer_idle_s: float = 3600.0,
+        dry_run: bool = False,
+        name: str | None = None,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        if not isinstance(queue, ShuffleQueue | AsyncShuffleQueue):
+            raise ConfigurationError(f"{queue!r} cannot be reaped: give a ShuffleQueue")
+        if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
+            raise ConfigurationError(
+                f"max_attempts is {max_attempts!r}; expected a number of times, 1 or more"
+            )
+        self.queue = queue
+        self.limit = checked_limit(limit)
+        self.dry_run = dry_run
+        self.name = f"shuffle_queue_reaper.{queue.keys.text}" if name is None else name
+        self.dependency: Hashable = queue.twin.identity
+        settings = Settings(
+            idle_ms=_checked_ms(idle_s, "idle_s"),
+            max_attempts=max_attempts,
+            consumer_idle_ms=_checked_ms(consumer_idle_s, "consumer_idle_s"),
+            random=random,
+        )
+        self.reaper = QueueReaper(queue.twin, queue.keys, settings, queue.streams)
+
+    def perform(self, slice: Slice) -> int:
+        """Do one slice of one group.
+
+        Returns: how many items were handled (would be, on a dry run). Errors: LayoutError;
+        OutOfTime if nothing was done; connection faults.
+        """
+        return self.reaper.count(slice) if self.dry_run else self.reaper.reap(slice)
+
+    def parts(self, n: int) -> list[tuple[int, ...]]:
+        """Divide the queue for a sweep: each part is a group of streams, by number.
+
+        No part if there is no queue. One round trip.
+        """
+        refuse_dry_run(self.name, dry_run=self.dry_run)
+        n = checked_parts(n)
+        facts = self.reaper.read_facts(Budget(10.0, timeout=1.0))
+        if facts is None:
+            return []
+        numbers = [LEGACY, *range(facts.span)]
+        return [tuple(numbers[i::n]) for i in range(min(n, len(numbers)))]
+
+    def for_part(self, part: Sequence[int]) -> PartJob:
+        """Return the job that works through some streams, all of them, and for all groups."""
+        return _QueuePart(self, part)
+
+    def backlog(self, most_entries: int = 1000, seconds: float = 5.0) -> ShuffleQueueBacklog:
+        """Count what dead consumers hold, and say for how long.
+
+        Arguments: most_entries: how many pending entries of each stream are looked at; seconds: how
+        long it may take. Errors: LayoutError; connection faults. One round trip, and two for each
+        group.
+        """
+        budget = Budget(seconds, timeout=1.0)
+        facts = self.reaper.read_facts(budget)
+        if facts is None:
+            return ShuffleQueueBacklog(0, 0.0)
+        ages, exact = self.reaper.stale_ages(facts, max(1, most_entries), budget)
+        return ShuffleQueueBacklog(len(ages), max(ages, default=0.0), exact)
+
+
+class _QueuePart(PartJob):
+    """Works through some streams until each was found without anything to do."""
+
+    def __init__(self, job: ShuffleQueueReaper, numbers: Sequence[int]) -> None:
+        self.name, self.limit = job.name, job.limit
+        self._reaper = job.reaper
+        self._unseen = deque(numbers)
+        self._live: deque[int] = deque()
+        # Consumers and tracking ids belong to no stream: one part alone looks at them.
+        self._is_tidy = LEGACY not in numbers
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether every stream, and what stands beside them, was found without anything to do."""
+        return self._is_tidy and not self._unseen and not self._live
+
+    def perform(self, slice: Slice) -> int:
+        """Look at up to 64 more streams, or work on one of those found; errors as of the job's."""
+        facts = None if self.is_drained else self._reaper.facts(slice)
+        if facts is None or not facts.groups:
+            self._unseen.clear()
+            self._live.clear()
+            self._is_tidy = True
+            return 0
+        if self._unseen:
+            some = [self._unseen.popleft() for _ in range(min(WINDOW, len(self._unseen)))]
+            # Whatever comes of it, they are looked at again until nothing is missing.
+            self._unseen.extend(some)
+            mended, live = self._reaper.mend_streams(facts, some, slice)
+            if mended < slice.limit:
+                self._unseen = deque(one for one in self._unseen if one not in some)
+                self._live.extend(live)
+            return mended
+        if self._live:
+            number = self._live[0]
+            self._live.rotate(-1)
+            handled, is_more = self._reaper.sweep_stream(facts, number, slice)
+            if not handled and not is_more:
+                self._live.remove(number)
+            return handled
+        handled = self._reaper.tidy(facts, slice)
+        self._is_tidy = not handled
+        return handled
+
+
+def _checked_ms(seconds: float, what: str) -> int:
+    return max(1, int(checked_seconds(seconds, what) * 1000))

@@ -1,0 +1,11 @@
+-- Forgets messages that a group of a shuffle queue has set aside, for good.
+-- KEYS: meta, dead. ARGV: their places (at most 1,000).
+-- Returns how many there were.
+--@include shuffle_queue_upkeep
+local dead = KEYS[2]
+local problem = refuse_meta()
+problem = problem or refuse_key('HLEN', dead, 'messages set aside')
+if problem then
+  return problem
+end
+return redis.call('HDEL', dead, unpack(ARGV))

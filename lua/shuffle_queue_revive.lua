@@ -1,0 +1,73 @@
+-- Writes messages that a group has set aside into their streams again, for this group alone.
+-- KEYS: meta, due index, layout mark, notifications, tracking, dead, the streams, the rings of the groups.
+-- ARGV: layout mark, queue, ttl in ms, the group, the caller's `joined`, how many streams follow, and the place of
+-- the message for each of them (at most 1,000).
+-- Returns how many there were; or, if the caller does not know all groups, having changed nothing, { joined, group, ... }.
+--@include shuffle_queue_alive
+--@include shuffle_queue_upkeep
+--@include shuffle_queue_grave
+local notifications, tracking, dead = KEYS[4], KEYS[5], KEYS[6]
+local group, width = ARGV[4], tonumber(ARGV[6])
+local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'joined')
+local problem = refuse(facts)
+if problem then
+  return problem
+end
+if (facts[3] or '0') ~= ARGV[5] then
+  local groups = groups_of()
+  table.insert(groups, 1, facts[3] or '0')
+  return groups
+end
+local problem, marked, alive = refuse_due()
+problem = problem
+  or refuse_key('HLEN', dead, 'messages set aside')
+  or refuse_key('HLEN', tracking, 'tracking ids')
+  or refuse_key('XLEN', notifications, 'notifications')
+for i = 7, #KEYS do
+  local is_ring = i > 6 + width
+  problem = problem or refuse_key(is_ring and 'ZCARD' or 'XLEN', KEYS[i], is_ring and 'the ring of a group' or 'a stream')
+end
+if problem then
+  return problem
+end
+local revived, span, wakes = 0, tonumber(facts[2] or 0), false
+for i = 1, width do
+  local place = ARGV[6 + i]
+  local number = string.match(place, '^(-?%d+):')
+  local parts = parts_of(redis.call('HGET', dead, place) or '')
+  if parts then
+    local entry, tracked = {}, nil
+    for j = 4, #parts, 2 do
+      -- The name of the group that it was revived for before is written anew.
+      if parts[j] ~= 'ws:group' then
+        entry[#entry + 1], entry[#entry + 2] = parts[j], parts[j + 1]
+        tracked = parts[j] == 'ws:tracking' and parts[j + 1] or tracked
+      end
+    end
+    if number ~= '-1' and #KEYS > 7 + width then
+      -- The other groups have done their work.
+      entry[#entry + 1], entry[#entry + 2] = 'ws:group', group
+    end
+    local id = redis.pcall('XADD', KEYS[6 + i], '*', unpack(entry))
+    if is_error(id) then
+      return id
+    end
+    redis.call('HDEL', dead, place)
+    if tracked then
+      redis.call('HSETNX', tracking, tracked, number .. ':' .. id)
+    end
+    span = math.max(span, number + 1)
+    for j = 7 + width, #KEYS do
+      wakes = ring_in(KEYS[j], number) or wakes
+    end
+    if wakes then
+      notify(notifications, number)
+    end
+    revived = revived + 1
+  end
+end
+if revived > 0 then
+  redis.call('HSET', meta, 'span', whole(span))
+  keep_alive(marked, alive)
+end
+return revived

@@ -1,0 +1,150 @@
+"""The dead messages of a shuffle queue: what was delivered too often waits here for a person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.store.operations import Operation, Steps
+from workstealing.structures.shuffle_queue.base import QueueBase
+from workstealing.structures.shuffle_queue.message import (
+    as_text,
+    message_id,
+    read_message,
+    split_id,
+)
+
+IDS_A_CHUNK = 1000
+# How often the groups may change while messages are being revived.
+_TRIES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMessage:
+    """A message that was set aside for one group.
+
+    Fields: id: as `ShuffleQueue.write` returned it; group; tenant: None for one of the legacy
+    stream; fields: the user's; attempts: how often it was delivered; written, delivered, set_aside:
+    when it was written, delivered for the last time, and set aside, in Unix seconds; deadline: Unix
+    seconds or None; tracking_id.
+    """
+
+    id: str
+    group: str
+    tenant: str | None
+    fields: dict[Any, Any]
+    attempts: int
+    written: float
+    delivered: float
+    set_aside: float
+    deadline: float | None
+    tracking_id: str | None
+
+
+class DeadCommands(QueueBase):
+    """A ShuffleQueue's dealings with its dead; blocking, or awaited on an asyncio client."""
+
+    def dead(self, group: str | bytes, n: int = 100) -> Any:
+        """List messages that were set aside for a group, at random if there are more than n.
+
+        Arguments: group; n: 1 to 10,000. Returns: a list of `DeadMessage`. Errors:
+        ConfigurationError; LayoutError. One round trip.
+        """
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= 10_000:
+            raise ConfigurationError(
+                f"n={n!r} dead messages cannot be listed: give a number from 1 to 10,000"
+            )
+        return self._run(self._dead_steps(group, n))
+
+    def revive(self, group: str | bytes, *ids: str) -> Any:
+        """Write messages that were set aside into their streams again, their attempts forgotten.
+
+        They get new ids, wait at the end of their stream, and are delivered to this group alone
+        (those of the legacy stream to whoever reads it). Arguments: group; ids: of `dead`. Returns:
+        how many were dead. Errors: ConfigurationError for what is no id; LayoutError; those of
+        redis-py: a server that is out of memory has changed nothing of the 1,000 at hand. One round
+        trip for each 1,000, each atomic, and one when the groups have changed.
+        """
+        return self._run(self._revive_steps(group, _places(ids)))
+
+    def discard(self, group: str | bytes, *ids: str) -> Any:
+        """Forget messages that were set aside, for good.
+
+        Arguments: group; ids: of `dead`. Returns: how many were dead. Errors: ConfigurationError;
+        LayoutError. One round trip for each 1,000 ids.
+        """
+        return self._run(self._discard_steps(group, _places(ids)))
+
+    def _dead_steps(self, group: str | bytes, n: int) -> Steps[list[DeadMessage]]:
+        names = self.keys.group(group)
+        listed = yield self.operation("dead", (self.keys.meta, names.dead), n)
+        return [_dead_message(as_text(names.group), one) for one in listed]
+
+    def _discard_steps(self, group: str | bytes, places: list[str]) -> Steps[int]:
+        names = self.keys.group(group)
+        discarded = 0
+        for first in range(0, len(places), IDS_A_CHUNK):
+            some = places[first : first + IDS_A_CHUNK]
+            reply = yield self.operation("discard", (self.keys.meta, names.dead), *some)
+            discarded += int(reply)
+        return discarded
+
+    def _revive_steps(self, group: str | bytes, places: list[str]) -> Steps[int]:
+        revived = 0
+        for first in range(0, len(places), IDS_A_CHUNK):
+            revived += yield from self._revive_some(group, places[first : first + IDS_A_CHUNK])
+        return revived
+
+    def _revive_some(self, group: str | bytes, places: list[str]) -> Steps[int]:
+        due, mark, text = self._place or (yield from self.place_steps())
+        keys, names = self.keys, self.keys.group(group)
+        streams = [keys.stream(int(place.split(":", 1)[0])) for place in places]
+        joined: str = "0"
+        rings: list[bytes] = []
+        for _ in range(_TRIES):
+            reply = yield Operation(
+                self.script("revive"),
+                (
+                    *(keys.meta, due, mark, keys.notifications, keys.tracking, names.dead),
+                    *(*streams, *rings),
+                ),
+                (text, keys.name, self.ttl_ms, names.group, joined, len(streams), *places),
+                lambda found: found,
+            )
+            if not isinstance(reply, list):
+                return int(reply)
+            joined = as_text(reply[0])
+            rings = [keys.group(name).ring for name in reply[1:]]
+        raise LayoutError(
+            f"the groups of the queue {keys.text!r} change faster than a message can be revived:"
+            " look for what registers them; nothing was revived"
+        )
+
+
+def _places(ids: tuple[str, ...]) -> list[str]:
+    """Return ids of messages as the dead are kept by."""
+    places = []
+    for each in ids:
+        number, entry = split_id(each)
+        places.append(f"{number}:{entry}")
+    return places
+
+
+def _dead_message(group: str, listed: list[Any]) -> DeadMessage:
+    place, attempts, delivered, set_aside, flat = listed
+    number, entry = as_text(place).split(":", 1)
+    ended = int(set_aside)
+    message = read_message(int(number), entry, flat, group, "", attempts=int(attempts), now=ended)
+    return DeadMessage(
+        id=message_id(int(number), entry),
+        group=group,
+        tenant=message.tenant,
+        fields=message.fields,
+        attempts=message.attempts,
+        written=int(entry.split("-", 1)[0]) / 1000,
+        delivered=int(delivered) / 1000,
+        set_aside=ended / 1000,
+        deadline=message.deadline,
+        tracking_id=message.tracking_id,
+    )

@@ -1,0 +1,134 @@
+"""Deleting a whole queue, some keys at a time, so that whoever dies leaves something to go on from.
+
+Streams go first, from the highest number down, and the span with them: it says which are left. Then
+the groups, each with all its keys; then the rest, with the queue's place in the due index, at once.
+A writer who comes in between finds a smaller queue that is whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from workstealing.errors import LayoutError
+from workstealing.store.keys import to_bytes
+from workstealing.store.operations import Operation, Steps
+from workstealing.store.scripts import load
+from workstealing.structures.shuffle_queue.base import QueueBase, same
+from workstealing.structures.shuffle_queue.names import MOST_STREAMS, QueueNames
+
+KEYS_A_SCRIPT = 100
+LOOK_AGAIN_MS = 24 * 3600 * 1000
+"""When an idle queue is looked at next that is left for the sake of its dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What one step has deleted.
+
+    Fields: keys: how many; is_done: whether nothing is left to do; came_back: whether somebody has
+    used the queue since, or deleted some of it, so that nothing was done.
+    """
+
+    keys: int
+    is_done: bool = False
+    came_back: bool = False
+
+
+def delete_some(
+    names: QueueNames, due: bytes, limit: int, *, is_forced: bool, clock_shift_ms: int = 0
+) -> Steps[Deleted]:
+    """Delete at most `limit` keys of a queue that is due, by one script.
+
+    Arguments: names: of the queue; due: the due index that it stands in; is_forced: delete it
+    whether it is due or not, and its dead messages too, which are left otherwise; clock_shift_ms:
+    for tests. Errors: LayoutError. Two round trips.
+    """
+    try:
+        reply = yield ("HGETALL", names.meta)
+    except ResponseError as error:
+        raise foreign_meta(names, error) from error
+    meta = meta_of(reply)
+    script = load("shuffle_queue_expire", clock_shift_ms)
+    joined, span = meta.get(b"joined", b""), meta.get(b"span", b"")
+
+    def operation(part: str, keys: tuple[bytes, ...], *args: Any) -> Operation:
+        fixed = (names.name, int(is_forced), joined, span, part)
+        return Operation(script, (names.meta, due, *keys), (*fixed, *args), same)
+
+    # Without a span nobody knows how many streams there are.
+    streams = int(span or MOST_STREAMS)
+    groups = groups_in(meta)
+    if streams:
+        left = max(0, streams - limit)
+        keys = tuple(names.stream(number) for number in range(left, streams))
+        deleted, _ = yield operation("streams", keys, left)
+        return Deleted(max(0, deleted), came_back=deleted < 0)
+    kept = 0
+    for name in groups:
+        group = names.group(name)
+        others = tuple(key for key in group.all if key != group.dead)
+        deleted, is_done = yield operation("group", (group.dead, *others), limit, name)
+        if deleted or not is_done:
+            return Deleted(max(0, deleted), came_back=deleted < 0)
+        reply = yield ("HEXISTS", names.meta, b"group:" + name)
+        if not reply:
+            return Deleted(0)
+        kept += 1
+    again = LOOK_AGAIN_MS if kept else ""
+    deleted, _ = yield operation("rest", (names.notifications, names.tracking), again)
+    return Deleted(max(0, deleted), is_done=deleted >= 0, came_back=deleted < 0)
+
+
+def meta_of(reply: Any) -> dict[bytes, bytes]:
+    """Return a queue's meta from a HGETALL reply of any client."""
+    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    return {to_bytes(name): to_bytes(value) for name, value in pairs}
+
+
+def groups_in(meta: dict[bytes, bytes]) -> tuple[bytes, ...]:
+    """Return the groups that a queue's meta names."""
+    return tuple(name.removeprefix(b"group:") for name in meta if name.startswith(b"group:"))
+
+
+def foreign_meta(names: QueueNames, error: ResponseError) -> Exception:
+    """Return the LayoutError for a meta that is none, or else the error itself."""
+    if "WRONGTYPE" not in str(error):
+        return error
+    return LayoutError(
+        f"the key {names.meta.decode(errors='backslashreplace')} does not hold the facts of a"
+        " shuffle queue; nothing was changed"
+    )
+
+
+class DeletingCommands(QueueBase):
+    """A ShuffleQueue's end; blocking, or awaited on an asyncio client."""
+
+    def delete(self) -> Any:
+        """Delete the queue with all its messages, groups and dead.
+
+        The legacy stream is somebody else's, and stays. Returns: how many keys were deleted.
+        Errors: LayoutError. Two round trips for each 100 keys: it is not atomic, and what somebody
+        writes meanwhile may be left; if this process dies, `QueueExpiry` goes on when the queue has
+        been idle for its ttl.
+        """
+        return self._run(self._delete_steps())
+
+    def _delete_steps(self) -> Steps[int]:
+        due, _, _ = self._place or (yield from self.place_steps())
+        deleted = 0
+        # Writers beside it could keep it at work for ever.
+        for _ in range(100 + 2 * MOST_STREAMS // KEYS_A_SCRIPT):
+            some = yield from delete_some(
+                self.keys,
+                due,
+                KEYS_A_SCRIPT,
+                is_forced=True,
+                clock_shift_ms=self.clock_shift_ms,
+            )
+            deleted += some.keys
+            if some.is_done:
+                break
+        return deleted

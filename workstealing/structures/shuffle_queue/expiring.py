@@ -1,0 +1,191 @@
+"""Removing the idle queues of a namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from workstealing.clock import Clock
+from workstealing.errors import LayoutError, OutOfTime
+from workstealing.recruiting.slice import Slice
+from workstealing.store.connection import Budget, checked
+from workstealing.store.operations import Operation, Plain, as_layout_error
+from workstealing.store.twin import Twin
+from workstealing.structures.namespaces.due_index import DueIndex, DueKey, scored
+from workstealing.structures.namespaces.due_walk import (
+    PATIENCE_SECONDS,
+    DuePart,
+    DuePartJob,
+    Served,
+    divided,
+)
+from workstealing.structures.shuffle_queue.deleting import Deleted, delete_some
+from workstealing.structures.shuffle_queue.names import IndexNames, QueueNames
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBacklog:
+    """How many queues of a namespace are idle now.
+
+    Fields: queues: how many; oldest_seconds: how long ago the first of them came to its ttl.
+    """
+
+    queues: int
+    oldest_seconds: float
+
+
+class QueueCollector:
+    """Collects the idle queues of one namespace, through a twin's one-attempt connections.
+
+    Arguments: twin and names of the namespace; clock_shift_ms: for tests; random: returns a float
+    in [0, 1); clock: measures how old this process's copy of the registry is.
+    """
+
+    def __init__(
+        self,
+        twin: Twin,
+        names: IndexNames,
+        clock_shift_ms: int,
+        random: Callable[[], float],
+        clock: Clock,
+    ) -> None:
+        self._index = DueIndex(twin, names, clock_shift_ms, random, clock)
+        self._twin = twin
+        self._names = names
+        self._shift_ms = clock_shift_ms
+
+    def collect(self, slice: Slice) -> int:
+        """Delete keys of idle queues until the slice's limit or time is reached.
+
+        Returns: how many keys were deleted. Errors: LayoutError for something foreign, and
+        OutOfTime, if nothing was deleted; connection faults. At most two round trips to look, and
+        two for each script.
+        """
+        layout = self._index.layout(Budget(slice.remaining()))
+        if layout is not None:
+            layout.require_writable()
+        deleted = 0
+        problem: LayoutError | None = None
+        try:
+            for found in self._index.looks(slice):
+                for due in found:
+                    if deleted >= slice.limit or slice.expired:
+                        break
+                    try:
+                        deleted += self._delete(due, slice.limit - deleted, slice)
+                    except LayoutError as error:
+                        # One that was damaged must not keep the others alive.
+                        problem = error
+                if deleted >= slice.limit or slice.expired:
+                    break
+        except OutOfTime:
+            if not deleted:
+                raise
+        if problem is not None and not deleted:
+            raise problem
+        return deleted
+
+    def count(self, slice: Slice) -> int:
+        """Return how many queues are found idle, at most the limit; change nothing."""
+        counted = 0
+        for found in self._index.looks(slice):
+            counted += len(found)
+            if counted >= slice.limit or slice.expired:
+                break
+        return min(counted, slice.limit)
+
+    def backlog(self, seconds: float) -> QueueBacklog:
+        """Count the idle queues of the namespace. Two round trips to each node.
+
+        Arguments: seconds: how long it may take. Errors: as `collect`.
+        """
+        budget = Budget(seconds, timeout=1.0)
+        layout = self._index.layout(budget)
+        queues, oldest = 0, 0.0
+        if layout is None:
+            return QueueBacklog(0, 0.0)
+        for node, shards in self._index.shards_by_node(layout, budget).items():
+            clock = self._index.milliseconds(checked(self._twin.call(node, [("TIME",)], budget))[0])
+            commands: list[tuple[Any, ...]] = []
+            for shard in shards:
+                due = self._names.due(shard)
+                commands.append(("ZCOUNT", due, "-inf", clock))
+                commands.append(("ZRANGE", due, 0, 0, "WITHSCORES"))
+            replies = self._twin.call(node, commands, budget)
+            for count, first in zip(replies[::2], replies[1::2], strict=True):
+                if isinstance(count, ResponseError):
+                    raise self._index.foreign(count)
+                queues += int(count)
+                if count:
+                    oldest = max(oldest, clock - scored(first)[0][1])
+        return QueueBacklog(queues, oldest / 1000)
+
+    def parts(self, n: int, seconds: float = 10.0) -> list[DuePart]:
+        """Divide the namespace for a sweep; see `divided`."""
+        return divided(self._index, n, seconds)
+
+    def for_part(self, name: str, limit: int, part: DuePart) -> DuePartJob:
+        """Return the job that collects inside one part."""
+        return DuePartJob(name, limit, self._index, part, self._serve)
+
+    def _serve(self, found: list[DueKey], most: int, slice: Slice) -> Served:
+        deleted, served = 0, 0
+        problem: LayoutError | None = None
+        for due in found:
+            if deleted >= most:
+                break
+            try:
+                deleted += self._delete(due, most - deleted, slice, PATIENCE_SECONDS)
+            except LayoutError as error:
+                problem = error
+            else:
+                served += 1
+        return Served(deleted, served, problem)
+
+    def _delete(self, due: DueKey, limit: int, slice: Slice, patience: float | None = None) -> int:
+        """Delete at most so many keys of one queue; fewer if somebody has come back."""
+        deleted = 0
+        while deleted < limit:
+            remaining = slice.remaining()
+            budget = Budget(remaining) if patience is None else Budget(remaining, patience)
+            slice.spend(2)
+            try:
+                some = self._delete_some(due, limit - deleted, budget)
+            except OutOfTime:
+                if not deleted:
+                    raise
+                break
+            deleted += some.keys
+            if some.is_done or some.came_back:
+                break
+        return deleted
+
+    def _delete_some(self, due: DueKey, limit: int, budget: Budget) -> Deleted:
+        steps = delete_some(
+            QueueNames(due.key),
+            self._names.due(due.shard),
+            limit,
+            is_forced=False,
+            clock_shift_ms=self._shift_ms,
+        )
+        node = self._twin.node_of(due.shard)
+        reply: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                step = steps.send(reply) if error is None else steps.throw(error)
+            except StopIteration as done:
+                result: Deleted = done.value
+                return result
+            if isinstance(step, Plain):
+                raise TypeError("only operations and plain commands can be run through the twin")
+            command = step.by_text() if isinstance(step, Operation) else step
+            (reply,) = self._twin.call(node, [command], budget)
+            error = reply if isinstance(reply, Exception) else None
+            if error is not None:
+                error = as_layout_error(error) or error
+            elif isinstance(step, Operation):
+                reply = step.read(reply)
