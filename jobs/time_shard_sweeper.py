@@ -127,11 +127,9 @@ class TimeShardSweeper(Job):
         rotation, now_ms = self.queue.rotation, math.floor(self.queue.clock.time() * 1000)
         # A slice may be held for a time-out longer than it is long: its EXEC may come that late.
         lasting_ms = math.ceil((max(0.0, slice.remaining()) + TIMEOUT_SECONDS) * 1000)
-        if self.careful:
-            least = rotation.least_touched(now_ms, lasting_ms)
-            return least if rotation.margin_ms(least, now_ms, lasting_ms) else None
-        untouched = rotation.untouched(now_ms, lasting_ms)
-        if len(untouched) > 1:
+        choose = rotation.least_touched if self.careful else rotation.untouched
+        found = choose(now_ms, lasting_ms)
+        if len(found) > 1:
             # Not always the safest, where every other sweeper would be too.
-            return untouched[int(self._random() * len(untouched))]
-        return untouched[0] if untouched else None
+            return found[int(self._random() * len(found))]
+        return found[0] if found else None

@@ -108,7 +108,22 @@ def test_the_untouched_are_those_that_no_clock_leads_to(
             assert set(found) == set(range(time_shards)) - touched, (now, lasting)
             assert len(set(found)) == len(found)
             best = rotation.least_touched(now, lasting)
-            assert best == (found[0] if found else best)
+            assert set(found[:1]) <= set(best)
+
+
+@pytest.mark.parametrize("time_shards", [4, 5])
+def test_of_four_or_five_each_is_the_least_touched_at_times(time_shards: int) -> None:
+    rotation = Rotation(time_shards, 100)
+    seen: set[int] = set()
+    for now in range(5_000, 5_000 + 100 * time_shards):
+        best = rotation.least_touched(now)
+        margins = [rotation.margin_ms(number, now) for number in range(time_shards)]
+        assert best == tuple(i for i in range(time_shards) if 0 < margins[i] == max(margins))
+        if now % 100 == 50:
+            seen |= set(best)
+    assert seen == set(range(time_shards))
+    # Clocks that are right have each of four at the end of a period.
+    assert (rotation.least_touched(5_099, 2) == ()) is (time_shards == 4)
 
 
 @pytest.mark.parametrize("time_shards", range(4, 20))

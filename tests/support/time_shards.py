@@ -40,17 +40,22 @@ class Skewed:
 
 
 def queue_on(
-    client: Any, wall: Wall, *, shards: int = 6, skew: float = 0.0, name: str = NAME
+    client: Any, wall: Wall, *, shards: int = 6, skew: float = 0.0, max_attempts: int = 5
 ) -> TimeShardQueue:
     """Return the queue as a process sees it whose clock is wrong by so many seconds."""
     return TimeShardQueue(
-        RedisStore(client), name, shards=shards, period_s=PERIOD, clock=wall.skewed(skew)
+        RedisStore(client),
+        NAME,
+        shards=shards,
+        period_s=PERIOD,
+        max_attempts=max_attempts,
+        clock=wall.skewed(skew),
     )
 
 
-def names_of(shards: int = 6, name: str = NAME) -> list[TimeShardNames]:
+def names_of(shards: int = 6) -> list[TimeShardNames]:
     """Return the keys of each time shard."""
-    return [TimeShardNames(to_bytes(name), number) for number in range(shards)]
+    return [TimeShardNames(to_bytes(NAME), number) for number in range(shards)]
 
 
 def end_leases(client: redis.Redis, names: TimeShardNames) -> int:
