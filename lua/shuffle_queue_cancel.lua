@@ -13,4 +13,7 @@ if is_error(deleted) then
   return layout_error(stream, 'does not hold a stream of a shuffle queue')
 end
 redis.call('HDEL', tracking, ARGV[1])
+if deleted == 1 then
+  redis.call('HINCRBY', meta, 'cancelled', 1)
+end
 return deleted

@@ -1,10 +1,10 @@
 -- Says what one group's own keys of a shuffle queue say, before its streams are looked at.
 -- KEYS: meta, the group's state, its returned entries, its delayed ones, its consumers, its dead.
 -- ARGV: the most consumers to name, then the counters of the state that are asked for. Returns { time
--- in ms, span ('' without a queue), number of returned entries, of delayed ones, of dead ones, number
+-- in ms, span and number of cancelled messages ('' without any), number of returned entries, of delayed ones, of dead ones, number
 -- of consumers, those seen last with when each was seen, the counters ('' for one of nothing) }.
 --@include shuffle_queue_upkeep
-local facts = redis.pcall('HMGET', meta, 'mark', 'span')
+local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'cancelled')
 local state, returned, delayed, consumers, dead = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local problem = refuse(facts)
   or refuse_key('HLEN', state, 'the state of a group')
@@ -22,6 +22,7 @@ end
 return {
   now(),
   facts[2] or '',
+  facts[3] or '',
   redis.call('ZCARD', returned),
   redis.call('ZCARD', delayed),
   redis.call('HLEN', dead),

@@ -4,7 +4,7 @@
 -- group's name in it, where to go on counting ('-', or '(' and the last entry counted), and how
 -- many entries to count at most. Returns for each stream { length, number of pending entries,
 -- number of returned ones, the oldest waiting entry and the oldest returned one ('' without),
--- consumer and number of its pending entries ..., how many of the counted were delivered before,
+-- consumer and number of its pending entries ..., how many of the counted do not wait,
 -- the last one counted ('' when there is no more), '=' and tenant ('' for an entry of none), how
 -- many of its entries wait, are pending, returned and delayed ... }.
 --@include shuffle_queue_upkeep
@@ -19,14 +19,18 @@ if problem then
   return problem
 end
 
-local function tenant_of(fields)
+-- Returns the tenant of an entry, and the only group that it is for, if it is not for all.
+local function meant_for(fields)
+  local tenant, only = '', nil
   -- The queue's own fields are the last ones.
-  for i = #fields - 1, math.max(1, #fields - 5), -2 do
+  for i = #fields - 1, math.max(1, #fields - 7), -2 do
     if fields[i] == 'ws:tenant' then
-      return '=' .. fields[i + 1]
+      tenant = '=' .. fields[i + 1]
+    elseif fields[i] == 'ws:group' then
+      only = fields[i + 1]
     end
   end
-  return ''
+  return tenant, only
 end
 
 local WAITING, PENDING, RETURNED, DELAYED = 1, 2, 3, 4
@@ -49,13 +53,17 @@ local function count(stream, group, number, last, cursor, most)
   local entries = most > 0 and redis.call('XRANGE', stream, cursor, '+', 'COUNT', most) or {}
   for i = 1, #entries do
     local id = entries[i][1]
+    local tenant, only = meant_for(entries[i][2])
     local state = WAITING
     if last and not is_after(id, last) then
       delivered = delivered + 1
       state = standing(stream, group, number, id)
+    elseif only and only ~= group then
+      -- It will be passed over.
+      delivered = delivered + 1
+      state = nil
     end
     if state then
-      local tenant = tenant_of(entries[i][2])
       local counts = counted[tenant]
       if not counts then
         counts = { 0, 0, 0, 0 }

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.jobs import ShuffleQueueReaper
+from workstealing.recruiting.slice import Slice
 from workstealing.structures import AsyncShuffleQueue, ShuffleQueue
 from workstealing.structures.shuffle_queue import stats as module
 from workstealing.structures.shuffle_queue.names import RETURNED
@@ -121,6 +123,10 @@ def test_a_cancelled_and_an_overdue_message_do_not_wait(any_server: AnyServer) -
     assert queue.read("workers", "one") is None
     stats = queue.stats("workers")
     assert (stats["waiting"], stats["overdue"], stats["length"]) == (0, 1, 0)
+    assert stats["cancelled"] == 1
+    queue.cancel("gone")
+    queue.cancel("never")
+    assert queue.stats("others")["cancelled"] == 1
 
 
 def test_each_group_has_figures_of_its_own(any_server: AnyServer) -> None:
@@ -151,6 +157,25 @@ def test_without_other_groups_waiting_is_exact_even_without_a_look(any_server: A
     stats = queue.stats("workers", 0)
     assert (stats["waiting"], stats["pending"], stats["returned"]) == (30, 8, 4)
     assert stats["exact"] is False
+
+
+def test_what_is_for_one_group_alone_waits_for_no_other(any_server: AnyServer) -> None:
+    queue: Any = ShuffleQueue(any_server.client(), "q", 4, 1)
+    queue.write("t", {"a": 1})
+    for group in ("one", "two"):
+        message = queue.read(group, "c")
+        if group == "two":
+            queue.ack(message)
+    reaper = ShuffleQueueReaper(queue, idle_s=0.001, max_attempts=1, random=lambda: 0.0)
+    for _ in range(100):
+        reaper.perform(Slice(25, 10.0))
+        if queue.stats("one")["dead"]:
+            break
+    assert queue.revive("one", queue.dead("one")[0].id) == 1
+    assert queue.stats("one")["tenants"] == {"t": counts(waiting=1)}
+    assert queue.stats("one")["dead"] == 0
+    two = queue.stats("two")
+    assert (two["waiting"], two["length"], two["tenants"]) == (0, 1, {})
 
 
 def test_the_oldest_waiting_is_told_by_the_servers_clock(any_server: AnyServer) -> None:

@@ -63,7 +63,8 @@ class StatsCommands(QueueBase):
         - oldest_waiting_s: for how long, in seconds by the server's clock, the oldest of the
           waiting and the returned ones has been in the queue; None if there is none;
         - delivered, redelivered: deliveries of a message for the first time, and again; overdue:
-          messages that were dropped at their deadline;
+          messages that were dropped at their deadline; cancelled: those that `cancel` has deleted,
+          for all groups;
         - pickup_delay_ms: the histogram of first deliveries: top -> how many had a pickup delay
           of at most top ms, and of more than half of it (tops are powers of two; not cumulative);
           see `percentile`;
@@ -133,7 +134,7 @@ class _Looking:
     def steps(self) -> Steps[dict[str, Any]]:
         """Look, and return what `stats` returns."""
         head = yield self._head()
-        now, span, returned, delayed, dead, known, seen, state = head
+        now, span, cancelled, returned, delayed, dead, known, seen, state = head
         for name, at in _pairs(seen):
             self.consumers[as_text(name)] = {"pending": 0, "seen_s": _seconds(now, float(at))}
         streams = [_Seen(number) for number in (LEGACY, *range(int(span or 0)))]
@@ -165,6 +166,7 @@ class _Looking:
             "oldest_waiting_s": max(ages, default=None),
             "delivered": sum(histogram.values()),
             **dict(zip(COUNTERS, counted[: len(COUNTERS)], strict=True)),
+            "cancelled": int(cancelled or 0),
             "pickup_delay_ms": histogram,
             "consumers": self.consumers,
             "known_consumers": known,
