@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import socket
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from workstealing.cli.output import note, print_json, printable, say
@@ -119,6 +123,22 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C wait for what is at most a round trip, so that what became of it is known."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
+
 class Consuming:
     """Takes messages one by one, and settles each once it has been printed.
 
@@ -144,7 +164,8 @@ class Consuming:
                 self._queue.give_back(taken, None)
                 self.given_back += 1
                 raise
-            self._settle(taken)
+            with _uninterrupted():
+                self._settle(taken)
 
     def summary(self) -> str:
         """Return what became of the messages, for people."""

@@ -14,8 +14,8 @@ class Picture:
     """A table of a look. Fields: title; headings; rows; left: columns aligned so; bad: red rows."""
 
     title: str
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    headings: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
     left: int = 1
     bad: frozenset[int] = frozenset()
 
