@@ -22,6 +22,7 @@ import ick
 import round_trips
 import spark_epilogue
 import spark_sweeps
+import time_shard_sweeper
 import web
 from figures import Figure, show
 from redis.utils import HIREDIS_AVAILABLE
@@ -43,6 +44,7 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "round-trips": _on_a_server(round_trips.measure),
     "collecting": _on_a_server(collecting.measure),
     "ick": _on_a_server(ick.measure),
+    "time-shard-sweeper": _on_a_server(time_shard_sweeper.measure),
     "spark-epilogue": _on_a_server(spark_epilogue.measure),
     "web": web.measure,
     "spark-sweeps": spark_sweeps.measure,

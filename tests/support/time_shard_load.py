@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import redis
+
 from support.time_shards import START, Wall, queue_on
 from workstealing.errors import Aborted
 from workstealing.jobs import TimeShardSweeper
@@ -28,15 +30,21 @@ MOST_ATTEMPTS = 10_000
 
 @dataclass(frozen=True)
 class Attempted:
-    """One slice of a sweeper: where, when (monotonic), how many it handled, whether it aborted."""
+    """One slice of a sweeper.
+
+    Fields: time_shard; start, end: monotonic; items: how many it handled; aborted; lost: whether it
+    ended in a time-out, so that nobody knows what it has done.
+    """
 
     time_shard: int
     start: float
     end: float
     items: int
     aborted: bool
+    lost: bool = False
 
     def overlaps(self, other: Attempted) -> bool:
+        """Say whether two slices were at work at the same moment."""
         return self.start <= other.end and other.start <= self.end
 
 
@@ -59,7 +67,7 @@ class Tally:
     @property
     def aborted_by_traffic(self) -> list[Attempted]:
         """Attempts aborted while no other sweeper changed anything in the same time shard."""
-        changes = [one for one in self.attempts if one.items]
+        changes = [one for one in self.attempts if one.items or one.lost]
         return [
             one
             for one in self.aborted
@@ -207,14 +215,22 @@ class Load:
             if self._where is not None:
                 time_shard = self._where(queue)
             start = time.monotonic()
-            items, aborted = 0, True
+            items = 0
+            error: Exception | None = None
             try:
                 done = sweep(time_shard, **options)
-                items, aborted = done.items, False
+                items = done.items
                 return done
+            except (Aborted, redis.TimeoutError) as raised:
+                error = raised
+                raise
             finally:
+                is_aborted, is_lost = (
+                    isinstance(error, Aborted),
+                    isinstance(error, redis.TimeoutError),
+                )
                 end = time.monotonic()
-                attempted = Attempted(time_shard, start, end, items, aborted)
+                attempted = Attempted(time_shard, start, end, items, is_aborted, is_lost)
                 with self._lock:
                     self.tally.attempts.append(attempted)
 
@@ -224,7 +240,7 @@ class Load:
             while self._busy:
                 try:
                     job.perform(Slice(5, SLICE_SECONDS))
-                except Aborted:
+                except (Aborted, redis.TimeoutError):
                     continue
         finally:
             queue.time_shards.sweep = sweep
