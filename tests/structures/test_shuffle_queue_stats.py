@@ -277,7 +277,8 @@ def test_as_many_as_there_are_is_enough_to_see_all(redis7: RedisServer) -> None:
     fill(queue, 2000)
     for i in range(700):
         queue.client.xadd(queue.keys.stream(5), {"i": i, "ws:tenant": "long"})
-    stats = queue.stats("workers", 3000)
+    assert queue.stats("workers", 2699)["exact"] is False
+    stats = queue.stats("workers", 2700)
     assert stats["exact"] is True
     assert stats["tenants"] == {
         "long": counts(waiting=700),
@@ -300,7 +301,7 @@ def test_a_thousand_streams_are_asked_in_a_few_scripts(
 
     monkeypatch.setattr(ShuffleQueue, "operation", spy)
     assert queue.stats("workers")["exact"] is True
-    assert len(names) < 25
+    assert len(names) < 45
 
 
 def test_streams_beyond_the_own_number_count(any_server: AnyServer) -> None:
