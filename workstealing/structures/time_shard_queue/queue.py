@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Generator, Sequence
-from typing import Any, Literal, Protocol, Self, overload
+from collections.abc import Awaitable
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar, overload
 
-from workstealing.clock import SYSTEM_CLOCK, WallClock
+from workstealing.clock import WallClock
 from workstealing.errors import ConfigurationError
-from workstealing.store.keys import to_bytes
 from workstealing.structures.time_shard_queue.message import (
     LONGEST_CONSUMER,
     DeadMessage,
@@ -18,18 +16,24 @@ from workstealing.structures.time_shard_queue.message import (
     due_of,
     message_bytes,
     milliseconds,
-    moment,
-    new_id,
-    time_shard_of,
 )
-from workstealing.structures.time_shard_queue.rotation import Rotation, rotation_of
-from workstealing.structures.time_shard_queue.store import Counts, Entry, Held, Store
+from workstealing.structures.time_shard_queue.rules import (
+    MOST_AT_ONCE,
+    Rules,
+    Steps,
+    checked_number,
+)
+from workstealing.structures.time_shard_queue.store import Store
 
-MAX_ATTEMPTS = 5
-MOST_AT_ONCE = 1000
-
-# Yields what a store's method has returned, is sent what came of it, and returns the result.
-Steps = Generator[Any, Any, Any]
+# What a call gives back: the result, or something to await.
+_NoneT = TypeVar("_NoneT")
+_IdT = TypeVar("_IdT")
+_TakenT = TypeVar("_TakenT")
+_ManyT = TypeVar("_ManyT")
+_IntT = TypeVar("_IntT")
+_BoolT = TypeVar("_BoolT")
+_CountsT = TypeVar("_CountsT")
+_DeadT = TypeVar("_DeadT")
 
 
 class BlockingStore(Store, Protocol):
@@ -50,55 +54,22 @@ class AsyncStore(Store, Protocol):
         ...
 
 
-class _Queue:
-    """What both forms have in common: every rule, written once."""
-
-    def __init__(
-        self,
-        store: Any,
-        name: str | bytes,
-        shards: int = 4,
-        period_s: float = 60,
-        *,
-        max_attempts: int = MAX_ATTEMPTS,
-        clock: WallClock = SYSTEM_CLOCK,
-    ) -> None:
-        if not isinstance(name, str | bytes) or not name:
-            raise ConfigurationError(f"the name {name!r} is not usable: give a text or bytes")
-        if not callable(getattr(store, "bind", None)):
-            raise ConfigurationError(
-                f"a store was expected, not {type(store).__name__}: give RedisStore(client)"
-            )
-        self.rotation: Rotation = rotation_of(shards, period_s)
-        """Whose turn it is when; pure functions of a clock."""
-        self.max_attempts: int = _checked_number("max_attempts", max_attempts, 10**6)
-        self.store = store
-        self.time_shards = store.bind(to_bytes(name), self.rotation)
-        """This queue in its store; what the sweeper works with."""
-        self.clock = clock
-        self._name = to_bytes(name)
-
-    @property
-    def name(self) -> str:
-        """The name, as text."""
-        return self._name.decode(errors="backslashreplace")
-
-    def now_ms(self) -> int:
-        """Return the time of day, by this process's own clock, that chooses time shards."""
-        return int(self.clock.time() * 1000)
+class _Queue(Rules, Generic[_NoneT, _IdT, _TakenT, _ManyT, _IntT, _BoolT, _CountsT, _DeadT]):
+    """What both forms have in common."""
 
     def _do(self, steps: Steps) -> Any:
         raise NotImplementedError
 
-    def open(self) -> Any:
+    def open(self) -> _NoneT:
         """Check the layout, or write it down; every call does so by itself, once.
 
         Errors: ConfigurationError for another number of time shards or another period than the
         queue has; LayoutError; EvictionPolicyError. Two round trips the first time, then none.
         """
-        return self._do(self._open())
+        result: _NoneT = self._do(self._opened())
+        return result
 
-    def put(self, message: str | bytes, due: DueTime = None) -> Any:
+    def put(self, message: str | bytes, due: DueTime = None) -> _IdT:
         """Put a message into the producers' time shard.
 
         Arguments: message: bytes, or text, kept as UTF-8; due: from when on it may be taken: an
@@ -107,9 +78,10 @@ class _Queue:
         with Redis, OutOfMemoryError if it is full. One round trip.
         """
         body, when = message_bytes(message), due_of(due)
-        return self._do(self._put(body, when))
+        result: _IdT = self._do(self._putting(body, when))
+        return result
 
-    def take(self, consumer: str, lease_s: float = 60.0, drain_all: bool = False) -> Any:
+    def take(self, consumer: str, lease_s: float = 60.0, drain_all: bool = False) -> _TakenT:
         """Lease the message with the lowest due time of the consumers' time shard.
 
         Messages that are due in the future stay. Where no others are left, one whose lease has
@@ -121,36 +93,40 @@ class _Queue:
         ConfigurationError; LayoutError. One round trip; with drain_all at most N.
         """
         arguments = (*_checked_taking(consumer, lease_s), 1, drain_all)
-        return self._do(self._first(*arguments))
+        result: _TakenT = self._do(self._taking_one(*arguments))
+        return result
 
     def take_many(
         self, consumer: str, n: int, lease_s: float = 60.0, drain_all: bool = False
-    ) -> Any:
+    ) -> _ManyT:
         """Lease up to n messages; see `take`.
 
         Arguments: n: 1 to 1,000. Returns: a list of `Taken`, in each time shard those with the
         lowest due times first. The same round trips.
         """
-        _checked_number("n", n, MOST_AT_ONCE)
-        return self._do(self._take(*_checked_taking(consumer, lease_s), n, drain_all))
+        checked_number("n", n, MOST_AT_ONCE)
+        result: _ManyT = self._do(self._taking(*_checked_taking(consumer, lease_s), n, drain_all))
+        return result
 
-    def ack(self, *messages: Taken | str) -> Any:
+    def ack(self, *messages: Taken | str) -> _IntT:
         """Say that messages are done: nobody is given them again, whoever has a lease of them.
 
         An acknowledgement always wins, a late one too. Arguments: `Taken` or ids. Returns: how many
         were known and not consumed before. Errors: ConfigurationError for what is no id of this
         queue. One round trip for each time shard they lie in.
         """
-        return self._do(self._by_time_shard("consume", messages))
+        result: _IntT = self._do(self._changing("consume", messages))
+        return result
 
-    def delete(self, message: Taken | str) -> Any:
+    def delete(self, message: Taken | str) -> _BoolT:
         """Remove a message, whether or not it was taken. Returns: whether it was there to remove.
 
         A consumer that has it now is not stopped. Errors: as of `ack`. One round trip.
         """
-        return self._do(self._delete(message))
+        result: _BoolT = self._do(self._deleting(message))
+        return result
 
-    def release(self, message: Taken | str, due: DueTime = None) -> Any:
+    def release(self, message: Taken | str, due: DueTime = None) -> _BoolT:
         """End a lease early, so that the message is taken again at its time shard's turn.
 
         This attempt is forgotten. Arguments: a `Taken`, whose lease must be the last one; or an id:
@@ -159,131 +135,52 @@ class _Queue:
         ConfigurationError. One round trip.
         """
         when = None if due is None else due_of(due)
-        return self._do(self._release(message, when))
+        result: _BoolT = self._do(self._releasing(message, when))
+        return result
 
-    def observe(self) -> Any:
+    def observe(self) -> _CountsT:
         """Count what is in each time shard; return a list of `TimeShardCounts`. One round trip."""
-        return self._do(self._observe())
+        result: _CountsT = self._do(self._observing())
+        return result
 
-    def dead(self, n: int = 100) -> Any:
+    def dead(self, n: int = 100) -> _DeadT:
         """List messages that were set aside, those of longest ago first.
 
         Arguments: n: 1 to 1,000. Returns: a list of `DeadMessage`. One round trip a time shard.
         """
-        _checked_number("n", n, MOST_AT_ONCE)
-        return self._do(self._dead(n))
+        checked_number("n", n, MOST_AT_ONCE)
+        result: _DeadT = self._do(self._listing_dead(n))
+        return result
 
-    def revive(self, *ids: str) -> Any:
+    def revive(self, *ids: str) -> _IntT:
         """Let dead messages wait again, each in its time shard, their attempts forgotten.
 
         Returns: how many were dead. Errors: as of `ack`. One round trip a time shard.
         """
-        return self._do(self._by_time_shard("revive", ids))
+        result: _IntT = self._do(self._changing("revive", ids))
+        return result
 
-    def discard(self, *ids: str) -> Any:
+    def discard(self, *ids: str) -> _IntT:
         """Remove dead messages for good.
 
         Returns: how many were dead. Errors: as of `ack`. One round trip a time shard.
         """
-        return self._do(self._by_time_shard("discard", ids))
-
-    def _open(self) -> Steps:
-        found = yield self.time_shards.open()
-        if found != self.rotation:
-            raise ConfigurationError(
-                f"the queue {self.name!r} has {found.time_shards} time shards with a period of"
-                f" {found.period_ms / 1000:g} s, not {self.rotation.time_shards} with"
-                f" {self.rotation.period_ms / 1000:g} s: give shards={found.time_shards} and"
-                f" period_s={found.period_ms / 1000:g}, or use another name; nothing was changed"
-            )
-
-    def _put(self, body: bytes, due: Any) -> Steps:
-        yield from self._open()
-        now_s = self.clock.time()
-        time_shard = self.rotation.producing(int(now_s * 1000))
-        message_id = new_id(time_shard, now_s)
-        yield self.time_shards.put(time_shard, [Entry(message_id, body, due)])
-        return message_id
-
-    def _take(self, consumer: str, lease_ms: int, n: int, drain_all: bool) -> Steps:
-        yield from self._open()
-        taken: list[Taken] = []
-        mine = self.rotation.consuming(self.now_ms())
-        count = self.rotation.time_shards if drain_all else 1
-        for i in range(count):
-            # Backwards: what the producers write now comes last but few, what is oldest first.
-            time_shard = (mine - i) % self.rotation.time_shards
-            wanted = n - len(taken)
-            held = yield self.time_shards.take(
-                time_shard, consumer, lease_ms, wanted, self.max_attempts
-            )
-            taken += [_taken(each, time_shard) for each in held]
-            if len(taken) >= n:
-                break
-        return taken
-
-    def _first(self, consumer: str, lease_ms: int, n: int, drain_all: bool) -> Steps:
-        taken = yield from self._take(consumer, lease_ms, n, drain_all)
-        return taken[0] if taken else None
-
-    def _by_time_shard(self, method: str, messages: Sequence[Taken | str]) -> Steps:
-        groups: defaultdict[int, list[str]] = defaultdict(list)
-        for message in messages:
-            time_shard, message_id = self._place(message)
-            groups[time_shard].append(message_id)
-        yield from self._open()
-        count = 0
-        for time_shard, ids in groups.items():
-            for first in range(0, len(ids), MOST_AT_ONCE):
-                chunk = ids[first : first + MOST_AT_ONCE]
-                count += yield getattr(self.time_shards, method)(time_shard, chunk)
-        return count
-
-    def _delete(self, message: Taken | str) -> Steps:
-        return (yield from self._by_time_shard("consume", (message,))) == 1
-
-    def _release(self, message: Taken | str, due: Any) -> Steps:
-        time_shard, message_id = self._place(message)
-        token = message.token if isinstance(message, Taken) else None
-        yield from self._open()
-        return (yield self.time_shards.release(time_shard, message_id, token, due))
-
-    def _observe(self) -> Steps:
-        yield from self._open()
-        numbers = range(self.rotation.time_shards)
-        found: list[Counts] = yield self.time_shards.counts(numbers)
-        now_ms = self.now_ms()
-        return [
-            TimeShardCounts(
-                number, self.rotation.role(number, now_ms), *each[:-1], each.overdue_ms / 1000
-            )
-            for number, each in zip(numbers, found, strict=True)
-        ]
-
-    def _dead(self, n: int) -> Steps:
-        yield from self._open()
-        found = []
-        for time_shard in range(self.rotation.time_shards):
-            found += yield self.time_shards.dead(time_shard, n)
-        found.sort(key=lambda each: each.since_ms)
-        return [
-            DeadMessage(
-                each.id,
-                each.message,
-                moment(each.due_ms),
-                each.attempts,
-                moment(each.since_ms),
-                each.consumer,
-            )
-            for each in found[:n]
-        ]
-
-    def _place(self, message: Taken | str) -> tuple[int, str]:
-        message_id = message.id if isinstance(message, Taken) else message
-        return time_shard_of(message_id, self.rotation.time_shards), message_id
+        result: _IntT = self._do(self._changing("discard", ids))
+        return result
 
 
-class TimeShardQueue(_Queue):
+class TimeShardQueue(
+    _Queue[
+        None,
+        str,
+        Taken | None,
+        list[Taken],
+        int,
+        bool,
+        list[TimeShardCounts],
+        list[DeadMessage],
+    ]
+):
     """A queue by due time, whose producers and consumers never touch the same time shard at once.
 
     With t = whole periods since the Unix epoch by the caller's own clock, producers write into time
@@ -340,7 +237,18 @@ class TimeShardQueue(_Queue):
                 return done.value
 
 
-class AsyncTimeShardQueue(_Queue):
+class AsyncTimeShardQueue(
+    _Queue[
+        Awaitable[None],
+        Awaitable[str],
+        Awaitable[Taken | None],
+        Awaitable[list[Taken]],
+        Awaitable[int],
+        Awaitable[bool],
+        Awaitable[list[TimeShardCounts]],
+        Awaitable[list[DeadMessage]],
+    ]
+):
     """A `TimeShardQueue` on a store for asyncio: every method is awaited."""
 
     async def _do(self, steps: Steps) -> Any:
@@ -353,27 +261,9 @@ class AsyncTimeShardQueue(_Queue):
             reply = await pending
 
 
-def _taken(held: Held, time_shard: int) -> Taken:
-    return Taken(
-        held.id,
-        held.message,
-        moment(held.due_ms),
-        held.attempts,
-        moment(held.ends_ms),
-        held.token,
-        time_shard,
-    )
-
-
 def _checked_taking(consumer: Any, lease_s: Any) -> tuple[str, int]:
     if not isinstance(consumer, str) or not 0 < len(consumer) <= LONGEST_CONSUMER:
         raise ConfigurationError(
             f"consumer={consumer!r} is no name: give a text of 1 to {LONGEST_CONSUMER} characters"
         )
     return consumer, milliseconds("lease_s", lease_s)
-
-
-def _checked_number(name: str, number: Any, most: int) -> int:
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
-        raise ConfigurationError(f"{name}={number!r} is not usable: give 1 to {most}")
-    return number
