@@ -25,12 +25,14 @@ from workstealing.structures import RedisStore, TimeShardQueue
 
 TIME_SHARDS = 8
 PERIOD = 0.5  # seconds; a minute or an hour in earnest
-BOUND = (TIME_SHARDS - 1) * PERIOD
 EDITORS = 2
 ARTICLES = 150  # of each editor
 PUBLISHERS = 3
 BATCH = 5
 LEASE = 1.0
+# What the docs say that an article waits at worst, and one of a dead publisher after it was taken.
+LATEST = (TIME_SHARDS - 1) * PERIOD
+LATEST_AFTER_DEATH = LEASE + LATEST
 PATIENCE = 60.0
 SIGNS = {"producing": "P", "consuming": "C", "quiet": " "}
 
@@ -46,6 +48,7 @@ class Newsroom:
         self.published: Counter[bytes] = Counter()
         self.late: dict[bytes, float] = {}  # seconds, when it was first published
         self.in_dead_hands: list[bytes] = []
+        self.died = 0.0
         self.closed = threading.Event()
 
     def edit(self, editor: int) -> None:
@@ -66,6 +69,7 @@ class Newsroom:
                 time.sleep(0.01)
                 continue
             if dies:
+                self.died = time.time()
                 self.in_dead_hands = [taken.message for taken in batch]
                 return
             for taken in batch:
@@ -96,7 +100,7 @@ class Newsroom:
         """Print what became of the articles; return how many were lost."""
         dead = set(self.in_dead_hands)
         late = sorted(each for article, each in self.late.items() if article not in dead)
-        late_from_dead = max((self.late.get(article, 0) for article in dead), default=0)
+        again = [self.due[each] + self.late[each] - self.died for each in dead & set(self.late)]
         figures = self.recruiter.stats()
         sweeps = figures["jobs"][f"time_shard_sweeper.{self.queue.name}"]
         lost = len(self.due) - len(self.published)
@@ -108,11 +112,12 @@ class Newsroom:
             ("lost", lost),
             ("published more than once", sum(count > 1 for count in self.published.values())),
             ("published too early", sum(each < 0 for each in self.late.values())),
-            ("late, the median", f"{statistics.median(late):.2f} s"),
-            ("late, at worst", f"{late[-1]:.2f} s"),
-            ("late, at worst by the docs", "-" if self.drain_all else f"{BOUND:.2f} s"),
+            ("late, in the median", f"{statistics.median(late):.2f} s"),
+            ("  at worst", f"{late[-1]:.2f} s"),
+            ("  at worst by the docs", "-" if self.drain_all else f"{LATEST:.2f} s"),
             ("in the dead publisher's hands", len(dead)),
-            ("of these late, at worst", f"{late_from_dead:.2f} s"),
+            ("  published later, at worst", f"{max(again, default=0):.2f} s"),
+            ("  at worst by the docs", "-" if self.drain_all else f"{LATEST_AFTER_DEATH:.2f} s"),
             ("enlisted", figures["enlisted"]),
             ("recruited to sweep", sweeps["recruited"]),
             ("  worked", sweeps["worked"]),
