@@ -1,0 +1,78 @@
+"""The example of the tenants does what its README says, by its one command."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.servers import RedisServer
+
+FOLDER = Path(__file__).parents[2] / "examples" / "tenants"
+SECONDS = 120
+MESSAGES = 1150
+
+
+def run_example(**environment: str) -> dict[str, tuple[int, ...]]:
+    """Run the command of the README; return the figures of each row, the rows' headings joined."""
+    (command,) = re.findall(
+        r"^    \.venv/bin/python (\S+)$", (FOLDER / "README.md").read_text(), re.M
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.endswith("REDIS_URL")}
+    done = subprocess.run(
+        [sys.executable, "-P", command],
+        cwd=FOLDER.parents[1],
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    # On a busy machine a recruit may wait longer than 50 ms for a reply, and says so.
+    assert not re.sub(r"(?m)^job '[\w.:]+' failed: TimeoutError: .*\n", "", done.stderr)
+    figures = {}
+    above: dict[int, str] = {}
+    for line in done.stdout.splitlines():
+        title, numbers = re.fullmatch(r"(.*?)((?:  +\d+)*)", line).groups()
+        depth = len(title) - len(title.lstrip())
+        above = {each: text for each, text in above.items() if each < depth}
+        above[depth] = title.strip()
+        figures[" / ".join(above.values())] = tuple(map(int, numbers.split()))
+    return figures
+
+
+def check(figures: dict[str, tuple[int, ...]]) -> None:
+    """Check what holds at any speed."""
+    assert figures["messages written"] == (MESSAGES, MESSAGES)
+    assert figures["messages written / lost"] == (0, 0)
+    assert figures["messages written / left in the queue"] == (0, 0)
+    # Each death left a message, which somebody else has finished.
+    assert min(figures["workers that died at work"]) > 0
+    again = figures["workers that died at work / messages delivered again"]
+    assert all(map(int.__ge__, again, figures["workers that died at work"]))
+    assert min(figures["enlisted / recruited to reap / worked"]) > 0
+    assert all(map(int.__ge__, figures["enlisted / recruited to reap / items"], again))
+    # The idle queue was there, and has gone.
+    assert sum(figures["enlisted / recruited to delete idle queues / items"]) > 0
+    assert figures["idle queues left"] == (0,)
+    # Who trickles waits for a few turns, not for all that was submitted before.
+    for tenant in ("the realtime tenant", "the libraries"):
+        one_stream, own_streams = figures[f"pickup delay of {tenant}, ms / median"]
+        assert own_streams < one_stream / 2
+
+
+def test_by_its_command() -> None:
+    check(run_example())
+
+
+@pytest.mark.real
+def test_on_a_server_of_the_users_own(redis7: RedisServer) -> None:
+    check(run_example(REDIS_URL=redis7.url))
+    left = redis7.client().keys("*")
+    assert left
+    assert not [key for key in left if key.startswith(b"example:")]
