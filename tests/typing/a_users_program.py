@@ -37,6 +37,7 @@ from workstealing.structures import (
     AsyncLease,
     AsyncLeasedIck,
     AsyncShardedIck,
+    AsyncTimeShardQueue,
     AsyncTrackedSet,
     AsyncVolatileHashes,
     Batch,
@@ -52,8 +53,12 @@ from workstealing.structures import (
     LeasedIck,
     LeaseLost,
     NoLease,
+    RedisStore,
     ShardedIck,
     ShardedIckPipeline,
+    Taken,
+    TimeShardCounts,
+    TimeShardQueue,
     TrackedSet,
     TrackedSetPipeline,
     VolatileHashes,
@@ -268,6 +273,26 @@ async def asynchronous_consume(client: redis.asyncio.Redis) -> None:
         assert_type(ick, AsyncLeasedIck)
         batch: Batch = await ick.reserve(100)
         await ick.commit(*batch.members)
+
+
+def time_shards() -> None:
+    queue = TimeShardQueue(RedisStore(connect()), "reminders", shards=6, period_s=60)
+    assert_type(queue, TimeShardQueue)
+    assert_type(queue.put("remind 17", due=0.5), str)
+    taken = queue.take("worker 7")
+    assert_type(taken, Taken | None)
+    if taken is not None:
+        assert_type(queue.ack(taken, taken.id), int)
+        assert_type(queue.release(taken), bool)
+    assert_type(queue.take_many("worker 7", 10, drain_all=True), list[Taken])
+    assert_type(queue.observe(), list[TimeShardCounts])
+
+
+async def time_shards_awaited() -> None:
+    queue = TimeShardQueue(RedisStore(connect_async()), "reminders")
+    assert_type(queue, AsyncTimeShardQueue)
+    assert_type(await queue.take("worker 7"), Taken | None)
+    assert_type(await queue.delete("1-ab"), bool)
 
 
 class DropDrafts(Job):
