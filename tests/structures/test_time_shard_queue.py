@@ -193,6 +193,21 @@ class TestObserving:
         queue.dead()
         assert everything(any_server) == before
 
+    def test_nothing_but_a_put_writes_down_what_a_new_queue_is_like(
+        self, any_server: AnyServer, clock: SetClock
+    ) -> None:
+        """Whoever looks with another number of time shards decides nothing for the others."""
+        other = queue_on(any_server, clock, shards=16)
+        assert totals(other) == {}
+        assert other.take("reader", drain_all=True) is None
+        assert other.dead() == []
+        assert other.ack("1-ab") == other.revive("1-ab") == other.discard("1-ab") == 0
+        assert other.release("1-ab") is other.delete("1-ab") is False
+        assert everything(any_server) == {}
+        queue_on(any_server, clock).put("hello")
+        with pytest.raises(ConfigurationError, match="give shards=6"):
+            other.observe()
+
 
 class TestMessages:
     @pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3}])

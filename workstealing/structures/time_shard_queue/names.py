@@ -54,10 +54,15 @@ def new_fields(rotation: Rotation) -> tuple[str | int, ...]:
     )
 
 
-def parse(key: bytes, reply: object) -> Rotation:
-    """Return the rotation that a layout says. Errors: LayoutError for a foreign or newer one."""
+def parse(key: bytes, reply: object) -> Rotation | None:
+    """Return the rotation that a layout says, or None if there is none yet.
+
+    Errors: LayoutError for a foreign or newer one.
+    """
     text = key.decode(errors="backslashreplace")
     pairs = as_pairs(reply)
+    if not pairs:
+        return None
     try:
         if pairs["structure"] != STRUCTURE:
             raise ValueError(pairs["structure"])

@@ -61,12 +61,13 @@ class _Queue(Rules, Generic[_NoneT, _IdT, _TakenT, _ManyT, _IntT, _BoolT, _Count
         raise NotImplementedError
 
     def open(self) -> _NoneT:
-        """Check the layout, or write it down; every call does so by itself, once.
+        """Check the layout, or write it down, as the first put does; every call checks it, once.
 
         Errors: ConfigurationError for another number of time shards or another period than the
-        queue has; LayoutError; EvictionPolicyError. Two round trips the first time, then none.
+        queue has; LayoutError; EvictionPolicyError. Two or three round trips the first time,
+        then none.
         """
-        result: _NoneT = self._do(self._opened())
+        result: _NoneT = self._do(self._opened(create=True))
         return result
 
     def put(self, message: str | bytes, due: DueTime = None) -> _IdT:

@@ -51,8 +51,9 @@ class RedisTimeShards(RedisSweeping):
 
     Arguments: client; name; rotation; policies: eviction policies that are accepted;
     clock_shift_ms: for tests. Every call is one round trip and one script; `open` is two the first
-    time, `counts` is one for all. Errors of all: LayoutError for what is foreign, newer or of
-    another rotation, in which case nothing was changed; those of redis-py.
+    time, three for a new queue, then none; `counts` is one for all. Errors of all: LayoutError for
+    what is foreign, newer or of another rotation, in which case nothing was changed; those of
+    redis-py.
     """
 
     def __init__(
@@ -83,9 +84,9 @@ class RedisTimeShards(RedisSweeping):
             names = self._names[time_shard] = TimeShardNames(self.name, time_shard)
         return names
 
-    def open(self) -> Any:
+    def open(self, create: bool) -> Any:
         """Read the layout, or write it down; check the server's eviction policy."""
-        return self._drive(self._open())
+        return self._drive(self._open(create))
 
     def put(self, time_shard: int, entries: Sequence[Entry]) -> Any:
         """Keep messages; O(log n) each."""
@@ -167,16 +168,17 @@ class RedisTimeShards(RedisSweeping):
     def _run(self, *parts: Any) -> Any:
         return self._perform(self._operation(*parts))
 
-    def _open(self) -> Steps:
+    def _open(self, create: bool) -> Steps:
         if self._opened is None:
             key = layout_key(self.name)
+            (rotation,) = yield [_open_layout(key, ())]
+            if rotation is None and not create:
+                return None
             facts = Operation(load("server_facts"), (key,), (), lambda reply: as_text(reply[0]))
             (policy,) = yield [facts]
             require_policy(_STRUCTURE, policy, self._policies)
-            fields = new_fields(self.rotation)
-            (rotation,) = yield [
-                Operation(load("layout_open"), (key,), fields, lambda reply: parse(key, reply))
-            ]
+            if rotation is None:
+                (rotation,) = yield [_open_layout(key, new_fields(self.rotation))]
             self._opened = rotation
         return self._opened
 
@@ -320,6 +322,10 @@ class AsyncRedisStore(_RedisStore):
     def asynchronous(self) -> Literal[True]:
         """Whether what `bind` returns is for asyncio."""
         return True
+
+
+def _open_layout(key: bytes, fields: tuple[str | int, ...]) -> Operation:
+    return Operation(load("layout_open"), (key,), fields, lambda reply: parse(key, reply))
 
 
 def _several(operations: list[Operation]) -> Generator[list[Operation], Any, Any]:

@@ -66,9 +66,10 @@ class Rules:
         """Return the time of day, by this process's own clock, that chooses time shards."""
         return int(self.clock.time() * 1000)
 
-    def _opened(self) -> Steps:
-        found = yield self.time_shards.open()
-        if found != self.rotation:
+    def _opened(self, create: bool = False) -> Steps:
+        # Only who puts something into a queue writes down what it is like.
+        found = yield self.time_shards.open(create)
+        if found not in (None, self.rotation):
             raise ConfigurationError(
                 f"the queue {self.name!r} has {found.time_shards} time shards with a period of"
                 f" {found.period_ms / 1000:g} s, not {self.rotation.time_shards} with"
@@ -77,7 +78,7 @@ class Rules:
             )
 
     def _putting(self, body: bytes, due: Due) -> Steps:
-        yield from self._opened()
+        yield from self._opened(create=True)
         now_s = self.clock.time()
         time_shard = self.rotation.producing(int(now_s * 1000))
         message_id = new_id(time_shard, now_s)

@@ -148,9 +148,10 @@ class TimeShards(Sweeping, Protocol):
     With a store for asyncio all methods but those of `Sweeping` return what must be awaited.
     """
 
-    def open(self) -> Any:
-        """Read the layout, or write it down. Returns: the `Rotation` that holds.
+    def open(self, create: bool) -> Any:
+        """Read the layout; if there is none and one is to be created, write it down.
 
+        Returns: the `Rotation` that holds, or None for a queue that nobody has put into yet.
         Errors: LayoutError for what is foreign or newer.
         """
         ...
