@@ -56,8 +56,8 @@ class QueueExpiry(DivisibleJob):
         if isinstance(queues, ShuffleQueue | AsyncShuffleQueue):
             client, shift_ms = queues.client, queues.clock_shift_ms
             namespace = namespace or queues.namespace
-        names = IndexNames(namespace or "shuffle_queues")
-        twin = twin_of(client)
+        self.names = names = IndexNames(namespace or "shuffle_queues")
+        self.twin = twin = twin_of(client)
         self.limit = checked_limit(limit)
         self.dry_run = dry_run
         self.name = f"queue_expiry.{names.namespace}" if name is None else name

@@ -16,12 +16,12 @@ from workstealing.config import URL_VARIABLES
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Recruiter
 from workstealing.store import connect
-from workstealing.store.twin import is_async
+from workstealing.store.twin import AsyncClient, BlockingClient, is_async
 
 FAULTS = (redis.RedisError, RedisClusterException, OSError)
 TIMEOUT_SECONDS = 2.0
 # Where the ready-made jobs keep their structure.
-_HELD = ("hashes", "keys", "tracked", "ick")
+_HELD = ("hashes", "keys", "tracked", "ick", "queue", "queues")
 
 
 def add_url_option(parser: argparse.ArgumentParser, otherwise: str) -> None:
@@ -64,10 +64,19 @@ def clients_of(recruiter: Recruiter) -> Iterator[tuple[str, Any]]:
     for name, job in recruiter.jobs().items():
         holders += [(f"job {name}", getattr(job, held, None)) for held in _HELD]
     for whose, holder in holders:
-        client = getattr(holder, "client", None)
+        client = _client_of(holder)
         if client is not None and id(client) not in seen:
             seen.add(id(client))
             yield whose, client
+
+
+def _client_of(holder: Any) -> Any:
+    if isinstance(holder, BlockingClient | AsyncClient):
+        return holder
+    # A TimeShardQueue's is that of its store, if it is one on Redis.
+    return getattr(holder, "client", None) or getattr(
+        getattr(holder, "store", None), "client", None
+    )
 
 
 def client_for(url: str | None, recruiter: Recruiter | None) -> Any:

@@ -40,7 +40,7 @@ class ShuffleSide:
         }
         given = {name: value for name, value in settings.items() if value is not None}
         self._client, self._options = client, options
-        self._queue = ShuffleQueue(client, name, **given)
+        self._queue: ShuffleQueue = ShuffleQueue(client, name, **given)
         self._name = as_text(name)
         if options.action == "produce" and not options.tenant:
             raise ConfigurationError(

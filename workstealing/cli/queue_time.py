@@ -32,7 +32,7 @@ class TimeSide:
         settings = {"shards": options.time_shards, "period_s": options.period}
         known = self._known()
         given = {name: value for name, value in settings.items() if value is not None}
-        self._queue = TimeShardQueue(RedisStore(client), name, **{**known, **given})
+        self._queue: TimeShardQueue = TimeShardQueue(RedisStore(client), name, **{**known, **given})
         self._is_there = bool(known)
 
     def put(self, message: bytes) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class TimeSide:
         options, until = self._options, time.monotonic() + seconds
         lease = LEASE_SECONDS if options.lease is None else options.lease
         while True:
-            taken = self._queue.take(
+            taken: Taken | None = self._queue.take(
                 options.consumer, lease_s=lease, drain_all=bool(options.drain_all)
             )
             left = until - time.monotonic()

@@ -10,11 +10,29 @@ from typing import Any, Protocol
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError
-from workstealing.jobs import HashFieldExpiry, IckReaper, KeyExpiry, TrackQueued, UntrackDone
+from workstealing.jobs import (
+    HashFieldExpiry,
+    IckReaper,
+    KeyExpiry,
+    QueueExpiry,
+    ShuffleQueueReaper,
+    TimeShardSweeper,
+    TrackQueued,
+    UntrackDone,
+)
 from workstealing.recruiting.job import Job
 from workstealing.store.connection import Budget
-from workstealing.structures import DurableKeys, Ick, ShardedIck, TrackedSet, VolatileHashes
+from workstealing.structures import (
+    DurableKeys,
+    Ick,
+    ShardedIck,
+    ShuffleQueue,
+    TimeShardQueue,
+    TrackedSet,
+    VolatileHashes,
+)
 from workstealing.structures.namespaces.due_index import DueIndex
+from workstealing.structures.time_shard_queue import TimeShardCounts
 
 SECONDS = 2.0
 """How long one question to a structure may take."""
@@ -85,8 +103,9 @@ def short_id(name: str | bytes) -> str:
 def watch(thing: Any) -> Watched:
     """Return a structure as the dashboard sees it.
 
-    Arguments: thing: a blocking VolatileHashes, DurableKeys, TrackedSet, Ick or ShardedIck, a job
-    of one, or a `Watched`. Errors: ConfigurationError for anything else. No round trip.
+    Arguments: thing: a blocking VolatileHashes, DurableKeys, TrackedSet, Ick, ShardedIck,
+    ShuffleQueue or TimeShardQueue, a job of one, or a `Watched`. Errors: ConfigurationError for
+    anything else. No round trip.
     """
     if isinstance(thing, Watched):
         return thing
@@ -118,8 +137,14 @@ def watch_all(things: Iterable[Any], jobs: Iterable[Job]) -> list[Watched]:
 
 
 def _is_blocking(job: Any) -> bool:
-    structures = (VolatileHashes, DurableKeys, TrackedSet, Ick, ShardedIck)
-    held = (getattr(job, name, None) for name in ("hashes", "keys", "tracked", "ick"))
+    if isinstance(job, QueueExpiry):
+        # It asks through connections of its own, whatever it was given.
+        return True
+    structures = (
+        *(VolatileHashes, DurableKeys, TrackedSet, Ick, ShardedIck),
+        *(ShuffleQueue, TimeShardQueue),
+    )
+    held = (getattr(job, name, None) for name in ("hashes", "keys", "tracked", "ick", "queue"))
     return any(isinstance(each, structures) for each in held)
 
 
@@ -187,19 +212,151 @@ def _ick(thing: Ick | ShardedIck | IckReaper) -> Watched:
     )
 
 
+def _shuffle_queue(thing: ShuffleQueue | ShuffleQueueReaper) -> Watched:
+    job = thing if isinstance(thing, ShuffleQueueReaper) else None
+    queue: Any = thing.queue if isinstance(thing, ShuffleQueueReaper) else thing
+
+    def due() -> Due:
+        assert job is not None
+        backlog = job.backlog(seconds=SECONDS)
+        what = "messages of dead consumers"
+        return Due(backlog.messages, backlog.oldest_seconds, what, backlog.exact)
+
+    def dead_of(group: str) -> int:
+        return int(queue.client.hlen(queue.keys.group(group).dead))
+
+    def dead() -> list[tuple[str, DeadBox]]:
+        return [
+            (f"group {group}", _GroupsDead(queue, group))
+            for group in queue.groups()
+            if dead_of(group)
+        ]
+
+    return Watched(
+        queue.keys.text,
+        "shuffle queue",
+        queue.length,
+        due if job is not None else None,
+        dead,
+        lambda: sum(map(dead_of, queue.groups())),
+        None if job is None else job.name,
+    )
+
+
+def _queue_namespace(job: QueueExpiry) -> Watched:
+    def due() -> Due:
+        backlog = job.backlog(seconds=SECONDS)
+        return Due(backlog.queues, backlog.oldest_seconds, "idle queues")
+
+    name = job.names.namespace
+    return Watched(name, "shuffle queues", lambda: indexed(job), due, job=job.name)
+
+
+def _time_shard_queue(thing: TimeShardQueue | TimeShardSweeper) -> Watched:
+    job = thing if isinstance(thing, TimeShardSweeper) else None
+    queue: Any = thing.queue if isinstance(thing, TimeShardSweeper) else thing
+
+    def counts() -> list[TimeShardCounts]:
+        # Not by observe(), which writes down the layout of a queue that is not there yet.
+        found = queue.time_shards.counts(range(queue.rotation.time_shards))
+        return [
+            TimeShardCounts(
+                n, "", each.waiting, each.due, each.leased, each.consumed, each.dead, 0.0
+            )
+            for n, each in enumerate(found)
+        ]
+
+    def due() -> Due:
+        assert job is not None
+        backlog = job.backlog()
+        oldest = backlog.oldest_seconds if backlog.ended else None
+        return Due(backlog.ended + backlog.consumed, oldest, "messages to sweep")
+
+    return Watched(
+        queue.name,
+        "time shard queue",
+        lambda: sum(each.total for each in counts()),
+        due if job is not None else None,
+        lambda: [("", _TimeShardsDead(queue))],
+        lambda: sum(each.dead for each in counts()),
+        None if job is None else job.name,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _DeadMessage:
+    """A dead message as the dashboard lists it."""
+
+    member: str
+    attempts: int
+    times: tuple[float]
+
+
+class _GroupsDead:
+    """The dead messages of one group of a ShuffleQueue, which other groups may have, too."""
+
+    def __init__(self, queue: ShuffleQueue, group: str) -> None:
+        self._queue, self._group = queue, group
+        self._end = f" of group {group}"
+
+    def dead(self, n: int = 100) -> list[_DeadMessage]:
+        """List up to n dead messages by id and group."""
+        return [
+            _DeadMessage(each.id + self._end, each.attempts, (each.set_aside,))
+            for each in self._queue.dead(self._group, n)
+        ]
+
+    def revive(self, *members: Any) -> int:
+        """Put dead messages of this group back; return how many were dead."""
+        return int(self._queue.revive(self._group, *self._own(members)))
+
+    def discard(self, *members: Any) -> int:
+        """Forget dead messages of this group for good; return how many were dead."""
+        return int(self._queue.discard(self._group, *self._own(members)))
+
+    def _own(self, members: Iterable[Any]) -> list[str]:
+        named = [str(each) for each in members]
+        return [each.removesuffix(self._end) for each in named if each.endswith(self._end)]
+
+
+class _TimeShardsDead:
+    """The dead messages of a TimeShardQueue."""
+
+    def __init__(self, queue: TimeShardQueue) -> None:
+        self._queue = queue
+
+    def dead(self, n: int = 100) -> list[_DeadMessage]:
+        """List up to n dead messages by id."""
+        return [
+            _DeadMessage(each.id, each.attempts, (each.since.timestamp(),))
+            for each in self._queue.dead(n)
+        ]
+
+    def revive(self, *members: Any) -> int:
+        """Let dead messages wait again; return how many were dead."""
+        return int(self._queue.revive(*map(str, members)))
+
+    def discard(self, *members: Any) -> int:
+        """Forget dead messages for good; return how many were dead."""
+        return int(self._queue.discard(*map(str, members)))
+
+
 _MAKERS: tuple[tuple[Any, Callable[[Any], Watched]], ...] = (
     ((VolatileHashes, HashFieldExpiry), _hashes),
     ((DurableKeys, KeyExpiry), _keys),
     ((TrackedSet, TrackQueued, UntrackDone), _tracked),
     ((Ick, ShardedIck, IckReaper), _ick),
+    ((ShuffleQueue, ShuffleQueueReaper), _shuffle_queue),
+    ((QueueExpiry,), _queue_namespace),
+    ((TimeShardQueue, TimeShardSweeper), _time_shard_queue),
 )
 
 
 def indexed(structure: Any) -> int | None:
     """Count the keys with a deadline, in the due index of a namespace.
 
-    Arguments: structure: VolatileHashes or DurableKeys. Returns: None where the server itself keeps
-    the deadlines. A few round trips to each node.
+    Arguments: structure: VolatileHashes, DurableKeys or a QueueExpiry. Returns: None where the
+    server itself keeps the deadlines. A few round trips to each node.
     """
     budget = Budget(SECONDS)
     index = DueIndex(structure.twin, structure.names, 0, random.random, SYSTEM_CLOCK)

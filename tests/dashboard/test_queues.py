@@ -1,0 +1,174 @@
+"""What the dashboard and `status` see of queues, and how their dead messages are put back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.dashboards import make_app
+from support.patience import patient
+from support.servers import AnyServer, RedisServer, wait_until
+from workstealing import Recruiter
+from workstealing.dashboard.queries import structure_figures
+from workstealing.dashboard.steering import steer_dead
+from workstealing.dashboard.watching import Watched, watch, watch_all
+from workstealing.jobs import QueueExpiry, ShuffleQueueReaper, TimeShardSweeper
+from workstealing.recruiting.slice import Slice
+from workstealing.structures import ShuffleQueue, TimeShardQueue
+from workstealing.structures.time_shard_queue import RedisStore
+
+__all__ = ["patient"]
+
+
+def figures(thing: Any) -> Any:
+    found = structure_figures(watch(thing))
+    assert found.trouble is None
+    return found
+
+
+def test_every_server_tells_of_a_shuffle_queue(any_server: AnyServer) -> None:
+    client = any_server.client()
+    queue = ShuffleQueue(client, "mails")
+    assert (figures(queue).size, figures(queue).dead_size, figures(queue).due) == (0, 0, None)
+    ids = [queue.write("acme", {"n": str(n)}) for n in range(5)]
+    held = queue.read_many("g", "gone", 3)
+    reaper = ShuffleQueueReaper(queue, idle_s=0.001)
+    wait_until(lambda: reaper.backlog().messages == 3, "a millisecond of idleness")
+    found = figures(reaper)
+    assert (found.size, found.due.count, found.due.what) == (5, 3, "messages of dead consumers")
+    assert found.watched.job == "shuffle_queue_reaper.mails"
+    assert (found.watched.name, found.watched.kind) == ("mails", "shuffle queue")
+    queue.ack(*held)
+    assert figures(queue).size == len(ids) - 3
+
+
+def test_every_server_tells_of_idle_queues(any_server: AnyServer) -> None:
+    client = any_server.client()
+    assert figures(QueueExpiry(client)).size == 0
+    for number in range(3):
+        ShuffleQueue(client, f"q{number}", ttl=1.0).write("acme", {"a": "b"})
+    ShuffleQueue(client, "kept").write("acme", {"a": "b"})
+    late = ShuffleQueue(client, "q0", clock_shift_ms=60_000)
+    found = figures(QueueExpiry(late))
+    assert (found.size, found.due.count, found.due.what) == (4, 3, "idle queues")
+    assert (found.watched.name, found.watched.kind) == ("shuffle_queues", "shuffle queues")
+    assert found.due.oldest_seconds > 0
+
+
+def test_every_server_tells_of_a_time_shard_queue(any_server: AnyServer) -> None:
+    client = any_server.client()
+    queue = TimeShardQueue(RedisStore(client), "mails", shards=5, period_s=3600)
+    before = set(client.scan_iter())
+    assert (figures(queue).size, figures(queue).dead_size, figures(queue).due) == (0, 0, None)
+    assert set(client.scan_iter()) == before
+    for number in range(4):
+        queue.put(str(number))
+    one, two, _ = queue.take_many("gone", 3, lease_s=0.001, drain_all=True)
+    queue.ack(one, two)
+    sweeper = TimeShardSweeper(queue)
+    wait_until(lambda: sweeper.backlog().ended == 3, "the leases' end")
+    found = figures(sweeper)
+    assert (found.size, found.due.count, found.due.what) == (2, 5, "messages to sweep")
+    assert found.watched.job == "time_shard_sweeper.mails"
+    assert (found.watched.name, found.watched.kind) == ("mails", "time shard queue")
+
+
+def test_queues_come_once_and_the_job_knows_more(redis7: RedisServer) -> None:
+    client = redis7.client()
+    shuffle = ShuffleQueue(client, "mails")
+    timed = TimeShardQueue(RedisStore(client), "mails")
+    asynchronous = ShuffleQueue(redis7.async_client(), "others")
+    jobs = [
+        ShuffleQueueReaper(shuffle),
+        TimeShardSweeper(timed),
+        QueueExpiry(asynchronous),
+        ShuffleQueueReaper(asynchronous),
+    ]
+    found = watch_all([timed, shuffle], jobs)
+    assert [(each.kind, each.name, each.due is not None) for each in found] == [
+        ("shuffle queue", "mails", True),
+        ("time shard queue", "mails", True),
+        ("shuffle queues", "shuffle_queues", True),
+    ]
+
+
+def kill(queue: ShuffleQueue, *groups: str) -> list[str]:
+    """Let messages fail too often for some groups; return their ids, sorted."""
+    ids = {each.id for group in groups for each in queue.read_many(group, "c", 100)}
+    reaper = ShuffleQueueReaper(queue, idle_s=0.001, max_attempts=1)
+    for _ in range(200):
+        if all(len(queue.dead(group)) == len(ids) for group in groups):
+            return sorted(ids)
+        reaper.perform(Slice(100, 5.0))
+    raise AssertionError("the reaper has set nothing aside")
+
+
+def members(watched: Watched) -> list[tuple[str, str]]:
+    found = structure_figures(watched)
+    assert found.trouble is None
+    return sorted((str(each.member), each.part) for each in found.dead)
+
+
+def test_dead_messages_of_a_group_are_put_back_for_it_alone(redis7: RedisServer) -> None:
+    queue = ShuffleQueue(redis7.client(), "mails")
+    queue.read("one", "c")
+    queue.read("two", "c")
+    for number in range(2):
+        queue.write("acme", {"n": str(number)})
+    first, second = kill(queue, "one", "two")
+    watched = watch(queue)
+    assert members(watched) == sorted(
+        (f"{each} of group {group}", f"group {group}")
+        for each in (first, second)
+        for group in ("one", "two")
+    )
+    found = structure_figures(watched)
+    assert found.dead_size == 4
+    assert all(each.attempts == 1 and each.last for each in found.dead)
+    said = steer_dead("revive", watched, item_key_of(watched, f"{first} of group one"), sure=False)
+    assert said.startswith("1 item of")
+    assert len(queue.dead("one")) == 1
+    assert len(queue.dead("two")) == 2
+    assert queue.read("one", "c").fields in ({b"n": b"0"}, {b"n": b"1"})
+    assert queue.read("two", "c") is None
+    said = steer_dead("discard", watched, "all", sure=True)
+    assert said.startswith("3 items of")
+    assert structure_figures(watched).dead_size == 0
+
+
+def item_key_of(watched: Watched, member: str) -> str:
+    """Return what stands for a dead item in the page's forms."""
+    from workstealing.dashboard.presenting import item_key
+
+    (found,) = [each for each in structure_figures(watched).dead if each.member == member]
+    return item_key(found.member)
+
+
+def test_dead_messages_of_a_time_shard_queue_are_put_back(redis7: RedisServer) -> None:
+    queue = TimeShardQueue(RedisStore(redis7.client()), "mails", period_s=3600, max_attempts=1)
+    ids = sorted(queue.put(str(number)) for number in range(3))
+    queue.take_many("gone", 3, lease_s=0.001, drain_all=True)
+    while not queue.dead():
+        queue.take("other", drain_all=True)
+    watched = watch(queue)
+    assert [each for each, _ in members(watched)] == ids
+    assert structure_figures(watched).dead_size == 3
+    assert steer_dead("revive", watched, item_key_of(watched, ids[0]), sure=False).startswith("1 ")
+    assert queue.take("other", drain_all=True).id == ids[0]
+    assert steer_dead("discard", watched, "all", sure=True).startswith("2 items")
+    assert queue.dead() == []
+
+
+def test_a_recruiters_page_shows_its_queues(
+    redis7: RedisServer, never_recruiter: Recruiter
+) -> None:
+    client = redis7.client()
+    queue = ShuffleQueue(client, "mails \x1b[31m")
+    queue.write("acme", {"a": "b"})
+    never_recruiter.install(ShuffleQueueReaper(queue), rate=0.1)
+    never_recruiter.install(QueueExpiry(queue), rate=0.1)
+    timed = TimeShardQueue(RedisStore(client), "reminders")
+    never_recruiter.install(TimeShardSweeper(timed), rate=0.1)
+    page = make_app(never_recruiter, client).test_client().get("/ws/").text
+    assert "could not be asked" not in page
+    for part in ("shuffle queue", "shuffle queues", "time shard queue", ">reminders</bdi>"):
+        assert part in page
