@@ -48,7 +48,7 @@ if not facts[5] then
   redis.call('HSET', meta, 'joined', whole(joined), 'groups', (facts[4] or 0) + 1, member, 1)
 end
 for i = 1, #found do
-  redis.call('ZADD', ring, 'NX', redis.call('HINCRBY', meta, 'turn', 1), found[i])
+  redis.call('ZADD', ring, found[i], found[i])
 end
 if before == 0 and #found > 0 then
   notify(notifications, found[1])

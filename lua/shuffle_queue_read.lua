@@ -1,7 +1,8 @@
 -- Serves what a group is to work on next: one message of the stream whose turn it is, and so on.
 -- KEYS: meta, notifications, legacy stream, ring, state, pending, returned, delayed, tracking, streams.
 -- ARGV: group, consumer, how many messages, how many heads of the ring to tell, the number of a stream
---   that goes first or '', the numbers of the streams in KEYS.
+--   that goes first or '', 1 if the ring is likely to be no longer than those heads, the numbers of the
+--   streams in KEYS.
 -- Returns { kind, server's time in ms, heads of the ring next, ... }: kind 0: messages follow, each as
 -- { stream number, entry id, deliveries, fields and values }; 1: there is nothing: last id of the
 -- notifications, last id of the legacy stream, ms until a delayed message returns or -1; 2: the first
@@ -23,16 +24,15 @@ local at = now()
 if not facts[2] then
   return { 4, at, {} }
 end
-local heads = redis.pcall('ZRANGE', ring, 0, window)
-if heads.err then
-  return layout_error(ring, 'does not hold the ring of a group')
-end
-local places = {}
+-- The stream that was served last: its turn has gone, those after it come next.
+local last = tonumber(facts[2])
+local heads, is_whole
+local places = { ['-1'] = 3 }
 for i = 10, #KEYS do
-  places[ARGV[i - 4]] = i
+  places[ARGV[i - 3]] = i
 end
 local back = facts[3]
-local served, looks, broken = {}, 0, nil
+local served, looks, broken, is_legacy_empty = {}, 0, nil, false
 
 -- Forgets that anything of this group returns, once nothing does.
 local function settle_back()
@@ -151,17 +151,44 @@ local function serve_from(stream, number)
   return false
 end
 
--- Puts a stream that has given something behind all others.
-local function to_tail(number)
-  local turn = redis.call('HINCRBY', meta, 'turn', 1)
-  redis.call('ZADD', ring, turn, number)
-  if turn % 16 == 0 and redis.call('EXISTS', legacy) == 1 then
-    redis.call('ZADD', ring, 'NX', turn, '-1')
+-- Sets the next heads of the ring, in the order of their turns. Returns an error reply or nil.
+local function look(is_short)
+  local from_start
+  if not is_short then
+    heads, is_whole = redis.pcall('ZRANGEBYSCORE', ring, '(' .. last, '+inf', 'LIMIT', 0, window + 1), false
+    if heads.err then
+      return layout_error(ring, 'does not hold the ring of a group')
+    end
+    if #heads > window then
+      return
+    end
   end
-end
-
-local function look_again()
-  heads = redis.call('ZRANGE', ring, 0, window)
+  from_start = redis.pcall('ZRANGE', ring, 0, window)
+  if from_start.err then
+    return layout_error(ring, 'does not hold the ring of a group')
+  end
+  if is_short then
+    if #from_start > window then
+      return look(false)
+    end
+    heads = {}
+    for i = 1, #from_start do
+      if tonumber(from_start[i]) > last then
+        heads[#heads + 1] = from_start[i]
+      end
+    end
+  end
+  is_whole = #from_start <= window
+  -- The legacy stream's writers put it into no ring: it has a turn each time round.
+  if not is_legacy_empty and from_start[1] ~= '-1' and redis.call('EXISTS', legacy) == 1 then
+    heads[#heads + 1] = '-1'
+  end
+  for i = 1, #from_start do
+    if tonumber(from_start[i]) > last or #heads > window then
+      break
+    end
+    heads[#heads + 1] = from_start[i]
+  end
 end
 
 if back then
@@ -172,9 +199,10 @@ if back then
     redis.call('ZADD', returned, number, due[i])
     ring_in(ring, number)
   end
-  if #due > 0 then
-    look_again()
-  end
+end
+local problem = look(ARGV[6] == '1')
+if problem then
+  return problem
 end
 if ARGV[5] ~= '' and redis.call('ZSCORE', ring, ARGV[5]) then
   local others = { ARGV[5] }
@@ -185,7 +213,6 @@ if ARGV[5] ~= '' and redis.call('ZSCORE', ring, ARGV[5]) then
   end
   heads = others
 end
-places['-1'] = 3
 local next, nothing, need = 1, false, false
 while #served < most and looks < LOOKS and not broken do
   local number = heads[next]
@@ -197,25 +224,22 @@ while #served < most and looks < LOOKS and not broken do
     end
     local stream = KEYS[place]
     if serve_from(stream, number) then
-      to_tail(number)
+      if number ~= ARGV[5] then
+        last = tonumber(number)
+      end
       next = next + 1
     elseif looks < LOOKS and not broken then
       redis.call('ZREM', ring, number)
+      is_legacy_empty = is_legacy_empty or number == '-1'
       looks = looks + 1
       next = next + 1
     end
   else
-    look_again()
+    look(false)
     next = 1
     if not heads[1] then
-      -- The legacy stream's writers put it into no ring.
-      if serve_from(legacy, '-1') then
-        to_tail('-1')
-      elseif looks < LOOKS then
-        nothing = true
-        break
-      end
-      look_again()
+      nothing = true
+      break
     end
   end
 end
@@ -224,8 +248,10 @@ for i = next, #heads do
   following[#following + 1] = heads[i]
 end
 if #served > 0 then
-  -- A ring shorter than the window is seen as a whole: who was served comes again behind the others.
-  if #heads <= window then
+  -- The group's field says at once that the group is registered, and who was served last.
+  redis.call('HSET', meta, 'group:' .. group, last)
+  -- A ring that is seen as a whole goes round: who was served comes again behind the others.
+  if is_whole then
     for i = 1, math.min(next - 1, #heads) do
       following[#following + 1] = heads[i]
     end

@@ -65,11 +65,8 @@ local id = redis.pcall('XADD', stream, '*', unpack(ARGV, 9 + width))
 if is_error(id) then
   return id
 end
-if #absent > 0 then
-  local turn = redis.call('HINCRBY', meta, 'turn', 1)
-  for i = 1, #absent do
-    redis.call('ZADD', KEYS[absent[i]], turn, number)
-  end
+for i = 1, #absent do
+  redis.call('ZADD', KEYS[absent[i]], number, number)
 end
 if not facts[1] or tonumber(facts[2]) < tonumber(ARGV[5]) then
   redis.call('HSET', meta, 'mark', QUEUE_VERSION, 'span', ARGV[5])

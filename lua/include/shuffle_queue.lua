@@ -1,5 +1,5 @@
 -- What every script on a shuffle queue shares: the facts that its `meta` holds.
---   KEYS[1] meta, a hash: mark, span, turn, joined, groups, group:<G>, back:<G>
+--   KEYS[1] meta, a hash: mark, span, joined, groups, group:<G>, back:<G>
 local meta = KEYS[1]
 local QUEUE_VERSION = '1'
 
@@ -37,14 +37,10 @@ local function groups_of()
   return names
 end
 
--- Puts a stream into a ring at its tail, unless it is in it. Returns whether the ring was empty:
--- then those who sleep must be told, in this script.
+-- Puts a stream into a ring. Returns whether the ring was empty: then those who sleep must be told,
+-- in this script.
 local function ring_in(ring, number)
-  if redis.call('ZSCORE', ring, number) then
-    return false
-  end
-  redis.call('ZADD', ring, redis.call('HINCRBY', meta, 'turn', 1), number)
-  return redis.call('ZCARD', ring) == 1
+  return redis.call('ZADD', ring, 'NX', number, number) == 1 and redis.call('ZCARD', ring) == 1
 end
 
 -- Wakes every reader that sleeps. Returns the reply, which may be an error.

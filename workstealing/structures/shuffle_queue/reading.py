@@ -36,7 +36,8 @@ class View:
     Fields: names: of the group's keys; fixed: the keys that every read passes; text: the group's
     name; heads: numbers of the streams that are expected next; window: how many are passed;
     span: how many streams there are; hits: reads since the window was changed; fresh: whether the
-    heads are those of the last reply; announced: consumer -> when it was last announced, by this
+    heads are those of the last reply; is_short: whether the ring was shorter than the window;
+    announced: consumer -> when it was last announced, by this
     process's clock.
     """
 
@@ -48,6 +49,7 @@ class View:
     window: int = LEAST_WINDOW
     hits: int = 0
     fresh: bool = False
+    is_short: bool = True
     announced: dict[str | bytes, float] = field(default_factory=dict)
 
 
@@ -124,13 +126,14 @@ class Reading(QueueBase):
             reply = yield Operation(
                 script,
                 (*view.fixed, *[keys.stream(number) for number in expected]),
-                (view.names.group, consumer, n, window, first, *expected),
+                (view.names.group, consumer, n, window, first, int(view.is_short), *expected),
                 same,
             )
             kind, now, next_heads, *rest = reply
             heads = tuple(number for number in map(int, next_heads) if number != LEGACY)
             if kind == _FOUND:
                 view.heads = heads
+                view.is_short = len(heads) < window
                 view.fresh = True
                 self._note_hit(view)
                 is_cut = len(rest) < n and bool(heads) and heads[0] not in expected
