@@ -20,6 +20,8 @@ import collecting
 import enlist
 import ick
 import round_trips
+import shuffle_queue
+import shuffle_queue_pickup
 import spark_epilogue
 import spark_sweeps
 import time_shard_sweeper
@@ -45,6 +47,8 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "collecting": _on_a_server(collecting.measure),
     "ick": _on_a_server(ick.measure),
     "time-shard-sweeper": _on_a_server(time_shard_sweeper.measure),
+    "shuffle-queue": _on_a_server(shuffle_queue.measure),
+    "shuffle-queue-pickup": _on_a_server(shuffle_queue_pickup.measure),
     "spark-epilogue": _on_a_server(spark_epilogue.measure),
     "web": web.measure,
     "spark-sweeps": spark_sweeps.measure,
