@@ -34,8 +34,8 @@ def run_example(*arguments: str) -> tuple[list[str], dict[str, float]]:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    # On a busy machine a recruit may wait longer than 50 ms for a reply, and says so.
-    assert not re.sub(r"(?m)^job '[\w.:]+' failed: TimeoutError: .*\n", "", done.stderr)
+    # On a busy machine a recruit may run out of time, and says so.
+    assert not re.sub(r"(?m)^job '[\w.:]+' failed: (TimeoutError|OutOfTime): .*\n", "", done.stderr)
     observed, _, report = done.stdout.partition("\n\n")
     figures, above = {}, ""
     for indent, what, value in re.findall(r"^( *)(\S.*?) +(-|[\d.]+)(?: s)?$", report, re.M):

@@ -33,8 +33,8 @@ def run_example(**environment: str) -> dict[str, tuple[int, ...]]:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    # On a busy machine a recruit may wait longer than 50 ms for a reply, and says so.
-    assert not re.sub(r"(?m)^job '[\w.:]+' failed: TimeoutError: .*\n", "", done.stderr)
+    # On a busy machine a recruit may run out of time, and says so.
+    assert not re.sub(r"(?m)^job '[\w.:]+' failed: (TimeoutError|OutOfTime): .*\n", "", done.stderr)
     figures = {}
     above: dict[int, str] = {}
     for line in done.stdout.splitlines():
