@@ -20,9 +20,18 @@ from workstealing.config import DISABLED_VARIABLE, URL_VARIABLES, is_disabled
 from workstealing.errors import WorkStealingError
 from workstealing.recruiting import Recruiter
 from workstealing.store.connection import Budget
+from workstealing.store.keys import to_bytes
 from workstealing.store.twin import Node, Twin, is_async, is_cluster
-from workstealing.structures import DurableKeys, VolatileHashes
+from workstealing.structures import (
+    AsyncShuffleQueue,
+    DurableKeys,
+    ShuffleQueue,
+    TimeShardQueue,
+    VolatileHashes,
+)
 from workstealing.structures.namespaces.due_index import DueIndex
+from workstealing.structures.time_shard_queue.names import layout_key, parse
+from workstealing.structures.time_shard_queue.rotation import FEWEST_WITH_A_QUIET_ONE, Rotation
 from workstealing.structures.volatile_hashes.layout import (
     NATIVE_COMMANDS,
     OPTIONAL_NATIVE_COMMANDS,
@@ -245,9 +254,12 @@ def recruiting(recruiter: Recruiter) -> Iterator[Check]:
     else:
         yield Check("hooks", NOTE, "none: no metrics, and no ledger for `workstealing status`")
     for name, job in recruiter.jobs().items():
-        for held in (getattr(job, "hashes", None), getattr(job, "keys", None)):
-            if isinstance(held, VolatileHashes | DurableKeys):
-                yield _namespace(f"job {printable(name)}", held)
+        what = f"job {printable(name)}"
+        for held in (getattr(job, each, None) for each in ("hashes", "keys", "queue")):
+            if isinstance(held, VolatileHashes | DurableKeys | ShuffleQueue | AsyncShuffleQueue):
+                yield _namespace(what, held)
+            elif isinstance(held, TimeShardQueue):
+                yield _time_shards(what, held)
 
 
 def _namespace(what: str, structure: Any) -> Check:
@@ -261,3 +273,28 @@ def _namespace(what: str, structure: Any) -> Check:
     except (WorkStealingError, *FAULTS) as error:
         return Check(what, FAULT, f"{named}: {said(error)}")
     return Check(what, OK, f"{named}: {layout.backend}, layout version {layout.version}")
+
+
+def _time_shards(what: str, queue: TimeShardQueue) -> Check:
+    named = f"queue {printable(queue.name)}"
+    client = getattr(queue.store, "client", None)
+    key = layout_key(to_bytes(queue.name))
+    try:
+        rotation = None if client is None else parse(key, client.hgetall(key))
+    except (WorkStealingError, *FAULTS) as error:
+        return Check(what, FAULT, f"{named}: {said(error)}")
+    if rotation is None:
+        return Check(what, NOTE, f"{named}: nothing has been written yet")
+    if rotation != queue.rotation:
+        return Check(
+            what,
+            FAULT,
+            f"{named}: has {_turns(rotation)}, and this process {_turns(queue.rotation)}",
+        )
+    few = rotation.time_shards < FEWEST_WITH_A_QUIET_ONE
+    careful = "; with 6 or more its sweeper would never meet anybody" if few else ""
+    return Check(what, OK, f"{named}: {_turns(rotation)}{careful}")
+
+
+def _turns(rotation: Rotation) -> str:
+    return f"{rotation.time_shards} time shards of {rotation.period_ms / 1000:g} s"

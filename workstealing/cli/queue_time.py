@@ -11,7 +11,6 @@ from workstealing.cli.output import figure, spell
 from workstealing.cli.queue_opening import TIME
 from workstealing.cli.queue_picture import Picture
 from workstealing.structures.time_shard_queue import RedisStore, TimeShardQueue
-from workstealing.structures.time_shard_queue.message import TimeShardCounts
 from workstealing.structures.time_shard_queue.names import layout_key, parse
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ class TimeSide:
         known = self._known()
         given = {name: value for name, value in settings.items() if value is not None}
         self._queue: TimeShardQueue = TimeShardQueue(RedisStore(client), name, **{**known, **given})
-        self._is_there = bool(known)
 
     def put(self, message: bytes) -> dict[str, Any]:
         """Put a message in, due when --due says. One round trip."""
@@ -81,16 +79,9 @@ class TimeSide:
         self._queue.release(taken, None if delay is None else timedelta(seconds=delay))
 
     def look(self) -> dict[str, Any]:
-        """Count what is in each time shard. One round trip; writes nothing, not even a layout."""
-        self._is_there = self._is_there or bool(self._known())
+        """Count what is in each time shard. One round trip."""
         rotation = self._queue.rotation
-        if self._is_there:
-            counts = self._queue.observe()
-        else:
-            now = self._queue.now_ms()
-            roles = (rotation.role(each, now) for each in range(rotation.time_shards))
-            counts = [TimeShardCounts(n, role, 0, 0, 0, 0, 0, 0.0) for n, role in enumerate(roles)]
-        shards = [{**each._asdict(), "total": each.total} for each in counts]
+        shards = [{**each._asdict(), "total": each.total} for each in self._queue.observe()]
         together = {name: sum(each[name] for each in shards) for name in (*_COUNTS, "total")}
         return {
             "queue": self._queue.name,
@@ -116,10 +107,9 @@ class TimeSide:
         return [Picture("; ".join(parts), headings, rows, left=2, bad=bad)]
 
     def _known(self) -> dict[str, Any]:
-        found = self._client.hgetall(self._key)
-        if not found:
+        rotation = parse(self._key, self._client.hgetall(self._key))
+        if rotation is None:
             return {}
-        rotation = parse(self._key, found)
         return {"shards": rotation.time_shards, "period_s": rotation.period_ms / 1000}
 
 

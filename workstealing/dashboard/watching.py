@@ -32,7 +32,6 @@ from workstealing.structures import (
     VolatileHashes,
 )
 from workstealing.structures.namespaces.due_index import DueIndex
-from workstealing.structures.time_shard_queue import TimeShardCounts
 
 SECONDS = 2.0
 """How long one question to a structure may take."""
@@ -256,16 +255,6 @@ def _time_shard_queue(thing: TimeShardQueue | TimeShardSweeper) -> Watched:
     job = thing if isinstance(thing, TimeShardSweeper) else None
     queue: Any = thing.queue if isinstance(thing, TimeShardSweeper) else thing
 
-    def counts() -> list[TimeShardCounts]:
-        # Not by observe(), which writes down the layout of a queue that is not there yet.
-        found = queue.time_shards.counts(range(queue.rotation.time_shards))
-        return [
-            TimeShardCounts(
-                n, "", each.waiting, each.due, each.leased, each.consumed, each.dead, 0.0
-            )
-            for n, each in enumerate(found)
-        ]
-
     def due() -> Due:
         assert job is not None
         backlog = job.backlog()
@@ -275,10 +264,10 @@ def _time_shard_queue(thing: TimeShardQueue | TimeShardSweeper) -> Watched:
     return Watched(
         queue.name,
         "time shard queue",
-        lambda: sum(each.total for each in counts()),
+        lambda: sum(each.total for each in queue.observe()),
         due if job is not None else None,
         lambda: [("", _TimeShardsDead(queue))],
-        lambda: sum(each.dead for each in counts()),
+        lambda: sum(each.dead for each in queue.observe()),
         None if job is None else job.name,
     )
 

@@ -1,0 +1,156 @@
+"""Both queues in `status`, `jobs`, `doctor` and `drain`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.patience import patient
+from support.servers import RedisCluster3, RedisServer, wait_until
+from workstealing.jobs import ShuffleQueueReaper, TimeShardSweeper
+from workstealing.structures import ShuffleQueue, TimeShardQueue
+from workstealing.structures.time_shard_queue import RedisStore
+
+__all__ = ["patient"]
+
+pytestmark = pytest.mark.real
+
+MakeApp = Callable[[str], str]
+
+APP = """
+    import redis
+    from workstealing import Recruiter
+    from workstealing.jobs import QueueExpiry, ShuffleQueueReaper, TimeShardSweeper
+    from workstealing.structures import ShuffleQueue, TimeShardQueue
+    from workstealing.structures.time_shard_queue import RedisStore
+
+    client = redis.{client}.from_url({url!r})
+    recruiter = Recruiter()
+    mails = ShuffleQueue(client, "mails", clock_shift_ms=600_000, ttl=86400.0)
+    recruiter.install(ShuffleQueueReaper(mails, idle_s=0.001), rate=0.1)
+    recruiter.install(QueueExpiry(client), rate=0.1)
+    reminders = TimeShardQueue(RedisStore(client), "reminders", shards={shards}, period_s=3600)
+    recruiter.install(TimeShardSweeper(reminders), rate=0.1)
+"""
+
+
+def app(server: RedisServer | RedisCluster3, shards: int = 6) -> str:
+    client = "RedisCluster" if server.is_cluster else "Redis"
+    url = server.url.replace("redis+cluster", "redis")
+    return APP.format(client=client, url=url, shards=shards)
+
+
+def fill(server: RedisServer | RedisCluster3) -> None:
+    """Let consumers of both queues die with what they had taken."""
+    client = server.client()
+    mails = ShuffleQueue(client, "mails")
+    for number in range(5):
+        mails.write("acme", {"n": str(number)})
+    assert len(mails.read_many("g", "gone", 3)) == 3
+    reminders = TimeShardQueue(RedisStore(client), "reminders", shards=6, period_s=3600)
+    for number in range(4):
+        reminders.put(str(number))
+    assert len(reminders.take_many("gone", 2, lease_s=0.001, drain_all=True)) == 2
+    reaper = ShuffleQueueReaper(mails, idle_s=0.001)
+    sweeper = TimeShardSweeper(reminders)
+    wait_until(
+        lambda: reaper.backlog().messages == 3 and sweeper.backlog().ended == 2, "an idle moment"
+    )
+
+
+def check_status(command: Any, name: str) -> None:
+    said = command.json("status", "--app", name)
+    assert (said["is_well"], said["troubles"]) == (True, [])
+    found = {
+        (each["kind"], each["name"]): (each["size"], each["due"]["count"], each["dead"])
+        for each in said["structures"]
+    }
+    assert found == {
+        ("shuffle queue", "mails"): (5, 3, 0),
+        ("shuffle queues", "shuffle_queues"): (1, 0, None),
+        ("time shard queue", "reminders"): (4, 2, 0),
+    }
+    jobs = {each["name"]: each["backlog"] for each in said["jobs"]}
+    assert jobs == {
+        "shuffle_queue_reaper.mails": 3,
+        "queue_expiry.shuffle_queues": 0,
+        "time_shard_sweeper.reminders": 2,
+    }
+    text = command("status", "--app", name)
+    assert "3 messages of dead consumers" in text
+    assert "2 messages to sweep" in text
+
+
+def test_status_shows_both_queues(command: Any, app_module: MakeApp, redis7: RedisServer) -> None:
+    fill(redis7)
+    name = app_module(app(redis7))
+    check_status(command, name)
+    assert command("top", "--app", name, "--times", "1").count("shuffle queue") == 2
+    listed = command.json("jobs", "--app", name)["jobs"]
+    assert [(each["kind"], each["backlog"]) for each in listed] == [
+        ("ShuffleQueueReaper", True),
+        ("QueueExpiry", True),
+        ("TimeShardSweeper", True),
+    ]
+    assert all(each["summary"] and each["dry_run"] for each in listed)
+
+
+@pytest.mark.cluster
+def test_status_shows_both_queues_of_a_cluster(
+    command: Any, app_module: MakeApp, cluster: RedisCluster3
+) -> None:
+    fill(cluster)
+    check_status(command, app_module(app(cluster)))
+
+
+def test_what_nobody_has_used_yet_is_not_made_by_looking(
+    command: Any, app_module: MakeApp, redis7: RedisServer
+) -> None:
+    said = command.json("status", "--app", app_module(app(redis7)))
+    assert [each["size"] for each in said["structures"]] == [0, 0, 0]
+    command("doctor", "--app", app_module(app(redis7)))
+    # The ledger's namespace is opened, and nothing of a queue.
+    assert redis7.client().keys() == [b"ws:ledger.default:layout"]
+
+
+def test_drain_gives_back_what_dead_consumers_held(
+    command: Any, app_module: MakeApp, redis7: RedisServer
+) -> None:
+    fill(redis7)
+    said = command.json("drain", "shuffle_queue_reaper.mails", "--app", app_module(app(redis7)))
+    assert said["drained"] is True
+    assert said["jobs"]["shuffle_queue_reaper.mails"]["items"] >= 3
+    mails = ShuffleQueue(redis7.client(), "mails")
+    assert sorted(each.attempts for each in mails.read_many("g", "next", 10)) == [1, 1, 2, 2, 2]
+
+
+def test_doctor_examines_both_queues(
+    command: Any, app_module: MakeApp, redis7: RedisServer
+) -> None:
+    def checks(name: str, status: int = 0) -> dict[str, tuple[str, str]]:
+        said = command.json("doctor", "--app", name, status=status)
+        return {each["what"]: (each["level"], each["said"]) for each in said["checks"]}
+
+    name = app_module(app(redis7))
+    before = checks(name)
+    for job in ("shuffle_queue_reaper.mails", "time_shard_sweeper.reminders"):
+        assert before[f"job {job}"][0] == "note"
+        assert "nothing has been written yet" in before[f"job {job}"][1]
+    assert before["client"][0] == "ok"
+    fill(redis7)
+    after = checks(name)
+    assert after["job shuffle_queue_reaper.mails"] == (
+        "ok",
+        "namespace shuffle_queues: streams, layout version 1",
+    )
+    assert after["job time_shard_sweeper.reminders"] == (
+        "ok",
+        "queue reminders: 6 time shards of 3600 s",
+    )
+    other = checks(app_module(app(redis7, shards=5)), status=1)
+    assert other["job time_shard_sweeper.reminders"] == (
+        "fault",
+        "queue reminders: has 6 time shards of 3600 s, and this process 5 time shards of 3600 s",
+    )
