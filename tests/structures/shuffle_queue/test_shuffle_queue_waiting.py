@@ -247,13 +247,11 @@ async def test_a_cancelled_wait_leaves_nothing_behind(redis7: RedisServer) -> No
         queue = ShuffleQueue(client, "q", streams=8)
         for _ in range(2):
             task = asyncio.create_task(queue.read("g", "c", block_ms=BLOCK_MS))
-            while _blocked(admin) == 0:
-                await asyncio.sleep(0.005)
+            await asyncio.to_thread(wait_until, lambda: _blocked(admin) == 1, "the read to sleep")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            while _blocked(admin):
-                await asyncio.sleep(0.005)
+            await asyncio.to_thread(wait_until, lambda: _blocked(admin) == 0, "the read to end")
         ShuffleQueue(redis7.client(), "q", streams=8).write("a", {"n": 1})
         assert got(await queue.read("g", "c", block_ms=BLOCK_MS)).fields == {b"n": b"1"}
         await queue.aclose()
