@@ -16,7 +16,7 @@ from typing import Any
 
 import redis
 
-from support.time_shards import START, Wall, queue_on
+from support.time_shards import START, Wall, finish, queue_on
 from workstealing.errors import Aborted
 from workstealing.jobs import TimeShardSweeper
 from workstealing.recruiting import Slice
@@ -124,23 +124,7 @@ class Load:
 
     def finish(self) -> set[str]:
         """Take and acknowledge all that is left, sweep it away; return what was taken."""
-        queue = self._queue()
-        found: set[str] = set()
-        idle = 0
-        while idle < 2:
-            taken = queue.take_many("last", 500, 600.0, drain_all=True)
-            found |= {each.id for each in taken}
-            queue.ack(*taken)
-            idle = 0 if taken else idle + 1
-            time.sleep(2 * LEASE_SECONDS)
-        job = TimeShardSweeper(queue, limit=500)
-        for _ in range(2 * self.shards):
-            self.wall.seconds = (self.wall.seconds // 60 + 1) * 60 + 20
-            for _ in range(100 * self.shards):
-                job.perform(Slice(500, 5.0))
-                if job.backlog().consumed == 0:
-                    break
-        return found
+        return set(finish(self._queue(), self.wall))
 
     def _queue(self, skew: float = 0.0) -> TimeShardQueue:
         # Leases end so soon that consumers who merely are slow would make poison of any message.

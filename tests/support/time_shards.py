@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import redis
 
+from workstealing.jobs import TimeShardSweeper
+from workstealing.recruiting import Slice
 from workstealing.store.keys import to_bytes
 from workstealing.structures.time_shard_queue import RedisStore, TimeShardQueue
 from workstealing.structures.time_shard_queue.names import TimeShardNames, layout_key
@@ -40,12 +43,18 @@ class Skewed:
 
 
 def queue_on(
-    client: Any, wall: Wall, *, shards: int = 6, skew: float = 0.0, max_attempts: int = 5
+    client: Any,
+    wall: Wall,
+    *,
+    shards: int = 6,
+    skew: float = 0.0,
+    max_attempts: int = 5,
+    name: str = NAME,
 ) -> TimeShardQueue:
     """Return the queue as a process sees it whose clock is wrong by so many seconds."""
     return TimeShardQueue(
         RedisStore(client),
-        NAME,
+        name,
         shards=shards,
         period_s=PERIOD,
         max_attempts=max_attempts,
@@ -53,9 +62,9 @@ def queue_on(
     )
 
 
-def names_of(shards: int = 6) -> list[TimeShardNames]:
+def names_of(shards: int = 6, name: str = NAME) -> list[TimeShardNames]:
     """Return the keys of each time shard."""
-    return [TimeShardNames(to_bytes(NAME), number) for number in range(shards)]
+    return [TimeShardNames(to_bytes(name), number) for number in range(shards)]
 
 
 def end_leases(client: redis.Redis, names: TimeShardNames) -> int:
@@ -92,8 +101,38 @@ def assert_sound(client: redis.Redis, names: TimeShardNames) -> set[bytes]:
     return set(found["messages"]) - found["consumed"]
 
 
-def only_layout_is_left(nodes: list[redis.Redis], shards: int = 6) -> None:
-    """Check that no key but those that say what the queue is like is left."""
-    marks = {names.mark for names in names_of(shards)}
+def finish(queue: TimeShardQueue, wall: Wall) -> list[str]:
+    """Take and acknowledge all that is left, and sweep it away; return the ids of what was taken.
+
+    Leases must have ended, or end by themselves in no time.
+    """
+    found: list[str] = []
+    while any(each.waiting + each.leased > each.consumed for each in queue.observe()):
+        taken = queue.take_many("last", 500, 600.0, drain_all=True)
+        found += [each.id for each in taken]
+        queue.ack(*taken)
+    sweep_away(queue, wall)
+    return found
+
+
+def sweep_away(queue: TimeShardQueue, wall: Wall) -> None:
+    """Sweep until nothing is left to be cleared away, while time goes on."""
+    job = TimeShardSweeper(queue, limit=500)
+    for _ in range(20 * queue.rotation.time_shards):
+        found = job.backlog()
+        if not found.consumed + found.ended:
+            return
+        wall.seconds = (wall.seconds // PERIOD + 1) * PERIOD + 20
+        while job.perform(Slice(500, 5.0)):
+            pass
+    raise AssertionError(f"there is still {job.backlog()}")
+
+
+def only_layout_is_left(
+    nodes: list[redis.Redis], shards: int = 6, names: Iterable[str] = (NAME,)
+) -> None:
+    """Check that no key but those that say what the queues are like is left."""
+    allowed = {layout_key(to_bytes(name)) for name in names}
+    allowed |= {TimeShardNames(to_bytes(n), i).mark for n in names for i in range(shards)}
     left = {key for node in nodes for key in node.scan_iter(count=1000)}
-    assert left <= {layout_key(to_bytes(NAME)), *marks}
+    assert left <= allowed
