@@ -66,6 +66,21 @@ def test_a_tenants_streams_are_those_of_the_application(command: Any, queue: Shu
     assert "streams=1000000" in said
 
 
+def test_a_longer_time_to_live_stays(command: Any, queue: ShuffleQueue) -> None:
+    def idle_from() -> float:
+        (index,) = queue.client.scan_iter("*:due")
+        return float(queue.client.zscore(index, "mails"))
+
+    arguments = ("queue", "produce", "mails", "--tenant", "acme", "x", "--kind", "shuffle")
+    command(*arguments, "--ttl", "30d")
+    seconds, _ = queue.client.time()
+    long = idle_from()
+    assert long - 1000 * seconds == pytest.approx(30 * 86_400_000, abs=600_000)
+    command(*arguments, "--ttl", "1d")
+    command("queue", "consume", "mails", "--group", "g", "--count", "1")
+    assert idle_from() == long
+
+
 def test_fields(command: Any, queue: ShuffleQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     given = b'{"to": "caf\xc3\xa9", "tries": 3, "parts": ["x"]}\n{"a": "b"}\n[1]\n{"c": "d"}\n'
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))

@@ -94,6 +94,12 @@ def add_setting_options(parser: argparse.ArgumentParser, *, is_producing: bool =
             metavar="N",
             help="ShuffleQueue (default: 4)",
         )
+    settings.add_argument(
+        "--ttl",
+        type=duration,
+        metavar="S",
+        help="ShuffleQueue (default: 7d; never shortens what the application said)",
+    )
     settings.add_argument("--namespace", metavar="NAME", help="ShuffleQueue (default: its own)")
     settings.add_argument(
         "--time-shards",

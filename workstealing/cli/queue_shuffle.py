@@ -36,6 +36,7 @@ class ShuffleSide:
         settings = {
             "streams": getattr(options, "streams", None),
             "streams_per_tenant": getattr(options, "streams_per_tenant", None),
+            "ttl": options.ttl,
             "namespace": options.namespace,
         }
         given = {name: value for name, value in settings.items() if value is not None}
