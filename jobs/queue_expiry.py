@@ -28,10 +28,10 @@ class QueueExpiry(DivisibleJob):
     legacy stream is somebody else's, and is left too.
 
     Arguments: queues: a client, or one of the namespace's queues; limit: the most keys a slice
-    deletes, and a script; namespace: by default the queue's, or ``shuffle_queues``; dry_run: count
-    idle queues, at most `limit`, and delete nothing; name: what the job is called, by default
-    ``queue_expiry.<namespace>``; random: returns a float in [0, 1), for the choice
-    among due queues.
+    deletes (a script at most 100); namespace: by default the queue's, or ``shuffle_queues``;
+    dry_run: count idle queues, at most `limit`, and delete nothing; name: what the job is called,
+    by default ``queue_expiry.<namespace>``; random: returns a float in [0, 1), for the choice among
+    due queues.
 
     One slice: at most two round trips to find queues that are due, and two for each script. Each
     script looks once more whether the queue is due, so that whoever comes in between wins. What was

@@ -3,7 +3,8 @@
 -- at the look, what is deleted, and by that:
 --   streams: the span that is left
 --   group: most keys; the group. KEYS[3] is its dead: messages there are left, and so is the group, unless all is deleted
---   rest: ms from now to the next look if a group is left; keys, then the queue's own place in the due index, go at last
+--   rest: most keys; ms from now to the next look if a group is left, or else an empty text: then meta goes at last, and with it
+--   the queue's place in the due index
 -- Returns { keys deleted, 1 if this part is done }, or { -1, 0 } if somebody came in between.
 --@include now
 --@include shuffle_queue
@@ -59,14 +60,22 @@ local function delete_group()
 end
 
 local function delete_rest()
+  local limit = tonumber(ARGV[6])
   for i = 3, #KEYS do
+    if deleted == limit then
+      return { deleted, 0 }
+    end
     deleted = deleted + redis.call('UNLINK', KEYS[i])
   end
-  if ARGV[6] ~= '' then
-    redis.call('ZADD', due, 'XX', whole(now() + ARGV[6]), ARGV[1])
+  if ARGV[7] ~= '' then
+    redis.call('ZADD', due, 'XX', whole(now() + ARGV[7]), ARGV[1])
     return { deleted, 1 }
   end
-  deleted = deleted + redis.call('UNLINK', meta)
+  if deleted == limit then
+    return { deleted, 0 }
+  end
+  -- One without a mark has only held the span that was left.
+  deleted = deleted + (redis.call('UNLINK', meta) == 1 and about[1] and 1 or 0)
   redis.call('ZREM', due, ARGV[1])
   return { deleted, 1 }
 end

@@ -74,7 +74,7 @@ def settle(queue: Any, **options: Any) -> int:
     """Perform slices, with every chore in turn, until none of them finds anything."""
     job = reaper(queue, random=random.Random(5).random, **options)
     handled, idle = 0, 0
-    while idle < 40:
+    while idle < 24:
         done = job.perform(Slice(25, 10.0))
         handled += done
         idle = 0 if done else idle + 1
@@ -634,6 +634,12 @@ def test_an_asyncio_queue(redis7: RedisServer) -> None:
     asyncio.run(work())
 
 
+def fill(client: Any, size: int) -> None:
+    """Write until the server refuses values of that size."""
+    for number in itertools.count():
+        client.set(f"{size}:{number}", b"x" * size)
+
+
 def test_a_full_server_is_reaped(start_redis: Callable[..., RedisServer]) -> None:
     client = start_redis(7, maxmemory="6mb").client()
     queue = queue_on(client)
@@ -645,12 +651,9 @@ def test_a_full_server_is_reaped(start_redis: Callable[..., RedisServer]) -> Non
         entry = {"consumer": "c", "message_id": message.entry_id}
         claim(client, queue.keys.stream(message.number), "g", entry, retrycount=9)
     age(queue)
-    with pytest.raises(redis.exceptions.OutOfMemoryError):
-        for number in itertools.count():
-            client.set(f"filler{number}", b"x" * 10_000)
-    with pytest.raises(redis.exceptions.OutOfMemoryError):
-        for number in itertools.count():
-            client.set(f"little{number}", b"x")
+    for size in (10_000, 1):
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            fill(client, size)
     handled = 0
     while reaper(queue).backlog().messages:
         handled += reap(queue, limit=10)

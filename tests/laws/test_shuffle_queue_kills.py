@@ -1,8 +1,8 @@
 """Consumers of a shuffle queue that are killed 1,000 times: no message is lost.
 
-Processes between any two of their commands and at any moment (SIGKILL), and clients that are cut off
-before or after any of their commands, of which there can be more. What they had in hand comes to
-others by the reaper, and every message is worked on for each group in the end.
+Processes between any two of their commands and at any moment (SIGKILL), and clients that are cut
+off before or after any of their commands, of which there can be more. What they had in hand comes
+to others by the reaper, and every message is worked on for each group in the end.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import redis
@@ -123,8 +124,7 @@ def test_processes_between_any_two_commands(redis7: RedisServer) -> None:
             world.write(world.chance.randrange(0, 3))
             # A fresh consumer reads at its 5th command or so; then it works.
             switch = KillSwitch(world.chance.randrange(3, 16), after=world.chance.random() < 0.5)
-            seed = attempts
-            kills += died_of_the_switch(switch, [door], lambda: consume(client, seed))
+            kills += died_of_the_switch(switch, [door], partial(consume, client, attempts))
             world.reap()
     assert kills == PROCESSES
     assert len(world.written) > PROCESSES / 2

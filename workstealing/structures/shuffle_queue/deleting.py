@@ -63,7 +63,7 @@ def delete_some(
     groups = groups_in(meta)
     if streams:
         left = max(0, streams - limit)
-        keys = tuple(names.stream(number) for number in range(left, streams))
+        keys = tuple(names.streams(streams)[left:])
         deleted, _ = yield operation("streams", keys, left)
         return Deleted(max(0, deleted), came_back=deleted < 0)
     kept = 0
@@ -78,8 +78,9 @@ def delete_some(
             return Deleted(0)
         kept += 1
     again = LOOK_AGAIN_MS if kept else ""
-    deleted, _ = yield operation("rest", (names.notifications, names.tracking), again)
-    return Deleted(max(0, deleted), is_done=deleted >= 0, came_back=deleted < 0)
+    others = (names.notifications, names.tracking)
+    deleted, is_done = yield operation("rest", others, limit, again)
+    return Deleted(max(0, deleted), is_done=bool(is_done), came_back=deleted < 0)
 
 
 def meta_of(reply: Any) -> dict[bytes, bytes]:

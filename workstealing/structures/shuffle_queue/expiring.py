@@ -22,7 +22,7 @@ from workstealing.structures.namespaces.due_walk import (
     Served,
     divided,
 )
-from workstealing.structures.shuffle_queue.deleting import Deleted, delete_some
+from workstealing.structures.shuffle_queue.deleting import KEYS_A_SCRIPT, Deleted, delete_some
 from workstealing.structures.shuffle_queue.names import IndexNames, QueueNames
 
 
@@ -153,7 +153,7 @@ class QueueCollector:
             budget = Budget(remaining) if patience is None else Budget(remaining, patience)
             slice.spend(2)
             try:
-                some = self._delete_some(due, limit - deleted, budget)
+                some = self._delete_some(due, min(limit - deleted, KEYS_A_SCRIPT), budget)
             except OutOfTime:
                 if not deleted:
                     raise

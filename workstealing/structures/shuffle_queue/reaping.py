@@ -149,7 +149,10 @@ class QueueReaper:
             self._call([self._heal_command(self._names.group("-"), [], 0, is_dry=True)], budget)
         groups = groups_in(meta)
         now = int(clock[0]) * 1000 + int(clock[1]) // 1000
-        return Facts(now, max(int(meta.get(b"span") or 0), self._streams), groups)
+        span = max(int(meta.get(b"span") or 0), self._streams)
+        # All names at once are made quicker than one after the other.
+        self._names.streams(span)
+        return Facts(now, span, groups)
 
     def stale_ages(
         self, facts: Facts, most_entries: int, budget: Budget
