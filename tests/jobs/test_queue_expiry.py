@@ -73,11 +73,15 @@ def expire(queues: Any, limit: int = 1000, **options: Any) -> int:
 
 
 def expire_all(queues: Any, limit: int = 1000) -> int:
-    """Perform slices until one finds nothing."""
-    deleted = 0
-    while done := expire(queues, limit):
+    """Perform slices until none finds anything, wherever on a cluster it looks."""
+    client = getattr(queues, "client", queues)
+    most = 40 if isinstance(client, redis.RedisCluster) else 1
+    deleted, idle_slices = 0, 0
+    while idle_slices < most:
+        done = expire(queues, limit)
         assert done <= limit
         deleted += done
+        idle_slices = 0 if done else idle_slices + 1
     return deleted
 
 
@@ -118,7 +122,8 @@ class TestDeleting:
         idle(others[2])
         idle(others[4])
         assert expiry(client).backlog().queues == 2
-        assert expire(client, dry_run=True) == 2
+        # A slice asks one node of a cluster.
+        assert 1 <= expire(client, dry_run=True) <= 2
         expire_all(client)
         left = [bool(keys_of(client, f"q{number}")) for number in range(6)]
         assert left == [True, True, False, True, False, True]
