@@ -81,6 +81,29 @@ def test_a_longer_time_to_live_stays(command: Any, queue: ShuffleQueue) -> None:
     assert idle_from() == long
 
 
+def test_a_queue_of_another_namespace_is_not_taken_into_this_one(
+    command: Any, queue: ShuffleQueue
+) -> None:
+    shop = ShuffleQueue(queue.client, "mails", namespace="shop")
+    shop.write("acme", {"message": "hello"})
+    before = set(queue.client.scan_iter())
+    for arguments in (
+        ("produce", "mails", "--tenant", "t", "x"),
+        ("consume", "mails", "--group", "g"),
+    ):
+        said = command.refused("queue", *arguments)
+        assert "the queue 'mails' is not in the namespace shuffle_queues: give --namespace" in said
+    assert set(queue.client.scan_iter()) == before
+    assert command.json("queue", "observe", "mails", "--once")["length"] == 1
+    consume = ("queue", "consume", "mails", "--group", "g", "--count", "1")
+    assert command(*consume, "--namespace", "shop").endswith("  acme  hello\n")
+    # And where this namespace is in use, by another queue.
+    shop.write("acme", {"message": "hello"})
+    queue = ShuffleQueue(queue.client, "others")
+    queue.write("acme", {"message": "hello"})
+    assert "give --namespace" in command.refused(*consume)
+
+
 def test_fields(command: Any, queue: ShuffleQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     given = b'{"to": "caf\xc3\xa9", "tries": 3, "parts": ["x"]}\n{"a": "b"}\n[1]\n{"c": "d"}\n'
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))

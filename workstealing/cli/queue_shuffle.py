@@ -6,14 +6,19 @@ import argparse
 import itertools
 import json
 import os
+import random
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from workstealing.cli.output import figure, spell
+from workstealing.cli.clients import TIMEOUT_SECONDS
+from workstealing.cli.output import figure, printable, spell
 from workstealing.cli.queue_opening import SHUFFLE
 from workstealing.cli.queue_picture import Picture
+from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError
+from workstealing.store.connection import Budget
 from workstealing.structures import ShuffleQueue
+from workstealing.structures.namespaces.due_index import DueIndex
 from workstealing.structures.shuffle_queue.message import as_text
 from workstealing.structures.shuffle_queue.stats import percentile
 
@@ -51,8 +56,28 @@ class ShuffleSide:
             raise ConfigurationError(
                 "a ShuffleQueue is read by groups, of which each gets every message: give --group"
             )
+        if options.action != "observe":
+            self._require_namespace()
         self._tenants = itertools.cycle(map(os.fsencode, getattr(options, "tenant", None) or ()))
         self._put = 0
+
+    def _require_namespace(self) -> None:
+        """Refuse a queue that stands in another namespace, whose job knows when it is in use.
+
+        Written down here too, it would be deleted once only this namespace finds it idle. Errors:
+        ConfigurationError. At most four round trips.
+        """
+        queue = self._queue
+        if not self._client.exists(queue.keys.meta):
+            return
+        index = DueIndex(queue.twin, queue.names, 0, random.random, SYSTEM_CLOCK)
+        layout = index.layout(Budget(TIMEOUT_SECONDS, timeout=TIMEOUT_SECONDS))
+        due = None if layout is None else queue.names.due(layout.shard_of(queue.keys.slot))
+        if due is None or self._client.zscore(due, queue.keys.name) is None:
+            raise ConfigurationError(
+                f"the queue {printable(self._name)!r} is not in the namespace {queue.namespace}:"
+                " give --namespace as its application does"
+            )
 
     def put(self, message: bytes) -> dict[str, Any]:
         """Write a message for the next tenant. One round trip, two with a deadline from now on."""
