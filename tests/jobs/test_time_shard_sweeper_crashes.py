@@ -33,7 +33,9 @@ COMMANDS = [
     *("MULTI", "EVAL", "EXEC"),
 ]
 HANDSHAKE = ["AUTH", "SELECT"]
-KINDS = ["cut", "half", "garbage", "silent"]
+# After garbage the commands of the same batch are still on their way to the real server, which no
+# test could wait for here; "cut" and "half" end there and then.
+KINDS = ["cut", "half", "silent"]
 LIMIT = 50
 
 
