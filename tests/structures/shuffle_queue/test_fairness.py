@@ -13,8 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.servers import AnyServer, RedisServer
+from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.servers import AnyServer, RedisServer, wait_until
 from support.single_streams import SingleStreams
+from workstealing.jobs import ShuffleQueueReaper
+from workstealing.recruiting import Slice
 from workstealing.structures import ShuffleQueue
 
 STREAMS = 64
@@ -91,6 +94,27 @@ def test_groups_do_not_move_each_others_turns(any_server: AnyServer) -> None:
     for served in turns.values():
         for start in range(len(served) - 7):
             assert set(served[start : start + 8]) == set(range(8))
+
+
+def test_what_is_recovered_changes_no_turns(redis7: RedisServer) -> None:
+    """A dead consumer held two messages of each stream: they come back at their streams' turns."""
+    client = redis7.client()
+    queue = filled(client, "recovered", 3).queue
+    held = queue.read_many("workers", "dead", 8) + queue.read_many("workers", "dead", 8)
+    reaper = ShuffleQueueReaper(queue, idle_s=0.001)
+    returned = queue.keys.group("workers").returned
+
+    def all_recovered() -> bool:
+        reaper.perform(Slice(25, 10.0))
+        return bool(client.zcard(returned) == len(held))
+
+    wait_until(all_recovered, "what the dead consumer held to be recovered")
+    served = [queue.read("workers", "one") for _ in range(24)]
+    assert queue.read("workers", "one") is None
+    assert Counter(map(who, served)) == {"A": 12, "B": 12}
+    for start in range(17):
+        assert {message.stream for message in served[start : start + 8]} == set(range(8))
+    assert Counter(message.attempts for message in served) == {2: 16, 1: 8}
 
 
 class Model:

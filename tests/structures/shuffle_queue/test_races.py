@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.published_shuffle_queue import PublishedShuffleQueue
-from support.servers import AnyServer, RedisCluster3, RedisServer
+from support.servers import AnyServer, RedisCluster3, RedisServer, wait_until
 from support.single_streams import SingleStreams
+from workstealing.jobs import ShuffleQueueReaper
+from workstealing.recruiting import Slice
 from workstealing.structures import ShuffleQueue
 
 AnyReal = RedisServer | RedisCluster3
@@ -85,6 +88,38 @@ def test_the_published_queue_strands_what_is_in_the_first_stream_beyond(
     while (message := narrow.look("workers", "one")) is not None:
         found.append(f"{message.stream}-{message.entry}")
     assert found == [read] != [stranded], "the fault is gone from the reference"
+
+
+def test_what_a_dead_consumer_held_is_delivered_to_a_live_one(server: AnyReal) -> None:
+    queue = queue_on(server)
+    written = [queue.write(f"tenant-{number}", {"n": number}) for number in range(20)]
+    held = {queue.read("workers", "dead").id for _ in range(8)}
+    reaper = ShuffleQueueReaper(queue, idle_s=0.001)
+    live: dict[str, Any] = {}
+
+    def all_delivered() -> bool:
+        for message in all_of(queue):
+            assert queue.ack(message) == 1
+            live[message.id] = message
+        reaper.perform(Slice(25, 10.0))
+        return len(live) == len(written)
+
+    wait_until(all_delivered, "what the dead consumer held to be delivered")
+    assert set(live) == set(written)
+    assert {found for found, message in live.items() if message.attempts > 1} == held
+
+
+def test_the_published_queue_never_delivers_it(redis7: RedisServer) -> None:
+    queue = PublishedShuffleQueue(redis7.client(), NAME, 16)
+    for number in range(20):
+        queue.write([number % 16], {"n": number})
+    for _ in range(8):
+        assert queue.look("workers", "dead")
+    live = 0
+    while (message := queue.read("workers", "live", block_ms=1)) is not None:
+        queue.ack("workers", message)
+        live += 1
+    assert (live, queue.length()) == (12, 8), "the fault is gone from the reference"
 
 
 def test_growing_and_shrinking_under_load_delivers_each_message_once(server: AnyReal) -> None:
