@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from figures import Figure, Target, cost_figure, in_turn, speed_figure
+from figures import Figure, Target, cost_figure, counted, in_turn, speed_figure
 from servers import RedisServer
 
 from support.published_shuffle_queue import PublishedShuffleQueue
@@ -21,7 +21,7 @@ from workstealing.structures import ShuffleQueue
 from workstealing.structures.shuffle_queue.choice import streams_of
 
 SIZES = (16, 64, 256, 1_024)
-ROUNDS = 12
+ROUNDS = 20
 GROUP, CONSUMER = "workers", "worker-1"
 LIVE = 7
 FIELDS = {"body": "x" * 64, "kind": "job"}
@@ -159,37 +159,38 @@ class _Costs:
         # The first of each does not count.
         self._spent = (spent[0][1:], spent[1][1:])
 
-    def of(self, which: str) -> tuple[list[float], list[float]]:
-        """Return the costs by "script", "process" or "called"."""
+    def speeds(self, name: str, reference: str, least: float | None = None) -> list[Figure]:
+        """Return how many times as fast ours is; the target holds for the server's own count."""
+        target = None if least is None else Target(least=least)
+        script, process, called = (self._of(which) for which in Cost._fields)
+        return [
+            speed_figure(f"{name}_server", f"{reference}, {COUNTED}", script, target),
+            _of_means(f"{name}_cpu", reference, process, speed=True),
+            speed_figure(f"{name}_called", reference, called),
+        ]
+
+    def costs(self, name: str, reference: str, most: float) -> list[Figure]:
+        """Return how much more ours costs; the target holds for the server's own count."""
+        script, process, called = (self._of(which) for which in Cost._fields)
+        return [
+            cost_figure(f"{name}_server", f"{reference}, {COUNTED}", script, Target(most=most)),
+            _of_means(f"{name}_cpu", reference, process, speed=False),
+            cost_figure(f"{name}_called", reference, called),
+        ]
+
+    def _of(self, which: str) -> tuple[list[float], list[float]]:
         mine, theirs = ([getattr(cost, which) for cost in costs] for costs in self._spent)
         return mine, theirs
 
-    def figures(
-        self, name: str, reference: str, *, least: float | None = None, most: float | None = None
-    ) -> list[Figure]:
-        """Return the three figures; the target holds for the server's own count."""
-        if least is not None:
-            main = speed_figure(
-                f"{name}_server", f"{reference}, {COUNTED}", self.of("script"), Target(least=least)
-            )
-        else:
-            target = None if most is None else Target(most=most)
-            main = cost_figure(
-                f"{name}_server", f"{reference}, {COUNTED}", self.of("script"), target
-            )
-        return [
-            main,
-            _of_totals(f"{name}_cpu", f"{reference}, the server's CPU", self.of("process")),
-            cost_figure(f"{name}_called", reference, self.of("called")),
-        ]
 
-
-def _of_totals(name: str, reference: str, costs: tuple[list[float], list[float]]) -> Figure:
-    """Compare the sums of all rounds: the process's CPU of a single one is too coarse."""
+def _of_means(
+    name: str, reference: str, costs: tuple[list[float], list[float]], *, speed: bool
+) -> Figure:
+    """Compare the means of all rounds: the process's CPU of a single one is too coarse."""
     mine, theirs = (sum(values) / len(values) for values in costs)
-    ratio = round(mine / theirs, 3)
+    ratio = round(theirs / mine if speed else mine / theirs, 3)
     details = {"ours_us": round(mine * 1e6, 1), "reference_us": round(theirs * 1e6, 1)}
-    return Figure(name, ratio, ratio, ratio, 1, reference, None, details)
+    return counted(name, ratio, f"{reference}, all CPU of the server", **details)
 
 
 def _calls(streams: int) -> tuple[int, int]:
@@ -219,15 +220,15 @@ def _measured_reads(client: Any, meter: _Meter, streams: int) -> list[Figure]:
         while side.read():
             pass
     costs = _Costs(_one_live, ours, theirs, meter, calls)
-    figures += costs.figures(f"shuffle_queue_read_one_live_{streams}", LOOP, least=least)
+    figures += costs.speeds(f"shuffle_queue_read_one_live_{streams}", LOOP, least)
     costs = _Costs(_empty, ours, theirs, meter, calls)
-    figures += costs.figures(f"shuffle_queue_read_empty_{streams}", LOOP)
+    figures += costs.speeds(f"shuffle_queue_read_empty_{streams}", LOOP)
     each = -(-(ROUNDS + 2) * calls[0] // streams) + 1
     for side in (ours, theirs):
         for stream in range(streams):
             side.put(stream, each)
     costs = _Costs(_full, ours, theirs, meter, (calls[0], calls[0]))
-    figures += costs.figures(f"shuffle_queue_read_full_{streams}", LOOP, least=0.8)
+    figures += costs.speeds(f"shuffle_queue_read_full_{streams}", LOOP, 0.8)
     ours.drop()
     theirs.drop()
     return figures
@@ -244,11 +245,11 @@ def _measured_writes(client: Any, meter: _Meter, streams: int, groups: int) -> l
     most = 1.1 if groups == 1 else 1.5
     costs = _Costs(_busy_writes, ours, theirs, meter, (60, 60))
     name = f"shuffle_queue_write_{groups}_groups_{streams}"
-    figures = costs.figures(name, f"{LOOP}, {groups} groups", most=most)
+    figures = costs.costs(name, f"{LOOP}, {groups} groups", most)
     if streams == SIZES[0]:
         costs = _Costs(_idle_writes, ours, theirs, meter, (15, 15))
         name = f"shuffle_queue_write_idle_{groups}_groups_{streams}"
-        figures += costs.figures(name, f"{LOOP}, {groups} groups", most=most)[:1]
+        figures += costs.costs(name, f"{LOOP}, {groups} groups", most)[:1]
     ours.drop()
     theirs.drop()
     return figures
@@ -267,7 +268,7 @@ def _flatness(client: Any, meter: _Meter) -> list[Figure]:
     cases: Sequence[tuple[str, Case]] = [("one_live", _one_live), ("empty", _empty)]
     for name, case in cases:
         costs = _Costs(case, *sides, meter, (60, 60))
-        figures += costs.figures(f"shuffle_queue_flat_{name}", "16 streams; ours: 1,024", most=1.2)
+        figures += costs.costs(f"shuffle_queue_flat_{name}", "16 streams; ours: 1,024", 1.2)
     for side in sides:
         side.drop()
     return figures
