@@ -24,8 +24,8 @@ from workstealing.structures.shuffle_queue.names import LEGACY, MOST_STREAMS, Gr
 ANNOUNCE_SECONDS = 5.0
 MOST_MESSAGES = 1000
 LEAST_WINDOW = 2
-# After so many reads that found what they expected, a quarter fewer streams are passed: what an empty
-# stretch of the ring has let it grow to costs the server more than the read itself.
+# After so many reads that found what they expected, a quarter fewer streams are passed: what an
+# empty stretch of the ring has let it grow to costs the server more than the read itself.
 _HITS_TO_SHRINK = 16
 _FOUND, _NOTHING, _UNEXPECTED, _AGAIN, _UNKNOWN_GROUP = range(5)
 
