@@ -286,8 +286,11 @@ def test_ctrl_c_ends_quietly(queue: ShuffleQueue, more: tuple[str, ...], status:
     try:
         assert process.stdout is not None
         assert process.stdout.readline().endswith(b"  acme  hello\n")
-        # Ctrl-C may well come before it has heard that the message is acknowledged.
-        wait_until(lambda: queue.length() == 0, "an acknowledgement")
+        # It has acknowledged that one, and sleeps until the next comes.
+        wait_until(
+            lambda: any("b" in each["flags"] for each in queue.client.client_list()), "a sleeper"
+        )
+        assert queue.length() == 0
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
     finally:
