@@ -40,7 +40,9 @@ if facts[1] == '1' and facts[2] and not facts[3] and ARGV[3] == '1' and ARGV[5] 
       if not is_alone then
         table.remove(heads, 1)
       end
-      redis.call('HSET', KEYS[1], 'group:' .. ARGV[1], ARGV[7])
+      if facts[2] ~= ARGV[7] then
+        redis.call('HSET', KEYS[1], 'group:' .. ARGV[1], ARGV[7])
+      end
       return { 0, at, heads, { ARGV[7], entry[1], 1, entry[2] } }
     end
   end
