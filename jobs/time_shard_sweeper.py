@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from workstealing.errors import ConfigurationError
@@ -29,6 +29,11 @@ class TimeShardBacklog:
     ended: int
     consumed: int
     oldest_seconds: float
+
+    @property
+    def messages(self) -> int:
+        """How many they are together; one acknowledged after its lease had ended counts twice."""
+        return self.ended + self.consumed
 
 
 class TimeShardSweeper(Job):
@@ -114,22 +119,36 @@ class TimeShardSweeper(Job):
         Two round trips to each node, one more for every 64 of its time shards; see
         `Sweeping.unswept`.
         """
-        every = range(self.queue.rotation.time_shards)
-        found = self.queue.time_shards.unswept(every)
+        return self._count(range(self.queue.rotation.time_shards))
+
+    def within_reach(self, seconds: float = 1.0) -> TimeShardBacklog:
+        """Count what waits in the time shards in which a slice may work now.
+
+        What waits in the others has to wait until nobody works there. Arguments: seconds: how long
+        a slice lasts. Round trips as of `backlog`.
+        """
+        return self._count(self._workable(seconds))
+
+    def _count(self, time_shards: Sequence[int]) -> TimeShardBacklog:
+        found = self.queue.time_shards.unswept(time_shards)
         return TimeShardBacklog(
             sum(one.ended for one in found),
             sum(one.consumed for one in found),
-            max(one.oldest_s for one in found),
+            max((one.oldest_s for one in found), default=0.0),
         )
 
     def _choose(self, slice: Slice) -> int | None:
         """Return the time shard for this slice, or None if there is none now."""
-        rotation, now_ms = self.queue.rotation, math.floor(self.queue.clock.time() * 1000)
-        # A slice may be held for a time-out longer than it is long: its EXEC may come that late.
-        lasting_ms = math.ceil((max(0.0, slice.remaining()) + TIMEOUT_SECONDS) * 1000)
-        choose = rotation.least_touched if self.careful else rotation.untouched
-        found = choose(now_ms, lasting_ms)
+        found = self._workable(slice.remaining())
         if len(found) > 1:
             # Not always the safest, where every other sweeper would be too.
             return found[int(self._random() * len(found))]
         return found[0] if found else None
+
+    def _workable(self, seconds: float) -> tuple[int, ...]:
+        """Return the time shards in which a slice may work that begins now and lasts so long."""
+        rotation, now_ms = self.queue.rotation, math.floor(self.queue.clock.time() * 1000)
+        # A slice may be held for a time-out longer than it is long: its EXEC may come that late.
+        lasting_ms = math.ceil((max(0.0, seconds) + TIMEOUT_SECONDS) * 1000)
+        choose = rotation.least_touched if self.careful else rotation.untouched
+        return choose(now_ms, lasting_ms)

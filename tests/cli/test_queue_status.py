@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from support.patience import patient
 from support.servers import RedisCluster3, RedisServer, wait_until
+from support.set_clock import SetClock
+from workstealing.cli.drain import known_backlog
 from workstealing.jobs import ShuffleQueueReaper, TimeShardSweeper
 from workstealing.structures import ShuffleQueue, TimeShardQueue
 from workstealing.structures.time_shard_queue import RedisStore
@@ -154,3 +157,24 @@ def test_doctor_examines_both_queues(
         "fault",
         "queue reminders: has 6 time shards of 3600 s, and this process 5 time shards of 3600 s",
     )
+
+
+def test_a_drain_looks_for_what_waits_wherever_a_sweeper_may_work_now(
+    command: Any, app_module: MakeApp, redis7: RedisServer
+) -> None:
+    clock = SetClock()
+    queue = TimeShardQueue(RedisStore(redis7.client()), "reminders", 16, 3600, clock=clock)
+    clock.now = time.time() // 3600 * 3600 + 1800
+    sweeper = TimeShardSweeper(queue)
+    queue.delete(queue.put("in the producers' time shard"))
+    assert (sweeper.backlog().messages, known_backlog(sweeper)) == (1, 0)
+    clock.now += 8 * 3600
+    queue.delete(queue.put("where nobody works now"))
+    clock.now -= 8 * 3600
+    assert (sweeper.backlog().messages, known_backlog(sweeper)) == (2, 1)
+    # Of eleven time shards a slice looks into one: idle ones alone do not say that it is drained.
+    name = app_module(app(redis7, shards=16))
+    said = command.json("drain", "time_shard_sweeper.reminders", "--idle", "10", "--app", name)
+    assert said["drained"] is True
+    assert said["jobs"]["time_shard_sweeper.reminders"]["items"] == 1
+    assert sweeper.backlog().messages == 1

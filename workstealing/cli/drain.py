@@ -200,8 +200,11 @@ def paused_by_the_fleet(recruiter: Recruiter) -> set[str]:
 
 
 def known_backlog(job: Job) -> int | None:
-    """Return how many items wait, where the job can say, else None."""
-    ask = getattr(job, "backlog", None)
+    """Return how many items wait, where the job can say, else None.
+
+    Of a job that may not work everywhere at any time: how many wait where it may now.
+    """
+    ask = getattr(job, "within_reach", None) or getattr(job, "backlog", None)
     if not callable(ask):
         return None
     try:
