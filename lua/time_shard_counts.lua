@@ -17,7 +17,7 @@ for _, key in ipairs({ KEYS[2], KEYS[5] }) do
     overdue = math.max(overdue, time - first[2])
   end
 end
--- A released message stands in both until the release is applied.
+-- A released message stands in `leased` too until the release is applied, or, late, in `waiting`.
 local released = redis.call('ZCARD', KEYS[5])
 local leased = math.max(0, redis.call('ZCARD', KEYS[3]) - released)
 return {

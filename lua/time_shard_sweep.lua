@@ -14,7 +14,8 @@ end
 local most, is_dry = tonumber(ARGV[2]), ARGV[3] == '1'
 local time = now()
 local instant = string.format('%.0f', time)
-local counts = { cleared = 0, returned = 0, buried = 0 }
+-- What was extended is left to its holder: nothing that counts was done.
+local counts = { cleared = 0, returned = 0, buried = 0, extended = 0 }
 
 local function count(fate)
   counts[fate] = counts[fate] + 1
@@ -32,7 +33,7 @@ end
 
 local function sweep_ended(id)
   if is_dry then
-    local fate = fate_of(id, most)
+    local fate = fate_of(id, instant, most)
     count(fate == 'ended' and 'returned' or fate)
     return
   end

@@ -1,12 +1,12 @@
 -- Leases messages of a time shard that are due, the lowest due time first; then those whose lease has
 -- ended. On its way it applies releases and clears what was consumed, a bounded number of them.
 -- KEYS: mark, waiting, leased, messages, history, consumed, released, dead. ARGV: the caller's mark, the
--- consumer, the lease in ms, how many messages at most, from how many attempts on one is set aside.
+-- consumer, the lease in ms, how many messages at most, from how many attempts on one is set aside,
+-- how many to look at beside them.
 -- Returns { whether more is to be looked at, 1 or 0; the end of the leases; then of each message id,
 -- itself, due time, attempts, token }.
 --@include time_shard_settle
 --@include now
-local LOOKED_AT_BESIDE = 16
 local problem = refuse(KINDS)
 if problem then
   return problem
@@ -14,7 +14,7 @@ end
 local time = now()
 local instant, ends = string.format('%.0f', time), string.format('%.0f', time + ARGV[3])
 local wanted, most = tonumber(ARGV[4]), tonumber(ARGV[5])
-local window = wanted + LOOKED_AT_BESIDE
+local window = wanted + tonumber(ARGV[6])
 local taken, found = 0, { 0, ends }
 
 local function lease(id, due)
@@ -23,8 +23,17 @@ local function lease(id, due)
     clear(id)
     return
   end
-  redis.call('ZREM', waiting, id)
   local takes, given_back = read_history(redis.call('HGET', history, id))
+  if takes then
+    -- A holder whose lease had ended may still have said when it is to come again.
+    local entry = takes .. ' ' .. id
+    local later = redis.call('ZSCORE', released, entry)
+    if later and tonumber(later) > time then
+      settle_release(entry, later)
+      return
+    end
+  end
+  redis.call('ZREM', waiting, id)
   takes, given_back = (takes or 0) + 1, given_back or 0
   redis.call('ZADD', leased, ends, id)
   redis.call('HSET', history, id, write_history(takes, given_back, due, ARGV[2]))

@@ -52,10 +52,10 @@ local function settle_release(entry, due)
 end
 
 -- Says what is to become of a message whose lease has ended; changes nothing. Returns
--- 'cleared', 'returned' with the due time and the entry of its release, 'buried', or 'ended' with its
--- due time; see settle_ended().
-local function fate_of(id, most)
-  local takes, given_back, due = read_history(redis.call('HGET', history, id))
+-- 'cleared', 'returned' with the due time and the entry of its release, 'extended' with the new end,
+-- 'buried', or 'ended' with its due time; see settle_ended().
+local function fate_of(id, instant, most)
+  local takes, given_back, due, _, extended = read_history(redis.call('HGET', history, id))
   if not takes or redis.call('SISMEMBER', consumed, id) == 1 then
     return 'cleared'
   end
@@ -64,6 +64,9 @@ local function fate_of(id, most)
   if later then
     return 'returned', later, entry
   end
+  if tonumber(extended) > tonumber(instant) then
+    return 'extended', extended
+  end
   return takes - given_back >= most and 'buried' or 'ended', due
 end
 
@@ -71,14 +74,18 @@ end
 -- again at once. Returns
 --   'cleared'   it was consumed, or is no message any more
 --   'returned'  it was released, and waits for its due time
+--   'extended'  its holder has said that it needs longer, and has it until then
 --   'buried'    it has been taken `most` times, released ones not counted: it is set aside
 --   'ended'     nothing was changed; the second value is its due time: take it anew, or let it wait
 local function settle_ended(id, instant, most)
-  local fate, due, entry = fate_of(id, most)
+  local fate, due, entry = fate_of(id, instant, most)
   if fate == 'cleared' then
     clear(id)
   elseif fate == 'returned' then
     settle_release(entry, due)
+  elseif fate == 'extended' then
+    redis.call('ZREM', leased, id)
+    redis.call('ZADD', leased, due, id)
   elseif fate == 'buried' then
     redis.call('ZREM', leased, id)
     redis.call('ZADD', dead, instant, id)

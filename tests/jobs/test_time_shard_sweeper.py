@@ -396,7 +396,7 @@ def test_much_garbage_is_swept_in_windows(real: Place) -> None:
     consumed = [f"0-consumed{number}" for number in range(100_000)]
     real.put("a")
     real.client.zadd(SHARD.leased, ended)
-    real.client.hset(SHARD.history, mapping=dict.fromkeys(ended, "1 0 1 c"))
+    real.client.hset(SHARD.history, mapping=dict.fromkeys(ended, "1 0 1 0 c"))
     real.client.hset(SHARD.messages, mapping=dict.fromkeys([*ended, *consumed], "m"))
     real.client.sadd(SHARD.consumed, *consumed)
     real.client.zadd(SHARD.waiting, dict.fromkeys(consumed, 1))

@@ -58,7 +58,7 @@ class Case:
         self.waiting = self._put_waiting(start)
         end_leases(client, SHARD)
         poison = self.taken["poison"].id
-        client.hset(SHARD.history, poison, "5 0 1000 c")
+        client.hset(SHARD.history, poison, "5 0 1000 0 c")
         self.queue.ack(self.taken["acked"])
         self.queue.delete(self.taken["deleted"].id)
         self.queue.release(self.taken["released"])

@@ -144,7 +144,7 @@ def milliseconds(name: str, seconds: Any) -> int:
     if (
         isinstance(seconds, bool)
         or not isinstance(seconds, int | float)
-        or not math.isfinite(seconds)
+        # Compared and not converted: no float holds a huge int, and nan is in no range.
         or not 0 < seconds <= 10**9
     ):
         raise ConfigurationError(f"{name}={seconds!r} is no duration: give seconds, above 0")
@@ -155,7 +155,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _checked(seconds: float, due: Any) -> int:
-    if not math.isfinite(seconds) or abs(seconds) * 1000 > _LAST_MS:
+    if not abs(seconds) <= _LAST_MS / 1000:
         raise ConfigurationError(f"due={due!r} is no time before the year 10000: give one that is")
     # Rounded up: a message is never readable before its time.
     return math.ceil(seconds * 1000 - 1e-3)

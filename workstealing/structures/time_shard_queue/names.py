@@ -54,10 +54,11 @@ def new_fields(rotation: Rotation) -> tuple[str | int, ...]:
     )
 
 
-def parse(key: bytes, reply: object) -> Rotation | None:
+def parse(key: bytes, reply: object, *, dropped: bool = False) -> Rotation | None:
     """Return the rotation that a layout says, or None if there is none yet.
 
-    Errors: LayoutError for a foreign or newer one.
+    Arguments: dropped: whether the layout of a queue that is being dropped is accepted too. Errors:
+    LayoutError for a foreign or newer one.
     """
     text = key.decode(errors="backslashreplace")
     pairs = as_pairs(reply)
@@ -77,5 +78,10 @@ def parse(key: bytes, reply: object) -> Rotation | None:
         raise LayoutError(
             f"the TimeShardQueue at {text} has layout version {version}, which this release cannot"
             " write: upgrade workstealing"
+        )
+    if "dropping" in pairs and not dropped:
+        raise LayoutError(
+            f"the TimeShardQueue at {text} is being dropped: if whoever began that has died, call"
+            " drop() once more"
         )
     return rotation

@@ -22,6 +22,7 @@ from workstealing.structures.time_shard_queue.rules import (
     Rules,
     Steps,
     checked_number,
+    is_utf8,
 )
 from workstealing.structures.time_shard_queue.store import Store
 
@@ -139,6 +140,37 @@ class _Queue(Rules, Generic[_NoneT, _IdT, _TakenT, _ManyT, _IntT, _BoolT, _Count
         result: _BoolT = self._do(self._releasing(message, when))
         return result
 
+    def extend(self, taken: Taken, lease_s: float = 60.0) -> _BoolT:
+        """Let a lease last longer, for work that takes longer than was thought.
+
+        Arguments: taken: a `Taken`, whose lease must be the last one; lease_s: for how many seconds
+        from now on, by the store's clock; a lease that lasts longer anyhow is not shortened.
+        Returns: whether the lease still holds; False if somebody else has taken the message since,
+        it waits again, or it was released, consumed or set aside: then stop working on it. Errors:
+        ConfigurationError. One round trip.
+        """
+        if not isinstance(taken, Taken):
+            raise ConfigurationError(
+                f"{taken!r} is no lease: give the Taken that a take has returned"
+            )
+        lease_ms = milliseconds("lease_s", lease_s)
+        result: _BoolT = self._do(self._extending(taken, lease_ms))
+        return result
+
+    def drop(self) -> _IntT:
+        """Remove the queue with all its messages, the dead ones too, and what it is made like.
+
+        After that the name can be used anew, with other time shards and another period. Nobody may
+        use the queue meanwhile: what is put while it is dropped may be removed or refused. If a
+        call is cut off, the layout says so to whoever opens the queue, and another call finishes.
+
+        Returns: how many messages it held that had not been consumed. Errors: ConfigurationError
+        for another number of time shards or another period than the queue has, in which case
+        nothing was removed; LayoutError. One round trip for each time shard, and three.
+        """
+        result: _IntT = self._do(self._dropping())
+        return result
+
     def observe(self) -> _CountsT:
         """Count what is in each time shard; return a list of `TimeShardCounts`. One round trip."""
         result: _CountsT = self._do(self._observing())
@@ -254,16 +286,24 @@ class AsyncTimeShardQueue(
 
     async def _do(self, steps: Steps) -> Any:
         reply: Any = None
+        error: Exception | None = None
         while True:
             try:
-                pending = steps.send(reply)
+                pending = steps.send(reply) if error is None else steps.throw(error)
             except StopIteration as done:
                 return done.value
-            reply = await pending
+            try:
+                reply, error = await pending, None
+            except Exception as raised:  # noqa: BLE001 - it is thrown into the steps
+                reply, error = None, raised
 
 
 def _checked_taking(consumer: Any, lease_s: Any) -> tuple[str, int]:
-    if not isinstance(consumer, str) or not 0 < len(consumer) <= LONGEST_CONSUMER:
+    if (
+        not isinstance(consumer, str)
+        or not 0 < len(consumer) <= LONGEST_CONSUMER
+        or not is_utf8(consumer)
+    ):
         raise ConfigurationError(
             f"consumer={consumer!r} is no name: give a text of 1 to {LONGEST_CONSUMER} characters"
         )

@@ -7,8 +7,9 @@ from operator import itemgetter
 from typing import Any, Literal, Self, overload
 
 from redis.client import NEVER_DECODE
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from workstealing.errors import LayoutError
 from workstealing.store.operations import Operation, as_layout_error
 from workstealing.store.scripts import load
 from workstealing.store.twin import (
@@ -43,6 +44,8 @@ _STRUCTURE = Structure(
 )
 # As bytes, whatever the client makes of replies: messages are any bytes.
 _AS_BYTES: dict[str, Any] = {NEVER_DECODE: True}
+_BESIDE = (16, 250)
+"""How much litter a take looks at beside what it wants: at first, and where there is much of it."""
 Steps = Generator[list[Operation], Any, Any]
 
 
@@ -84,21 +87,22 @@ class RedisTimeShards(RedisSweeping):
             names = self._names[time_shard] = TimeShardNames(self.name, time_shard)
         return names
 
+    @property
+    def faults(self) -> tuple[type[Exception], ...]:
+        """What its calls raise when the server cannot do them."""
+        return (RedisError, OSError, LayoutError)
+
+    @property
+    def _called(self) -> str:
+        return self.name.decode(errors="backslashreplace")
+
     def open(self, create: bool) -> Any:
         """Read the layout, or write it down; check the server's eviction policy."""
         return self._drive(self._open(create))
 
     def put(self, time_shard: int, entries: Sequence[Entry]) -> Any:
-        """Keep messages; O(log n) each."""
-        names = self.names(time_shard)
-        args = [
-            part
-            for entry in entries
-            for part in (entry.id, entry.message, entry.due.ms, int(entry.due.from_now))
-        ]
-        return self._run(
-            "time_shard_put", (names.waiting, names.messages), time_shard, args, lambda _: None
-        )
+        """Keep messages; O(log n) each. Three round trips where the time shard has no mark."""
+        return self._drive(self._put(time_shard, entries))
 
     def take(self, time_shard: int, consumer: str, lease_ms: int, n: int, max_attempts: int) -> Any:
         """Lease up to n messages that are due; O(n log N), in as many rounds as there is litter."""
@@ -111,6 +115,10 @@ class RedisTimeShards(RedisSweeping):
     def release(self, time_shard: int, message_id: str, token: str | None, due: Due | None) -> Any:
         """End a lease early; writes no key that a sweeper WATCHes."""
         return self._perform(self.release_operation(time_shard, message_id, token, due))
+
+    def extend(self, time_shard: int, message_id: str, token: str, lease_ms: int) -> Any:
+        """Let a lease last longer; writes no key that a sweeper WATCHes."""
+        return self._perform(self.extend_operation(time_shard, message_id, token, lease_ms))
 
     def counts(self, time_shards: Sequence[int]) -> Any:
         """Count what is in some time shards; O(log n) each."""
@@ -134,6 +142,10 @@ class RedisTimeShards(RedisSweeping):
         keys = (names.messages, names.history, names.consumed, names.dead)
         return self._run("time_shard_discard", keys, time_shard, ids, int)
 
+    def drop(self) -> Any:
+        """Remove all time shards and the layout; the server frees their memory in its own time."""
+        return self._drive(self._drop())
+
     def consume_operation(self, time_shard: int, ids: Sequence[str]) -> Operation:
         """Return what `consume` performs."""
         names = self.names(time_shard)
@@ -150,6 +162,15 @@ class RedisTimeShards(RedisSweeping):
         args = (message_id, token or "", *when)
         return self._operation("time_shard_release", keys, time_shard, args, bool)
 
+    def extend_operation(
+        self, time_shard: int, message_id: str, token: str, lease_ms: int
+    ) -> Operation:
+        """Return what `extend` performs."""
+        names = self.names(time_shard)
+        keys = (names.leased, names.history, names.consumed, names.released)
+        args = (message_id, token, lease_ms)
+        return self._operation("time_shard_extend", keys, time_shard, args, bool)
+
     def _operation(
         self,
         script: str,
@@ -161,7 +182,8 @@ class RedisTimeShards(RedisSweeping):
         return Operation(
             load(script, self._clock_shift_ms),
             (self.names(time_shard).mark, *keys),
-            (self._mark, *args),
+            # Not as the client's own encoding has it: what is read is UTF-8.
+            tuple(each.encode() if isinstance(each, str) else each for each in (self._mark, *args)),
             read,
         )
 
@@ -182,19 +204,63 @@ class RedisTimeShards(RedisSweeping):
             self._opened = rotation
         return self._opened
 
+    def _put(self, time_shard: int, entries: Sequence[Entry]) -> Steps:
+        names = self.names(time_shard)
+        parts = [
+            part
+            for entry in entries
+            for part in (entry.id, entry.message, entry.due.ms, int(entry.due.from_now))
+        ]
+        for seen in (0, 1):
+            args = (seen, *parts)
+            keys = (names.waiting, names.messages)
+            (new,) = yield [self._operation("time_shard_put", keys, time_shard, args, int)]
+            if new >= 0:
+                return
+            # Its first message ever, or since the server was flushed or the queue was dropped.
+            (found,) = yield [_open_layout(layout_key(self.name), new_fields(self.rotation))]
+            self.rotation.require(found, self._called)
+
+    def _drop(self) -> Steps:
+        key, rotation = layout_key(self.name), self.rotation
+        (found,) = yield [
+            Operation(
+                load("layout_open"), (key,), (), lambda reply: parse(key, reply, dropped=True)
+            )
+        ]
+        rotation.require(found, self._called)
+        facts = (rotation.time_shards, rotation.period_ms)
+        # From now on nobody opens it, nor puts into a time shard that is gone already; and as long
+        # as anything is left, the layout says how many time shards to look for.
+        yield [Operation(load("time_shard_drop_layout"), (key,), (*facts, 0), int)]
+        self._opened = None
+        count = 0
+        for time_shard in range(rotation.time_shards):
+            keys = self.names(time_shard).all[1:]
+            (held,) = yield [self._operation("time_shard_drop", keys, time_shard, (), int)]
+            count += held
+        yield [Operation(load("time_shard_drop_layout"), (key,), (*facts, 1), int)]
+        return count
+
     def _take(
         self, time_shard: int, consumer: str, lease_ms: int, n: int, max_attempts: int
     ) -> Steps:
         keys = self.names(time_shard).all[1:]
         taken: list[Held] = []
-        more = True
+        more, (beside, later) = True, _BESIDE
         while more and len(taken) < n:
-            args = (consumer, lease_ms, n - len(taken), max_attempts)
+            args = (consumer, lease_ms, n - len(taken), max_attempts, beside)
             # Each round that leaves more to be looked at has cleared something away.
-            ((more, held),) = yield [
-                self._operation("time_shard_take", keys, time_shard, args, _held)
-            ]
+            try:
+                ((more, held),) = yield [
+                    self._operation("time_shard_take", keys, time_shard, args, _held)
+                ]
+            except self.faults:
+                if not taken:
+                    raise
+                break
             taken += held
+            beside = later
         return taken
 
     def _counts(self, time_shards: Sequence[int]) -> Steps:
@@ -219,15 +285,19 @@ class RedisTimeShards(RedisSweeping):
 
     def _drive(self, generator: Steps) -> Any:
         reply: Any = None
-        try:
-            while True:
-                operations = generator.send(reply)
+        error: Exception | None = None
+        while True:
+            try:
+                operations = generator.send(reply) if error is None else generator.throw(error)
+            except StopIteration as done:
+                return done.value
+            try:
                 if len(operations) == 1:
-                    reply = [self._perform(operations[0])]
+                    reply, error = [self._perform(operations[0])], None
                 else:
-                    reply = steps.drive(self.client, _several(operations))
-        except StopIteration as done:
-            return done.value
+                    reply, error = steps.drive(self.client, _several(operations)), None
+            except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
+                reply, error = None, raised
 
 
 class AsyncRedisTimeShards(RedisTimeShards):
@@ -245,15 +315,20 @@ class AsyncRedisTimeShards(RedisTimeShards):
 
     async def _drive(self, generator: Steps) -> Any:
         reply: Any = None
+        error: Exception | None = None
         while True:
             try:
-                operations = generator.send(reply)
+                operations = generator.send(reply) if error is None else generator.throw(error)
             except StopIteration as done:
                 return done.value
-            if len(operations) == 1:
-                reply = [await self._perform(operations[0])]
-            else:
-                reply = await steps.drive_async(self.client, _several(operations))
+            try:
+                if len(operations) == 1:
+                    reply, error = [await self._perform(operations[0])], None
+                else:
+                    reply = await steps.drive_async(self.client, _several(operations))
+                    error = None
+            except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
+                reply, error = None, raised
 
 
 class _RedisStore:

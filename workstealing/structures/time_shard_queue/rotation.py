@@ -7,7 +7,6 @@ special, whatever N is.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from workstealing.errors import ConfigurationError
@@ -32,6 +31,20 @@ class Rotation:
 
     time_shards: int
     period_ms: int
+
+    def require(self, found: Rotation | None, queue: str) -> None:
+        """Raise a ConfigurationError if a queue has another rotation than this one.
+
+        Arguments: found: what its layout says, None without one; queue: its name, as text.
+        """
+        if found is None or found == self:
+            return
+        raise ConfigurationError(
+            f"the queue {queue!r} has {found.time_shards} time shards with a period of"
+            f" {found.period_ms / 1000:g} s, not {self.time_shards} with"
+            f" {self.period_ms / 1000:g} s: give shards={found.time_shards} and"
+            f" period_s={found.period_ms / 1000:g}, or use another name; nothing was changed"
+        )
 
     def period(self, now_ms: int) -> int:
         """Return the number of whole periods since the epoch."""
@@ -131,7 +144,6 @@ def rotation_of(time_shards: object, period_s: object) -> Rotation:
     if (
         isinstance(period_s, bool)
         or not isinstance(period_s, int | float)
-        or not math.isfinite(period_s)
         or not 0.001 <= period_s <= 10**9
         or abs(period_s * 1000 - round(period_s * 1000)) > 1e-6
     ):

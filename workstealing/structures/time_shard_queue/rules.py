@@ -42,7 +42,7 @@ class Rules:
         max_attempts: int = MAX_ATTEMPTS,
         clock: WallClock = SYSTEM_CLOCK,
     ) -> None:
-        if not isinstance(name, str | bytes) or not name:
+        if not isinstance(name, str | bytes) or not name or not is_utf8(name):
             raise ConfigurationError(f"the name {name!r} is not usable: give a text or bytes")
         if not callable(getattr(store, "bind", None)):
             raise ConfigurationError(
@@ -69,13 +69,7 @@ class Rules:
     def _opened(self, create: bool = False) -> Steps:
         # Only who puts something into a queue writes down what it is like.
         found = yield self.time_shards.open(create)
-        if found not in (None, self.rotation):
-            raise ConfigurationError(
-                f"the queue {self.name!r} has {found.time_shards} time shards with a period of"
-                f" {found.period_ms / 1000:g} s, not {self.rotation.time_shards} with"
-                f" {self.rotation.period_ms / 1000:g} s: give shards={found.time_shards} and"
-                f" period_s={found.period_ms / 1000:g}, or use another name; nothing was changed"
-            )
+        self.rotation.require(found, self.name)
 
     def _putting(self, body: bytes, due: Due) -> Steps:
         yield from self._opened(create=True)
@@ -94,9 +88,15 @@ class Rules:
             # Backwards: what the producers write now comes last but few, what is oldest first.
             time_shard = (mine - i) % self.rotation.time_shards
             wanted = n - len(taken)
-            held = yield self.time_shards.take(
-                time_shard, consumer, lease_ms, wanted, self.max_attempts
-            )
+            try:
+                held = yield self.time_shards.take(
+                    time_shard, consumer, lease_ms, wanted, self.max_attempts
+                )
+            except self.time_shards.faults:
+                if not taken:
+                    raise
+                # Or they would have been taken in vain, again and again, until they are set aside.
+                break
             taken += [_taken(each, time_shard) for each in held]
             if len(taken) >= n:
                 break
@@ -127,6 +127,14 @@ class Rules:
         token = message.token if isinstance(message, Taken) else None
         yield from self._opened()
         return (yield self.time_shards.release(time_shard, message_id, token, due))
+
+    def _extending(self, taken: Taken, lease_ms: int) -> Steps:
+        time_shard, message_id = self._place(taken)
+        yield from self._opened()
+        return (yield self.time_shards.extend(time_shard, message_id, taken.token, lease_ms))
+
+    def _dropping(self) -> Steps:
+        return (yield self.time_shards.drop())
 
     def _observing(self) -> Steps:
         yield from self._opened()
@@ -173,6 +181,15 @@ def _taken(held: Held, time_shard: int) -> Taken:
         held.token,
         time_shard,
     )
+
+
+def is_utf8(text: str | bytes) -> bool:
+    """Return whether a text can be sent as UTF-8; bytes always can."""
+    try:
+        to_bytes(text)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def checked_number(name: str, number: Any, most: int) -> int:

@@ -148,6 +148,11 @@ class TimeShards(Sweeping, Protocol):
     With a store for asyncio all methods but those of `Sweeping` return what must be awaited.
     """
 
+    @property
+    def faults(self) -> tuple[type[Exception], ...]:
+        """What its calls raise when the database cannot do them."""
+        ...
+
     def open(self, create: bool) -> Any:
         """Read the layout; if there is none and one is to be created, write it down.
 
@@ -185,6 +190,14 @@ class TimeShards(Sweeping, Protocol):
         """
         ...
 
+    def extend(self, time_shard: int, message_id: str, token: str, lease_ms: int) -> Any:
+        """Let a lease last for so long from now on at least.
+
+        Must change nothing that `sweep` depends on. Returns: whether that lease still held: it may
+        have ended, as long as nobody has taken or swept the message since.
+        """
+        ...
+
     def counts(self, time_shards: Sequence[int]) -> Any:
         """Return a list with the `Counts` of each of these time shards."""
         ...
@@ -199,6 +212,15 @@ class TimeShards(Sweeping, Protocol):
 
     def discard(self, time_shard: int, ids: Sequence[str]) -> Any:
         """Remove messages of the dead set for good. Returns: how many."""
+        ...
+
+    def drop(self) -> Any:
+        """Remove all time shards with all that is in them, and then the layout.
+
+        Whatever a call that is cut off has left is found by the next one. Returns: how many
+        messages were there that had not been consumed. Errors: ConfigurationError if the layout
+        says another rotation.
+        """
         ...
 
 

@@ -132,7 +132,12 @@ class RedisSweeping:
                 ("ZRANGE", names.leased, 0, 0, "WITHSCORES"),
                 ("SCARD", names.consumed),
             ]
-        replies = checked(self._twin.call(node, commands, budget))
+        replies = self._twin.call(node, commands, budget)
+        for number, reply in enumerate(replies):
+            if isinstance(reply, ResponseError):
+                names = self._names_of(time_shards[number // 3])
+                raise _layout_error(reply, names) or reply from None
+        checked(replies)
         counted = {}
         for number, time_shard in enumerate(time_shards):
             ended, first, consumed = replies[3 * number : 3 * number + 3]
