@@ -1,10 +1,11 @@
 -- Gives messages back, to be served again at their streams' turns, now or after a delay.
 -- KEYS: meta, due index, layout mark, notifications, ring, returned, delayed, legacy stream, the streams.
 -- ARGV: layout mark, queue, ttl in ms, group, delay in ms, then for each message: the place of its
---   stream among these (0: legacy), its stream's number, its entry's id, its consumer.
+--   stream among these (0: legacy), its stream's number, its entry's id, its consumer, its attempts.
 -- Returns how many were given back: those that were still the consumer's.
 --@include shuffle_queue_alive
 --@include shuffle_queue_give_back
+--@include shuffle_queue_held
 local notifications, ring, returned, delayed, legacy = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local group, delay = ARGV[4], tonumber(ARGV[5])
 local problem = refuse(redis.pcall('HMGET', meta, 'mark'))
@@ -25,14 +26,13 @@ for _, key in ipairs({ KEYS[5], KEYS[6], KEYS[7] }) do
 end
 local at = delay > 0 and now() + delay or nil
 local given, wakes = 0, nil
-for i = 6, #ARGV, 4 do
+for i = 6, #ARGV, 5 do
   local place = 8 + ARGV[i]
   local stream = KEYS[place]
   local number, id = ARGV[i + 1], ARGV[i + 2]
   local reader = number == '-1' and legacy or group
-  local found = redis.pcall('XPENDING', stream, reader, id, id, 1)
   -- It may have been taken from a consumer that was slow: then it is somebody else's now.
-  if not is_error(found) and found[1] and found[1][2] == ARGV[i + 3] then
+  if is_held(stream, reader, id, ARGV[i + 3], ARGV[i + 4]) then
     -- Without JUSTID this would count as a delivery. It is never refused, so it goes first.
     redis.call('XCLAIM', stream, reader, 'workstealing:returned', 0, id, 'JUSTID')
     if give_back(ring, returned, delayed, group, number, id, at) then

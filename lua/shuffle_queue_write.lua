@@ -37,7 +37,8 @@ end
 local stream = KEYS[5 + shortest]
 local number = ARGV[8 + shortest]
 -- A ring that holds the stream already will come to the message by itself.
-local absent, wakes = {}, false
+-- Without any group, whoever sleeps does so since before the queue was deleted, or lost.
+local absent, wakes = {}, #KEYS == 5 + width
 for i = 6 + width, #KEYS do
   local turn = redis.pcall('ZSCORE', KEYS[i], number)
   if is_error(turn) then
@@ -66,7 +67,7 @@ if is_error(id) then
   return id
 end
 for i = 1, #absent do
-  redis.call('ZADD', KEYS[absent[i]], number, number)
+  ring_in(KEYS[absent[i]], number)
 end
 if not facts[1] or tonumber(facts[2]) < tonumber(ARGV[5]) then
   redis.call('HSET', meta, 'mark', QUEUE_VERSION, 'span', ARGV[5])

@@ -358,10 +358,11 @@ class TestDelete:
         assert queue.delete() > 10
         assert keys_of(redis7.client()) == set()
 
-    def test_names_of_any_bytes(self, queue: Queue) -> None:
-        queue.write("t", {"a": 1})
-        for group in (b"\xff\x00", "groups", "g:h"):
-            assert queue.read(group, b"\xfe") is not None
+    def test_names_of_any_bytes(self, any_server: AnyServer) -> None:
+        queue: Queue = ShuffleQueue(any_server.client(), b"q/queue/\xff\x00", streams=8)
+        queue.write(b"\xff", {b"\xfe": b"\xff"})
+        for group in ("g\0ü", "groups", "g:h"):
+            assert queue.read(group, "g\0ü".encode()) is not None
         idle(queue)
         expire_all(queue)
         assert keys_of(queue.client) == set()

@@ -32,8 +32,8 @@ def same(reply: Any) -> Any:
 class QueueBase(Namespaced):
     """A client, a queue's name and settings, and what this process knows of the queue.
 
-    Attributes: names: of the namespace; keys: of the queue; streams; streams_per_tenant; ttl;
-    notify; clock_shift_ms.
+    Attributes: name: the queue's, as a text; names: of the namespace; keys: of the queue; streams;
+    streams_per_tenant; ttl; notify; clock_shift_ms.
     """
 
     def __init__(  # noqa: PLR0917 - the settings that the public class has in this order
@@ -52,6 +52,7 @@ class QueueBase(Namespaced):
         super().__init__(client, namespace, allow_eviction)
         self.names = IndexNames(namespace)
         self.keys = QueueNames(name)
+        self.name = self.keys.text
         if is_cluster(client):
             self.keys.require_one_slot()
         checked_streams(streams, streams_per_tenant)

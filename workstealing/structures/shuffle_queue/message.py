@@ -99,7 +99,6 @@ def read_message(
             fields[name] = value
         else:
             own[text] = as_text(value)
-    deadline = own.get(DEADLINE)
     return Message(
         message_id(number, entry_id),
         group,
@@ -108,10 +107,20 @@ def read_message(
         fields,
         attempts,
         max(0, now - int(entry_id.split("-", 1)[0])),
-        None if deadline is None else int(deadline) / 1000,
+        _seconds(own.get(DEADLINE)),
         own.get(TRACKING),
         None if number == LEGACY else number,
     )
+
+
+def _seconds(deadline: str | None) -> float | None:
+    """Return a deadline in seconds; None where others have written something that is none."""
+    if deadline is None or not (deadline.isascii() and deadline.isdigit()):
+        return None
+    try:
+        return int(deadline) / 1000
+    except (ValueError, OverflowError):
+        return None
 
 
 _OWN: dict[Any, str] = {

@@ -87,7 +87,12 @@ class QueueNames:
             raise ConfigurationError(
                 f"the queue's name {name!r} is not usable: give a text or bytes, not empty"
             )
-        self.name = to_bytes(name)
+        try:
+            self.name = to_bytes(name)
+        except UnicodeEncodeError:
+            raise ConfigurationError(
+                f"the queue's name {name!r} is not usable: give a text that UTF-8 can write"
+            ) from None
         self.text = self.name.decode(errors="backslashreplace")
         self.legacy = self.name
         self.base = self.name + b"/queue/{" + self.name + b"}/"
@@ -121,15 +126,29 @@ class QueueNames:
 
     def group(self, group: object) -> GroupNames:
         """Return the keys of a group. Errors: ConfigurationError for what is no group's name."""
-        if not isinstance(group, str | bytes) or not group:
-            raise ConfigurationError(
-                f"the group {group!r} is not usable: give a text or bytes, not empty"
-            )
-        raw = to_bytes(group)
+        raw = to_bytes(checked_text(group, "group"))
         names = self._groups.get(raw)
         if names is None:
             names = self._groups[raw] = GroupNames(self.base, raw)
         return names
+
+
+def checked_text(value: object, what: str) -> str | bytes:
+    """Return a name that a message tells as a text, and is settled by: so it must be one.
+
+    Arguments: what: it is called in the error. Errors: ConfigurationError for what is no text, nor
+    the bytes of one in UTF-8, or empty.
+    """
+    try:
+        if isinstance(value, str) and value.encode():
+            return value
+        if isinstance(value, bytes) and value.decode():
+            return value
+    except UnicodeError:
+        pass
+    raise ConfigurationError(
+        f"the {what} {value!r} is not usable: give a text, or its bytes in UTF-8, not empty"
+    )
 
 
 def open_layout(names: IndexNames, index_shards: int, allowed: Collection[str]) -> Steps[Layout]:

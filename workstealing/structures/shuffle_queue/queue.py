@@ -123,7 +123,7 @@ class _Queue(
         view = self.view(group)
         consumer = checked_consumer(consumer)
         prefer = checked_stream(prefer_stream)
-        patience = Patience(checked_block(block_ms), not self.notify, self.monotonic)
+        patience = Patience(checked_block(block_ms), self.ttl, not self.notify, self.monotonic)
 
         def look() -> Steps[list[Message] | Nothing]:
             return self.look_steps(view, consumer, n or 1, prefer)

@@ -19,7 +19,13 @@ from workstealing.structures.shuffle_queue.message import (
     note_pickup_delay,
     read_message,
 )
-from workstealing.structures.shuffle_queue.names import LEGACY, MOST_STREAMS, GroupNames
+from workstealing.structures.shuffle_queue.names import (
+    LEGACY,
+    MOST_STREAMS,
+    RETURNED,
+    GroupNames,
+    checked_text,
+)
 
 ANNOUNCE_SECONDS = 5.0
 MOST_MESSAGES = 1000
@@ -113,7 +119,9 @@ class Reading(QueueBase):
     ) -> Steps[tuple[list[Message], bool] | Nothing]:
         """Look once; say too whether a stream that was not expected cut it short."""
         announced = view.announced.get(consumer)
-        if announced is None or self.monotonic() - announced >= ANNOUNCE_SECONDS:
+        # A queue that is read is in use, however short its time to live.
+        often = min(ANNOUNCE_SECONDS, self.ttl / 4)
+        if announced is None or self.monotonic() - announced >= often:
             yield from self.announce_steps(view, consumer)
         script = self.script("read")
         keys = self.keys
@@ -220,11 +228,10 @@ class Reading(QueueBase):
 
 def checked_consumer(consumer: object) -> str | bytes:
     """Return a consumer's name. Errors: ConfigurationError for what is none."""
-    if not isinstance(consumer, str | bytes) or not consumer:
-        raise ConfigurationError(
-            f"the consumer {consumer!r} is not usable: give a text or bytes, not empty"
-        )
-    return consumer
+    name = checked_text(consumer, "consumer")
+    if name in {RETURNED, RETURNED.encode()}:
+        raise ConfigurationError(f"the consumer {consumer!r} is the queue's own: give another name")
+    return name
 
 
 def checked_count(n: object) -> int:

@@ -9,7 +9,7 @@ from workstealing.errors import ConfigurationError
 from workstealing.store.operations import Operation, Steps
 from workstealing.structures.shuffle_queue.base import QueueBase, same
 from workstealing.structures.shuffle_queue.message import Message, as_text
-from workstealing.structures.shuffle_queue.names import LEGACY
+from workstealing.structures.shuffle_queue.names import LEGACY, checked_text
 
 MESSAGES_A_SCRIPT = 500
 STREAMS_A_SCRIPT = 512
@@ -55,24 +55,25 @@ class Settling(QueueBase):
 
     def extend_steps(self, messages: tuple[Message, ...]) -> Steps[int]:
         """Let the idle time of messages start anew; one script for each group and 500 messages."""
+        parts = list(_in_parts(messages))
+        if not parts:
+            return 0
+        due, mark, text = self._place or (yield from self.place_steps())
         keys = self.keys
         extended = 0
-        for group, some in _in_parts(messages):
+        for group, some in parts:
             streams, described = self._described(some)
             extended += yield Operation(
                 self.script("extend"),
-                (keys.meta, keys.legacy, *streams),
-                (keys.group(group).group, *described),
+                (keys.meta, due, mark, keys.legacy, *streams),
+                (text, keys.name, self.ttl_ms, keys.group(group).group, *described),
                 same,
             )
         return extended
 
     def cancel_steps(self, tracking_id: str | bytes) -> Steps[bool]:
         """Delete the message of a tracking id; two round trips."""
-        if not isinstance(tracking_id, str | bytes) or not tracking_id:
-            raise ConfigurationError(
-                f"the tracking id {tracking_id!r} is not usable: give a text or bytes, not empty"
-            )
+        checked_text(tracking_id, "tracking id")
         keys = self.keys
         for _ in range(_TRIES):
             place = yield self.operation("tracked", (keys.meta, keys.tracking), tracking_id)
@@ -107,14 +108,20 @@ class Settling(QueueBase):
     def _described(
         self, messages: list[Message], *, tracked: bool = False
     ) -> tuple[list[bytes], list[Any]]:
-        """Return the keys of the messages' streams, and four arguments for each message."""
+        """Return the keys of the messages' streams, and what a script is told of each message.
+
+        Arguments: tracked: tell its tracking id, rather than whose delivery it is, and which.
+        """
         places: dict[int, int] = {LEGACY: 0}
         described: list[Any] = []
         for message in messages:
             number = message.number
             place = places.setdefault(number, len(places))
-            last = (message.tracking_id or "") if tracked else message.consumer
-            described += (place, number, message.entry_id, last)
+            described += (place, number, message.entry_id)
+            if tracked:
+                described.append(message.tracking_id or "")
+            else:
+                described += (message.consumer, message.attempts)
         return [self.keys.stream(number) for number in list(places)[1:]], described
 
 

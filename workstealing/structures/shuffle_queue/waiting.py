@@ -29,6 +29,7 @@ from workstealing.structures.shuffle_queue.reading import Nothing
 
 # How much longer than the block the connection waits for the reply.
 MARGIN_SECONDS = 5.0
+_LONGEST_MS = 100 * 365 * 86400 * 1000
 # A look now and then shows that the consumer is alive, and that the connection is.
 MOST_SECONDS = 30.0
 # Where writers do not notify, the queue is looked at so often.
@@ -42,7 +43,7 @@ def checked_block(block_ms: object) -> float:
     if (
         isinstance(block_ms, bool)
         or not isinstance(block_ms, int | float)
-        or not 0 <= block_ms < math.inf
+        or not 0 <= block_ms <= _LONGEST_MS
     ):
         raise ConfigurationError(
             f"block_ms={block_ms!r} is no time to wait: give milliseconds, 0 for not at all"
@@ -53,12 +54,16 @@ def checked_block(block_ms: object) -> float:
 class Patience:
     """How long a blocking read goes on, and how long it waits before each further look.
 
-    Arguments: seconds: of the whole read; polls: whether nobody notifies; monotonic: this process's
-    own clock.
+    Arguments: seconds: of the whole read; ttl: of the queue, which a look keeps; polls: whether
+    nobody notifies; monotonic: this process's own clock.
     """
 
-    def __init__(self, seconds: float, polls: bool, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, seconds: float, ttl: float, polls: bool, monotonic: Callable[[], float]
+    ) -> None:
         self._monotonic = monotonic
+        # Whoever sleeps uses the queue too.
+        self._most = min(MOST_SECONDS, ttl / 3)
         self._end = monotonic() + seconds if seconds else None
         self._polls = polls
 
@@ -69,7 +74,7 @@ class Patience:
         left = self._end - self._monotonic()
         if left <= 0:
             return None
-        wait = min(left, MOST_SECONDS)
+        wait = min(left, self._most)
         if self._polls:
             wait = min(wait, POLL_SECONDS)
         if nothing.wait_ms is not None:

@@ -15,6 +15,7 @@ from workstealing.structures.shuffle_queue.message import (
     checked_fields,
     deadline_ms,
 )
+from workstealing.structures.shuffle_queue.names import checked_text
 
 MOST_FIELDS = 1000
 # How often the groups may change while one message is being written.
@@ -43,7 +44,7 @@ class Writing(QueueBase):
             flat += (DEADLINE, deadline_ms(deadline))
         tracked: str | bytes = ""
         if tracking_id is not None:
-            tracked = _checked_tracking_id(tracking_id)
+            tracked = checked_text(tracking_id, "tracking id")
             flat += (TRACKING, tracked)
         try:
             known = self._tenants.get(tenant)
@@ -75,11 +76,3 @@ class Writing(QueueBase):
             self._tenants = {}
         self._tenants[tenant] = (numbers, streams)
         return numbers, streams
-
-
-def _checked_tracking_id(tracking_id: object) -> str | bytes:
-    if not isinstance(tracking_id, str | bytes) or not tracking_id:
-        raise ConfigurationError(
-            f"the tracking id {tracking_id!r} is not usable: give a text or bytes, not empty"
-        )
-    return tracking_id

@@ -1,0 +1,275 @@
+"""What is odd, late, or gone must neither strand a message nor take one from somebody else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.servers import AnyServer, RedisServer, wait_until
+from workstealing.errors import ConfigurationError
+from workstealing.jobs import QueueExpiry, ShuffleQueueReaper
+from workstealing.recruiting import Slice
+from workstealing.structures import AsyncShuffleQueue, Message, ShuffleQueue
+
+LONG_MS = 20_000
+NOT_UTF8 = b"\xff\xfe"
+
+
+def queue_on(server: AnyServer | RedisServer, name: str | bytes = "q", **options: Any) -> Any:
+    return ShuffleQueue(server.client(), name, **{"streams": 8, **options})
+
+
+@pytest.fixture
+def queue(any_server: AnyServer) -> Any:
+    return queue_on(any_server)
+
+
+def got(message: Message | None) -> Message:
+    assert message is not None
+    return message
+
+
+class TestNames:
+    def test_a_queue_knows_its_name(self, redis7: RedisServer) -> None:
+        assert queue_on(redis7, "ä:{1}").name == "ä:{1}"
+        assert queue_on(redis7, b"orders").name == "orders"
+
+    @pytest.mark.parametrize("bad", [NOT_UTF8, "\ud800", "", b"", None, 5])
+    def test_a_name_that_no_text_can_hold_is_refused(self, redis7: RedisServer, bad: Any) -> None:
+        """A message tells its group and consumer as texts, by which it is acknowledged."""
+        queue = queue_on(redis7)
+        for call in (
+            lambda: queue.read(bad, "c"),
+            lambda: queue.read("g", bad),
+            lambda: queue.stats(bad),
+            lambda: queue.cancel(bad),
+        ):
+            with pytest.raises(ConfigurationError):
+                call()
+        if bad is not None:
+            with pytest.raises(ConfigurationError):
+                queue.write("t", {}, tracking_id=bad)
+        assert queue.length() == 0
+
+    def test_the_name_of_those_that_wait_is_no_consumers(self, redis7: RedisServer) -> None:
+        queue = queue_on(redis7)
+        for name in ("workstealing:returned", b"workstealing:returned"):
+            with pytest.raises(ConfigurationError, match=r"the queue.s own"):
+                queue.read("g", name)
+
+    @pytest.mark.parametrize(
+        "odd", ["a:b", "a{b}c", "{x}", "a b\n", "ünï", "group:g", "0", "-1", "%d", "^(.*)$", "a\0b"]
+    )
+    def test_odd_names_of_everything(self, any_server: AnyServer, odd: str) -> None:
+        queue = ShuffleQueue(any_server.client(), "{x}" + odd, streams=8)
+        written = queue.write(odd, {odd: odd, "": b""}, tracking_id=odd)
+        message = got(queue.read(odd, odd))
+        assert (message.id, message.tenant, message.tracking_id) == (written, odd, odd)
+        assert (message.group, message.consumer) == (odd, odd)
+        assert message.fields == {odd.encode(): odd.encode(), b"": b""}
+        assert (queue.extend(message), queue.nack(message)) == (1, 1)
+        again = got(queue.read(odd.encode(), odd.encode()))
+        assert (again.id, again.attempts) == (written, 2)
+        assert queue.stats(odd)["pending"] == 1
+        assert (queue.groups(), queue.ack(again), queue.length()) == ([odd], 1, 0)
+        assert not queue.cancel(odd)
+        queue.delete()
+
+    def test_a_block_without_an_end_is_refused(self, redis7: RedisServer) -> None:
+        for endless in (10**400, float("nan"), float("inf"), -1):
+            with pytest.raises(ConfigurationError):
+                queue_on(redis7).read("g", "c", block_ms=endless)
+
+
+class TestFields:
+    @pytest.mark.parametrize("deadline", ["soon", "", "1.5", "9" * 400, "nan", "0x10"])
+    def test_a_foreign_deadline_hides_no_message(self, queue: Any, deadline: str) -> None:
+        """Whoever writes the legacy stream may write anything."""
+        queue.client.xadd("q", {"ws:deadline": deadline, "n": 1})
+        queue.client.xadd("q", {"n": 2})
+        found = queue.read_many("g", "c", 5)
+        assert [message.fields for message in found] == [{b"n": b"1"}, {b"n": b"2"}]
+        assert [message.deadline for message in found] == [None, None]
+        assert queue.ack(*found) == 2
+
+    def test_wide_and_large_ones(self, queue: Any) -> None:
+        fields = {f"f{n}": bytes(range(256)) for n in range(999)}
+        queue.write(b"t", {**fields, "big": b"\0" * 2_000_000}, time.time() + 60, "x")
+        message = got(queue.read("g", "c"))
+        assert len(message.fields) == 1000
+        assert len(message.fields[b"big"]) == 2_000_000
+        queue.nack(message)
+        assert got(queue.read("g", "c")).fields == message.fields
+
+
+class TestFormerOwners:
+    """A consumer that was too slow cannot take its message from whoever has it now."""
+
+    def recovered(self, queue: Any, by: str) -> tuple[Message, Message]:
+        queue.write("t", {"n": 1})
+        first = got(queue.read("g", "c"))
+        time.sleep(0.005)
+        job = ShuffleQueueReaper(queue, idle_s=0.001, random=lambda: 0.3)
+        wait_until(lambda: job.perform(Slice(25, 10.0)) > 0, "the reaper to return it")
+        return first, got(queue.read("g", by))
+
+    @pytest.mark.parametrize("by", ["d", "c"])
+    def test_a_late_nack_and_extend_do_nothing(self, queue: Any, by: str) -> None:
+        first, second = self.recovered(queue, by)
+        assert (first.attempts, second.attempts) == (1, 2)
+        assert queue.nack(first) == queue.nack(first, delay=1.0) == queue.extend(first) == 0
+        assert queue.read("g", "e") is None
+        assert queue.extend(second) == 1
+        assert queue.nack(second) == 1
+        assert got(queue.read("g", "e")).attempts == 3
+
+    @pytest.mark.parametrize("by", ["d", "c"])
+    def test_a_late_ack_says_that_the_work_is_done(self, queue: Any, by: str) -> None:
+        first, second = self.recovered(queue, by)
+        assert (queue.ack(first), queue.ack(second), queue.nack(second)) == (1, 0, 0)
+        assert (queue.read("g", "e"), queue.length()) == (None, 0)
+
+    def test_a_nack_that_is_repeated_after_its_reply_was_lost(self, queue: Any) -> None:
+        queue.write("t", {"n": 1})
+        first = got(queue.read("g", "c"))
+        assert queue.nack(first) == 1
+        assert queue.nack(first) == 0
+        second = got(queue.read("g", "c"))
+        assert queue.nack(first) == 0
+        assert queue.ack(second) == 1
+
+
+class TestSleepers:
+    """Whoever sleeps while a queue vanishes beneath it still hears of the first message after."""
+
+    def reads(self, queue: Any, groups: tuple[str, ...], loss: Callable[[], Any]) -> list[Any]:
+        found: list[Any] = []
+
+        def read(group: str) -> None:
+            found.append(queue.read(group, f"c {group}", block_ms=LONG_MS))
+
+        threads = [threading.Thread(target=read, args=(group,)) for group in groups]
+        for thread in threads:
+            thread.start()
+        wait_until(
+            lambda: queue.client.info("clients")["blocked_clients"] == len(groups), "sleepers"
+        )
+        loss()
+        began = time.monotonic()
+        queue.write("t", {"n": 1})
+        for thread in threads:
+            thread.join()
+        assert time.monotonic() - began < LONG_MS / 4000
+        return found
+
+    @pytest.mark.real
+    @pytest.mark.parametrize("loss", ["flushall", "delete", "expiry"])
+    @pytest.mark.parametrize("groups", [("g",), ("g", "h")])
+    def test_a_queue_that_went(
+        self, redis7: RedisServer, loss: str, groups: tuple[str, ...]
+    ) -> None:
+        queue = queue_on(redis7)
+        for group in groups:
+            assert queue.read(group, "before") is None
+
+        def expire() -> None:
+            queue.client.zadd(queue._place[0], {queue.keys.name: 1})
+            wait_until(lambda: not QueueExpiry(queue).perform(Slice(100, 10.0)), "the end")
+            assert not queue.client.exists(queue.keys.meta)
+
+        losses = {"flushall": queue.client.flushall, "delete": queue.delete, "expiry": expire}
+        found = self.reads(queue, groups, losses[loss])
+        assert [message.fields for message in found] == [{b"n": b"1"}] * len(groups)
+
+    @pytest.mark.real
+    def test_one_that_is_read_by_others_at_once(self, redis7: RedisServer) -> None:
+        """Another group comes back first, and has not read what is there yet."""
+        queue = queue_on(redis7)
+
+        def loss() -> None:
+            queue.client.flushall()
+            other = queue_on(redis7)
+            other.write("u", {"n": 0})
+            assert other.read("h", "d") is not None
+            other.write("u", {"n": 0})
+
+        (found,) = self.reads(queue, ("g",), loss)
+        assert found is not None
+
+
+class TestShortLives:
+    """A queue that somebody works on is in use, however short its time to live."""
+
+    @pytest.mark.real
+    @pytest.mark.parametrize("use", ["read", "sleep", "extend"])
+    def test_who_reads_sleeps_or_extends_keeps_it(self, redis7: RedisServer, use: str) -> None:
+        queue = queue_on(redis7, ttl=1.0)
+        for number in range(3):
+            queue.write("t", {"n": number})
+        held = got(queue.read("g", "c"))
+        if use == "sleep":
+            queue.ack(*queue.read_many("g", "c", 3))
+        end = time.monotonic() + 2.5
+        sleeper = threading.Thread(
+            target=queue.read, args=("g", "sleeper"), kwargs={"block_ms": 2500}
+        )
+        if use == "sleep":
+            sleeper.start()
+        while time.monotonic() < end:
+            QueueExpiry(queue).perform(Slice(100, 10.0))
+            if use == "read":
+                queue.read("g", "c")
+            elif use == "extend":
+                assert queue.extend(held) == 1
+            time.sleep(0.02)
+            assert queue.client.exists(queue.keys.meta), "deleted while it was in use"
+        if use == "sleep":
+            sleeper.join()
+
+
+class TestSpans:
+    def test_the_pickup_delay_stands_on_the_current_span(self, queue: Any) -> None:
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+        from opentelemetry.sdk.trace.export.in_memory_span_exporter import (
+            InMemorySpanExporter,
+        )
+
+        exporter = InMemorySpanExporter()
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        queue.write("t", {"n": 1})
+        with provider.get_tracer("test").start_as_current_span("work"):
+            message = got(queue.read("g", "c"))
+        with provider.get_tracer("test").start_as_current_span("nothing"):
+            assert queue.read("g", "c") is None
+        work, nothing = exporter.get_finished_spans()
+        assert work.attributes == {"queue.pickup_delay_ms": message.pickup_delay_ms}
+        assert not nothing.attributes
+
+    def test_opentelemetry_is_not_imported_for_it(self, redis7: RedisServer) -> None:
+        code = (
+            "import builtins, redis\n"
+            "usual, ours = builtins.__import__, []\n"
+            "def note(name, globals=None, *rest, **more):\n"
+            "    if name.startswith('opentelemetry'):\n"
+            "        ours.append((globals or {}).get('__name__', ''))\n"
+            "    return usual(name, globals, *rest, **more)\n"
+            "builtins.__import__ = note\n"
+            "from workstealing.structures import ShuffleQueue\n"
+            f"queue = ShuffleQueue(redis.Redis.from_url({redis7.url!r}), 'q')\n"
+            "queue.write('t', {'n': 1})\n"
+            "assert queue.ack(queue.read('g', 'c')) == 1\n"
+            "assert not [name for name in ours if name.startswith('workstealing')], ours\n"
+        )
+        subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=60)
+
+
+def test_the_asyncio_form_has_a_name_too(redis7: RedisServer) -> None:
+    assert AsyncShuffleQueue(redis7.async_client(), "orders").name == "orders"
