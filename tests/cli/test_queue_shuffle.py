@@ -367,6 +367,17 @@ def test_a_queue_of_many_streams_fits_a_terminal(
     assert "\nloud " in text
 
 
+def test_a_single_look_needs_no_extra_on_a_terminal_either(
+    command: Any, queue: ShuffleQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.write("acme", {"message": "hello"})
+    for module in ("rich", "rich.console", "rich.live"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert "ShuffleQueue mails: 1 message" in command("queue", "observe", "mails", "--once")
+    assert "workstealing[cli]" in command.refused("queue", "observe", "mails")
+
+
 def test_observe_draws_in_place_on_a_terminal(queue: ShuffleQueue) -> None:
     for number in range(3):
         queue.write("acme \x1b[31m", {"message": str(number)})

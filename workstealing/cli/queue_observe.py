@@ -24,8 +24,9 @@ waited, how long messages wait until they are picked up, and which time shard is
 Nothing is changed.
 """
 EPILOG = """\
-Ends with Ctrl-C. Where stdout is no terminal, each look is printed below the last. With --json: one
-look, as one object; with --times, one object with all looks.
+Ends with Ctrl-C. Live on a terminal it needs pip install 'workstealing[cli]'; where stdout is none,
+each look is printed below the last. With --json: one look, as one object; with --times, one object
+with all looks.
 """
 
 
@@ -69,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         repeat(watching.look, options.interval, times or 1, watching.keep)
         looks = watching.looks
         print_json(looks[-1] if options.times is None else {"looks": looks})
-    elif sys.stdout.isatty():
+    elif sys.stdout.isatty() and not options.once:
         draw(watching.look, options.interval, times, watching.drawn)
     else:
         repeat(watching.look, options.interval, times, lambda seen: say(watching.text(seen)))
