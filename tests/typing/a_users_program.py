@@ -284,8 +284,10 @@ def time_shards() -> None:
     if taken is not None:
         assert_type(queue.ack(taken, taken.id), int)
         assert_type(queue.release(taken), bool)
+        assert_type(queue.extend(taken, 60.0), bool)
     assert_type(queue.take_many("worker 7", 10, drain_all=True), list[Taken])
     assert_type(queue.observe(), list[TimeShardCounts])
+    assert_type(queue.drop(), int)
 
 
 async def time_shards_awaited() -> None:
@@ -293,6 +295,7 @@ async def time_shards_awaited() -> None:
     assert_type(queue, AsyncTimeShardQueue)
     assert_type(await queue.take("worker 7"), Taken | None)
     assert_type(await queue.delete("1-ab"), bool)
+    assert_type(await queue.drop(), int)
 
 
 class DropDrafts(Job):

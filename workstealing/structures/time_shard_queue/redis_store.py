@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
-from operator import itemgetter
 from typing import Any, Literal, Self, overload
 
 from redis.client import NEVER_DECODE
@@ -35,8 +34,9 @@ from workstealing.structures.time_shard_queue.names import (
     new_fields,
     parse,
 )
+from workstealing.structures.time_shard_queue.replies import buried, held
 from workstealing.structures.time_shard_queue.rotation import Rotation
-from workstealing.structures.time_shard_queue.store import Buried, Counts, Due, Entry, Held
+from workstealing.structures.time_shard_queue.store import Counts, Due, Entry, Held
 from workstealing.structures.time_shard_queue.sweeping import RedisSweeping
 
 _STRUCTURE = Structure(
@@ -128,7 +128,7 @@ class RedisTimeShards(RedisSweeping):
         """List what was set aside; O(n)."""
         names = self.names(time_shard)
         keys = (names.messages, names.history, names.consumed, names.dead)
-        return self._run("time_shard_dead", keys, time_shard, (n,), _buried)
+        return self._run("time_shard_dead", keys, time_shard, (n,), buried)
 
     def revive(self, time_shard: int, ids: Sequence[str]) -> Any:
         """Let dead messages wait again."""
@@ -223,11 +223,7 @@ class RedisTimeShards(RedisSweeping):
 
     def _drop(self) -> Steps:
         key, rotation = layout_key(self.name), self.rotation
-        (found,) = yield [
-            Operation(
-                load("layout_open"), (key,), (), lambda reply: parse(key, reply, dropped=True)
-            )
-        ]
+        (found,) = yield [_open_layout(key, (), dropped=True)]
         rotation.require(found, self._called)
         facts = (rotation.time_shards, rotation.period_ms)
         # From now on nobody opens it, nor puts into a time shard that is gone already; and as long
@@ -237,8 +233,8 @@ class RedisTimeShards(RedisSweeping):
         count = 0
         for time_shard in range(rotation.time_shards):
             keys = self.names(time_shard).all[1:]
-            (held,) = yield [self._operation("time_shard_drop", keys, time_shard, (), int)]
-            count += held
+            (gone,) = yield [self._operation("time_shard_drop", keys, time_shard, (), int)]
+            count += gone
         yield [Operation(load("time_shard_drop_layout"), (key,), (*facts, 1), int)]
         return count
 
@@ -252,14 +248,14 @@ class RedisTimeShards(RedisSweeping):
             args = (consumer, lease_ms, n - len(taken), max_attempts, beside)
             # Each round that leaves more to be looked at has cleared something away.
             try:
-                ((more, held),) = yield [
-                    self._operation("time_shard_take", keys, time_shard, args, _held)
+                ((more, some),) = yield [
+                    self._operation("time_shard_take", keys, time_shard, args, held)
                 ]
             except self.faults:
                 if not taken:
                     raise
                 break
-            taken += held
+            taken += some
             beside = later
         return taken
 
@@ -399,44 +395,11 @@ class AsyncRedisStore(_RedisStore):
         return True
 
 
-def _open_layout(key: bytes, fields: tuple[str | int, ...]) -> Operation:
-    return Operation(load("layout_open"), (key,), fields, lambda reply: parse(key, reply))
+def _open_layout(key: bytes, fields: tuple[str | int, ...], *, dropped: bool = False) -> Operation:
+    return Operation(
+        load("layout_open"), (key,), fields, lambda reply: parse(key, reply, dropped=dropped)
+    )
 
 
 def _several(operations: list[Operation]) -> Generator[list[Operation], Any, Any]:
     return (yield operations)
-
-
-def _held(reply: list[Any]) -> tuple[bool, list[Held]]:
-    more, ends, *flat = reply
-    held = [
-        Held(
-            _text(flat[i]),
-            flat[i + 1],
-            int(flat[i + 2]),
-            flat[i + 3],
-            _text(flat[i + 4]),
-            int(ends),
-        )
-        for i in range(0, len(flat), 5)
-    ]
-    return more == 1, held
-
-
-def _buried(flat: list[Any]) -> list[Buried]:
-    found = [
-        Buried(
-            _text(flat[i]),
-            flat[i + 2],
-            int(flat[i + 3]),
-            flat[i + 4],
-            int(float(flat[i + 1])),
-            _text(flat[i + 5]),
-        )
-        for i in range(0, len(flat), 6)
-    ]
-    return sorted(found, key=itemgetter(4))
-
-
-def _text(value: bytes) -> str:
-    return value.decode(errors="backslashreplace")
