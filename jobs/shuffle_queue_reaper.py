@@ -14,7 +14,8 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, ShuffleQueue
 from workstealing.structures.shuffle_queue.names import LEGACY
-from workstealing.structures.shuffle_queue.reaping import WINDOW, QueueReaper, Settings
+from workstealing.structures.shuffle_queue.reaping import QueueReaper
+from workstealing.structures.shuffle_queue.upkeep import WINDOW, Settings
 
 __all__ = ["ShuffleQueueBacklog", "ShuffleQueueReaper"]
 

@@ -1,0 +1,89 @@
+"""Clearing away what stands beside a shuffle queue's streams and nobody needs."""
+
+from __future__ import annotations
+
+from workstealing.recruiting.slice import Slice
+from workstealing.store.connection import Budget, Command
+from workstealing.structures.shuffle_queue.names import LEGACY, GroupNames
+from workstealing.structures.shuffle_queue.upkeep import WINDOW, Facts, Upkeep
+
+STREAMS_A_SCRIPT = 128
+SCRIPTS_A_CONSUMER = 4
+
+
+class Tidying(Upkeep):
+    """Removes consumers that are idle and own nothing, and tracking ids whose message has gone."""
+
+    def tidy(self, facts: Facts, slice: Slice) -> int:
+        """Remove consumers and tracking ids that nobody needs, of one group; see `reap`."""
+        group = self._names.group(self.one_of(facts.groups))
+        handled = self.dismiss(facts, group, slice, slice.limit)
+        if handled < slice.limit and not slice.expired:
+            handled += self.untrack(facts, group, slice, slice.limit - handled)
+        return handled
+
+    def dismiss(self, facts: Facts, group: GroupNames, slice: Slice, limit: int) -> int:
+        """Remove consumers that have been idle for long and own nothing."""
+        cutoff = facts.now - self._settings.consumer_idle_ms
+        look = ("ZRANGEBYSCORE", group.consumers, "-inf", cutoff, "LIMIT", 0, WINDOW)
+        slice.spend(1)
+        (found,) = self.call([look], Budget(slice.remaining()))
+        if not found:
+            return 0
+        # The legacy stream comes last.
+        places = [*range(facts.span), LEGACY]
+        if len(places) > STREAMS_A_SCRIPT:
+            return self._dismiss_slowly(group, self.one_of(found), places, slice)
+        some = self.shuffled(found)[: min(limit, 2 * STREAMS_A_SCRIPT // len(places))]
+        commands = [self._consumer_command(group, consumer, places, 0) for consumer in some]
+        slice.spend(len(commands))
+        replies = self.call(commands, Budget(slice.remaining()))
+        return sum(int(left) for left, _ in replies)
+
+    def _dismiss_slowly(
+        self, group: GroupNames, consumer: bytes, places: list[int], slice: Slice
+    ) -> int:
+        """Remove one consumer from many streams, some at a time; others may go on with it."""
+        first = 0
+        for _ in range(SCRIPTS_A_CONSUMER):
+            slice.spend(1)
+            command = self._consumer_command(group, consumer, places, first)
+            ((left, first),) = self.call([command], Budget(slice.remaining()))
+            if left or first <= 0 or slice.expired:
+                return int(left)
+        return 0
+
+    def untrack(self, facts: Facts, _group: GroupNames, slice: Slice, limit: int) -> int:
+        """Forget tracking ids whose message has gone."""
+        names = self._names
+        slice.spend(2)
+        look = ("HRANDFIELD", names.tracking, WINDOW, "WITHVALUES")
+        flat = self.call([look], Budget(slice.remaining()))[0] or []
+        keys: list[bytes] = []
+        args: list[bytes] = []
+        for tracked, place in zip(flat[::2], flat[1::2], strict=True):
+            number, _, entry = place.partition(b":")
+            if _is_number(number) and -1 <= int(number) < facts.span and entry:
+                keys.append(names.stream(int(number)))
+                args += (tracked, place, entry)
+        if not keys:
+            return 0
+        (forgotten,) = self.call(
+            [self.script("track", (names.meta, names.tracking, *keys), limit, *args)],
+            Budget(slice.remaining()),
+        )
+        return int(forgotten)
+
+    def _consumer_command(
+        self, group: GroupNames, consumer: bytes, places: list[int], first: int
+    ) -> Command:
+        names = self._names
+        some = places[first : first + STREAMS_A_SCRIPT]
+        keys = (names.meta, group.laps, group.consumers, *map(names.stream, some))
+        readers = [self.reader(group, number) for number in some]
+        idle = self._settings.consumer_idle_ms
+        return self.script("consumer", keys, consumer, idle, first, len(places), *readers)
+
+
+def _is_number(text: bytes) -> bool:
+    return text.removeprefix(b"-").isdigit()
