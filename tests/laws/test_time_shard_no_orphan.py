@@ -38,7 +38,8 @@ def live(client: Any, name: str = "queue") -> None:
     ids = [queue.put(f"message {number}", 1.0) for number in range(6)]
     queue.delete(ids[0])
     wall.seconds = START + 2 * PERIOD
-    acked, released, _dies = queue.take_many("consumer", 3, 0.001)
+    acked, released, dies = queue.take_many("consumer", 3, 0.001)
+    queue.extend(dies, 0.001)
     queue.ack(acked)
     queue.release(released)
     queue.take("consumer", 0.001)

@@ -29,6 +29,8 @@ from workstealing.structures.time_shard_queue.names import TimeShardNames
 
 LEASE = 30.0
 LATER_MS = 60_000
+EXTENSION = 1e6
+"""Longer than all that passes in the model, in seconds."""
 
 
 @pytest.fixture
@@ -382,7 +384,10 @@ class TestFullMemory:
 class TestModel:
     """Any calls in any order do what a plain dictionary does."""
 
-    KINDS = ("put", "future", "take", "take", "ack", "delete", "release", "put off", "late", "end")
+    KINDS = (
+        *("put", "future", "take", "take", "ack", "delete", "release", "put off", "late", "end"),
+        *("extend", "late put off"),
+    )
 
     @given(st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 5)), max_size=40))
     def test_against_a_dictionary(self, calls: list[tuple[str, int]]) -> None:
@@ -398,6 +403,7 @@ class TestModel:
         leased: dict[str, Taken] = {}
         dues: dict[str, float] = {}
         former: list[Taken] = []
+        extended: set[str] = set()
         taken_in_vain: Counter[str] = Counter()
         for step, (kind, number) in enumerate(calls):
             queue = queues[ends]
@@ -430,17 +436,32 @@ class TestModel:
                     assert queue.delete(chosen) is False
                     waiting.pop(chosen, None)
                     leased.pop(chosen, None)
+                    extended.discard(chosen)
             elif kind in ("release", "put off") and leased:
                 chosen = sorted(leased)[number % len(leased)]
                 due = dues[chosen] if kind == "release" else 4e9
                 assert queue.release(leased[chosen], due=None if kind == "release" else due)
                 former.append(leased.pop(chosen))
+                extended.discard(chosen)
                 waiting[chosen] = dues[chosen] = due
                 taken_in_vain[chosen] -= 1
             elif kind == "late" and former:
                 late = former[number % len(former)]
                 if late.id in leased and leased[late.id].token != late.token:
                     assert queue.release(late) is False
+                if late.id not in leased or leased[late.id].token != late.token:
+                    assert queue.extend(late, EXTENSION) is False
+            elif kind == "late put off" and former:
+                late = former[number % len(former)]
+                is_last = late == [each for each in former if each.id == late.id][-1]
+                if is_last and late.id in waiting:
+                    # Whether or not its release has been applied meanwhile.
+                    assert queue.release(late, due=4e9) is True
+                    waiting[late.id] = dues[late.id] = 4e9
+            elif kind == "extend" and leased:
+                chosen = sorted(leased)[number % len(leased)]
+                assert queue.extend(leased[chosen], EXTENSION) is True
+                extended.add(chosen)
             elif kind == "end" and ends + 1 < len(queues):
                 ends += 1
                 queue = queues[ends]
@@ -449,9 +470,10 @@ class TestModel:
                 everybody = queue.take_many("reader", 1000, LEASE)
                 found = {each.id for each in everybody}
                 expected = {each for each, due in waiting.items() if due < 3e9} | set(leased)
+                expected -= extended
                 assert found == expected
                 assert len(everybody) == len(found)
-                former += leased.values()
+                former += [each for each in leased.values() if each.id not in extended]
                 for each in everybody:
                     waiting.pop(each.id, None)
                     taken_in_vain[each.id] += 1
