@@ -16,13 +16,14 @@ from workstealing.store.connection import Budget, checked
 from workstealing.store.twin import Twin
 from workstealing.structures.durable_keys.commands import Translator
 from workstealing.structures.durable_keys.layout import KeyNames
-from workstealing.structures.namespaces.due_index import DueIndex, DueKey, scored
+from workstealing.structures.namespaces.due_index import DueIndex, DueKey
 from workstealing.structures.namespaces.due_walk import (
     PATIENCE_SECONDS,
     DuePart,
     DuePartJob,
     Served,
     divided,
+    due_backlog,
 )
 
 
@@ -100,24 +101,7 @@ class KeyCollector:
 
         Arguments: seconds: how long it may take. Errors: as `collect`.
         """
-        budget = Budget(seconds, timeout=1.0)
-        layout = self._index.layout(budget)
-        keys, oldest = 0, 0.0
-        if layout is None:
-            return KeyBacklog(0, 0.0)
-        for node, shards in self._index.shards_by_node(layout, budget).items():
-            clock = self._index.milliseconds(checked(self._twin.call(node, [("TIME",)], budget))[0])
-            commands: list[tuple[Any, ...]] = []
-            for shard in shards:
-                due = self._names.due(shard)
-                commands.append(("ZCOUNT", due, "-inf", clock))
-                commands.append(("ZRANGE", due, 0, 0, "WITHSCORES"))
-            replies = self._checked(self._twin.call(node, commands, budget))
-            for count, first in zip(replies[::2], replies[1::2], strict=True):
-                keys += int(count)
-                if count:
-                    oldest = max(oldest, clock - scored(first)[0][1])
-        return KeyBacklog(keys, oldest / 1000)
+        return KeyBacklog(*due_backlog(self._index, seconds))
 
     def parts(self, n: int, seconds: float = 10.0) -> list[DuePart]:
         """Divide the namespace for a sweep; see `divided`."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from redis.exceptions import ResponseError
 
@@ -19,7 +20,7 @@ from workstealing.errors import LayoutError, OutOfTime
 from workstealing.recruiting.job import PartJob, checked_parts
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget
-from workstealing.structures.namespaces.due_index import KEYS_A_SHARD, DueIndex, DueKey
+from workstealing.structures.namespaces.due_index import KEYS_A_SHARD, DueIndex, DueKey, scored
 
 SHARDS_A_LOOK = 128
 # A small slice looks at so many index shards at least, most of which are empty.
@@ -56,6 +57,38 @@ class Served:
 
 Serve = Callable[[list[DueKey], int, Slice], Served]
 """Handles at most so many items of keys that lie on one node."""
+
+
+def due_backlog(index: DueIndex, seconds: float) -> tuple[int, float]:
+    """Count the keys of a namespace that are due now.
+
+    Arguments: index; seconds: how long it may take. Returns: how many they are, and for how many
+    seconds the first of them has been due, 0 if there is none. Errors: LayoutError for a foreign
+    due index; connection faults. Two round trips to each node.
+    """
+    budget = Budget(seconds, timeout=1.0)
+    layout = index.layout(budget)
+    if layout is None:
+        return 0, 0.0
+    keys, oldest_ms = 0, 0.0
+    for node, shards in index.shards_by_node(layout, budget).items():
+        (clock,) = index.twin.call(node, [("TIME",)], budget)
+        now = index.milliseconds(clock)
+        commands: list[tuple[Any, ...]] = []
+        for shard in shards:
+            due = index.names.due(shard)
+            commands.append(("ZCOUNT", due, "-inf", now))
+            commands.append(("ZRANGE", due, 0, 0, "WITHSCORES"))
+        replies = index.twin.call(node, commands, budget)
+        for count, first in zip(replies[::2], replies[1::2], strict=True):
+            if isinstance(count, ResponseError) and "WRONGTYPE" in str(count):
+                raise index.foreign(count)
+            if isinstance(count, Exception):
+                raise count
+            keys += int(count)
+            if count:
+                oldest_ms = max(oldest_ms, now - scored(first)[0][1])
+    return keys, oldest_ms / 1000
 
 
 def divided(index: DueIndex, n: int, seconds: float, *, overdue: bool = True) -> list[DuePart]:

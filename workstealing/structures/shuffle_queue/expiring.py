@@ -6,21 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import ResponseError
-
 from workstealing.clock import Clock
 from workstealing.errors import LayoutError, OutOfTime
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import Budget, checked
+from workstealing.store.connection import Budget
 from workstealing.store.operations import Operation, Plain, as_layout_error
 from workstealing.store.twin import Twin
-from workstealing.structures.namespaces.due_index import DueIndex, DueKey, scored
+from workstealing.structures.namespaces.due_index import DueIndex, DueKey
 from workstealing.structures.namespaces.due_walk import (
     PATIENCE_SECONDS,
     DuePart,
     DuePartJob,
     Served,
     divided,
+    due_backlog,
 )
 from workstealing.structures.shuffle_queue.deleting import KEYS_A_SCRIPT, Deleted, delete_some
 from workstealing.structures.shuffle_queue.names import IndexNames, QueueNames
@@ -102,26 +101,7 @@ class QueueCollector:
 
         Arguments: seconds: how long it may take. Errors: as `collect`.
         """
-        budget = Budget(seconds, timeout=1.0)
-        layout = self._index.layout(budget)
-        queues, oldest = 0, 0.0
-        if layout is None:
-            return QueueBacklog(0, 0.0)
-        for node, shards in self._index.shards_by_node(layout, budget).items():
-            clock = self._index.milliseconds(checked(self._twin.call(node, [("TIME",)], budget))[0])
-            commands: list[tuple[Any, ...]] = []
-            for shard in shards:
-                due = self._names.due(shard)
-                commands.append(("ZCOUNT", due, "-inf", clock))
-                commands.append(("ZRANGE", due, 0, 0, "WITHSCORES"))
-            replies = self._twin.call(node, commands, budget)
-            for count, first in zip(replies[::2], replies[1::2], strict=True):
-                if isinstance(count, ResponseError):
-                    raise self._index.foreign(count)
-                queues += int(count)
-                if count:
-                    oldest = max(oldest, clock - scored(first)[0][1])
-        return QueueBacklog(queues, oldest / 1000)
+        return QueueBacklog(*due_backlog(self._index, seconds))
 
     def parts(self, n: int, seconds: float = 10.0) -> list[DuePart]:
         """Divide the namespace for a sweep; see `divided`."""
