@@ -1,9 +1,10 @@
 -- Says that a consumer is alive, which keeps its queue, and checks the types of its group's keys.
 -- KEYS: meta, due index, layout mark, consumers, ring, state, pending, returned, delayed, tracking, dead.
--- ARGV: layout mark, queue, ttl in ms, group, consumer.
+-- ARGV: layout mark, queue, ttl in ms, group, consumer, pickup delays that it has seen, in ms.
 -- Returns 1; or 0, having changed nothing, if the group is not registered.
 --@include shuffle_queue_alive
-local consumers = KEYS[4]
+--@include shuffle_queue_delays
+local consumers, state = KEYS[4], KEYS[6]
 local facts = redis.pcall('HMGET', meta, 'mark', 'group:' .. ARGV[4])
 local problem = refuse(facts)
 if problem then
@@ -26,5 +27,8 @@ end
 -- A consumer works on a full server too, so as to empty it: it is only not seen for a while.
 if not is_error(redis.pcall('ZADD', consumers, whole(now()), ARGV[5])) then
   keep_alive(marked, alive)
+end
+if ARGV[6] ~= '' then
+  count_delays(state, ARGV[6])
 end
 return 1

@@ -51,7 +51,7 @@ local function delete_group()
     return { deleted, 0 }
   end
   deleted = deleted + redis.call('UNLINK', KEYS[3])
-  redis.call('HDEL', meta, 'group:' .. group, 'back:' .. group)
+  redis.call('HDEL', meta, 'group:' .. group, 'back:' .. group, 'plan:' .. group)
   redis.call('HINCRBY', meta, 'groups', -1)
   -- Writers must not fill the ring of a group that has gone.
   local joined = math.max(now(), tonumber(ARGV[3] ~= '' and ARGV[3] or 0) + 1)

@@ -53,6 +53,7 @@ local waits = redis.call('ZCARD', returned) + redis.call('ZCARD', delayed) > 0
 if waits and limit > 0 and redis.call('HEXISTS', meta, 'back:' .. ARGV[1]) == 0 then
   if not is_dry then
     redis.call('HSET', meta, 'back:' .. ARGV[1], 1)
+    redis.call('HDEL', meta, 'plan:' .. ARGV[1])
   end
   found_one()
 end

@@ -50,6 +50,7 @@ end
 for i = 1, #found do
   redis.call('ZADD', ring, found[i], found[i])
 end
+redis.call('HDEL', meta, 'plan:' .. ARGV[4])
 if before == 0 and #found > 0 then
   notify(notifications, found[1])
 end

@@ -1,56 +1,26 @@
--- Serves what a group is to work on next: one message of the stream whose turn it is, and so on.
+-- Serves what a group is to work on next: one message of the stream whose turn it is, and so on; and
+-- plans whom shuffle_queue_next serves after it.
 -- KEYS: meta, notifications, legacy stream, ring, state, pending, returned, delayed, tracking, streams.
 -- ARGV: group, consumer, how many messages, how many heads of the ring to tell, the number of a stream
---   that goes first or '', 1 if the ring is likely to be no longer than those heads, the numbers of the
---   streams in KEYS.
--- Returns { kind, server's time in ms, heads of the ring next, ... }: kind 0: messages follow, each as
--- { stream number, entry id, deliveries, fields and values }; 1: there is nothing: last id of the
+--   that goes first or '', 1 if the ring is likely to be no longer than those heads, pickup delays
+--   in ms that the caller has seen since, what was read of the first stream in KEYS and not served or '',
+--   the numbers of the streams in KEYS.
+-- Returns { kind, server's time in ms, heads of the ring next, ... }: kind 0: the plan or '', and messages
+-- follow, each as { stream number, entry id, deliveries, fields and values }; 1: there is nothing: last id of the
 -- notifications, last id of the legacy stream, ms until a delayed message returns or -1; 2: the first
 -- head is missing in KEYS, here is the span; 3: what was found was overdue or gone, look again; 4: the group
--- is not registered.
+-- is not registered. The caller's delays are counted by 0 and 1 alone.
 --@include now
-local facts = redis.pcall('HMGET', KEYS[1], 'mark', 'group:' .. ARGV[1], 'back:' .. ARGV[1], 'span')
-local taken
--- The usual call, whose stream is the expected one, without the functions of the other cases.
-if facts[1] == '1' and facts[2] and not facts[3] and ARGV[3] == '1' and ARGV[5] == '' and ARGV[7] then
-  local heads
-  local is_alone = ARGV[6] == '1'
-  if is_alone then
-    heads = redis.pcall('ZRANGE', KEYS[4], 0, 1)
-    is_alone = heads[1] == ARGV[7] and #heads == 1 and redis.call('EXISTS', KEYS[3]) == 0
-  else
-    heads = redis.pcall('ZRANGEBYSCORE', KEYS[4], '(' .. facts[2], '+inf', 'LIMIT', 0, ARGV[4] + 1)
-  end
-  if is_alone or heads[1] == ARGV[7] and #heads > tonumber(ARGV[4]) then
-    taken = redis.pcall('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', 1, 'STREAMS', KEYS[10], '>')
-    -- fakeredis gives one stream's reply without the list around it.
-    local entry = taken and (type(taken[1]) == 'table' and taken[1][2] or taken[2])
-    entry = entry and entry[1]
-    if not entry then
-      taken = nil
-    elseif entry[2][#entry[2] - 1] == 'ws:tenant' then
-      -- Of the queue's own fields it has this one alone: it has no deadline.
-      local at, top = now(), 1
-      local delay = at - string.match(entry[1], '^%d+')
-      while top < delay do
-        top = top * 2
-      end
-      redis.call('ZADD', KEYS[6], 'NX', string.format('%.0f', at), ARGV[7])
-      redis.call('HINCRBY', KEYS[5], 'delay:' .. top, 1)
-      if not is_alone then
-        table.remove(heads, 1)
-      end
-      if facts[2] ~= ARGV[7] then
-        redis.call('HSET', KEYS[1], 'group:' .. ARGV[1], ARGV[7])
-      end
-      return { 0, at, heads, { ARGV[7], entry[1], 1, entry[2] } }
-    end
-  end
-end
 --@include shuffle_queue
+--@include shuffle_queue_own
+--@include shuffle_queue_delays
+-- Its last one is not served by it: it says with what the next plan begins. The legacy stream is looked for
+-- each time round, and so often.
+local PLAN = 17
 local notifications, legacy, ring, state = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local pending, returned, delayed, tracking = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local group, consumer, most, window = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local group, consumer, most, window = ARGV[1], ARGV[2], tonumber(ARGV[3]), math.max(PLAN, ARGV[4])
+local facts = redis.pcall('HMGET', meta, 'mark', 'group:' .. group, 'back:' .. group, 'span')
 -- Bounds what one call passes over.
 local LOOKS = 64
 local problem = refuse(facts)
@@ -66,9 +36,9 @@ local last = tonumber(facts[2])
 local heads, is_whole
 local places = { ['-1'] = 3 }
 for i = 10, #KEYS do
-  places[ARGV[i - 3]] = i
+  places[ARGV[i - 1]] = i
 end
-local back = facts[3]
+local back, delays = facts[3], ARGV[7]
 local served, looks, broken, is_legacy_empty = {}, 0, nil, false
 
 -- Forgets that anything of this group returns, once nothing does.
@@ -84,15 +54,11 @@ local function last_id(stream)
   return last[1] and last[1][1] or '0-0'
 end
 
--- Counts a message and puts it into the reply.
+-- Marks the message's stream as one with pending entries, and puts the message into the reply.
 local function serve(number, id, deliveries, fields)
   redis.call('ZADD', pending, 'NX', whole(at), number)
   if deliveries == 1 then
-    local delay, top = at - string.match(id, '^%d+'), 1
-    while top < delay do
-      top = top * 2
-    end
-    redis.call('HINCRBY', state, 'delay:' .. whole(top), 1)
+    delays = delays .. ' ' .. whole(math.max(0, at - string.match(id, '^%d+')))
   else
     redis.call('HINCRBY', state, 'redelivered', 1)
   end
@@ -101,19 +67,11 @@ end
 
 -- Says whether a message is not for this group, or past its deadline; then it is deleted, for every group.
 local function drop_overdue(stream, reader, number, id, fields)
-  local deadline, tracked
-  -- The queue's own fields are the last ones.
-  for i = #fields - 1, math.max(1, #fields - 7), -2 do
-    if fields[i] == 'ws:group' and fields[i + 1] ~= group then
-      -- It was revived for another group, after this one had done its work.
-      redis.call('XACK', stream, reader, id)
-      return true
-    elseif fields[i] == 'ws:deadline' then
-      -- Others may have written anything; a NaN would be past.
-      deadline = tonumber(string.match(fields[i + 1], '^%d+$'))
-    elseif fields[i] == 'ws:tracking' then
-      tracked = fields[i + 1]
-    end
+  local only, deadline, tracked = own_of(fields)
+  if only and only ~= group then
+    -- It was revived for another group, after this one had done its work.
+    redis.call('XACK', stream, reader, id)
+    return true
   end
   if not deadline or deadline > at then
     return false
@@ -163,8 +121,7 @@ local function serve_from(stream, number)
     return true
   end
   while looks < LOOKS do
-    local reply = taken or redis.pcall('XREADGROUP', 'GROUP', reader, consumer, 'COUNT', 1, 'STREAMS', stream, '>')
-    taken = nil
+    local reply = redis.pcall('XREADGROUP', 'GROUP', reader, consumer, 'COUNT', 1, 'STREAMS', stream, '>')
     if is_error(reply) then
       if redis.call('EXISTS', stream) == 0 then
         return false
@@ -230,6 +187,41 @@ local function look(is_short)
   end
 end
 
+-- Writes down who is served next, as far as that is certain while the ring stays as it is. All of them
+-- are marked as pending now: later than their first delivery would be too late.
+local function plan(following)
+  local named, marks = {}, {}
+  for i = 1, PLAN do
+    local number = following[is_whole and (i - 1) % #following + 1 or i]
+    if not number or number == '-1' then
+      break
+    end
+    named[i] = number
+  end
+  if back or #named < 2 then
+    redis.call('HDEL', meta, 'plan:' .. group)
+    return ''
+  end
+  for i = 1, #named - 1 do
+    -- They go round: the first one that comes again is followed by the same ones.
+    if i > 1 and named[i] == named[1] then
+      break
+    end
+    marks[#marks + 1], marks[#marks + 2] = whole(at), named[i]
+  end
+  redis.call('ZADD', pending, 'NX', unpack(marks))
+  local text = table.concat(named, ' ')
+  redis.call('HSET', meta, 'plan:' .. group, text)
+  return text
+end
+
+if ARGV[8] ~= '' then
+  local stream = KEYS[10]
+  local left = redis.call('XRANGE', stream, ARGV[8], ARGV[8])[1]
+  if left then
+    drop_overdue(stream, group, ARGV[9], left[1], left[2])
+  end
+end
 if back then
   local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', whole(at), 'LIMIT', 0, 16)
   for i = 1, #due do
@@ -252,7 +244,7 @@ if ARGV[5] ~= '' and redis.call('ZSCORE', ring, ARGV[5]) then
   end
   heads = others
 end
-local next, nothing, need = 1, false, false
+local next, nothing, need, gone = 1, false, false, nil
 while #served < most and looks < LOOKS and not broken do
   local number = heads[next]
   if number then
@@ -269,6 +261,8 @@ while #served < most and looks < LOOKS and not broken do
       next = next + 1
     elseif looks < LOOKS and not broken then
       redis.call('ZREM', ring, number)
+      gone = gone or {}
+      gone[number] = true
       is_legacy_empty = is_legacy_empty or number == '-1'
       looks = looks + 1
       next = next + 1
@@ -289,13 +283,25 @@ end
 if #served > 0 then
   -- The group's field says at once that the group is registered, and who was served last.
   redis.call('HSET', meta, 'group:' .. group, last)
+  count_delays(state, delays)
   -- A ring that is seen as a whole goes round: who was served comes again behind the others.
   if is_whole then
     for i = 1, math.min(next - 1, #heads) do
-      following[#following + 1] = heads[i]
+      if not (gone and gone[heads[i]]) then
+        following[#following + 1] = heads[i]
+      end
     end
   end
-  return { 0, at, following, unpack(served) }
+  local planned = ''
+  if ARGV[5] == '' then
+    planned = plan(following)
+  elseif gone or #served > 1 then
+    redis.call('HDEL', meta, 'plan:' .. group)
+  end
+  return { 0, at, following, planned, unpack(served) }
+end
+if gone then
+  redis.call('HDEL', meta, 'plan:' .. group)
 end
 if broken then
   return broken
@@ -314,4 +320,5 @@ if back then
     wait = math.max(0, tonumber(first[2]) - at)
   end
 end
+count_delays(state, delays)
 return { 1, at, following, last_id(notifications), last_id(legacy), wait }

@@ -45,12 +45,18 @@ if lap then
   end
 end
 
+-- Whoever serves by a plan trusts that its streams are marked as pending.
+local function unmark()
+  redis.call('ZREM', pending, number)
+  redis.call('HDEL', meta, 'plan:' .. group)
+end
+
 local entries = redis.pcall('XPENDING', stream, reader, from, '+', window)
 if entries.err then
   if not string.find(entries.err, 'NOGROUP', 1, true) then
     return layout_error(stream, 'does not hold a stream')
   end
-  redis.call('ZREM', pending, number)
+  unmark()
   redis.call('HDEL', laps, lap_field)
   return result
 end
@@ -155,7 +161,7 @@ if place then
 else
   redis.call('HDEL', laps, lap_field)
   if #redis.call('XPENDING', stream, reader, '-', '+', 1) == 0 then
-    redis.call('ZREM', pending, number)
+    unmark()
   else
     redis.pcall('ZADD', pending, 'XX', whole(since), number)
   end

@@ -1,10 +1,11 @@
 -- Says what one group's own keys of a shuffle queue say, before its streams are looked at.
 -- KEYS: meta, the group's state, its returned entries, its delayed ones, its consumers, its dead.
--- ARGV: the most consumers to name, then the counters of the state that are asked for. Returns { time
+-- ARGV: the most consumers to name, the group, pickup delays in ms that the caller has seen since, then the counters of the state that are asked for. Returns { time
 -- in ms, span and number of cancelled messages ('' without any), number of returned entries, of delayed ones, of dead ones, number
 -- of consumers, those seen last with when each was seen, the counters ('' for one of nothing) }.
 --@include shuffle_queue_upkeep
-local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'cancelled')
+--@include shuffle_queue_delays
+local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'cancelled', 'group:' .. ARGV[2])
 local state, returned, delayed, consumers, dead = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local problem = refuse(facts)
   or refuse_key('HLEN', state, 'the state of a group')
@@ -15,7 +16,10 @@ local problem = refuse(facts)
 if problem then
   return problem
 end
-local counters = redis.call('HMGET', state, unpack(ARGV, 2))
+if facts[4] then
+  count_delays(state, ARGV[3])
+end
+local counters = redis.call('HMGET', state, unpack(ARGV, 4))
 for i = 1, #counters do
   counters[i] = counters[i] or ''
 end

@@ -1,7 +1,7 @@
 -- What every script on a shuffle queue shares: the facts that its `meta` holds.
---   KEYS[1] meta, a hash: mark, span, joined, groups, group:<G>, back:<G>
+--   KEYS[1] meta, a hash: mark, span, joined, groups, group:<G>, back:<G>, plan:<G>
+--@include shuffle_queue_version
 local meta = KEYS[1]
-local QUEUE_VERSION = '1'
 
 local function layout_error(key, why)
   return redis.error_reply('WSLAYOUT the key ' .. key .. ' ' .. why)
@@ -38,9 +38,17 @@ local function groups_of()
 end
 
 -- Puts a stream into a ring. Returns whether the ring was empty: then those who sleep must be told,
--- in this script.
+-- in this script. Otherwise those who were to be served next are so no more; an empty ring has no plan.
 local function ring_in(ring, number)
-  return redis.call('ZADD', ring, 'NX', number, number) == 1 and redis.call('ZCARD', ring) == 1
+  if redis.call('ZADD', ring, 'NX', number, number) == 0 then
+    return false
+  end
+  if redis.call('ZCARD', ring) == 1 then
+    return true
+  end
+  -- The ring's key is `...ring:G` where that of the facts is `...meta`.
+  redis.call('HDEL', meta, 'plan:' .. string.sub(ring, #meta + 2))
+  return false
 end
 
 -- Wakes every reader that sleeps. Returns the reply, which may be an error.

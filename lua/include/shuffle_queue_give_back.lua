@@ -7,6 +7,8 @@
 -- delayed one is told of too, so that those who sleep learn until when they may.
 local function give_back(ring, returned, delayed, group, number, id, at)
   redis.call('HSET', meta, 'back:' .. group, 1)
+  -- A plan knows nothing of what returns.
+  redis.call('HDEL', meta, 'plan:' .. group)
   if at then
     redis.call('ZADD', delayed, whole(at), number .. ':' .. id)
     return true

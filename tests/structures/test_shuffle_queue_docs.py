@@ -56,5 +56,5 @@ def test_every_method_and_field_is_named() -> None:
         assert f"`{name}`" in table
 
 
-OF_THE_HOUSE = {"forget", "monotonic", "operation", "script", "view"}
+OF_THE_HOUSE = {"delays_of", "forget", "monotonic", "operation", "script", "view"}
 """What other parts of this package call."""

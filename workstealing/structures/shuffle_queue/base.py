@@ -14,7 +14,9 @@ from workstealing.store.twin import is_cluster
 from workstealing.structures.namespaces.layout import INDEX_SHARDS_OF_A_SERVER, register_shards
 from workstealing.structures.namespaces.namespaced import Namespaced
 from workstealing.structures.shuffle_queue.choice import checked_streams, streams_of
+from workstealing.structures.shuffle_queue.delays import PickupDelays
 from workstealing.structures.shuffle_queue.names import (
+    GroupNames,
     IndexNames,
     QueueNames,
     open_layout,
@@ -63,6 +65,7 @@ class QueueBase(Namespaced):
         self.clock_shift_ms = clock_shift_ms
         # The due index, the mark and what it says, once the layout is known.
         self._place: tuple[bytes, bytes, str] | None = None
+        self._delays: dict[bytes, PickupDelays] = {}
         self._tenants: dict[Any, tuple[tuple[int, ...], tuple[bytes, ...]]] = {}
 
     def __repr__(self) -> str:
@@ -106,6 +109,10 @@ class QueueBase(Namespaced):
     def operation(self, name: str, keys: tuple[Any, ...], *args: Any) -> Operation:
         """Return one script on keys of the queue, whose reply is taken as it is."""
         return Operation(self.script(name), keys, args, same)
+
+    def delays_of(self, group: GroupNames) -> PickupDelays:
+        """Return the pickup delays that this object has seen and not handed over yet."""
+        return self._delays.setdefault(group.group, PickupDelays())
 
     def monotonic(self) -> float:
         """Return this process's own clock in seconds, for how long it waits or has not spoken."""

@@ -3,6 +3,10 @@
 A script must be told its keys before it knows whose turn it is. So a reader passes the few streams
 that it expects next, which every reply names; if it was wrong, nothing is changed, and it calls
 again with those that the reply names then; the third time it passes all of them.
+
+The usual read has a small script of its own: it goes by the plan that the last full read has left
+in the queue, of whom is served next while no other stream gets messages. Whoever makes another
+stream come in, or an entry return, removes the plan in the same script, so that it is always right.
 """
 
 from __future__ import annotations
@@ -10,9 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from redis.exceptions import ResponseError
+
 from workstealing.errors import ConfigurationError
 from workstealing.store.operations import Operation, Steps
 from workstealing.structures.shuffle_queue.base import QueueBase, same
+from workstealing.structures.shuffle_queue.delays import PickupDelays
 from workstealing.structures.shuffle_queue.message import (
     Message,
     as_text,
@@ -42,9 +49,10 @@ class View:
 
     Fields: names: of the group's keys; fixed: the keys that every read passes; text: the group's
     name; heads: numbers of the streams that are expected next; window: how many are passed;
-    span: how many streams there are; hits: reads since the window was changed; fresh: whether the
-    heads are those of the last reply; is_short: whether the ring was shorter than the window;
-    announced: consumer -> when it was last announced, by this
+    plan: the numbers of those that are served next, as the queue has them, as a text; span: how
+    many streams there are; delays: pickup delays to be counted; hits: reads since the window was
+    changed; fresh: whether the heads are those of the last reply; is_short: whether the ring was
+    shorter than the window; announced: consumer -> when it was last announced, by this
     process's clock.
     """
 
@@ -53,6 +61,8 @@ class View:
     text: str
     heads: tuple[int, ...]
     span: int
+    delays: PickupDelays
+    plan: str = ""
     window: int = LEAST_WINDOW
     hits: int = 0
     fresh: bool = False
@@ -92,7 +102,9 @@ class Reading(QueueBase):
                 *(names.pending, names.returned, names.delayed, keys.tracking),
             )
             first = tuple(range(min(self.streams, LEAST_WINDOW)))
-            known = self._views[group] = View(names, fixed, as_text(group), first, self.streams)
+            known = self._views[group] = View(
+                names, fixed, as_text(group), first, self.streams, self.delays_of(names)
+            )
         return known
 
     def look_steps(
@@ -123,11 +135,77 @@ class Reading(QueueBase):
         often = min(ANNOUNCE_SECONDS, self.ttl / 4)
         if announced is None or self.monotonic() - announced >= often:
             yield from self.announce_steps(view, consumer)
+        left = ""
+        if n == 1 and prefer is None and " " in view.plan and not view.delays.is_full:
+            found = yield from self._next(view, consumer)
+            if isinstance(found, Message):
+                return [found], False
+            left = found
+        counts = view.delays.take()
+        try:
+            looked = yield from self._full_look(view, consumer, n, prefer, left, counts)
+        except ResponseError:
+            view.delays.put_back(counts)
+            raise
+        return looked
+
+    def _next(self, view: View, consumer: str | bytes) -> Steps[Message | str]:
+        """Read as planned.
+
+        Returns: the message; or, for a full look to come, the id of the entry of the first expected
+        stream that was read but is not to be served, empty if there is none.
+        """
+        keys = self.keys
+        window = view.window
+        for _ in range(2):
+            parts = view.plan.split(" ", window)
+            if len(parts) == 1:
+                break
+            numbers = tuple(dict.fromkeys(parts[:window]))
+            reply = yield Operation(
+                self.script("next"),
+                (keys.meta, *[keys.stream(int(number)) for number in numbers]),
+                (view.names.group, consumer, *numbers),
+                same,
+            )
+            if isinstance(reply, list):
+                now, plan, entry = reply
+                first, rest = as_text(plan).split(" ", 1)
+                if now:
+                    view.plan = rest
+                    self._note_hit(view)
+                    # Those of all other looks are counted where they are served.
+                    (message,) = self._messages(
+                        view, consumer, now, [(first, entry[0], 1, entry[1])]
+                    )
+                    view.delays.add(message.pickup_delay_ms)
+                    return message
+                view.plan = ""
+                view.heads = tuple(map(int, dict.fromkeys((first, *rest.split()))))
+                return as_text(entry)
+            view.plan = as_text(reply)
+            if not view.plan:
+                return ""
+            self._note_miss(view)
+            window = MOST_STREAMS
+        view.heads = tuple(map(int, dict.fromkeys(view.plan.split())))
+        return ""
+
+    def _full_look(  # noqa: PLR0917 - one caller, which has these
+        self,
+        view: View,
+        consumer: str | bytes,
+        n: int,
+        prefer: int | None,
+        left: str,
+        counts: str,
+    ) -> Steps[tuple[list[Message], bool] | Nothing]:
+        """Look by the script for all cases, which makes the next plan."""
         script = self.script("read")
         keys = self.keys
         first = "" if prefer is None else prefer
         missed = 0
-        expected = view.heads
+        expected = view.heads[: max(view.window, n)]
         while True:
             if prefer is not None and prefer not in expected:
                 expected = (prefer, *expected)
@@ -135,13 +213,19 @@ class Reading(QueueBase):
             reply = yield Operation(
                 script,
                 (*view.fixed, *[keys.stream(number) for number in expected]),
-                (view.names.group, consumer, n, window, first, int(view.is_short), *expected),
+                (
+                    *(view.names.group, consumer, n, window, first),
+                    *(int(view.is_short), counts, left, *expected),
+                ),
                 same,
             )
             kind, now, next_heads, *rest = reply
+            left = view.plan = ""
             heads = tuple(number for number in map(int, next_heads) if number != LEGACY)
             if kind == _FOUND:
                 view.heads = heads
+                plan, *rest = rest
+                view.plan = as_text(plan)
                 view.is_short = len(heads) < window
                 view.fresh = True
                 self._note_hit(view)
@@ -196,15 +280,20 @@ class Reading(QueueBase):
         """Say that a consumer is alive, and let its group read the queue. One round trip or two."""
         due, mark, text = self._place or (yield from self.place_steps())
         keys, names = self.keys, view.names
+        counts = view.delays.take()
         for _ in range(2):
-            known = yield self.operation(
-                "announce",
-                (
-                    *(keys.meta, due, mark, names.consumers, names.ring, names.state),
-                    *(names.pending, names.returned, names.delayed, keys.tracking, names.dead),
-                ),
-                *(text, keys.name, self.ttl_ms, names.group, consumer),
-            )
+            try:
+                known = yield self.operation(
+                    "announce",
+                    (
+                        *(keys.meta, due, mark, names.consumers, names.ring, names.state),
+                        *(names.pending, names.returned, names.delayed, keys.tracking, names.dead),
+                    ),
+                    *(text, keys.name, self.ttl_ms, names.group, consumer, counts),
+                )
+            except ResponseError:
+                view.delays.put_back(counts)
+                raise
             if known:
                 break
             yield from self.join_steps(view)

@@ -186,7 +186,9 @@ class _Looking:
             *(group.delayed, group.consumers, group.dead),
         )
         tops = (f"{DELAY_PREFIX}{top}" for top in TOPS)
-        return self.queue.operation("stats", keys, MOST_CONSUMERS, *COUNTERS, *tops)
+        counts = self.queue.delays_of(group).take()
+        fixed = (MOST_CONSUMERS, group.group, counts)
+        return self.queue.operation("stats", keys, *fixed, *COUNTERS, *tops)
 
     def _look(self, streams: Sequence[_Seen]) -> Steps[None]:
         """Look at all streams once, and then at those that have more, as far as the budget goes."""
