@@ -24,6 +24,9 @@ from workstealing.jobs import (
     IckReaper,
     KeyBacklog,
     KeyExpiry,
+    QueueExpiry,
+    ShuffleQueueReaper,
+    TimeShardSweeper,
     TrackQueued,
     UntrackDone,
 )
@@ -37,6 +40,7 @@ from workstealing.structures import (
     AsyncLease,
     AsyncLeasedIck,
     AsyncShardedIck,
+    AsyncShuffleQueue,
     AsyncTimeShardQueue,
     AsyncTrackedSet,
     AsyncVolatileHashes,
@@ -52,10 +56,12 @@ from workstealing.structures import (
     Lease,
     LeasedIck,
     LeaseLost,
+    Message,
     NoLease,
     RedisStore,
     ShardedIck,
     ShardedIckPipeline,
+    ShuffleQueue,
     Taken,
     TimeShardCounts,
     TimeShardQueue,
@@ -275,6 +281,32 @@ async def asynchronous_consume(client: redis.asyncio.Redis) -> None:
         await ick.commit(*batch.members)
 
 
+def tenants() -> None:
+    client = connect()
+    queue = ShuffleQueue(client, "predictions", streams=128, ttl=86_400)
+    assert_type(queue, ShuffleQueue)
+    assert_type(queue.write("tenant", {"number": 1}, deadline=2e9), str)
+    message = queue.read("workers", "worker 7", block_ms=100)
+    assert_type(message, Message | None)
+    if message is not None:
+        assert_type(message.pickup_delay_ms, int)
+        assert_type(queue.ack(message), int)
+        assert_type(queue.nack(message, delay=2.5), int)
+    assert_type(queue.read_many("workers", "worker 7", 10), list[Message])
+    assert_type(queue.cancel("request 17"), bool)
+    assert_type(queue.groups(), list[str])
+    recruiter.install(ShuffleQueueReaper(queue, idle_s=60), rate=0.01)
+    recruiter.install(QueueExpiry(client), rate=0.001)
+
+
+async def tenants_awaited() -> None:
+    queue = ShuffleQueue(connect_async(), "predictions")
+    assert_type(queue, AsyncShuffleQueue)
+    assert_type(await queue.read("workers", "worker 7"), Message | None)
+    assert_type(await queue.length(), int)
+    await queue.aclose()
+
+
 def time_shards() -> None:
     queue = TimeShardQueue(RedisStore(connect()), "reminders", shards=6, period_s=60)
     assert_type(queue, TimeShardQueue)
@@ -287,6 +319,7 @@ def time_shards() -> None:
         assert_type(queue.extend(taken, 60.0), bool)
     assert_type(queue.take_many("worker 7", 10, drain_all=True), list[Taken])
     assert_type(queue.observe(), list[TimeShardCounts])
+    recruiter.install(TimeShardSweeper(queue), rate=0.05)
     assert_type(queue.drop(), int)
 
 
