@@ -157,6 +157,25 @@ def test_doctor_examines_both_queues(
         "fault",
         "queue reminders: has 6 time shards of 3600 s, and this process 5 time shards of 3600 s",
     )
+    on_asyncio = app(redis7, shards=5).replace(
+        "TimeShardQueue(RedisStore(client)",
+        f"TimeShardQueue(RedisStore(redis.asyncio.Redis.from_url({redis7.url!r}))",
+    )
+    assert "asyncio" in on_asyncio
+    job = "job time_shard_sweeper.reminders"
+    assert checks(app_module(on_asyncio), status=1)[job] == other[job]
+
+
+def test_doctor_says_that_a_queue_is_being_dropped(
+    command: Any, app_module: MakeApp, redis7: RedisServer
+) -> None:
+    fill(redis7)
+    redis7.client().hset("ws:time_shard_queue:layout:reminders", "dropping", 1)
+    said = command.json("doctor", "--app", app_module(app(redis7)), status=1)
+    (found,) = [each for each in said["checks"] if "time_shard_sweeper" in each["what"]]
+    assert found["level"] == "fault"
+    assert "being dropped" in found["said"]
+    assert "call drop() once more" in found["said"]
 
 
 def test_a_drain_looks_for_what_waits_wherever_a_sweeper_may_work_now(

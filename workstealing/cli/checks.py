@@ -20,10 +20,10 @@ from workstealing.config import DISABLED_VARIABLE, URL_VARIABLES, is_disabled
 from workstealing.errors import WorkStealingError
 from workstealing.recruiting import Recruiter
 from workstealing.store.connection import Budget
-from workstealing.store.keys import to_bytes
 from workstealing.store.twin import Node, Twin, is_async, is_cluster
 from workstealing.structures import (
     AsyncShuffleQueue,
+    AsyncTimeShardQueue,
     DurableKeys,
     ShuffleQueue,
     TimeShardQueue,
@@ -258,7 +258,7 @@ def recruiting(recruiter: Recruiter) -> Iterator[Check]:
         for held in (getattr(job, each, None) for each in ("hashes", "keys", "queue")):
             if isinstance(held, VolatileHashes | DurableKeys | ShuffleQueue | AsyncShuffleQueue):
                 yield _namespace(what, held)
-            elif isinstance(held, TimeShardQueue):
+            elif isinstance(held, TimeShardQueue | AsyncTimeShardQueue):
                 yield _time_shards(what, held)
 
 
@@ -275,12 +275,12 @@ def _namespace(what: str, structure: Any) -> Check:
     return Check(what, OK, f"{named}: {layout.backend}, layout version {layout.version}")
 
 
-def _time_shards(what: str, queue: TimeShardQueue) -> Check:
+def _time_shards(what: str, queue: TimeShardQueue | AsyncTimeShardQueue) -> Check:
     named = f"queue {printable(queue.name)}"
-    client = getattr(queue.store, "client", None)
-    key = layout_key(to_bytes(queue.name))
+    # None where the queue is kept in another database.
+    twin: Twin | None = getattr(queue.time_shards, "twin", None)
     try:
-        rotation = None if client is None else parse(key, client.hgetall(key))
+        rotation = None if twin is None else _rotation_of(twin, layout_key(queue.time_shards.name))
     except (WorkStealingError, *FAULTS) as error:
         return Check(what, FAULT, f"{named}: {said(error)}")
     if rotation is None:
@@ -294,6 +294,13 @@ def _time_shards(what: str, queue: TimeShardQueue) -> Check:
     few = rotation.time_shards < FEWEST_WITH_A_QUIET_ONE
     careful = "; with 6 or more its sweeper would never meet anybody" if few else ""
     return Check(what, OK, f"{named}: {_turns(rotation)}{careful}")
+
+
+def _rotation_of(twin: Twin, key: bytes) -> Rotation | None:
+    (reply,) = twin.call_keys((key,), [("HGETALL", key)], Budget(SECONDS))
+    if isinstance(reply, Exception):
+        raise reply
+    return parse(key, reply)
 
 
 def _turns(rotation: Rotation) -> str:
