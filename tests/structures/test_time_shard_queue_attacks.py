@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+from redis.exceptions import ClusterDownError, SlotNotCoveredError
 
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
@@ -151,11 +152,20 @@ class TestLitter:
         assert client.info("commandstats")["cmdstat_evalsha"]["calls"] <= 6
 
 
+class HostTimeout(Exception):
+    """As a host raises it, of no kind that anybody here knows."""
+
+
 class Failing:
     """A queue's time shards, of which some fail when something is taken of them."""
 
-    def __init__(self, shards: Any, bad: set[int]) -> None:
-        self._shards, self._bad = shards, bad
+    def __init__(
+        self,
+        shards: Any,
+        bad: set[int],
+        error: Exception = redis.ConnectionError("its node is down"),  # noqa: B008
+    ) -> None:
+        self._shards, self._bad, self._error = shards, bad, error
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._shards, name)
@@ -164,11 +174,11 @@ class Failing:
         if time_shard not in self._bad:
             return self._shards.take(time_shard, *args)
         if not self._shards.client.__class__.__module__.startswith("redis.asyncio"):
-            raise redis.ConnectionError("its node is down")
+            raise self._error
         return self._down()
 
     async def _down(self) -> None:
-        raise redis.ConnectionError("its node is down")
+        raise self._error
 
 
 class TestANodeThatIsDown:
@@ -197,12 +207,11 @@ class TestANodeThatIsDown:
             with pytest.raises(redis.ConnectionError):
                 await queue.take_many("reader", 10, drain_all=True)
 
-    def test_who_is_out_of_time_is_told(self, redis7: RedisServer, clock: SetClock) -> None:
+    @pytest.mark.parametrize("kind", [HostTimeout, TimeoutError])
+    def test_who_is_out_of_time_is_told(
+        self, redis7: RedisServer, clock: SetClock, kind: type[Exception]
+    ) -> None:
         """A host's own time-out is none of the database's faults."""
-
-        class HostTimeout(Exception):
-            pass
-
         queue = queue_on(redis7, clock)
         queue.put("hello")
         clock.go(TURN)
@@ -211,12 +220,23 @@ class TestANodeThatIsDown:
 
         def take(time_shard: int, *args: Any) -> Any:
             if time_shard == 3:
-                raise HostTimeout
+                raise kind
             return real(time_shard, *args)
 
         shards.take = take  # type: ignore[method-assign]
-        with pytest.raises(HostTimeout):
+        with pytest.raises(kind):
             queue.take_many("reader", 10, drain_all=True)
+
+    @pytest.mark.parametrize("kind", [SlotNotCoveredError, ClusterDownError])
+    def test_what_a_cluster_says_that_has_lost_a_master(
+        self, redis7: RedisServer, clock: SetClock, kind: type[Exception]
+    ) -> None:
+        queue = queue_on(redis7, clock)
+        message_id = queue.put("hello")
+        clock.go(TURN)
+        queue.time_shards = Failing(queue.time_shards, {3}, kind("slot 17"))  # type: ignore[assignment]
+        (taken,) = queue.take_many("reader", 10, drain_all=True)
+        assert taken.id == message_id
 
 
 def test_a_backlog_of_foreign_keys_says_so(any_server: AnyServer, clock: SetClock) -> None:

@@ -77,7 +77,8 @@ class _Queue(Rules, Generic[_NoneT, _IdT, _TakenT, _ManyT, _IntT, _BoolT, _Count
         Arguments: message: bytes, or text, kept as UTF-8; due: from when on it may be taken: an
         aware datetime, Unix seconds, or a timedelta from now; None: now. Judged by the store's
         clock, never by this process's. Returns: its id. Errors: ConfigurationError; LayoutError;
-        with Redis, OutOfMemoryError if it is full. One round trip.
+        with Redis, OutOfMemoryError if it is full. One round trip; three for the first message of a
+        time shard.
         """
         body, when = message_bytes(message), due_of(due)
         result: _IdT = self._do(self._putting(body, when))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any, Literal, Self, overload
 
 from redis.client import NEVER_DECODE
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
 
 from workstealing.errors import LayoutError
 from workstealing.store.operations import Operation, as_layout_error
@@ -90,7 +90,8 @@ class RedisTimeShards(RedisSweeping):
     @property
     def faults(self) -> tuple[type[Exception], ...]:
         """What its calls raise when the server cannot do them."""
-        return (RedisError, OSError, LayoutError)
+        # No OSError, which redis-py wraps: a TimeoutError may be the host's own.
+        return (RedisError, RedisClusterException, LayoutError)
 
     @property
     def _called(self) -> str:
