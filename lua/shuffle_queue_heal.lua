@@ -25,6 +25,11 @@ if not exists then
   return result
 end
 local span = tonumber(redis.call('HGET', meta, 'span') or 0)
+-- A full server refuses the first write of a script: then nothing is put right, and what can be trimmed
+-- is told all the same.
+if not is_dry and limit > 0 and is_error(redis.pcall('HSET', meta, 'mark', QUEUE_VERSION)) then
+  limit = 0
+end
 
 local function found_one()
   result[1] = result[1] + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
 from support.servers import AnyServer, RedisServer, wait_until
 from workstealing.errors import ConfigurationError
@@ -273,3 +275,41 @@ class TestSpans:
 
 def test_the_asyncio_form_has_a_name_too(redis7: RedisServer) -> None:
     assert AsyncShuffleQueue(redis7.async_client(), "orders").name == "orders"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("version", [7, 8])
+def test_a_full_server_is_served_by_every_call_that_frees_memory(
+    start_redis: Callable[..., RedisServer], version: int
+) -> None:
+    client = start_redis(version, maxmemory_policy="noeviction").client()
+    queue = ShuffleQueue(client, "q", streams=8)
+    assert queue.read("g", "c") is None
+    for number in range(6):
+        queue.write("a", {"n": number}, tracking_id=f"t{number}")
+    held = queue.read_many("g", "c", 3)
+    due = queue._place[0]
+    client.delete(due)
+    client.config_set("maxmemory", 1)
+    assert queue.extend(*held) == 3
+    assert client.zscore(due, "q") is not None
+    assert queue.nack(held[0], delay=5) == 1
+    assert queue.cancel("t5")
+    # A consumer whose coming could not be written down, and work that somebody else has settled.
+    other = ShuffleQueue(client, "q", streams=8)
+    taken = other.read_many("g", "d", 9)
+    assert len(taken) == 2
+    for message in taken:
+        client.xack(queue.keys.stream(message.stream), "g", message.entry_id)
+    before = queue.length()
+    time.sleep(0.005)
+    job = ShuffleQueueReaper(queue, idle_s=0.001, max_attempts=1, random=random.Random(3).random)
+    wait_until(lambda: not sum(job.perform(Slice(25, 10.0)) for _ in range(12)), "the reaper")
+    assert (before, queue.length()) == (5, 0)
+    assert len(queue.dead("g")) == 3
+    with pytest.raises(redis.exceptions.OutOfMemoryError):
+        queue.revive("g", queue.dead("g")[0].id)
+    assert queue.discard("g", queue.dead("g")[0].id) == 1
+    assert len(queue.dead("g")) == 2
+    assert queue.delete() > 0
+    assert not client.keys("q*")
