@@ -1,6 +1,6 @@
 -- Removes messages of the dead set of a time shard for good.
 -- KEYS: mark, messages, history, consumed, dead. ARGV: the caller's mark, ids.
--- Returns how many.
+-- Returns how many of them were not consumed.
 --@include time_shard
 local problem = refuse({ 'hash', 'hash', 'set', 'zset' })
 if problem then
@@ -11,8 +11,8 @@ for i = 2, #ARGV do
   if redis.call('ZREM', KEYS[5], ARGV[i]) == 1 then
     redis.call('HDEL', KEYS[2], ARGV[i])
     redis.call('HDEL', KEYS[3], ARGV[i])
-    redis.call('SREM', KEYS[4], ARGV[i])
-    count = count + 1
+    -- One that was deleted or acknowledged late was nobody's to discard any more.
+    count = count + 1 - redis.call('SREM', KEYS[4], ARGV[i])
   end
 end
 return count

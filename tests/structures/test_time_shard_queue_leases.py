@@ -258,6 +258,14 @@ class TestTheDead:
         assert queue.revive(message_id) == 0
         assert queue.take("reader") is None
 
+    def test_one_that_was_deleted_is_none_to_discard(
+        self, queue: TimeShardQueue, clock: SetClock
+    ) -> None:
+        (message_id,) = self.bury(queue, clock)
+        assert queue.ack(message_id) == 1
+        assert queue.discard(message_id) == 0
+        assert totals(queue) == {}
+
     def test_a_release_is_no_attempt(self, queue: TimeShardQueue, clock: SetClock) -> None:
         queue.put("hello")
         clock.go(TURN)
