@@ -235,6 +235,22 @@ class TestShortLives:
             sleeper.join()
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_who_prefers_a_stream_without_messages_takes_ordinary_turns(
+    any_server: AnyServer, n: int
+) -> None:
+    first, second = queue_on(any_server, streams_per_tenant=4), queue_on(any_server)
+    assert first.read("g", "c") is second.read("g", "d") is None
+    for number in range(24):
+        first.write("t", {"n": number})
+    order = []
+    for _ in range(24 // (1 + n)):
+        order.append(got(first.read("g", "c")).stream)
+        order += [found.stream for found in second.read_many("g", "d", n, prefer_stream=4095)]
+    rounds = [set(order[at : at + 4]) for at in range(0, 24, 4)]
+    assert rounds == [set(first.streams_of("t"))] * 6
+
+
 class TestSpans:
     def test_the_pickup_delay_stands_on_the_current_span(self, queue: Any) -> None:
         from opentelemetry.sdk.trace import TracerProvider
