@@ -295,7 +295,8 @@ if #served > 0 then
   local planned = ''
   if ARGV[5] == '' then
     planned = plan(following)
-  elseif gone or #served > 1 then
+  elseif gone or #served > 1 or served[1][1] ~= ARGV[5] then
+    -- Somebody whose turn it was has been served beside the plan.
     redis.call('HDEL', meta, 'plan:' .. group)
   end
   return { 0, at, following, planned, unpack(served) }
