@@ -148,8 +148,9 @@ class _Queue(
         """Give messages back, to be delivered again at their streams' turns, to any consumer.
 
         Arguments: messages; delay: seconds before they may be. Returns: how many were given back:
-        not those that somebody else has got since. A message that fails for ever is given back for
-        ever: `ShuffleQueueReaper` sets it aside past its cap. Errors: ConfigurationError;
+        not those that have been delivered again since, be it to this consumer. A message that fails
+        for ever is given back for ever: `ShuffleQueueReaper` sets it aside past its cap, which is
+        its own setting, so that no `nack` decides by another. Errors: ConfigurationError;
         LayoutError. One round trip for each group and 500 messages.
         """
         given: _IntT = self._run(self.nack_steps(messages, delay))
@@ -158,8 +159,9 @@ class _Queue(
     def extend(self, *messages: Message) -> _IntT:
         """Say that messages are still being worked on, so that the reaper leaves them alone.
 
-        Returns: how many were still this consumer's. Errors: ConfigurationError; LayoutError. One
-        round trip for each group and 500 messages.
+        The queue is in use too, so that its ttl starts anew. Returns: how many were still this
+        delivery's. Errors: ConfigurationError; LayoutError. One round trip for each group and 500
+        messages.
         """
         extended: _IntT = self._run(self.extend_steps(messages))
         return extended
@@ -206,7 +208,8 @@ class ShuffleQueue(_Queue[str, Message | None, list[Message], int, bool, list[st
     namespace: whose due index the queue stands in. allow_eviction: names of ``allkeys-*`` policies
     that are accepted although they may evict messages. clock_shift_ms: for tests.
 
-    Makes no connection before the first call, which costs two to four round trips more.
+    Makes no connection before the first call, which costs two to four round trips more. Attributes:
+    name: the queue's, as a text.
 
     Source: seed of replicate's shuffle queues (shuffle sharding), with an index of the streams that
     have messages added.
