@@ -315,6 +315,7 @@ class TestWhatTheSweeperWatches:
                         pipeline.execute()
                 else:
                     pipeline.execute()
+        server.wipe()
 
     @pytest.mark.parametrize("which", ["redis7", "redis8", "valkey8"])
     def test_every_put_and_revival_breaks_a_watch(
@@ -330,6 +331,7 @@ class TestWhatTheSweeperWatches:
             pipeline.ping()
             with pytest.raises(redis.WatchError):
                 pipeline.execute()
+        server.wipe()
 
 
 class TestFullMemory:
