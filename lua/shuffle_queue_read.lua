@@ -5,7 +5,7 @@
 --   that goes first or '', 1 if the ring is likely to be no longer than those heads, pickup delays
 --   in ms that the caller has seen since, what was read of the first stream in KEYS and not served or '',
 --   the numbers of the streams in KEYS.
--- Returns { kind, server's time in ms, heads of the ring next, ... }: kind 0: the plan or '', and messages
+-- Returns { kind, server's time in ms, heads of the ring next, ... }: kind 0: the plan, instead of the heads, or '', and messages
 -- follow, each as { stream number, entry id, deliveries, fields and values }; 1: there is nothing: last id of the
 -- notifications, last id of the legacy stream, ms until a delayed message returns or -1; 2: the first
 -- head is missing in KEYS, here is the span; 3: what was found was overdue or gone, look again; 4: the group
@@ -14,13 +14,10 @@
 --@include shuffle_queue
 --@include shuffle_queue_own
 --@include shuffle_queue_delays
--- Its last one is not served by it: it says with what the next plan begins. The legacy stream is looked for
--- each time round, and so often.
-local PLAN = 17
 local notifications, legacy, ring, state = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local pending, returned, delayed, tracking = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local group, consumer, most, window = ARGV[1], ARGV[2], tonumber(ARGV[3]), math.max(PLAN, ARGV[4])
-local facts = redis.pcall('HMGET', meta, 'mark', 'group:' .. group, 'back:' .. group, 'span')
+local group, consumer, most = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local facts = redis.pcall('HMGET', meta, 'mark', 'group:' .. group, 'back:' .. group, 'span', 'plan:' .. group)
 -- Bounds what one call passes over.
 local LOOKS = 64
 local problem = refuse(facts)
@@ -31,8 +28,16 @@ local at = now()
 if not facts[2] then
   return { 4, at, {} }
 end
+-- How many streams are planned: many, once a plan of few was used up. Its last one is not served by it: it
+-- says with what the next plan begins. Only after it is looked for a legacy stream that there was not.
+local PLAN = 9
+if facts[5] and not string.find(facts[5], ' ', 1, true) then
+  PLAN = 65
+end
+local window = math.max(PLAN, ARGV[4])
 -- The stream that was served last: its turn has gone, those after it come next.
 local last = tonumber(facts[2])
+local before = last
 local heads, is_whole
 local places = { ['-1'] = 3 }
 for i = 10, #KEYS do
@@ -190,7 +195,7 @@ end
 -- Writes down who is served next, as far as that is certain while the ring stays as it is. All of them
 -- are marked as pending now: later than their first delivery would be too late.
 local function plan(following)
-  local named, marks = {}, {}
+  local named, marks, moment = {}, {}, whole(at)
   for i = 1, PLAN do
     local number = following[is_whole and (i - 1) % #following + 1 or i]
     if not number or number == '-1' then
@@ -200,6 +205,7 @@ local function plan(following)
   end
   if back or #named < 2 then
     redis.call('HDEL', meta, 'plan:' .. group)
+    redis.call('HSET', meta, 'group:' .. group, last)
     return ''
   end
   for i = 1, #named - 1 do
@@ -207,11 +213,12 @@ local function plan(following)
     if i > 1 and named[i] == named[1] then
       break
     end
-    marks[#marks + 1], marks[#marks + 2] = whole(at), named[i]
+    marks[#marks + 1], marks[#marks + 2] = moment, named[i]
   end
   redis.call('ZADD', pending, 'NX', unpack(marks))
   local text = table.concat(named, ' ')
-  redis.call('HSET', meta, 'plan:' .. group, text)
+  -- The group's field says at once that the group is registered, and who was served last.
+  redis.call('HSET', meta, 'group:' .. group, last, 'plan:' .. group, text)
   return text
 end
 
@@ -281,8 +288,6 @@ for i = next, #heads do
   following[#following + 1] = heads[i]
 end
 if #served > 0 then
-  -- The group's field says at once that the group is registered, and who was served last.
-  redis.call('HSET', meta, 'group:' .. group, last)
   count_delays(state, delays)
   -- A ring that is seen as a whole goes round: who was served comes again behind the others.
   if is_whole then
@@ -295,9 +300,10 @@ if #served > 0 then
   local planned = ''
   if ARGV[5] == '' then
     planned = plan(following)
-  elseif gone or #served > 1 or served[1][1] ~= ARGV[5] then
-    -- Somebody whose turn it was has been served beside the plan.
+    following = planned == '' and following or {}
+  elseif gone or last ~= before then
     redis.call('HDEL', meta, 'plan:' .. group)
+    redis.call('HSET', meta, 'group:' .. group, last)
   end
   return { 0, at, following, planned, unpack(served) }
 end

@@ -4,8 +4,8 @@
 local function count_delays(state, delays)
   local counts = {}
   for delay in string.gmatch(delays, '%d+') do
-    local top = 1
-    while top < tonumber(delay) do
+    local top, ms = 1, tonumber(delay)
+    while top < ms do
       top = top * 2
     end
     counts[top] = (counts[top] or 0) + 1

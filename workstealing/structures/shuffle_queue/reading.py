@@ -49,7 +49,7 @@ class View:
 
     Fields: names: of the group's keys; fixed: the keys that every read passes; text: the group's
     name; heads: numbers of the streams that are expected next; window: how many are passed;
-    plan: the numbers of those that are served next, as the queue has them, as a text; span: how
+    plan: the numbers of those that are served next, as the queue has them, as texts; span: how
     many streams there are; delays: pickup delays to be counted; hits: reads since the window was
     changed; fresh: whether the heads are those of the last reply; is_short: whether the ring was
     shorter than the window; announced: consumer -> when it was last announced, by this
@@ -62,7 +62,7 @@ class View:
     heads: tuple[int, ...]
     span: int
     delays: PickupDelays
-    plan: str = ""
+    plan: tuple[str, ...] = ()
     window: int = LEAST_WINDOW
     hits: int = 0
     fresh: bool = False
@@ -136,7 +136,7 @@ class Reading(QueueBase):
         if announced is None or self.monotonic() - announced >= often:
             yield from self.announce_steps(view, consumer)
         left = ""
-        if n == 1 and prefer is None and " " in view.plan and not view.delays.is_full:
+        if n == 1 and prefer is None and len(view.plan) > 1 and not view.delays.is_full:
             found = yield from self._next(view, consumer)
             if isinstance(found, Message):
                 return [found], False
@@ -156,12 +156,13 @@ class Reading(QueueBase):
         stream that was read but is not to be served, empty if there is none.
         """
         keys = self.keys
-        window = view.window
+        # One reader alone knows exactly whose turn it is.
+        window = view.window - 1
         for _ in range(2):
-            parts = view.plan.split(" ", window)
-            if len(parts) == 1:
+            plan = view.plan
+            if len(plan) < 2:
                 break
-            numbers = tuple(dict.fromkeys(parts[:window]))
+            numbers = tuple(dict.fromkeys(plan[: min(window, len(plan) - 1)]))
             reply = yield Operation(
                 self.script("next"),
                 (keys.meta, *[keys.stream(int(number)) for number in numbers]),
@@ -169,26 +170,26 @@ class Reading(QueueBase):
                 same,
             )
             if isinstance(reply, list):
-                now, plan, entry = reply
-                first, rest = as_text(plan).split(" ", 1)
-                if now:
-                    view.plan = rest
+                seconds, micros, first, entry = reply
+                number = as_text(first)
+                if seconds:
+                    now = int(seconds) * 1000 + int(micros) // 1000 + self.clock_shift_ms
+                    view.plan = plan[plan.index(number) + 1 :]
                     self._note_hit(view)
                     # Those of all other looks are counted where they are served.
-                    (message,) = self._messages(
-                        view, consumer, now, [(first, entry[0], 1, entry[1])]
-                    )
+                    found = [(number, entry[0], 1, entry[1])]
+                    (message,) = self._messages(view, consumer, now, found)
                     view.delays.add(message.pickup_delay_ms)
                     return message
-                view.plan = ""
-                view.heads = tuple(map(int, dict.fromkeys((first, *rest.split()))))
+                view.heads = tuple(map(int, dict.fromkeys((number, *plan))))
                 return as_text(entry)
-            view.plan = as_text(reply)
+            view.plan = tuple(as_text(reply).split())
             if not view.plan:
                 return ""
             self._note_miss(view)
             window = MOST_STREAMS
-        view.heads = tuple(map(int, dict.fromkeys(view.plan.split())))
+        if view.plan:
+            view.heads = tuple(map(int, dict.fromkeys(view.plan)))
         return ""
 
     def _full_look(  # noqa: PLR0917 - one caller, which has these
@@ -220,13 +221,16 @@ class Reading(QueueBase):
                 same,
             )
             kind, now, next_heads, *rest = reply
-            left = view.plan = ""
+            left, view.plan = "", ()
             heads = tuple(number for number in map(int, next_heads) if number != LEGACY)
             if kind == _FOUND:
-                view.heads = heads
                 plan, *rest = rest
-                view.plan = as_text(plan)
-                view.is_short = len(heads) < window
+                view.plan = planned = tuple(as_text(plan).split())
+                if planned:
+                    heads = tuple(map(int, dict.fromkeys(planned)))
+                view.heads = heads
+                # A plan goes round where it has seen the whole ring.
+                view.is_short = len(heads) < (len(planned) or window)
                 view.fresh = True
                 self._note_hit(view)
                 is_cut = len(rest) < n and bool(heads) and heads[0] not in expected
