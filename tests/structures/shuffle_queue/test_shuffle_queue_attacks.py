@@ -205,6 +205,20 @@ class TestSleepers:
         assert found is not None
 
 
+def test_a_queue_that_came_after_a_loss_of_everything_is_found_when_it_is_idle(
+    redis7: RedisServer,
+) -> None:
+    queue = queue_on(redis7)
+    queue.read("g", "c")
+    queue.write("t", {"n": 1})
+    queue.client.flushall()
+    queue.write("t", {"n": 2})
+    queue.client.zadd(queue._place[0], {"q": 1})
+    job = QueueExpiry(redis7.client())
+    wait_until(lambda: not job.perform(Slice(100, 10.0)), "the end")
+    assert not queue.client.keys("q/*")
+
+
 class TestShortLives:
     """A queue that somebody works on is in use, however short its time to live."""
 

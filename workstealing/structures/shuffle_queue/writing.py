@@ -54,15 +54,19 @@ class Writing(QueueBase):
         numbers, streams = known or self._learn(tenant)
         due, mark, text = self._place or (yield from self.place_steps())
         keys = self.keys
-        fixed = (keys.meta, due, mark, keys.notifications, keys.tracking, *streams)
         script = self.script("write")
         settings = (self.streams, int(self.notify), len(numbers), tracked, *numbers, *flat)
         for _ in range(_TRIES):
             joined, rings = self._known
             args = (text, keys.name, self.ttl_ms, joined, *settings)
+            fixed = (keys.meta, due, mark, keys.notifications, keys.tracking, *streams)
             reply = yield Operation(script, fixed + rings, args, same)
             if not isinstance(reply, list):
                 return as_text(reply)
+            if as_text(reply[0]) == "0":
+                # The queue has gone, with its namespace perhaps, without which no job would find it.
+                self.forget()
+                due, mark, text = yield from self.place_steps()
             self._known = (as_text(reply[0]), tuple(keys.group(name).ring for name in reply[1:]))
         raise LayoutError(
             f"the groups of the queue {keys.text!r} change faster than one message can be written:"
