@@ -64,7 +64,7 @@ class Writing(QueueBase):
             if not isinstance(reply, list):
                 return as_text(reply)
             if as_text(reply[0]) == "0":
-                # The queue has gone, with its namespace perhaps, without which no job would find it.
+                # The queue has gone, and its namespace perhaps, without which no job finds it.
                 self.forget()
                 due, mark, text = yield from self.place_steps()
             self._known = (as_text(reply[0]), tuple(keys.group(name).ring for name in reply[1:]))
