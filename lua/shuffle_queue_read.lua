@@ -44,7 +44,7 @@ for i = 10, #KEYS do
   places[ARGV[i - 1]] = i
 end
 local back, delays = facts[3], ARGV[7]
-local served, looks, broken, is_legacy_empty = {}, 0, nil, false
+local served, looks, broken, is_legacy_empty, is_new = {}, 0, nil, false, false
 
 -- Forgets that anything of this group returns, once nothing does.
 local function settle_back()
@@ -132,6 +132,7 @@ local function serve_from(stream, number)
         return false
       end
       local made = redis.pcall('XGROUP', 'CREATE', stream, reader, '0')
+      is_new = true
       if is_error(made) then
         broken = string.find(reply.err, 'WRONGTYPE', 1, true)
           and layout_error(stream, 'does not hold a stream of a shuffle queue') or made
@@ -203,7 +204,8 @@ local function plan(following)
     end
     named[i] = number
   end
-  if back or #named < 2 then
+  -- Where one stream has not been read before, the next one has not either.
+  if back or is_new or #named < 2 then
     redis.call('HDEL', meta, 'plan:' .. group)
     redis.call('HSET', meta, 'group:' .. group, last)
     return ''

@@ -38,7 +38,7 @@ local stream = KEYS[5 + shortest]
 local number = ARGV[8 + shortest]
 -- A ring that holds the stream already will come to the message by itself.
 -- Without any group, whoever sleeps does so since before the queue was deleted, or lost.
-local absent, wakes = {}, #KEYS == 5 + width
+local absent, empty, wakes = {}, {}, #KEYS == 5 + width
 for i = 6 + width, #KEYS do
   local turn = redis.pcall('ZSCORE', KEYS[i], number)
   if is_error(turn) then
@@ -46,7 +46,8 @@ for i = 6 + width, #KEYS do
   end
   if not turn then
     absent[#absent + 1] = i
-    wakes = wakes or redis.call('ZCARD', KEYS[i]) == 0
+    empty[i] = redis.call('ZCARD', KEYS[i]) == 0
+    wakes = wakes or empty[i]
   end
 end
 if ARGV[8] ~= '' and is_error(redis.pcall('HEXISTS', tracking, ARGV[8])) then
@@ -67,7 +68,7 @@ if is_error(id) then
   return id
 end
 for i = 1, #absent do
-  ring_in(KEYS[absent[i]], number)
+  ring_in(KEYS[absent[i]], number, empty[absent[i]])
 end
 if not facts[1] or tonumber(facts[2]) < tonumber(ARGV[5]) then
   redis.call('HSET', meta, 'mark', QUEUE_VERSION, 'span', ARGV[5])

@@ -38,12 +38,12 @@ local function groups_of()
 end
 
 -- Puts a stream into a ring. Returns whether the ring was empty: then those who sleep must be told,
--- in this script. Otherwise those who were to be served next are so no more; an empty ring has no plan.
-local function ring_in(ring, number)
+-- in this script; is_empty: that it is known to be. Otherwise those who were to be served next are so no more; an empty ring has no plan.
+local function ring_in(ring, number, is_empty)
   if redis.call('ZADD', ring, 'NX', number, number) == 0 then
     return false
   end
-  if redis.call('ZCARD', ring) == 1 then
+  if is_empty or redis.call('ZCARD', ring) == 1 then
     return true
   end
   -- The ring's key is `...ring:G` where that of the facts is `...meta`.

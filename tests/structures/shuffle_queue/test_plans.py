@@ -1,0 +1,118 @@
+"""Plans of reads: every stream that one serves was marked as pending before, and is in turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.servers import AnyServer, RedisServer, wait_until
+from support.single_streams import SingleStreams
+from workstealing.jobs import ShuffleQueueReaper
+from workstealing.recruiting import Slice
+
+GROUP = "workers"
+
+
+def plan_of(queue: Any) -> list[bytes]:
+    return (queue.client.hget(queue.keys.meta, f"plan:{GROUP}") or b"").split()
+
+
+def planned(client: Any, streams: int = 4, each: int = 30) -> SingleStreams:
+    """Return a queue whose streams have all been read, and which has a plan."""
+    singles = SingleStreams(client, "planned", 16)
+    for _ in range(each):
+        for stream in range(streams):
+            singles.put(stream, {"a": 1})
+    while len(plan_of(singles.queue)) < 2:
+        singles.queue.ack(singles.queue.read(GROUP, "one"))
+    return singles
+
+
+def require_marks(queue: Any) -> None:
+    """Every stream with pending entries is marked, from no later than its oldest delivery."""
+    names = queue.keys.group(GROUP)
+    marks = dict(queue.client.zrange(names.pending, 0, -1, withscores=True))
+    for number in range(16):
+        key = queue.keys.stream(number)
+        if not queue.client.exists(key) or not queue.client.xinfo_groups(key):
+            continue
+        held = queue.client.xpending_range(key, GROUP, "-", "+", 1000)
+        if held:
+            seconds, micros = queue.client.time()
+            now = seconds * 1000 + micros // 1000
+            oldest = max(entry["time_since_delivered"] for entry in held)
+            assert marks[str(number).encode()] <= now - oldest + 1, number
+
+
+def test_a_plan_serves_without_the_full_script(any_server: AnyServer) -> None:
+    queue = planned(any_server.client()).queue
+    before = plan_of(queue)
+    message: Any = queue.read(GROUP, "two")
+    assert plan_of(queue) == before[1:]
+    assert message.stream == int(before[0])
+
+
+def test_what_is_served_by_a_plan_was_marked_before(any_server: AnyServer) -> None:
+    """A consumer may die after any read: the reaper finds what it held."""
+    queue = planned(any_server.client()).queue
+    for _ in range(60):
+        queue.read(GROUP, "dies")
+        require_marks(queue)
+
+
+def test_who_takes_a_mark_away_takes_the_plan_too(redis7: RedisServer) -> None:
+    queue = planned(redis7.client(), streams=1).queue
+    reaper = ShuffleQueueReaper(queue, idle_s=0.001)
+    pending = queue.keys.group(GROUP).pending
+
+    def unmarked() -> bool:
+        reaper.perform(Slice(25, 10.0))
+        return not queue.client.zcard(pending)
+
+    wait_until(unmarked, "the mark of a stream without pending entries to be taken away")
+    assert plan_of(queue) == []
+    for _ in range(8):
+        queue.read(GROUP, "dies")
+        require_marks(queue)
+
+
+def test_whoever_comes_in_or_returns_ends_a_plan(any_server: AnyServer) -> None:
+    singles = planned(any_server.client())
+    queue = singles.queue
+    singles.put(9, {"a": 1})
+    assert plan_of(queue) == []
+    while len(plan_of(queue)) < 2:
+        message: Any = queue.read(GROUP, "one")
+    assert queue.nack(message) == 1
+    assert plan_of(queue) == []
+    while len(plan_of(queue)) < 2:
+        queue.read(GROUP, "one")
+    assert queue.nack(message, delay=60) == 0
+    queue.nack(queue.read(GROUP, "one"), delay=60)
+    assert plan_of(queue) == []
+
+
+def test_overdue_messages_are_passed_over_by_a_plan(any_server: AnyServer) -> None:
+    singles = planned(any_server.client(), streams=1, each=12)
+    queue = singles.queue
+    singles.put(0, {"late": 1}, deadline=1)
+    singles.put(0, {"last": 1})
+    served: list[Any] = []
+    while (message := queue.read(GROUP, "one")) is not None:
+        served.append(message)
+    assert b"last" in served[-1].fields
+    assert not any(b"late" in message.fields for message in served)
+    assert queue.stats(GROUP)["overdue"] == 1
+    held = queue.client.xpending_range(queue.keys.stream(0), GROUP, "-", "+", 1000)
+    assert [entry["message_id"] for entry in held] == [m.entry_id.encode() for m in served]
+    assert queue.length() == len(held)
+
+
+def test_delays_of_planned_reads_are_counted(any_server: AnyServer) -> None:
+    queue = planned(any_server.client()).queue
+    before = queue.stats(GROUP)["delivered"]
+    for count in range(1, 31):
+        queue.read(GROUP, "one")
+        if count % 7 == 0:
+            assert queue.stats(GROUP)["delivered"] == before + count
+    assert queue.stats(GROUP)["delivered"] == before + 30
