@@ -4,7 +4,6 @@
 -- Returns { server's time in s, and its microseconds, stream number, { entry id, fields and values } } for a message of the next stream
 -- of the plan; { false, false, stream number, entry id } for one that was read but is not to be served: it is overdue, or
 -- another group's; or what is left of the plan, '' if that is of no use, having changed nothing.
---@include now
 --@include shuffle_queue_version
 local planned = 'plan:' .. ARGV[1]
 local facts = redis.pcall('HMGET', KEYS[1], 'mark', planned)
@@ -30,6 +29,7 @@ if not entry then
 end
 local fields = entry[2]
 if fields[#fields - 1] ~= 'ws:tenant' then
+--@include now
 --@include shuffle_queue_own
   local only, deadline = own_of(fields)
   if only and only ~= ARGV[1] or deadline and deadline <= now() then
