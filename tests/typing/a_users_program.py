@@ -69,6 +69,7 @@ from workstealing.structures import (
     TrackedSetPipeline,
     VolatileHashes,
 )
+from workstealing.structures.shuffle_queue.dead import DeadMessage
 from workstealing.structures.sources import Source, SqlSource
 
 items = VolatileHashes(connect("redis://localhost:6379/0"), namespace="items")
@@ -295,6 +296,12 @@ def tenants() -> None:
     assert_type(queue.read_many("workers", "worker 7", 10), list[Message])
     assert_type(queue.cancel("request 17"), bool)
     assert_type(queue.groups(), list[str])
+    assert_type(queue.stats("workers"), dict[str, Any])
+    dead = queue.dead("workers")
+    assert_type(dead, list[DeadMessage])
+    assert_type(queue.revive("workers", *[each.id for each in dead]), int)
+    assert_type(queue.discard("workers", dead[0].id), int)
+    assert_type(queue.delete(), int)
     recruiter.install(ShuffleQueueReaper(queue, idle_s=60), rate=0.01)
     recruiter.install(QueueExpiry(client), rate=0.001)
 
@@ -304,6 +311,14 @@ async def tenants_awaited() -> None:
     assert_type(queue, AsyncShuffleQueue)
     assert_type(await queue.read("workers", "worker 7"), Message | None)
     assert_type(await queue.length(), int)
+    assert_type(await queue.stats("workers"), dict[str, Any])
+    assert_type(await queue.dead("workers"), list[DeadMessage])
+    assert_type(await queue.revive("workers", "3-1-0"), int)
+    assert_type(await queue.discard("workers", "3-1-0"), int)
+    assert_type(await queue.delete(), int)
+    # Without `await` they are no results.
+    queue.stats("workers")["length"]  # type: ignore[index]
+    queue.delete() + 1  # type: ignore[operator]
     await queue.aclose()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Steps
@@ -18,6 +18,9 @@ from workstealing.structures.shuffle_queue.message import (
 IDS_A_CHUNK = 1000
 # How often the groups may change while messages are being revived.
 _TRIES = 100
+# What a call gives back: the result, or something to await.
+_DeadT = TypeVar("_DeadT")
+_IntT = TypeVar("_IntT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +45,10 @@ class DeadMessage:
     tracking_id: str | None
 
 
-class DeadCommands(QueueBase):
+class DeadCommands(QueueBase, Generic[_DeadT, _IntT]):
     """A ShuffleQueue's dealings with its dead; blocking, or awaited on an asyncio client."""
 
-    def dead(self, group: str | bytes, n: int = 100) -> Any:
+    def dead(self, group: str | bytes, n: int = 100) -> _DeadT:
         """List messages that were set aside for a group, at random if there are more than n.
 
         Arguments: group; n: 1 to 10,000. Returns: a list of `DeadMessage`. Errors:
@@ -55,9 +58,10 @@ class DeadCommands(QueueBase):
             raise ConfigurationError(
                 f"n={n!r} dead messages cannot be listed: give a number from 1 to 10,000"
             )
-        return self._run(self._dead_steps(group, n))
+        dead: _DeadT = self._run(self._dead_steps(group, n))
+        return dead
 
-    def revive(self, group: str | bytes, *ids: str) -> Any:
+    def revive(self, group: str | bytes, *ids: str) -> _IntT:
         """Write messages that were set aside into their streams again, their attempts forgotten.
 
         They get new ids, wait at the end of their stream, and are delivered to this group alone
@@ -66,15 +70,17 @@ class DeadCommands(QueueBase):
         redis-py: a server that is out of memory has changed nothing of the 1,000 at hand. One round
         trip for each 1,000, each atomic, and one when the groups have changed.
         """
-        return self._run(self._revive_steps(group, _places(ids)))
+        revived: _IntT = self._run(self._revive_steps(group, _places(ids)))
+        return revived
 
-    def discard(self, group: str | bytes, *ids: str) -> Any:
+    def discard(self, group: str | bytes, *ids: str) -> _IntT:
         """Forget messages that were set aside, for good.
 
         Arguments: group; ids: of `dead`. Returns: how many were dead. Errors: ConfigurationError;
         LayoutError. One round trip for each 1,000 ids.
         """
-        return self._run(self._discard_steps(group, _places(ids)))
+        discarded: _IntT = self._run(self._discard_steps(group, _places(ids)))
+        return discarded
 
     def _dead_steps(self, group: str | bytes, n: int) -> Steps[list[DeadMessage]]:
         names = self.keys.group(group)

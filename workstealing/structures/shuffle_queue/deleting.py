@@ -8,7 +8,7 @@ A writer who comes in between finds a smaller queue that is whole.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from redis.exceptions import ResponseError
 
@@ -19,6 +19,8 @@ from workstealing.store.scripts import load
 from workstealing.structures.shuffle_queue.base import QueueBase, same
 from workstealing.structures.shuffle_queue.names import MOST_STREAMS, QueueNames
 
+# What a call gives back: the result, or something to await.
+_IntT = TypeVar("_IntT")
 KEYS_A_SCRIPT = 100
 LOOK_AGAIN_MS = 24 * 3600 * 1000
 """When an idle queue is looked at next that is left for the sake of its dead."""
@@ -104,10 +106,10 @@ def foreign_meta(names: QueueNames, error: ResponseError) -> Exception:
     )
 
 
-class DeletingCommands(QueueBase):
+class DeletingCommands(QueueBase, Generic[_IntT]):
     """A ShuffleQueue's end; blocking, or awaited on an asyncio client."""
 
-    def delete(self) -> Any:
+    def delete(self) -> _IntT:
         """Delete the queue with all its messages, groups and dead.
 
         The legacy stream is somebody else's, and stays. Returns: how many keys were deleted.
@@ -115,7 +117,8 @@ class DeletingCommands(QueueBase):
         writes meanwhile may be left; if this process dies, `QueueExpiry` goes on when the queue has
         been idle for its ttl.
         """
-        return self._run(self._delete_steps())
+        deleted: _IntT = self._run(self._delete_steps())
+        return deleted
 
     def _delete_steps(self) -> Steps[int]:
         due, _, _ = self._place or (yield from self.place_steps())

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from workstealing.store.operations import Steps, as_layout_error, drive, drive_async
 from workstealing.store.twin import AsyncClient, BlockingClient, is_async
-from workstealing.structures.shuffle_queue.dead import DeadCommands
+from workstealing.structures.shuffle_queue.dead import DeadCommands, DeadMessage
 from workstealing.structures.shuffle_queue.deleting import DeletingCommands
 from workstealing.structures.shuffle_queue.message import Message
 from workstealing.structures.shuffle_queue.reading import (
@@ -37,16 +37,18 @@ _MessagesT = TypeVar("_MessagesT")
 _IntT = TypeVar("_IntT")
 _BoolT = TypeVar("_BoolT")
 _GroupsT = TypeVar("_GroupsT")
+_StatsT = TypeVar("_StatsT")
+_DeadT = TypeVar("_DeadT")
 
 
 class _Queue(
-    StatsCommands,
-    DeadCommands,
-    DeletingCommands,
+    StatsCommands[_StatsT],
+    DeadCommands[_DeadT, _IntT],
+    DeletingCommands[_IntT],
     Writing,
     Reading,
     Settling,
-    Generic[_IdT, _MessageT, _MessagesT, _IntT, _BoolT, _GroupsT],
+    Generic[_IdT, _MessageT, _MessagesT, _IntT, _BoolT, _GroupsT, _StatsT, _DeadT],
 ):
     """What the blocking and the asyncio form have in common."""
 
@@ -190,7 +192,18 @@ class _Queue(
         return names
 
 
-class ShuffleQueue(_Queue[str, Message | None, list[Message], int, bool, list[str]]):
+class ShuffleQueue(
+    _Queue[
+        str,
+        Message | None,
+        list[Message],
+        int,
+        bool,
+        list[str],
+        dict[str, Any],
+        list[DeadMessage],
+    ]
+):
     """A queue of many tenants over Redis streams, served fairly.
 
     A tenant's messages go to the shortest of a few streams that are its own by a stable choice; two
@@ -277,6 +290,8 @@ class AsyncShuffleQueue(
         Awaitable[int],
         Awaitable[bool],
         Awaitable[list[str]],
+        Awaitable[dict[str, Any]],
+        Awaitable[list[DeadMessage]],
     ]
 ):
     """A `ShuffleQueue` on a redis.asyncio client: every method is awaited."""

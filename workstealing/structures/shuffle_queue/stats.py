@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.operations import Operation, Steps
@@ -26,6 +26,8 @@ COUNTERS = ("redelivered", "overdue")
 TOPS = tuple(2**i for i in range(53))
 STANDINGS = ("waiting", "pending", "returned", "delayed")
 T = TypeVar("T")
+# What a call gives back: the result, or something to await.
+_StatsT = TypeVar("_StatsT")
 
 
 def percentile(histogram: Mapping[int, int], share: float) -> int | None:
@@ -46,10 +48,10 @@ def percentile(histogram: Mapping[int, int], share: float) -> int | None:
     return None
 
 
-class StatsCommands(QueueBase):
+class StatsCommands(QueueBase, Generic[_StatsT]):
     """A ShuffleQueue's `stats`; blocking, or awaited on an asyncio client."""
 
-    def stats(self, group: str | bytes, most_messages: int = MOST_MESSAGES) -> Any:
+    def stats(self, group: str | bytes, most_messages: int = MOST_MESSAGES) -> _StatsT:
         """Describe the queue as one group sees it.
 
         Arguments: group: one that has not read yet sees every message as waiting; most_messages:
@@ -93,7 +95,8 @@ class StatsCommands(QueueBase):
                 " number from 0 on"
             )
         looking = _Looking(self, self.keys.group(group), most_messages)
-        return self._run(looking.steps())
+        stats: _StatsT = self._run(looking.steps())
+        return stats
 
 
 @dataclass(slots=True)
