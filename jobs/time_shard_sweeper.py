@@ -47,14 +47,19 @@ class TimeShardSweeper(Job):
     returns a float in [0, 1).
 
     A message whose lease has ended waits again, its attempts counted; one that was acknowledged or
-    deleted goes with all that belongs to it. From 6 time shards on, a slice works in one, chosen at
-    random, that no producer or consumer touches until the slice must have ended, as long as no
+    deleted goes with all that belongs to it. From 6 time shards on, a slice works in one that no
+    producer or consumer touches until the slice must have ended, as long as no
     clock is a period or more from this process' own: acknowledgements, releases and deletions write
     nothing that is WATCHed, so nothing but another sweeper, or a consumer with ``drain_all``, can
     abort it. At the end of a period there may be no such time shard, if there are 6 in all: then
     the slice does nothing. With 4 or 5 there never is one: see `careful`.
 
-    One slice: two round trips, in one attempt.
+    Of several such time shards it takes, at random, one of those where this process knows that
+    something waits: a slice has left it there, or a count or a look has seen it. Where it knows of
+    none, it looks at up to 8 of them, on a cluster of one node, in one round trip.
+
+    One slice: two round trips, in one attempt, and one for the look where it has to look; that one
+    alone where it sees nothing to do.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class TimeShardSweeper(Job):
         self.name = f"time_shard_sweeper.{queue.name}" if name is None else name
         self.dependency: Hashable = queue.time_shards.identity
         self._random = random
+        self._dirty: set[int] = set()
 
     @property
     def careful(self) -> bool:
@@ -103,6 +109,8 @@ class TimeShardSweeper(Job):
         time_shard = self._choose(slice)
         if time_shard is None:
             return 0
+        # Whatever becomes of it: who was aborted there has met somebody who is at it.
+        self._dirty.discard(time_shard)
         swept = self.queue.time_shards.sweep(
             time_shard,
             limit=slice.limit,
@@ -111,6 +119,8 @@ class TimeShardSweeper(Job):
             random=self._random,
             dry_run=self.dry_run,
         )
+        if swept.items >= slice.limit:
+            self._dirty.add(time_shard)
         return int(swept.items)
 
     def backlog(self) -> TimeShardBacklog:
@@ -131,6 +141,8 @@ class TimeShardSweeper(Job):
 
     def _count(self, time_shards: Sequence[int]) -> TimeShardBacklog:
         found = self.queue.time_shards.unswept(time_shards)
+        for time_shard, one in zip(time_shards, found, strict=True):
+            self._note(time_shard, is_dirty=bool(one.ended or one.consumed))
         return TimeShardBacklog(
             sum(one.ended for one in found),
             sum(one.consumed for one in found),
@@ -140,10 +152,21 @@ class TimeShardSweeper(Job):
     def _choose(self, slice: Slice) -> int | None:
         """Return the time shard for this slice, or None if there is none now."""
         found = self._workable(slice.remaining())
-        if len(found) > 1:
-            # Not always the safest, where every other sweeper would be too.
-            return found[int(self._random() * len(found))]
-        return found[0] if found else None
+        if len(found) < 2:
+            return found[0] if found else None
+        dirty: Sequence[int] = [time_shard for time_shard in found if time_shard in self._dirty]
+        if not dirty:
+            seen, dirty = self.queue.time_shards.look(found, slice, self._random)
+            for time_shard in seen:
+                self._note(time_shard, is_dirty=time_shard in dirty)
+            if not dirty:
+                slice.observe(oldest_seconds=0.0, backlog=0)
+                return None
+        # Not always the safest, where every other sweeper would be too.
+        return dirty[int(self._random() * len(dirty))]
+
+    def _note(self, time_shard: int, *, is_dirty: bool) -> None:
+        (self._dirty.add if is_dirty else self._dirty.discard)(time_shard)
 
     def _workable(self, seconds: float) -> tuple[int, ...]:
         """Return the time shards in which a slice may work that begins now and lasts so long."""

@@ -141,6 +141,15 @@ class Sweeping(Protocol):
         """Return what waits for a sweeper in each of these time shards."""
         ...
 
+    def look(
+        self, time_shards: Sequence[int], slice: Slice, random: Callable[[], float]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Look at some of these time shards, a random few, for less than a slice costs.
+
+        Returns: those it has looked at, and those of them where something waits for a sweeper.
+        """
+        ...
+
 
 class TimeShards(Sweeping, Protocol):
     """The time shards of one queue in a store.

@@ -25,6 +25,8 @@ WINDOW = 4
 """How many messages of each kind are looked at for each that a slice may handle."""
 _AT_ONCE = 64
 """How many time shards are counted in one round trip."""
+_LOOKED_AT = 8
+"""At how many time shards a slice looks before it chooses one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +113,7 @@ class RedisSweeping:
         budget = Budget(None if slice is None else slice.remaining(), timeout=1.0)
         by_node: defaultdict[Node, list[int]] = defaultdict(list)
         for time_shard in time_shards:
-            slot = require_one_slot(self._names_of(time_shard).all)
-            by_node[self._twin.node_of(slot)].append(time_shard)
+            by_node[self._node_of(time_shard)].append(time_shard)
         found: dict[int, Unswept] = {}
         for node, mine in by_node.items():
             (clock,) = checked(self._twin.call(node, [("TIME",)], budget))
@@ -120,6 +121,43 @@ class RedisSweeping:
                 group = mine[first : first + _AT_ONCE]
                 found.update(self._count(node, group, self._now(clock), budget))
         return [found[time_shard] for time_shard in time_shards]
+
+    def look(
+        self, time_shards: Sequence[int], slice: Slice, random: Callable[[], float] = random.random
+    ) -> tuple[list[int], list[int]]:
+        """Look at up to 8 of these time shards, of one node; see `Sweeping.look`.
+
+        Errors: connection faults; what is wrong with a key is for `sweep` to say. One round trip.
+        """
+        first = int(random() * len(time_shards))
+        node = self._node_of(time_shards[first])
+        seen = [
+            each
+            for each in (*time_shards[first:], *time_shards[:first])
+            if self._node_of(each) == node
+        ][:_LOOKED_AT]
+        commands: list[Command] = [("TIME",)]
+        for time_shard in seen:
+            names = self._names_of(time_shard)
+            commands += [
+                ("ZRANGE", names.leased, 0, 0, "WITHSCORES"),
+                ("EXISTS", names.consumed, names.released),
+            ]
+        slice.spend(len(commands))
+        clock, *replies = self._twin.call(node, commands, Budget(slice.remaining()))
+        now = self._now(checked([clock])[0])
+        # A server that is still loading says no ResponseError.
+        checked([each for each in replies if not isinstance(each, ResponseError)])
+        dirty = []
+        for number, time_shard in enumerate(seen):
+            leased, litter = replies[2 * number : 2 * number + 2]
+            foreign = isinstance(leased, ResponseError) or isinstance(litter, ResponseError)
+            if foreign or litter or (leased and float(leased[1]) <= now):
+                dirty.append(time_shard)
+        return seen, dirty
+
+    def _node_of(self, time_shard: int) -> Node:
+        return self._twin.node_of(require_one_slot(self._names_of(time_shard).all))
 
     def _count(
         self, node: Node, time_shards: list[int], now: int, budget: Budget
