@@ -246,6 +246,10 @@ def test_the_kind_is_that_of_what_is_there(command: Any, queue: TimeShardQueue) 
     assert "--tenant is for a ShuffleQueue, and this is a TimeShardQueue: leave it out" in said
     said = command.refused("queue", "produce", "mails", "x", "--time-shards", "6")
     assert "has 5 time shards with a period of 3600 s, not 6" in said
+    assert "give --time-shards 5 and --period 3600, or use another name; nothing was" in said
+    assert command.refused("queue", "consume", "mails", "--period", "9").endswith(
+        said.partition("not 6 with 3600 s")[2]
+    )
     said = command.refused("queue", "produce", "other", "x", "--kind", "time", "--time-shards", "3")
     assert "shards=3 time shards are too few" in said
 

@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from workstealing.cli.output import figure, spell
+from workstealing.cli.output import figure, printable, spell
 from workstealing.cli.queue_opening import TIME
 from workstealing.cli.queue_picture import Picture
 from workstealing.structures.time_shard_queue import RedisStore, TimeShardQueue
@@ -29,9 +29,16 @@ class TimeSide:
     def __init__(self, client: Any, name: bytes, options: argparse.Namespace) -> None:
         self._client, self._key, self._options = client, layout_key(name), options
         settings = {"shards": options.time_shards, "period_s": options.period}
-        known = self._known()
+        found = parse(self._key, client.hgetall(self._key))
+        known = {}
+        if found is not None:
+            known = {"shards": found.time_shards, "period_s": found.period_ms / 1000}
         given = {name: value for name, value in settings.items() if value is not None}
         self._queue: TimeShardQueue = TimeShardQueue(RedisStore(client), name, **{**known, **given})
+        # The queue would refuse it too, in the words of a program.
+        self._queue.rotation.require(
+            found, printable(self._queue.name), shards="--time-shards ", period="--period "
+        )
 
     def put(self, message: bytes) -> dict[str, Any]:
         """Put a message in, due when --due says. One round trip."""
@@ -105,12 +112,6 @@ class TimeSide:
         headings = ("time shard", "role now", *_COUNTS, "total", "overdue")
         bad = frozenset(n for n, each in enumerate(seen["time_shards"]) if each["dead"])
         return [Picture("; ".join(parts), headings, rows, left=2, bad=bad)]
-
-    def _known(self) -> dict[str, Any]:
-        rotation = parse(self._key, self._client.hgetall(self._key))
-        if rotation is None:
-            return {}
-        return {"shards": rotation.time_shards, "period_s": rotation.period_ms / 1000}
 
 
 def _cells(of: dict[str, Any]) -> tuple[str, ...]:

@@ -32,18 +32,26 @@ class Rotation:
     time_shards: int
     period_ms: int
 
-    def require(self, found: Rotation | None, queue: str) -> None:
+    def require(
+        self,
+        found: Rotation | None,
+        queue: str,
+        *,
+        shards: str = "shards=",
+        period: str = "period_s=",
+    ) -> None:
         """Raise a ConfigurationError if a queue has another rotation than this one.
 
-        Arguments: found: what its layout says, None without one; queue: its name, as text.
+        Arguments: found: what its layout says, None without one; queue: its name, as text; shards,
+        period: how the caller's user gives them, up to their values.
         """
         if found is None or found == self:
             return
         raise ConfigurationError(
             f"the queue {queue!r} has {found.time_shards} time shards with a period of"
             f" {found.period_ms / 1000:g} s, not {self.time_shards} with"
-            f" {self.period_ms / 1000:g} s: give shards={found.time_shards} and"
-            f" period_s={found.period_ms / 1000:g}, or use another name; nothing was changed"
+            f" {self.period_ms / 1000:g} s: give {shards}{found.time_shards} and"
+            f" {period}{found.period_ms / 1000:g}, or use another name; nothing was changed"
         )
 
     def period(self, now_ms: int) -> int:
