@@ -19,7 +19,10 @@ import threading
 import time
 from collections import Counter
 
+from redis.exceptions import RedisClusterException, RedisError
+
 from workstealing import Recruiter, connect
+from workstealing.errors import ConfigurationError
 from workstealing.jobs import TimeShardSweeper
 from workstealing.structures import RedisStore, TimeShardQueue
 
@@ -144,13 +147,21 @@ def observe(queue: TimeShardQueue, seconds: float) -> int:
 
 
 def main() -> int:
-    """Run it on a throw-away Redis, unless --url or REDIS_URL names another."""
+    """Run it on a throw-away Redis, unless --url or REDIS_URL names another.
+
+    Returns: the exit status: 1 if anything was lost, 2 if that Redis cannot be used.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default=os.environ.get("REDIS_URL", "embedded://"))
     parser.add_argument("--drain-all", action="store_true", help="look at every time shard")
     options = parser.parse_args()
-    store = RedisStore(connect(options.url))
-    queue = TimeShardQueue(store, "example:embargoes", TIME_SHARDS, PERIOD)
+    try:
+        client = connect(options.url)
+        client.ping()
+    except (ConfigurationError, RedisError, RedisClusterException, OSError) as error:
+        print(f"due_times: the Redis cannot be used: {error}", file=sys.stderr)
+        return 2
+    queue = TimeShardQueue(RedisStore(client), "example:embargoes", TIME_SHARDS, PERIOD)
     # So many recruits, and slices so long, because all of it is to be seen within seconds.
     recruiter = Recruiter(seconds=0.1, breaker_seconds=1)
     recruiter.install(TimeShardSweeper(queue), rate=0.2)

@@ -20,7 +20,10 @@ import time
 from collections import Counter
 from typing import Any, NamedTuple
 
+from redis.exceptions import RedisClusterException, RedisError
+
 from workstealing import Recruiter, connect
+from workstealing.errors import ConfigurationError
 from workstealing.jobs import QueueExpiry, ShuffleQueueReaper
 from workstealing.structures import ShuffleQueue
 
@@ -169,10 +172,19 @@ def row(title: str, *cells: Any) -> None:
 
 
 def main() -> int:
-    """Run it on a throw-away Redis, unless --url or REDIS_URL names another."""
+    """Run it on a throw-away Redis, unless --url or REDIS_URL names another.
+
+    Returns: the exit status: 1 if anything was lost, 2 if that Redis cannot be used.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default=os.environ.get("REDIS_URL", "embedded://"))
-    client = connect(parser.parse_args().url)
+    options = parser.parse_args()
+    try:
+        client = connect(options.url)
+        client.ping()
+    except (ConfigurationError, RedisError, RedisClusterException, OSError) as error:
+        print(f"tenants: the Redis cannot be used: {error}", file=sys.stderr)
+        return 2
 
     # All of this queue was finished, and nobody has needed it since: recruits delete its keys.
     old = ShuffleQueue(client, "example:last_year", ttl=0.5, namespace=NAMESPACE)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import free_port
 from support.servers import RedisServer
 
 FOLDER = Path(__file__).parents[2] / "examples" / "due_times"
@@ -82,3 +83,16 @@ def test_on_a_server_of_the_users_own(redis7: RedisServer) -> None:
     # What is looked at in every time shard waits for no turn.
     assert figures["late, in the median"] < 0.5
     assert redis7.client().keys("*") == [], "it has dropped its queue"
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:{}/0", "nonsense"])
+def test_a_redis_that_cannot_be_used_is_said_in_a_sentence(url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", FOLDER / "due_times.py", "--url", url.format(free_port())],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"due_times: the Redis cannot be used: .+\n", done.stderr)
