@@ -18,6 +18,13 @@ PERIOD = 60.0
 # Nothing is special about it: whole periods since the epoch, divisible by 4, 5, 6, 7 and 16.
 START = 60.0 * 1680 * 17_000
 NAME = "queue"
+_HELD = """
+local found = {}
+for each = 1, 4 do found[each] = redis.call('ZRANGE', KEYS[each], 0, -1, 'WITHSCORES') end
+for each = 5, 6 do found[each] = redis.call('HGETALL', KEYS[each]) end
+found[7] = redis.call('SMEMBERS', KEYS[7])
+return found
+"""
 
 
 class Wall:
@@ -76,16 +83,17 @@ def end_leases(client: redis.Redis, names: TimeShardNames) -> int:
 
 
 def held(client: redis.Redis, names: TimeShardNames) -> dict[str, Any]:
-    """Return all that a time shard's keys hold."""
-    return {
-        "waiting": dict(client.zrange(names.waiting, 0, -1, withscores=True)),
-        "leased": dict(client.zrange(names.leased, 0, -1, withscores=True)),
-        "messages": client.hgetall(names.messages),
-        "history": client.hgetall(names.history),
-        "consumed": client.smembers(names.consumed),
-        "released": dict(client.zrange(names.released, 0, -1, withscores=True)),
-        "dead": dict(client.zrange(names.dead, 0, -1, withscores=True)),
+    """Return all that a time shard's keys hold, at one moment: others may be at work."""
+    kinds = ("waiting", "leased", "released", "dead", "messages", "history", "consumed")
+    # No MULTI, which a full server refuses.
+    replies = client.eval(_HELD, len(kinds), *(getattr(names, kind) for kind in kinds))
+    found: dict[str, Any] = {
+        kind: dict(zip(reply[::2], reply[1::2], strict=True))
+        for kind, reply in zip(kinds[:-1], replies, strict=False)
     }
+    for kind in kinds[:4]:
+        found[kind] = {member: float(score) for member, score in found[kind].items()}
+    return {**found, "consumed": set(replies[-1])}
 
 
 def assert_sound(client: redis.Redis, names: TimeShardNames) -> set[bytes]:
