@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import time
 from typing import Any
 
@@ -362,6 +363,25 @@ def test_what_is_no_argument_is_refused(redis7: Any, call: Any, says: str) -> No
     with pytest.raises(ConfigurationError, match=says):
         call(queue)
     assert queue.client.keys() == []
+
+
+@pytest.mark.parametrize("of", [lambda value: {"a": value}, lambda value: {"b": 1, value: 2}])
+@pytest.mark.parametrize("value", [None, True, (1, 2), object])
+@pytest.mark.real
+def test_a_field_that_redis_cannot_hold_is_named(redis7: Any, of: Any, value: Any) -> None:
+    queue = queue_on(redis7)
+    name = re.escape(repr(list(of(value))[-1]))
+    says = f"the field {name} .* is of type {type(value).__name__}.*give a text, bytes or a number"
+    with pytest.raises(ConfigurationError, match=says):
+        queue.write("t", of(value))
+    assert queue.client.keys() == []
+
+
+def test_fields_of_all_kinds_that_redis_py_takes(queue: ShuffleQueue) -> None:
+    kinds = {"a": b"1", b"b": bytearray(b"2"), 3: memoryview(b"3"), 0.5: 4.5}
+    queue.write("t", kinds)
+    expected = {b"a": b"1", b"b": b"2", b"3": b"3", b"0.5": b"4.5"}
+    assert got(queue.read("g", "c")).fields == expected
 
 
 def test_nothing_is_nothing(queue: ShuffleQueue) -> None:

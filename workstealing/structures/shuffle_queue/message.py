@@ -15,6 +15,9 @@ TENANT, DEADLINE, TRACKING = "ws:tenant", "ws:deadline", "ws:tracking"
 GROUP = "ws:group"
 """The fields of an entry that are the queue's own; the last is of one revived for one group."""
 _LATEST_MS = 2**52
+# What redis-py can send; of the numbers it takes no bool.
+_SENT = (str, bytes, int, float, bytearray, memoryview)
+_SENT_AT_ONCE = frozenset(_SENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,8 @@ _OWN: dict[Any, str] = {
 def checked_fields(fields: object) -> list[Any]:
     """Return the user's fields as a flat list.
 
-    Errors: ConfigurationError for what is no mapping, or for a name of the queue's own.
+    Errors: ConfigurationError for what is no mapping, for a name of the queue's own, and for a name
+    or a value of a type that Redis has no form for.
     """
     if not isinstance(fields, Mapping):
         raise ConfigurationError(
@@ -144,8 +148,20 @@ def checked_fields(fields: object) -> list[Any]:
                 f"the field {name!r} is the queue's own: give it another name than those that"
                 " begin with 'ws:'"
             )
+        if type(name) not in _SENT_AT_ONCE or type(value) not in _SENT_AT_ONCE:
+            _refuse_type("name", name, name)
+            _refuse_type("value", name, value)
         flat += (name, value)
     return flat
+
+
+def _refuse_type(what: str, name: object, part: object) -> None:
+    """Raise ConfigurationError for a field's name or value that redis-py cannot send."""
+    if isinstance(part, bool) or not isinstance(part, _SENT):
+        raise ConfigurationError(
+            f"the field {name!r} cannot be written, because its {what} is of type"
+            f" {type(part).__name__}: give a text, bytes or a number"
+        )
 
 
 def deadline_ms(deadline: object) -> int:
