@@ -59,7 +59,7 @@ class Newsroom:
         chance = random.Random(editor)
         for number in range(ARTICLES):
             article = b"article %d of editor %d" % (number, editor)
-            self.due[article] = time.time() + (chance.uniform(0, 4) if number % 2 else 0)
+            self.due[article] = time.time() + (chance.uniform(0, 2) if number % 2 else 0)
             self.queue.put(article, self.due[article])
             time.sleep(0.02)
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -65,8 +66,13 @@ def check(lines: list[str], figures: dict[str, float]) -> None:
     assert re.search(r" 0 +0$", rows[-1])
 
 
-def test_by_its_command() -> None:
-    lines, figures = run_example()
+@pytest.mark.real
+def test_by_its_command_and_on_a_server_of_the_users_own(redis7: RedisServer) -> None:
+    """Both at once: they wait for turns for most of their time."""
+    with ThreadPoolExecutor(2) as pool:
+        alone = pool.submit(run_example)
+        own = pool.submit(run_example, "--url", redis7.url, "--drain-all")
+    lines, figures = alone.result()
     check(lines, figures)
     # An article waits for the turn of its time shard, and how long at worst is in the docs. Where
     # the machine is so busy that a turn passes without anybody working, it waits for a round more.
@@ -75,10 +81,7 @@ def test_by_its_command() -> None:
     # Publishers have moved on from there, so that hardly anything else clears it away.
     assert figures["leases returned, articles cleared"] > 200
 
-
-@pytest.mark.real
-def test_on_a_server_of_the_users_own(redis7: RedisServer) -> None:
-    lines, figures = run_example("--url", redis7.url, "--drain-all")
+    lines, figures = own.result()
     check(lines, figures)
     # What is looked at in every time shard waits for no turn.
     assert figures["late, in the median"] < 0.5
