@@ -1,0 +1,331 @@
+"""The format of a sealed block: many entries in one string, each found without its neighbours.
+
+A header of 16 bytes comes first; every number is big-endian and unsigned:
+
+| bytes | what |
+|---|---|
+| 0-2 | ``WSL`` |
+| 3 | the format's version, 1 |
+| 4 | the codec: ``r`` raw, ``z`` zlib, ``s`` zstd |
+| 5 | flags: 0 in this version; a reader refuses others |
+| 6-7 | 0 |
+| 8-11 | how many entries |
+| 12-15 | the length of the raw body in bytes |
+
+The raw body is one 4-byte number for each entry, where it ends, counted from the first byte behind
+this table; then the entries, one behind the other. So entry i of n is what stands from
+``16 + 4 * n + end(i - 1)`` up to ``16 + 4 * n + end(i)``, and end(-1) is 0. The body of a
+compressed block is a compressed raw body.
+"""
+
+from __future__ import annotations
+
+import importlib
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from workstealing.errors import (
+    ConfigurationError,
+    LayoutError,
+    MissingExtraError,
+    WorkStealingError,
+)
+
+__all__ = [
+    "HEADER_BYTES",
+    "LONGEST_BLOCK_BYTES",
+    "BlockHead",
+    "DamagedBlockError",
+    "SealedBlock",
+    "compress",
+    "compress_codec",
+    "entries_of",
+    "head_of",
+    "open_block",
+    "seal",
+]
+
+_HEADER = struct.Struct(">3sBcBHII")
+_MAGIC = b"WSL"
+VERSION = 1
+HEADER_BYTES = _HEADER.size
+# The server's proto-max-bulk-len: no string in Redis can be longer.
+LONGEST_BLOCK_BYTES = 512 * 1024 * 1024
+_LETTERS = {"raw": b"r", "zlib": b"z", "zstd": b"s"}
+_NAMES = {letter: name for name, letter in _LETTERS.items()}
+_DEFAULT_LEVELS = {"zlib": 6, "zstd": 3}
+_LEVELS = {"zlib": (0, 9), "zstd": (1, 22)}
+
+
+class DamagedBlockError(WorkStealingError, ValueError):
+    """What stands where a sealed block should be is none, or a part of it is lost or changed."""
+
+
+class BlockHead(NamedTuple):
+    """What a sealed block's header says.
+
+    Fields: codec: ``raw``, ``zlib`` or ``zstd``; count: entries; raw_bytes: the length of the
+    body when it is not compressed.
+    """
+
+    codec: str
+    count: int
+    raw_bytes: int
+
+
+class SealedBlock:
+    """The entries of a sealed block, decompressed but not yet split; it never changes.
+
+    Arguments: data: bytes that hold the raw body; base: where in them it begins; count: how many
+    entries it has. Errors: DamagedBlockError if the table of ends and the length do not agree.
+    """
+
+    __slots__ = ("_base", "_data", "_table", "count")
+
+    def __init__(self, data: bytes, base: int, count: int) -> None:
+        self._data = data
+        self._table = base
+        self._base = base + 4 * count
+        self.count = count
+        last = 0
+        if count and self._base <= len(data):
+            last = int.from_bytes(data[self._base - 4 : self._base])
+        if self._base + last != len(data):
+            raise _damaged("its table of ends does not fit its length")
+
+    @property
+    def size(self) -> int:
+        """How many bytes it holds."""
+        return len(self._data)
+
+    def entries(self, start: int = 0, stop: int | None = None) -> list[bytes]:
+        """Return entries start..stop-1, both clamped to the block, as Python's slices do.
+
+        Arguments: start, stop: positions within the block, from 0. Errors: DamagedBlockError. O(of
+        what is returned): the others are not touched.
+        """
+        start, stop, _ = slice(start, stop).indices(self.count)
+        if start >= stop:
+            return []
+        data, base = self._data, self._base
+        first = start - 1 if start else 0
+        ends = struct.unpack_from(f">{stop - first}I", data, self._table + 4 * first)
+        if not start:
+            ends = (0, *ends)
+        if list(ends) != sorted(ends) or base + ends[-1] > len(data):
+            raise _damaged("its table of ends is not in order")
+        begin = base + ends[0]
+        found = []
+        for end in ends[1:]:
+            end_at = base + end
+            found.append(data[begin:end_at])
+            begin = end_at
+        return found
+
+
+def seal(entries: Sequence[bytes], codec: str = "raw", level: int | None = None) -> bytes:
+    """Return the entries as one sealed block.
+
+    Arguments: entries: bytes, in order; codec: ``raw``, ``zlib``, ``zstd``; level: as of
+    `compress`. Errors: ConfigurationError if they are too long for one string of Redis or the
+    codec is unknown; MissingExtraError.
+    """
+    ends = list(accumulate(map(len, entries)))
+    length = 4 * len(ends) + (ends[-1] if ends else 0)
+    if HEADER_BYTES + length > LONGEST_BLOCK_BYTES:
+        raise ConfigurationError(
+            f"{len(ends)} entries make a block of {HEADER_BYTES + length} bytes; a string of Redis"
+            f" has at most {LONGEST_BLOCK_BYTES}: make the log with a smaller block="
+        )
+    body = b"".join((struct.pack(f">{len(ends)}I", *ends), *entries))
+    return _sealed(codec, len(ends), body, level)
+
+
+def compress(block: bytes, codec: str, level: int | None = None) -> bytes:
+    """Return a sealed block with another codec, its entries not split on the way.
+
+    Arguments: block: a sealed block of any codec; codec: ``raw``, ``zlib`` or ``zstd``; level: of
+    the compression, 0 to 9 for zlib, 1 to 22 for zstd, by default 6 and 3. Errors:
+    ConfigurationError; MissingExtraError; DamagedBlockError; LayoutError.
+    """
+    head = head_of(block)
+    return _sealed(codec, head.count, _body(block, head), level)
+
+
+def compress_codec(codec: str = "auto") -> str:
+    """Return the codec that compresses here: zstd where it is installed, else zlib, for ``auto``.
+
+    Arguments: codec: ``auto``, or ``zstd`` or ``zlib`` to insist. Errors: ConfigurationError;
+    MissingExtraError for ``zstd`` without the extra ``log``.
+    """
+    if codec == "auto":
+        try:
+            _zstandard()
+        except MissingExtraError:
+            return "zlib"
+        return "zstd"
+    if codec not in _LEVELS:
+        raise ConfigurationError(f"codec is {codec!r}; expected 'auto', 'zstd' or 'zlib'")
+    if codec == "zstd":
+        _zstandard()
+    return codec
+
+
+def head_of(block: bytes) -> BlockHead:
+    """Return what a sealed block's first `HEADER_BYTES` bytes say.
+
+    Errors: DamagedBlockError if it is no sealed block; LayoutError if it is of a newer format.
+    """
+    if len(block) < HEADER_BYTES or block[:3] != _MAGIC:
+        raise _damaged("it does not begin as one")
+    _, version, letter, flags, reserved, count, length = _HEADER.unpack_from(block)
+    if version > VERSION or (version == VERSION and (flags or reserved)):
+        raise LayoutError(
+            f"a sealed block has format {version}, flags {flags}; this version of workstealing"
+            f" reads format {VERSION} without flags: upgrade workstealing"
+        )
+    if version != VERSION or 4 * count > length or length > LONGEST_BLOCK_BYTES:
+        raise _damaged("its header contradicts itself")
+    name = _NAMES.get(letter)
+    if name is None:
+        raise LayoutError(
+            f"a sealed block has the codec {letter!r}; this version of workstealing reads"
+            f" {', '.join(_LETTERS)}: upgrade workstealing"
+        )
+    return BlockHead(name, count, length)
+
+
+def open_block(block: bytes) -> SealedBlock:
+    """Return a sealed block decompressed, ready to be kept and read from often.
+
+    Errors: MissingExtraError if its codec is not installed; DamagedBlockError; LayoutError.
+    """
+    head = head_of(block)
+    if head.codec == "raw":
+        # As it came: the header is cheaper to carry along than to cut off.
+        _body_length_checked(len(block) - HEADER_BYTES, head)
+        return SealedBlock(block, HEADER_BYTES, head.count)
+    return SealedBlock(_body(block, head), 0, head.count)
+
+
+def entries_of(block: bytes, start: int = 0, stop: int | None = None) -> list[bytes]:
+    """Return entries start..stop-1 of a sealed block.
+
+    Arguments: block: as the server has it; start, stop: as of `SealedBlock.entries`. Errors: as of
+    `open_block`. A compressed block is decompressed as a whole; only what is asked for is split.
+    """
+    return open_block(block).entries(start, stop)
+
+
+def _sealed(codec: str, count: int, body: bytes, level: int | None) -> bytes:
+    letter = _LETTERS.get(codec)
+    if letter is None:
+        raise ConfigurationError(f"codec is {codec!r}; expected one of {', '.join(_LETTERS)}")
+    header = _HEADER.pack(_MAGIC, VERSION, letter, 0, 0, count, len(body))
+    return header + (body if codec == "raw" else _compressed(codec, body, level))
+
+
+def checked_level(codec: str, level: int | None) -> int:
+    """Return the level to compress with, the codec's default for None, or ConfigurationError."""
+    if level is None:
+        return _DEFAULT_LEVELS[codec]
+    lowest, highest = _LEVELS[codec]
+    if isinstance(level, bool) or not isinstance(level, int) or not lowest <= level <= highest:
+        raise ConfigurationError(
+            f"level is {level!r}; expected a whole number from {lowest} to {highest} for {codec}"
+        )
+    return level
+
+
+def _compressed(codec: str, body: bytes, level: int | None) -> bytes:
+    level = checked_level(codec, level)
+    if codec == "zlib":
+        return zlib.compress(body, level)
+    made: bytes = _own(("compress", level), _compressor).compress(body)
+    return made
+
+
+def _body(block: bytes, head: BlockHead) -> bytes:
+    """Return the raw body, of exactly the length that the header says."""
+    stored = block[HEADER_BYTES:]
+    if head.codec == "zlib":
+        stored = _inflated(stored, head)
+    elif head.codec == "zstd":
+        stored = _unpacked(stored, head)
+    _body_length_checked(len(stored), head)
+    return stored
+
+
+def _body_length_checked(length: int, head: BlockHead) -> None:
+    if length != head.raw_bytes:
+        raise _damaged(f"its body has {length} bytes, its header says {head.raw_bytes}")
+
+
+def _inflated(stored: bytes, head: BlockHead) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        # One more than there should be: bounded whatever it says, and its end is seen.
+        body = inflater.decompress(stored, head.raw_bytes + 1)
+    except zlib.error as error:
+        raise _damaged(f"zlib says: {error}") from error
+    if not inflater.eof or inflater.unused_data:
+        raise _damaged("its compressed part does not end where it should")
+    return body
+
+
+def _unpacked(stored: bytes, head: BlockHead) -> bytes:
+    zstandard = _zstandard()
+    try:
+        # The library makes room for whatever the frame says: so that is compared first.
+        if zstandard.frame_content_size(stored) != head.raw_bytes:
+            raise _damaged("its zstd frame and its header do not agree")
+        body: bytes = _own(("decompress",), _decompressor).decompress(
+            stored, allow_extra_data=False
+        )
+    except zstandard.ZstdError as error:
+        raise _damaged(f"zstd says: {error}") from error
+    return body
+
+
+def _damaged(why: str) -> DamagedBlockError:
+    return DamagedBlockError(
+        f"a sealed block is damaged: {why}; something else has written to this key"
+    )
+
+
+class _Own(threading.local):
+    """A thread's own compressors: making one costs more than a small block, sharing is unsafe."""
+
+    def __init__(self) -> None:
+        self.made: dict[tuple[Any, ...], Any] = {}
+
+
+_own_of_thread = _Own()
+
+
+def _own(key: tuple[Any, ...], make: Callable[..., Any]) -> Any:
+    made = _own_of_thread.made
+    if key not in made:
+        made[key] = make(*key[1:])
+    return made[key]
+
+
+def _compressor(level: int) -> Any:
+    return _zstandard().ZstdCompressor(
+        level=level, write_content_size=True, write_checksum=True, write_dict_id=False
+    )
+
+
+def _decompressor() -> Any:
+    return _zstandard().ZstdDecompressor()
+
+
+def _zstandard() -> Any:
+    try:
+        return importlib.import_module("zstandard")
+    except ImportError as error:
+        raise MissingExtraError("log", "zstandard") from error
