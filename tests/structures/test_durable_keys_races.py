@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from support.at_once import at_once
 from support.servers import RedisCluster3, RedisServer
 from workstealing.jobs import KeyExpiry
 from workstealing.recruiting import Slice
@@ -28,27 +29,6 @@ def server(request: pytest.FixtureRequest) -> Iterator[AnyReal]:
 def keys_on(server: AnyReal, ahead_ms: int = 0) -> DurableKeys:
     keys: DurableKeys = DurableKeys(server.client(), NAMESPACE, clock_shift_ms=ahead_ms)
     return keys
-
-
-def at_once(works: list[Callable[[], None]]) -> None:
-    """Run all at the same time, each in a thread; raise what one of them raised."""
-    start = threading.Barrier(len(works))
-    problems: list[BaseException] = []
-
-    def run(work: Callable[[], None]) -> None:
-        start.wait()
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - it is raised below
-            problems.append(error)
-
-    threads = [threading.Thread(target=run, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if problems:
-        raise problems[0]
 
 
 def test_a_lease_has_one_holder_and_its_tokens_grow(server: AnyReal) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +16,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import OutOfMemoryError, RedisError
 from redis.retry import Retry
 
+from support.at_once import at_once
 from support.faulty_server import FaultyServer
 from support.processes import end, spawn
 from support.servers import AnyServer, FakeRedisServer, RedisCluster3, RedisServer
@@ -43,27 +43,6 @@ def server(request: pytest.FixtureRequest) -> Iterator[AnyServer]:
     found: AnyServer = request.getfixturevalue(request.param)
     yield found
     found.wipe()
-
-
-def at_once(works: list[Callable[[], None]]) -> None:
-    """Run all at the same time, each in a thread; raise what one of them raised."""
-    start = threading.Barrier(len(works))
-    problems: list[BaseException] = []
-
-    def run(work: Callable[[], None]) -> None:
-        start.wait()
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - it is raised below
-            problems.append(error)
-
-    threads = [threading.Thread(target=run, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if problems:
-        raise problems[0]
 
 
 class TestNames:

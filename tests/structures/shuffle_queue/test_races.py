@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.at_once import at_once
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.published_shuffle_queue import PublishedShuffleQueue
 from support.servers import AnyServer, RedisCluster3, RedisServer, wait_until
@@ -33,27 +34,6 @@ def server(request: pytest.FixtureRequest) -> Iterator[AnyReal]:
 
 def queue_on(server: Any, streams: int = 16, each: int = 4) -> Any:
     return ShuffleQueue(server.client(), NAME, streams, min(each, streams))
-
-
-def at_once(works: list[Callable[[], None]]) -> None:
-    """Run all at the same time, each in a thread; raise what one of them raised."""
-    start = threading.Barrier(len(works))
-    problems: list[BaseException] = []
-
-    def run(work: Callable[[], None]) -> None:
-        start.wait()
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - it is raised below
-            problems.append(error)
-
-    threads = [threading.Thread(target=run, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if problems:
-        raise problems[0]
 
 
 def all_of(queue: Any, group: str = "workers") -> list[Any]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.at_once import at_once
 from support.pickups import Recorder, Wait, recorded, recording_client, slept_through, traffic
 from support.published_shuffle_queue import PublishedShuffleQueue
 from support.servers import RedisServer, wait_until
@@ -45,21 +47,11 @@ def queue_of(client: Any, streams: int = 16) -> Any:
 def read_at_once(reads: list[Callable[[], Any]]) -> list[Any]:
     """Run the reads in threads; return what each has found, in order."""
     found: list[Any] = [None] * len(reads)
-    problems: list[BaseException] = []
 
-    def run(number: int) -> None:
-        try:
-            found[number] = reads[number]()
-        except BaseException as error:  # noqa: BLE001 - it is raised below
-            problems.append(error)
+    def read(number: int) -> None:
+        found[number] = reads[number]()
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(reads))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if problems:
-        raise problems[0]
+    at_once([partial(read, number) for number in range(len(reads))])
     return found
 
 
