@@ -26,6 +26,7 @@ EXTRAS = {
     "opentelemetry": "opentelemetry",
     "sql": "sqlalchemy",
     "spark": "pyspark",
+    "log": "zstandard",
     "cli": "shtab",
     "django": "django",
     "celery": "celery",
@@ -158,6 +159,7 @@ USES = {
     "prometheus": "from workstealing.metrics.prometheus import PrometheusHooks",
     "opentelemetry": "from workstealing.metrics.opentelemetry import OpenTelemetryHooks",
     "spark": "from workstealing.spark import register; register(None)",
+    "log": "from workstealing.structures.log.blocks import seal; seal([b''], 'zstd')",
     "cli": "from argparse import Namespace as N; from workstealing.cli import completion as c;"
     " c.run(N(shell='bash'))",
     "sql": "from workstealing.structures.sources import SqlSource; SqlSource(None, None)",
