@@ -1,0 +1,2 @@
+-- What `mark` of a log's meta says.
+local LOG_VERSION = '1'

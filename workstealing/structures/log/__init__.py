@@ -1,0 +1,1 @@
+"""Logs with offsets that never change, on any Redis."""

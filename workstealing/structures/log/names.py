@@ -1,0 +1,70 @@
+"""What the keys of a log are called."""
+
+from __future__ import annotations
+
+from workstealing.store.keys import key_slot, require_one_slot, to_bytes
+from workstealing.structures.shuffle_queue.names import checked_text
+
+LOG_VERSION = "1"
+"""What the field `mark` of a log's `meta`, and of a group's state, says."""
+
+
+class LogGroupNames:
+    """The keys of one group of one log; see the catalogue in ``lua/README.md``."""
+
+    __slots__ = ("all", "attempts", "dead", "group", "pending", "state", "turns")
+
+    def __init__(self, base: bytes, group: bytes) -> None:
+        self.group = group
+        self.state = base + b"group:" + group
+        self.turns = base + b"turns:" + group
+        self.pending = base + b"pending:" + group
+        self.attempts = base + b"attempts:" + group
+        self.dead = base + b"dead:" + group
+        self.all = (self.state, self.turns, self.pending, self.attempts, self.dead)
+
+
+class LogNames:
+    """The keys of one log; all share the slot of its name.
+
+    Arguments: name: of the log. Errors: ConfigurationError for what is no name.
+    """
+
+    def __init__(self, name: object) -> None:
+        self.name = to_bytes(checked_text(name, "log's name"))
+        self.text = self.name.decode()
+        self.base = self.name + b"/log/{" + self.name + b"}/"
+        self.meta = self.base + b"meta"
+        self.news = self.base + b"news"
+        self.full = self.base + b"full"
+        self.raw = self.base + b"raw"
+        self.times = self.base + b"times"
+        self.slot = key_slot(self.meta)
+        self._groups: dict[bytes, LogGroupNames] = {}
+
+    def require_one_slot(self) -> None:
+        """Raise CrossSlotError for a name whose keys a cluster would keep in several slots."""
+        require_one_slot((self.name, self.meta, self.news))
+
+    def block(self, number: int) -> bytes:
+        """Return the key of a block."""
+        return b"%sb%d" % (self.base, number)
+
+    def blocks(self, first: int, number: int) -> list[bytes]:
+        """Return the keys of so many blocks in a row."""
+        return [b"%sb%d" % (self.base, each) for each in range(first, first + number)]
+
+    def group(self, group: object) -> LogGroupNames:
+        """Return the keys of a group. Errors: ConfigurationError for what is no group's name."""
+        raw = to_bytes(checked_text(group, "group"))
+        names = self._groups.get(raw)
+        if names is None:
+            names = self._groups[raw] = LogGroupNames(self.base, raw)
+        return names
+
+    def written(self, query: object) -> bytes:
+        """Return the key of what a query of Spark has written.
+
+        Errors: ConfigurationError for what is no query's name.
+        """
+        return self.base + b"written:" + to_bytes(checked_text(query, "query"))
