@@ -1,0 +1,160 @@
+"""How entries become bytes and values again: as they are, JSON, msgpack, or an object's own way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from workstealing.errors import ConfigurationError, MissingExtraError, WorkStealingError
+
+__all__ = ["Codec", "UndecodableEntryError", "codec_of", "decode_all", "encode_all"]
+
+
+class UndecodableEntryError(WorkStealingError, ValueError):
+    """An entry in the log is not what the codec has written."""
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """What `codec_of` takes: an object with these two methods."""
+
+    def encode(self, value: Any, /) -> bytes:
+        """Return the value as bytes; raise TypeError or ValueError for what it cannot write."""
+
+    def decode(self, data: bytes, /) -> Any:
+        """Return the value that these bytes stand for; raise ValueError for others."""
+
+
+class BytesCodec:
+    """Entries are bytes; text is written as UTF-8, and read back as bytes."""
+
+    def encode(self, value: Any) -> bytes:
+        """Return bytes, a bytearray, a memoryview or a str as bytes; TypeError for others."""
+        if isinstance(value, bytes):
+            return value
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, bytearray | memoryview):
+            return bytes(value)
+        raise TypeError("expected bytes or str; for other values make the log with codec='json'")
+
+    def decode(self, data: bytes) -> bytes:
+        """Return the bytes as they are."""
+        return data
+
+
+class JsonCodec:
+    """Entries are JSON, as short as it gets, in UTF-8; NaN and infinities are no JSON."""
+
+    def __init__(self) -> None:
+        self._encode = json.JSONEncoder(
+            separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        ).encode
+
+    def encode(self, value: Any) -> bytes:
+        """Return the value as JSON; TypeError, ValueError or RecursionError for what is none."""
+        return self._encode(value).encode()
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value of a JSON text; ValueError for any other."""
+        return json.loads(data)
+
+
+class MsgpackCodec:
+    """Entries are msgpack; needs the extra ``log``."""
+
+    def __init__(self) -> None:
+        try:
+            import msgpack
+        except ImportError as error:
+            raise MissingExtraError("log", "msgpack") from error
+        self._pack = msgpack.packb
+        self._unpack = msgpack.unpackb
+
+    def encode(self, value: Any) -> bytes:
+        """Return the value as msgpack; TypeError, ValueError or OverflowError for what is none."""
+        packed: bytes = self._pack(value)
+        return packed
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value of one msgpack object; ValueError for anything else."""
+        return self._unpack(data, strict_map_key=False)
+
+
+_BYTES = BytesCodec()
+_NAMED = {"json": JsonCodec, "msgpack": MsgpackCodec}
+
+
+def codec_of(codec: Any = None) -> Codec:
+    """Return the codec that a log's argument ``codec`` asks for.
+
+    Arguments: codec: None for bytes; ``"json"``; ``"msgpack"``; or an object with encode() and
+    decode(). Errors: ConfigurationError; MissingExtraError for ``"msgpack"`` without the extra
+    ``log``. No command.
+    """
+    if codec is None:
+        return _BYTES
+    if isinstance(codec, str):
+        if codec not in _NAMED:
+            raise ConfigurationError(
+                f"codec is {codec!r}; expected 'json', 'msgpack' or an object with encode() and"
+                " decode()"
+            )
+        made: Codec = _NAMED[codec]()
+        return made
+    if isinstance(codec, type) or not isinstance(codec, Codec):
+        raise ConfigurationError(
+            f"codec is {codec!r}; expected 'json', 'msgpack' or an object with encode() and"
+            " decode()"
+        )
+    return codec
+
+
+def encode_all(codec: Codec, entries: Iterable[Any]) -> list[bytes]:
+    """Return the entries as bytes, all of them or none.
+
+    Arguments: codec: of `codec_of`; entries: values in the log's order. Errors: ConfigurationError
+    that names the entry's place in the call, for what the codec cannot write. O(entries).
+    """
+    encode = codec.encode
+    found = []
+    value: Any = None
+    try:
+        for value in entries:
+            found.append(encode(value))
+    # RecursionError: for a value that contains itself.
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ConfigurationError(
+            f"entry {len(found)} of this call is a {type(value).__name__} that cannot be written:"
+            f" {error}"
+        ) from error
+    if codec is not _BYTES:
+        for place, data in enumerate(found):
+            if not isinstance(data, bytes):
+                raise ConfigurationError(
+                    f"the codec's encode() made a {type(data).__name__} of entry {place} of this"
+                    " call; expected bytes"
+                )
+    return found
+
+
+def decode_all(codec: Codec, entries: Sequence[bytes | None], first: int = 0) -> list[Any]:
+    """Return the values of entries that were read; None stays None, for what was evicted.
+
+    Arguments: codec: of `codec_of`; entries: as read; first: the offset of the first one, for the
+    error's text. Errors: UndecodableEntryError that names the offset. O(entries).
+    """
+    if codec is _BYTES:
+        return list(entries)
+    decode = codec.decode
+    found = []
+    try:
+        for data in entries:
+            found.append(None if data is None else decode(data))  # noqa: PERF401 - how many there are is asked on the way
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UndecodableEntryError(
+            f"entry {first + len(found)} of the log was not written with this codec: {error}; read"
+            " it with a Log without codec= to see its bytes"
+        ) from error
+    return found
