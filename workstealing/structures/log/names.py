@@ -12,16 +12,33 @@ LOG_VERSION = "1"
 class LogGroupNames:
     """The keys of one group of one log; see the catalogue in ``lua/README.md``."""
 
-    __slots__ = ("all", "attempts", "dead", "group", "pending", "state", "turns")
+    __slots__ = (
+        "all",
+        "attempts",
+        "dead",
+        "granted",
+        "group",
+        "line",
+        "pending",
+        "revived",
+        "state",
+        "turns",
+        "waking",
+    )
 
     def __init__(self, base: bytes, group: bytes) -> None:
         self.group = group
         self.state = base + b"group:" + group
+        self.line = base + b"line:" + group
         self.turns = base + b"turns:" + group
+        self.granted = base + b"granted:" + group
         self.pending = base + b"pending:" + group
         self.attempts = base + b"attempts:" + group
         self.dead = base + b"dead:" + group
-        self.all = (self.state, self.turns, self.pending, self.attempts, self.dead)
+        self.revived = base + b"revived:" + group
+        # What an append needs, in the order in which `log_wake` takes them.
+        self.waking = (self.state, self.line, self.turns, self.granted)
+        self.all = (*self.waking, self.pending, self.attempts, self.dead, self.revived)
 
 
 class LogNames:
