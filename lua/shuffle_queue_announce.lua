@@ -1,7 +1,7 @@
 -- Says that a consumer is alive, which keeps its queue, and checks the types of its group's keys.
 -- KEYS: meta, due index, layout mark, consumers, ring, state, pending, returned, delayed, tracking, dead.
 -- ARGV: layout mark, queue, ttl in ms, group, consumer, pickup delays that it has seen, in ms.
--- Returns 1; or 0, having changed nothing, if the group is not registered.
+-- Returns 1; or, having changed nothing, 0 if the group is not registered, -1 if there is no queue at all.
 --@include shuffle_queue_alive
 --@include shuffle_queue_delays
 local consumers, state = KEYS[4], KEYS[6]
@@ -22,7 +22,7 @@ for i = 4, 11 do
   end
 end
 if not facts[2] then
-  return 0
+  return facts[1] and 0 or -1
 end
 -- A consumer works on a full server too, so as to empty it: it is only not seen for a while.
 if not is_error(redis.pcall('ZADD', consumers, whole(now()), ARGV[5])) then

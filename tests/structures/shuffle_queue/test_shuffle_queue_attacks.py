@@ -205,14 +205,25 @@ class TestSleepers:
         assert found is not None
 
 
+@pytest.mark.parametrize("by", ["writer", "reader", "reader of others"])
 def test_a_queue_that_came_after_a_loss_of_everything_is_found_when_it_is_idle(
-    redis7: RedisServer,
+    redis7: RedisServer, by: str
 ) -> None:
     queue = queue_on(redis7)
     queue.read("g", "c")
     queue.write("t", {"n": 1})
     queue.client.flushall()
-    queue.write("t", {"n": 2})
+    if by == "writer":
+        queue.write("t", {"n": 2})
+    else:
+        if by == "reader of others":
+            # It has not to be announced, and learns of the loss from the read itself.
+            assert queue.view("g").announced
+        else:
+            queue.view("g").announced.clear()
+        assert queue.read("g", "c") is None
+        # Nobody but readers has been here since.
+        assert queue.client.exists(queue.names.layout)
     queue.client.zadd(queue._place[0], {"q": 1})
     job = QueueExpiry(redis7.client())
     wait_until(lambda: not job.perform(Slice(100, 10.0)), "the end")

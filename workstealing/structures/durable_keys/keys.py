@@ -18,13 +18,14 @@ from workstealing.store.operations import (
 )
 from workstealing.store.twin import AsyncClient, BlockingClient, is_async, is_cluster
 from workstealing.structures.durable_keys.commands import Translator
-from workstealing.structures.durable_keys.layout import KeyNames, open_layout
+from workstealing.structures.durable_keys.layout import KeyNames
 from workstealing.structures.durable_keys.lease import AsyncLease, Lease
 from workstealing.structures.durable_keys.pipeline import AsyncKeyPipeline, KeyPipeline
 from workstealing.structures.durable_keys.surface import Surface, empty_reply
 from workstealing.structures.namespaces.layout import (
     INDEX_SHARDS_OF_A_SERVER,
     Layout,
+    open_layout,
     register_shards,
 )
 from workstealing.structures.namespaces.namespaced import Namespaced

@@ -6,19 +6,8 @@ could differ from it, so nothing but the two must change together, and they shar
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from workstealing.store.keys import key_slot, slot_tags
-from workstealing.store.operations import Steps
-from workstealing.structures.namespaces.layout import (
-    Layout,
-    Names,
-    Structure,
-    ask_server,
-    read_layout,
-    require_policy,
-    write_layout,
-)
+from workstealing.structures.namespaces.layout import Layout, Names, Structure
 
 DURABLE = "durable"
 DURABLE_KEYS = Structure(
@@ -46,17 +35,3 @@ class KeyNames(Names):
     def fence(self, shard: int) -> bytes:
         """Return the key of the last fencing token of an index shard."""
         return b"{" + slot_tags()[shard] + self._middle + b":fence"
-
-
-def open_layout(names: KeyNames, index_shards: int, allowed: Collection[str]) -> Steps[Layout]:
-    """Read a namespace's layout, or write it down if this is its first use.
-
-    Arguments: index_shards: of a new namespace; allowed: eviction policies that the user accepts by
-    name. Errors: LayoutError for a foreign layout; EvictionPolicyError. Two or three round trips.
-    """
-    layout = yield from read_layout(names)
-    policy, _ = yield from ask_server(names)
-    require_policy(names.structure, policy, allowed)
-    if layout is None:
-        layout = yield from write_layout(names, DURABLE, index_shards)
-    return layout

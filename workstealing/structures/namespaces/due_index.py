@@ -17,7 +17,7 @@ from workstealing.errors import LayoutError, is_connection_fault
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget, Command
 from workstealing.store.keys import SLOTS, require_one_slot, to_bytes
-from workstealing.store.operations import Operation, Plain, Steps
+from workstealing.store.operations import Operation, Plain, Steps, as_layout_error
 from workstealing.store.twin import Node, Twin
 from workstealing.structures.namespaces.layout import (
     Layout,
@@ -234,19 +234,33 @@ class DueIndex:
         return shards
 
     def drive(self, steps: Steps[T], budget: Budget) -> T:
-        """Run a generator of one-key commands through the twin and return what it returns."""
+        """Run a generator of commands and operations through the twin and return what it returns.
+
+        Arguments: steps: plain commands on one key, and operations, whose texts are sent; budget:
+        of time for all of them. Errors: LayoutError for what a script refuses as foreign; those of
+        the twin, unless the generator has an answer to them.
+        """
         reply: Any = None
         error: Exception | None = None
         while True:
             try:
-                command = steps.send(reply) if error is None else steps.throw(error)
+                step = steps.send(reply) if error is None else steps.throw(error)
             except StopIteration as done:
                 result: T = done.value
                 return result
-            if isinstance(command, Operation | Plain):
-                raise TypeError("only plain commands on one key can be run through the twin")
-            (reply,) = self._call(self._node_of_key(command[1]), [command], budget)
+            if isinstance(step, Plain):
+                raise TypeError("commands with options cannot be run through the twin")
+            if isinstance(step, Operation):
+                command, key = step.by_text(), step.keys[0]
+            else:
+                # The text of a script is no key.
+                command, key = step, step[3 if step[0] == "EVAL" else 1]
+            (reply,) = self._call(self._node_of_key(key), [command], budget)
             error = reply if isinstance(reply, Exception) else None
+            if error is not None:
+                error = as_layout_error(error) or error
+            elif isinstance(step, Operation):
+                reply = step.read(reply)
 
     def milliseconds(self, clock: Any) -> int:
         """Return a reply of TIME as milliseconds since the epoch; raise it if it is an error."""

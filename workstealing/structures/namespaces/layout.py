@@ -215,6 +215,22 @@ def read_registry(names: Names) -> Steps[list[int]]:
     ]
 
 
+def open_layout(names: Names, index_shards: int, allowed: Collection[str]) -> Steps[Layout]:
+    """Read the layout of a structure with one backend, or write it down if this is its first use.
+
+    Arguments: names: of the namespace; index_shards: of a new one; allowed: eviction policies that
+    the user accepts by name. Errors: LayoutError for a foreign layout; EvictionPolicyError. Two or
+    three round trips.
+    """
+    layout = yield from read_layout(names)
+    policy, _ = yield from ask_server(names)
+    require_policy(names.structure, policy, allowed)
+    if layout is None:
+        (backend,) = names.structure.backends
+        layout = yield from write_layout(names, backend, index_shards)
+    return layout
+
+
 def checked_policies(allow_eviction: Collection[str]) -> frozenset[str]:
     """Return the eviction policies that the user accepts by name.
 

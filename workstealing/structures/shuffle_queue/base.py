@@ -11,7 +11,11 @@ from workstealing.store.keys import SLOTS
 from workstealing.store.operations import Operation, Steps
 from workstealing.store.scripts import Script, load
 from workstealing.store.twin import is_cluster
-from workstealing.structures.namespaces.layout import INDEX_SHARDS_OF_A_SERVER, register_shards
+from workstealing.structures.namespaces.layout import (
+    INDEX_SHARDS_OF_A_SERVER,
+    open_layout,
+    register_shards,
+)
 from workstealing.structures.namespaces.namespaced import Namespaced
 from workstealing.structures.shuffle_queue.choice import checked_streams, streams_of
 from workstealing.structures.shuffle_queue.delays import PickupDelays
@@ -19,7 +23,6 @@ from workstealing.structures.shuffle_queue.names import (
     GroupNames,
     IndexNames,
     QueueNames,
-    open_layout,
 )
 
 TENANTS_KNOWN = 4096

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from workstealing.clock import Clock
 from workstealing.errors import LayoutError, OutOfTime
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget
-from workstealing.store.operations import Operation, Plain, as_layout_error
 from workstealing.store.twin import Twin
 from workstealing.structures.namespaces.due_index import DueIndex, DueKey
 from workstealing.structures.namespaces.due_walk import (
@@ -52,7 +50,6 @@ class QueueCollector:
         clock: Clock,
     ) -> None:
         self._index = DueIndex(twin, names, clock_shift_ms, random, clock)
-        self._twin = twin
         self._names = names
         self._shift_ms = clock_shift_ms
 
@@ -151,21 +148,4 @@ class QueueCollector:
             is_forced=False,
             clock_shift_ms=self._shift_ms,
         )
-        node = self._twin.node_of(due.shard)
-        reply: Any = None
-        error: Exception | None = None
-        while True:
-            try:
-                step = steps.send(reply) if error is None else steps.throw(error)
-            except StopIteration as done:
-                result: Deleted = done.value
-                return result
-            if isinstance(step, Plain):
-                raise TypeError("only operations and plain commands can be run through the twin")
-            command = step.by_text() if isinstance(step, Operation) else step
-            (reply,) = self._twin.call(node, [command], budget)
-            error = reply if isinstance(reply, Exception) else None
-            if error is not None:
-                error = as_layout_error(error) or error
-            elif isinstance(step, Operation):
-                reply = step.read(reply)
+        return self._index.drive(steps, budget)

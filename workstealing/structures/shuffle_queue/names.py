@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import key_slot, require_one_slot, to_bytes
-from workstealing.store.operations import Steps
-from workstealing.structures.namespaces.layout import (
-    Layout,
-    Names,
-    Structure,
-    ask_server,
-    read_layout,
-    require_policy,
-    write_layout,
-)
+from workstealing.structures.namespaces.layout import Names, Structure
 
 STREAMS = "streams"
 SHUFFLE_QUEUES = Structure(
@@ -149,17 +138,3 @@ def checked_text(value: object, what: str) -> str | bytes:
     raise ConfigurationError(
         f"the {what} {value!r} is not usable: give a text, or its bytes in UTF-8, not empty"
     )
-
-
-def open_layout(names: IndexNames, index_shards: int, allowed: Collection[str]) -> Steps[Layout]:
-    """Read a namespace's layout, or write it down if this is its first use.
-
-    Arguments: index_shards: of a new namespace; allowed: eviction policies that the user accepts by
-    name. Errors: LayoutError for a foreign layout; EvictionPolicyError. Two or three round trips.
-    """
-    layout = yield from read_layout(names)
-    policy, _ = yield from ask_server(names)
-    require_policy(names.structure, policy, allowed)
-    if layout is None:
-        layout = yield from write_layout(names, STREAMS, index_shards)
-    return layout

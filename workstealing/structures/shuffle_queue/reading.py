@@ -89,7 +89,10 @@ class Reading(QueueBase):
     _views: dict[str | bytes, View]
 
     def view(self, group: str | bytes) -> View:
-        """Return what this process knows of a group."""
+        """Return what this process knows of a group.
+
+        Errors: ConfigurationError for what is no group's name.
+        """
         try:
             known = self._views.get(group)
         except TypeError:
@@ -110,7 +113,12 @@ class Reading(QueueBase):
     def look_steps(
         self, view: View, consumer: str | bytes, n: int, prefer: int | None
     ) -> Steps[list[Message] | Nothing]:
-        """Look for at most n messages. One round trip, if it goes as expected."""
+        """Look for at most n messages.
+
+        Arguments: view: of the group; consumer: its name; n; prefer: the number of a stream that
+        goes first, or None. Returns: the messages, or `Nothing`. Errors: LayoutError. One round
+        trip, if it goes as expected.
+        """
         found = yield from self._look_once(view, consumer, n, prefer)
         if isinstance(found, Nothing):
             return found
@@ -241,7 +249,9 @@ class Reading(QueueBase):
                 wait = int(rest[2])
                 return Nothing(as_text(rest[0]), as_text(rest[1]), None if wait < 0 else wait)
             if kind == _UNKNOWN_GROUP:
-                # The queue was deleted, or lost, since this process was here.
+                # The queue was deleted, or lost, since this process was here; its namespace too,
+                # perhaps, without which no job finds it.
+                self.forget()
                 yield from self.join_steps(view)
             elif kind == _UNEXPECTED:
                 missed += 1
@@ -281,7 +291,13 @@ class Reading(QueueBase):
         return messages
 
     def announce_steps(self, view: View, consumer: str | bytes) -> Steps[None]:
-        """Say that a consumer is alive, and let its group read the queue. One round trip or two."""
+        """Say that a consumer is alive, and let its group read the queue.
+
+        Arguments: view: of the group; consumer: its name. Returns: nothing; the pickup delays that
+        were seen are handed over too. Errors: LayoutError. One round trip; two more for a group
+        that is not registered.
+        """
+        is_new = self._place is None
         due, mark, text = self._place or (yield from self.place_steps())
         keys, names = self.keys, view.names
         counts = view.delays.take()
@@ -298,13 +314,21 @@ class Reading(QueueBase):
             except ResponseError:
                 view.delays.put_back(counts)
                 raise
-            if known:
+            if known > 0:
                 break
+            if known < 0 and not is_new:
+                # Where there is no queue any more there may be no namespace.
+                self.forget()
             yield from self.join_steps(view)
+            due, mark, text = self._place or (yield from self.place_steps())
         view.announced[consumer] = self.monotonic()
 
     def join_steps(self, view: View) -> Steps[None]:
-        """Register a group, and find what the streams hold already. One round trip or two."""
+        """Register a group, and find what the streams hold already.
+
+        Arguments: view: of the group. Returns: nothing. Errors: LayoutError. One round trip, or two
+        where there are more streams than this process knew.
+        """
         due, mark, text = self._place or (yield from self.place_steps())
         keys, names = self.keys, view.names
         fixed = (keys.meta, due, mark, keys.notifications, keys.legacy, names.ring)

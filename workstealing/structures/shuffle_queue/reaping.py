@@ -57,8 +57,8 @@ class QueueReaper(Tidying):
     def reap(self, slice: Slice) -> int:
         """Recover what one group's dead consumers hold, and do one of the other chores.
 
-        Returns: how many items were handled, at most the slice's limit. Errors: LayoutError;
-        OutOfTime if nothing was done; connection faults. At most six round trips.
+        Arguments: slice. Returns: how many items were handled, at most its limit. Errors:
+        LayoutError; OutOfTime if nothing was done; connection faults. At most six round trips.
         """
         facts = self.facts(slice)
         if facts is None or not facts.groups:
@@ -85,7 +85,8 @@ class QueueReaper(Tidying):
     def count(self, slice: Slice) -> int:
         """Return how many entries `reap` would return, set aside or put right; change nothing.
 
-        Three round trips.
+        Arguments: slice: whose limit it counts up to. Errors: LayoutError; OutOfTime; connection
+        faults. Four round trips.
         """
         facts = self.facts(slice)
         if facts is None or not facts.groups:
@@ -105,8 +106,8 @@ class QueueReaper(Tidying):
     ) -> tuple[list[float], bool]:
         """Return since when stale entries have been held, in seconds, and whether those are all.
 
-        Arguments: most_entries: how many pending entries of each stream are looked at. Two round
-        trips for each group.
+        Arguments: facts; most_entries: how many pending entries of each stream are looked at;
+        budget: of time. Errors: OutOfTime; connection faults. Two round trips for each group.
         """
         ages: list[float] = []
         exact = True
@@ -128,7 +129,8 @@ class QueueReaper(Tidying):
     ) -> tuple[int, set[int]]:
         """Put right what is missing beside some streams, for all groups.
 
-        Returns: how much was, and those of the streams that exist. One round trip.
+        Arguments: facts; numbers: of the streams; slice. Returns: how much was, and those of the
+        streams that exist. Errors: LayoutError; OutOfTime; connection faults. One round trip.
         """
         commands = [
             self._heal_command(self._names.group(name), numbers, slice.limit, is_dry=False)
@@ -142,7 +144,8 @@ class QueueReaper(Tidying):
     def sweep_stream(self, facts: Facts, number: int, slice: Slice) -> tuple[int, bool]:
         """Recover and trim one stream, for all groups.
 
-        Returns: how much was handled, and whether there is more to look at. Two round trips.
+        Arguments: facts; number: of the stream; slice. Returns: how much was handled, and whether
+        there is more to look at. Errors: as `mend_streams`. Two round trips.
         """
         each = max(1, slice.limit // max(1, len(facts.groups)))
         commands = [

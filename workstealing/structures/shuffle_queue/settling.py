@@ -22,7 +22,11 @@ class Settling(QueueBase):
     """The steps of `ack`, `nack`, `extend`, `cancel`, `length` and `groups`."""
 
     def ack_steps(self, messages: tuple[Message, ...]) -> Steps[int]:
-        """Say that messages are done; one script for each group and 500 messages."""
+        """Say that messages are done.
+
+        Arguments: messages: as they were read. Returns: how many were pending. Errors:
+        ConfigurationError; LayoutError. One script for each group and 500 messages.
+        """
         keys = self.keys
         acked = 0
         for group, some in _in_parts(messages):
@@ -34,7 +38,12 @@ class Settling(QueueBase):
         return acked
 
     def nack_steps(self, messages: tuple[Message, ...], delay: float) -> Steps[int]:
-        """Give messages back; one script for each group and 500 messages."""
+        """Give messages back.
+
+        Arguments: messages: as they were read; delay: seconds until they may be served again.
+        Returns: how many were still this delivery's. Errors: ConfigurationError; LayoutError. One
+        script for each group and 500 messages.
+        """
         delay_ms = _checked_delay(delay)
         parts = list(_in_parts(messages))
         if not parts:
@@ -54,7 +63,11 @@ class Settling(QueueBase):
         return given
 
     def extend_steps(self, messages: tuple[Message, ...]) -> Steps[int]:
-        """Let the idle time of messages start anew; one script for each group and 500 messages."""
+        """Let the idle time of messages start anew.
+
+        Arguments: messages: as they were read. Returns: how many were still this delivery's.
+        Errors: ConfigurationError; LayoutError. One script for each group and 500 messages.
+        """
         parts = list(_in_parts(messages))
         if not parts:
             return 0
@@ -72,7 +85,11 @@ class Settling(QueueBase):
         return extended
 
     def cancel_steps(self, tracking_id: str | bytes) -> Steps[bool]:
-        """Delete the message of a tracking id; two round trips."""
+        """Delete the message of a tracking id.
+
+        Arguments: tracking_id: as it was written with. Returns: whether the message still existed.
+        Errors: ConfigurationError; LayoutError. Two round trips.
+        """
         checked_text(tracking_id, "tracking id")
         keys = self.keys
         for _ in range(_TRIES):
@@ -88,7 +105,11 @@ class Settling(QueueBase):
         return False
 
     def length_steps(self) -> Steps[int]:
-        """Count the messages; one script for each 512 streams."""
+        """Count the messages.
+
+        Returns: how many all streams hold, the legacy one too. Errors: LayoutError. One script for
+        each 512 streams.
+        """
         keys = self.keys
         counted, span, length = 0, self.streams, 0
         while counted < span:
@@ -101,7 +122,10 @@ class Settling(QueueBase):
         return length
 
     def groups_steps(self) -> Steps[list[str]]:
-        """Name the groups; one round trip."""
+        """Name the groups.
+
+        Returns: the names, sorted. Errors: LayoutError. One round trip.
+        """
         found = yield self.operation("groups", (self.keys.meta,))
         return sorted(map(as_text, found))
 

@@ -15,7 +15,11 @@ class Tidying(Upkeep):
     """Removes consumers that are idle and own nothing, and tracking ids whose message has gone."""
 
     def tidy(self, facts: Facts, slice: Slice) -> int:
-        """Remove consumers and tracking ids that nobody needs, of one group; see `reap`."""
+        """Remove consumers and tracking ids that nobody needs, of one group.
+
+        Arguments: facts: of a queue with groups; slice. Returns: how many were removed, at most the
+        slice's limit. Errors: LayoutError; OutOfTime; connection faults. At most seven round trips.
+        """
         group = self._names.group(self.one_of(facts.groups))
         handled = self.dismiss(facts, group, slice, slice.limit)
         if handled < slice.limit and not slice.expired:
@@ -23,7 +27,12 @@ class Tidying(Upkeep):
         return handled
 
     def dismiss(self, facts: Facts, group: GroupNames, slice: Slice, limit: int) -> int:
-        """Remove consumers that have been idle for long and own nothing."""
+        """Remove consumers that have been idle for long and own nothing.
+
+        Arguments: facts; group: whose; slice; limit: the most to remove. Returns: how many were.
+        Errors: LayoutError; OutOfTime; connection faults. Two round trips; with more than 127
+        streams up to five, and one consumer at most.
+        """
         cutoff = facts.now - self._settings.consumer_idle_ms
         look = ("ZRANGEBYSCORE", group.consumers, "-inf", cutoff, "LIMIT", 0, WINDOW)
         slice.spend(1)
@@ -54,7 +63,12 @@ class Tidying(Upkeep):
         return 0
 
     def untrack(self, facts: Facts, _group: GroupNames, slice: Slice, limit: int) -> int:
-        """Forget tracking ids whose message has gone."""
+        """Forget tracking ids whose message has gone.
+
+        Arguments: facts; slice; limit: the most to forget. A group is taken as by `dismiss`, and
+        not looked at. Returns: how many were. Errors: LayoutError; OutOfTime; connection faults.
+        Two round trips.
+        """
         names = self._names
         slice.spend(2)
         look = ("HRANDFIELD", names.tracking, WINDOW, "WITHVALUES")

@@ -59,12 +59,16 @@ class Upkeep:
         self._streams = streams
 
     def facts(self, slice: Slice) -> Facts | None:
-        """Return what the queue's meta says; None where there is no queue. One round trip."""
+        """Return what the queue's meta says; None where there is no queue.
+
+        Arguments: slice: whose time it takes. Errors: LayoutError; OutOfTime; connection faults.
+        One round trip.
+        """
         slice.spend(2)
         return self.read_facts(Budget(slice.remaining()))
 
     def read_facts(self, budget: Budget) -> Facts | None:
-        """As `facts`, within a budget."""
+        """As `facts`, within a budget of time, and without a slice to tell its commands to."""
         try:
             clock, flat = self.call([("TIME",), ("HGETALL", self._names.meta)], budget)
         except ResponseError as error:
@@ -83,15 +87,26 @@ class Upkeep:
         return Facts(now, span, groups)
 
     def reader(self, group: GroupNames, number: int) -> bytes:
-        """Return what a group is called on a stream."""
+        """Return what a group is called on a stream.
+
+        Arguments: group; number: of the stream. Returns: the legacy stream's one group, or else the
+        group itself.
+        """
         return self._names.legacy if number == LEGACY else group.group
 
     def script(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Command:
-        """Return the command that runs a script of shuffle queues."""
+        """Return the command that runs a script of shuffle queues.
+
+        Arguments: name: without ``shuffle_queue_``; keys and args: as the script takes them.
+        """
         return ("EVAL", load(f"shuffle_queue_{name}").body, len(keys), *keys, *args)
 
     def call(self, commands: Sequence[Command], budget: Budget) -> list[Any]:
-        """Send commands on the queue's keys in one round trip; a script's refusal is raised."""
+        """Send commands on the queue's keys in one round trip.
+
+        Arguments: commands; budget: of time. Returns: their replies. Errors: LayoutError for what a
+        script refuses, or else the first error reply; OutOfTime; connection faults.
+        """
         replies = self._twin.call(self._twin.node_of(self._names.slot), commands, budget)
         try:
             return checked(replies)
