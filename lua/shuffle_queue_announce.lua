@@ -5,12 +5,12 @@
 --@include shuffle_queue_alive
 --@include shuffle_queue_delays
 local consumers, state = KEYS[4], KEYS[6]
-local facts = redis.pcall('HMGET', meta, 'mark', 'group:' .. ARGV[4])
+local facts = redis.pcall('HMGET', meta, 'mark', 'group:' .. ARGV[4], 'namespace')
 local problem = refuse(facts)
 if problem then
   return problem
 end
-local problem, marked, alive = refuse_due()
+local problem, marked, alive = refuse_due(facts[3])
 if problem then
   return problem
 end

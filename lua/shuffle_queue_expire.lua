@@ -5,11 +5,12 @@
 --   group: most keys; the group. KEYS[3] is its dead: messages there are left, and so is the group, unless all is deleted
 --   rest: most keys; ms from now to the next look if a group is left, or else an empty text: then meta goes at last, and with it
 --   the queue's place in the due index
--- Returns { keys deleted, 1 if this part is done }, or { -1, 0 } if somebody came in between.
+-- Returns { keys deleted, 1 if this part is done }, or { -1, 0 } if somebody came in between, or the queue is another
+-- namespace's: then only its place in this due index goes.
 --@include now
 --@include shuffle_queue
 local due = KEYS[2]
-local about = redis.pcall('HMGET', meta, 'mark', 'joined', 'span')
+local about = redis.pcall('HMGET', meta, 'mark', 'joined', 'span', 'namespace')
 local problem = refuse(about)
 if problem then
   return problem
@@ -19,6 +20,14 @@ if type(deadline) == 'table' then
   return layout_error(due, 'does not hold a due index')
 end
 local is_forced = ARGV[2] == '1'
+if is_elsewhere(about[4], due) then
+  if is_forced then
+    return elsewhere_error(about[4], due)
+  end
+  -- The job of its own namespace knows whether it is idle.
+  redis.call('ZREM', due, ARGV[1])
+  return { -1, 0 }
+end
 if not is_forced and not (deadline and tonumber(deadline) <= now()) then
   return { -1, 0 }
 end

@@ -6,11 +6,12 @@
 --@include shuffle_queue_alive
 --@include shuffle_queue_held
 local legacy, group = KEYS[4], ARGV[4]
-local problem = refuse(redis.pcall('HMGET', meta, 'mark'))
+local facts = redis.pcall('HMGET', meta, 'mark', 'namespace')
+local problem = refuse(facts)
 if problem then
   return problem
 end
-local problem, marked, alive = refuse_due()
+local problem, marked, alive = refuse_due(facts[2])
 if problem then
   return problem
 end

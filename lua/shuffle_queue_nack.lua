@@ -8,11 +8,12 @@
 --@include shuffle_queue_held
 local notifications, ring, returned, delayed, legacy = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local group, delay = ARGV[4], tonumber(ARGV[5])
-local problem = refuse(redis.pcall('HMGET', meta, 'mark'))
+local facts = redis.pcall('HMGET', meta, 'mark', 'namespace')
+local problem = refuse(facts)
 if problem then
   return problem
 end
-local problem, marked, alive = refuse_due()
+local problem, marked, alive = refuse_due(facts[2])
 if problem then
   return problem
 end

@@ -8,7 +8,7 @@
 --@include shuffle_queue_grave
 local notifications, tracking, dead = KEYS[4], KEYS[5], KEYS[6]
 local group, width = ARGV[4], tonumber(ARGV[6])
-local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'joined')
+local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'joined', 'namespace')
 local problem = refuse(facts)
 if problem then
   return problem
@@ -18,7 +18,7 @@ if (facts[3] or '0') ~= ARGV[5] then
   table.insert(groups, 1, facts[3] or '0')
   return groups
 end
-local problem, marked, alive = refuse_due()
+local problem, marked, alive = refuse_due(facts[4])
 problem = problem
   or refuse_key('HLEN', dead, 'messages set aside')
   or refuse_key('HLEN', tracking, 'tracking ids')

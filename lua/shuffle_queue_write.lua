@@ -7,7 +7,7 @@
 --@include shuffle_queue_alive
 local notifications, tracking = KEYS[4], KEYS[5]
 local width = tonumber(ARGV[7])
-local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'joined')
+local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'joined', 'namespace')
 local problem = refuse(facts)
 if problem then
   return problem
@@ -17,7 +17,7 @@ if (facts[3] or '0') ~= ARGV[4] then
   table.insert(groups, 1, facts[3] or '0')
   return groups
 end
-local problem, marked, alive = refuse_due()
+local problem, marked, alive = refuse_due(facts[4])
 if problem then
   return problem
 end

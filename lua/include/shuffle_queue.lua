@@ -1,5 +1,5 @@
 -- What every script on a shuffle queue shares: the facts that its `meta` holds.
---   KEYS[1] meta, a hash: mark, span, joined, groups, group:<G>, back:<G>, plan:<G>
+--   KEYS[1] meta, a hash: mark, namespace, span, joined, groups, group:<G>, back:<G>, plan:<G>
 --@include shuffle_queue_version
 local meta = KEYS[1]
 
@@ -23,6 +23,23 @@ local function refuse(facts)
   if facts[1] and facts[1] ~= QUEUE_VERSION then
     return layout_error(meta, 'says ' .. facts[1] .. ' where ' .. QUEUE_VERSION .. ' was expected')
   end
+end
+
+-- The namespace of a due index, whose key is `{tag}:ws:namespace:due`.
+local function namespace_of(due)
+  return string.match(due, ':ws:([^:]*):due$')
+end
+
+-- Whether meta names another namespace than the due index is of. One that names none is of any.
+local function is_elsewhere(named, due)
+  return named and named ~= namespace_of(due)
+end
+
+local function elsewhere_error(named, due)
+  return layout_error(
+    meta,
+    'belongs to the namespace ' .. named .. ' and not to ' .. namespace_of(due) .. ': give namespace=' .. named
+  )
 end
 
 -- The groups that have ever read, by name.

@@ -221,6 +221,20 @@ class TestComingBack:
         assert job.perform(Slice(1000, 10.0)) == 0
         assert keys_of(queue.client) >= before
 
+    def test_one_of_another_namespace_in_use(self, queue: Queue) -> None:
+        """A queue used under two namespaces was deleted by the one where it was idle."""
+        used(queue)
+        other = queue_on(queue.client, "{q}r", namespace="other")
+        other.write("t", {})
+        due = place_of(other)
+        queue.client.zadd(due, {"q": LONG_AGO_MS})
+        before = keys_of(queue.client)
+        assert expire(other) == 0
+        assert keys_of(queue.client) == before
+        # Nor is it looked at for ever.
+        assert queue.client.zrange(due, 0, -1) == [b"{q}r"]
+        assert queue.client.zscore(place_of(queue), "q") is not None
+
     def test_a_writer_who_knows_a_group_that_has_gone(self, queue: Queue) -> None:
         """It must not fill the ring of a group that nobody would ever delete."""
         writer = queue_on(queue.client)

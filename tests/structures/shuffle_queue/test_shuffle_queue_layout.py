@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import redis
 
-from support.servers import RedisCluster3, RedisServer
+from support.servers import AnyServer, RedisCluster3, RedisServer
 from workstealing.errors import CrossSlotError, EvictionPolicyError, LayoutError
 from workstealing.structures import DurableKeys, Message, ShuffleQueue
 
@@ -214,3 +214,47 @@ def test_a_ring_that_was_lost_is_mended_by_a_join(redis7: RedisServer) -> None:
     assert queue.read("g", "c") is None
     queue._run(queue.join_steps(queue.view("g")))
     assert len(queue.read_many("g", "c", 5)) == 2
+
+
+class TestNamespaces:
+    """A queue is one namespace's: a second one's job would delete it while it is in use."""
+
+    CALLS: ClassVar[dict[str, Callable[[ShuffleQueue, Message], Any]]] = {
+        "write": lambda q, _: q.write("a", {"n": 9}),
+        "read": lambda q, _: q.read("g", "c"),
+        "read of a new group": lambda q, _: q.read("new", "c"),
+        "nack": lambda q, m: q.nack(m),
+        "extend": lambda q, m: q.extend(m),
+        "delete": lambda q, _: q.delete(),
+    }
+
+    @pytest.mark.parametrize("call", CALLS)
+    def test_another_namespace_is_refused(self, any_server: AnyServer, call: str) -> None:
+        client = any_server.client()
+        _, message = used(client)
+        other = ShuffleQueue(client, "q", streams=8, namespace="other")
+        # Its layout is written down by the first queue that it has.
+        ShuffleQueue(client, "r", streams=8, namespace="other").write("a", {})
+        before = {key: client.type(key) for key in client.keys("*")}
+        with pytest.raises(LayoutError, match="namespace shuffle_queues and not to other: give"):
+            self.CALLS[call](other, message)
+        assert {key: client.type(key) for key in client.keys("*")} == before
+        assert other._place is not None
+        assert client.zscore(other._place[0], "q") is None
+
+    def test_the_other_namespace_may_have_it_once_it_is_gone(self, any_server: AnyServer) -> None:
+        client = any_server.client()
+        queue, _ = used(client)
+        queue.delete()
+        other = ShuffleQueue(client, "q", streams=8, namespace="other")
+        other.write("a", {})
+        assert client.hget(other.keys.meta, "namespace") == b"other"
+        with pytest.raises(LayoutError, match="namespace other and not to shuffle_queues"):
+            queue.write("a", {})
+
+    def test_a_queue_of_before_is_of_whom_first_uses_it(self, any_server: AnyServer) -> None:
+        client = any_server.client()
+        queue, message = used(client)
+        client.hdel(queue.keys.meta, "namespace")
+        assert queue.extend(message) == 1
+        assert client.hget(queue.keys.meta, "namespace") == b"shuffle_queues"
