@@ -68,12 +68,12 @@ class DamagedBlockError(WorkStealingError, ValueError):
 class BlockHead(NamedTuple):
     """What a sealed block's header says.
 
-    Fields: codec: ``raw``, ``zlib`` or ``zstd``; count: entries; raw_bytes: the length of the
+    Fields: codec: ``raw``, ``zlib`` or ``zstd``; entries: how many; raw_bytes: the length of the
     body when it is not compressed.
     """
 
     codec: str
-    count: int
+    entries: int
     raw_bytes: int
 
 
@@ -153,7 +153,7 @@ def compress(block: bytes, codec: str, level: int | None = None) -> bytes:
     ConfigurationError; MissingExtraError; DamagedBlockError; LayoutError.
     """
     head = head_of(block)
-    return _sealed(codec, head.count, _body(block, head), level)
+    return _sealed(codec, head.entries, _body(block, head), level)
 
 
 def compress_codec(codec: str = "auto") -> str:
@@ -208,8 +208,8 @@ def open_block(block: bytes) -> SealedBlock:
     if head.codec == "raw":
         # As it came: the header is cheaper to carry along than to cut off.
         _body_length_checked(len(block) - HEADER_BYTES, head)
-        return SealedBlock(block, HEADER_BYTES, head.count)
-    return SealedBlock(_body(block, head), 0, head.count)
+        return SealedBlock(block, HEADER_BYTES, head.entries)
+    return SealedBlock(_body(block, head), 0, head.entries)
 
 
 def entries_of(block: bytes, start: int = 0, stop: int | None = None) -> list[bytes]:

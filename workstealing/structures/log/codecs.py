@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from workstealing.errors import ConfigurationError, MissingExtraError, WorkStealingError
@@ -83,7 +83,7 @@ class MsgpackCodec:
 
 
 _BYTES = BytesCodec()
-_NAMED = {"json": JsonCodec, "msgpack": MsgpackCodec}
+_NAMED: dict[str, Callable[[], Codec]] = {"json": JsonCodec, "msgpack": MsgpackCodec}
 
 
 def codec_of(codec: Any = None) -> Codec:
@@ -101,8 +101,7 @@ def codec_of(codec: Any = None) -> Codec:
                 f"codec is {codec!r}; expected 'json', 'msgpack' or an object with encode() and"
                 " decode()"
             )
-        made: Codec = _NAMED[codec]()
-        return made
+        return _NAMED[codec]()
     if isinstance(codec, type) or not isinstance(codec, Codec):
         raise ConfigurationError(
             f"codec is {codec!r}; expected 'json', 'msgpack' or an object with encode() and"
