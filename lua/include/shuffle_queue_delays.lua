@@ -2,11 +2,15 @@
 
 -- Arguments: the group's state; delays in ms, a text of numbers. A full server may count none of them.
 local function count_delays(state, delays)
-  local counts = {}
+  -- Most of them have the top of the one before.
+  local counts, top = {}, 1
   for delay in string.gmatch(delays, '%d+') do
-    local top, ms = 1, tonumber(delay)
+    local ms = tonumber(delay)
     while top < ms do
       top = top * 2
+    end
+    while top > 1 and top / 2 >= ms do
+      top = top / 2
     end
     counts[top] = (counts[top] or 0) + 1
   end
