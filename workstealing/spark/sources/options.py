@@ -103,9 +103,14 @@ class OptionReader:
 
     def boolean(self, name: str, default: bool) -> bool:
         """Return an option as true or false."""
+        found = self.boolean_or_none(name)
+        return default if found is None else found
+
+    def boolean_or_none(self, name: str) -> bool | None:
+        """Return an option as true or false, or None where it was not given."""
         value = self.text(name)
         if value is None:
-            return default
+            return None
         if value.lower() not in _TRUE | _FALSE:
             raise self.wrong(f"the option {name!r} is {value!r}: give true or false")
         return value.lower() in _TRUE

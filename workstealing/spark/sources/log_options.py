@@ -1,0 +1,272 @@
+"""The options of ``format("workstealing.log")``."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from workstealing.errors import ConfigurationError
+from workstealing.spark.clients import ClientSettings
+from workstealing.spark.sources.options import OptionReader, without_path
+from workstealing.structures.log.names import LogNames
+
+FORMAT = "workstealing.log"
+ENTRIES_A_BATCH = 100_000
+MOST_ENTRIES_A_BATCH = 100_000_000
+PARTITIONS, MOST_PARTITIONS = 16, 10_000
+# More of them would be asked for one by one before each batch.
+MOST_LOGS = 1_000
+
+# The number of an entry (negative: counted from the end), or one of the words.
+Position = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Where to begin, or where to end, in each log.
+
+    Fields: default; by_log: (log, position) of those that have another one.
+    """
+
+    default: Position
+    by_log: tuple[tuple[str, Position], ...] = ()
+
+    def of(self, log: str) -> Position:
+        """Return the position in a log."""
+        return dict(self.by_log).get(log, self.default)
+
+
+EARLIEST, LATEST = Positions("earliest"), Positions("latest")
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What the user has said about logs; picklable, made at the driver. None: nothing was said.
+
+    Fields: logs: their names, () for a write by the column `log`; client. Of reads: values: that
+    column's type, "binary" or "string"; starting and ending: where; fail_on_data_loss; partitions:
+    the most tasks of a read; max_entries_per_batch: of a stream. Of writes: block: entries a block
+    of a new log; exactly_once: of a stream; query and batch: of a batch write that is done once.
+    """
+
+    logs: tuple[str, ...]
+    client: ClientSettings
+    values: str | None = None
+    starting: Positions | None = None
+    ending: Positions | None = None
+    fail_on_data_loss: bool | None = None
+    partitions: int | None = None
+    max_entries_per_batch: int | None = None
+    block: int | None = None
+    exactly_once: bool | None = None
+    query: str | None = None
+    batch: int | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> LogOptions:
+        """Read Spark's options. No round trip.
+
+        Errors: ConfigurationError for unknown, contradictory or unusable ones.
+        """
+        with OptionReader(FORMAT, {}).naming():
+            reader = OptionReader(FORMAT, without_path(options, "logs"))
+        logs = _names(reader)
+        parsed = cls(
+            logs=logs,
+            values=reader.choice_or_none("values", ("binary", "string")),
+            starting=_positions(reader, "startingOffset", ("earliest", "latest"), logs, "earliest"),
+            ending=_positions(reader, "endingOffset", ("latest",), logs, "latest"),
+            fail_on_data_loss=reader.boolean_or_none("failOnDataLoss"),
+            partitions=reader.number("partitions", 0, 1, MOST_PARTITIONS) or None,
+            max_entries_per_batch=reader.number("maxEntriesPerBatch", 0, 1, MOST_ENTRIES_A_BATCH)
+            or None,
+            block=reader.number("block", 0, 1) or None,
+            exactly_once=reader.boolean_or_none("exactlyOnce"),
+            query=reader.text("query"),
+            batch=_number_or_none(reader, "batch"),
+            client=reader.client(),
+        )
+        reader.finish()
+        return parsed
+
+    def for_reading(self, is_stream: bool) -> LogOptions:
+        """Return these options, or raise an error for what does not go with a read.
+
+        Arguments: is_stream: whether it is read by readStream.
+        """
+        if not self.logs:
+            raise self.wrong(
+                "the option 'logs' is missing: give the names of logs, or a path as in"
+                ' load("activity")'
+            )
+        self._refuse(self._of_writes(), "writing, and this is a read")
+        if is_stream:
+            self._refuse({"endingOffset": self.ending}, "read, not for readStream")
+            return self
+        self._refuse({"maxEntriesPerBatch": self.max_entries_per_batch}, "readStream")
+        for log in self.logs:
+            start, end = (self.starting or EARLIEST).of(log), (self.ending or LATEST).of(log)
+            # Of unlike signs they can only be compared when the log's end is known.
+            if _is_behind(start, end):
+                raise self.wrong(
+                    f"of the log {log!r} startingOffset {start} is behind endingOffset {end}: the"
+                    " ending offset is that of the first entry which is not read"
+                )
+        return self
+
+    def for_writing(self, is_stream: bool, has_log_column: bool) -> LogOptions:
+        """Return these options, or raise an error for what does not go with a write.
+
+        Arguments: is_stream: whether it is written by writeStream; has_log_column: whether each row
+        says into which log it goes.
+        """
+        given = {
+            "values": self.values,
+            "startingOffset": self.starting,
+            "endingOffset": self.ending,
+            "failOnDataLoss": self.fail_on_data_loss,
+            "partitions": self.partitions,
+            "maxEntriesPerBatch": self.max_entries_per_batch,
+        }
+        self._refuse(given, "reading, and this is a write")
+        if len(self.logs) > 1:
+            raise self.wrong(
+                f"{len(self.logs)} logs are given, but a write goes to one: give one, or a column"
+                " 'log' instead"
+            )
+        if has_log_column == bool(self.logs):
+            raise self.wrong(
+                "both the option 'logs' (or a path) and a column 'log' say where rows go: leave one"
+                " out"
+                if has_log_column
+                else "nothing says where rows go: give the option 'logs' (or a path), or a column"
+                " 'log'"
+            )
+        if is_stream:
+            named = {"query": self.query, "batch": self.batch}
+            self._refuse(named, "write: writeStream has a query and batches of its own")
+        elif (self.query is None) != (self.batch is None):
+            raise self.wrong(
+                "one of the options 'query' and 'batch' is missing: give both, so that what was"
+                " written once is not written again, or neither"
+            )
+        elif self.exactly_once is not None and self.exactly_once != (self.query is not None):
+            raise self.wrong(
+                "a batch write is done exactly once if, and only if, the options 'query' and"
+                f" 'batch' say which one it is, but 'exactlyOnce' is {self.exactly_once}: leave it"
+                " out"
+            )
+        return self
+
+    def positions(self) -> tuple[Positions, Positions]:
+        """Return where reads begin and end."""
+        return self.starting or EARLIEST, self.ending or LATEST
+
+    @property
+    def is_text(self) -> bool:
+        """Whether values are read as text."""
+        return self.values == "string"
+
+    @property
+    def fails_on_loss(self) -> bool:
+        """Whether lost entries are an error."""
+        return self.fail_on_data_loss is not False
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks a read has at most."""
+        return self.partitions or PARTITIONS
+
+    @property
+    def batch_size(self) -> int:
+        """How many entries a batch of a stream has at most."""
+        return self.max_entries_per_batch or ENTRIES_A_BATCH
+
+    def wrong(self, problem: str) -> ConfigurationError:
+        """Return the error for a problem."""
+        return ConfigurationError(f"format {FORMAT!r}: {problem}")
+
+    def _of_writes(self) -> dict[str, object]:
+        return {
+            "block": self.block,
+            "exactlyOnce": self.exactly_once,
+            "query": self.query,
+            "batch": self.batch,
+        }
+
+    def _refuse(self, options: Mapping[str, object], why: str) -> None:
+        for name, value in options.items():
+            if value is not None:
+                raise self.wrong(f"the option {name!r} is for {why}: leave it out")
+
+
+def _is_behind(start: Position, end: Position) -> bool:
+    if isinstance(start, str) or isinstance(end, str):
+        return False
+    return start > end and (start < 0) == (end < 0)
+
+
+def _names(reader: OptionReader) -> tuple[str, ...]:
+    """Return the names of logs: words that commas part, or a list as JSON or Python writes it."""
+    text = reader.text("logs")
+    if text is None:
+        return ()
+    names: Any = None
+    if text.lstrip().startswith("["):
+        # The second one is what PySpark makes of a Python list.
+        for read in (json.loads, ast.literal_eval):
+            with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+                names = read(text.strip())
+                break
+    else:
+        names = [name.strip() for name in text.split(",")]
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise reader.wrong(
+            "the option 'logs' holds no names of logs: give them with commas in between, or as a"
+            ' list, ["a", "b"]'
+        )
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise reader.wrong(f"the log {repeated[0]!r} is named twice in the option 'logs'")
+    if not 1 <= len(names) <= MOST_LOGS:
+        raise reader.wrong(f"the option 'logs' has {len(names)} names: give 1 to {MOST_LOGS:,}")
+    with reader.naming():
+        for name in names:
+            LogNames(name)
+    return tuple(names)
+
+
+def _positions(
+    reader: OptionReader, name: str, words: tuple[str, ...], logs: tuple[str, ...], default: str
+) -> Positions | None:
+    text = reader.text(name)
+    if text is None:
+        return None
+    wrong = reader.wrong(
+        f"the option {name!r} is {text!r}: give {', '.join(words)}, the number of an entry"
+        ' (negative: from the end), or for each log one of these as JSON, {"activity": 17}'
+    )
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        found = text
+    by_log = found if isinstance(found, dict) else {}
+    for position in by_log.values() if by_log or isinstance(found, dict) else [found]:
+        is_number = isinstance(position, int) and not isinstance(position, bool)
+        if not is_number and not (isinstance(position, str) and position in words):
+            raise wrong
+    if strangers := sorted(set(by_log) - set(logs)):
+        raise reader.wrong(
+            f"the option {name!r} names the log {strangers[0]!r}, which the option 'logs' does not"
+        )
+    if isinstance(found, dict):
+        return Positions(default, tuple(sorted(by_log.items())))
+    return Positions(found)
+
+
+def _number_or_none(reader: OptionReader, name: str) -> int | None:
+    number = reader.number(name, -1, 0)
+    return None if number < 0 else number
