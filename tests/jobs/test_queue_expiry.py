@@ -122,8 +122,9 @@ class TestDeleting:
         idle(others[2])
         idle(others[4])
         assert expiry(client).backlog().queues == 2
-        # A slice asks one node of a cluster.
-        assert 1 <= expire(client, dry_run=True) <= 2
+        # A slice asks one node of a cluster, on which there may be neither.
+        counted = [expire(client, dry_run=True) for _ in range(50)]
+        assert 1 <= max(counted) <= 2
         expire_all(client)
         left = [bool(keys_of(client, f"q{number}")) for number in range(6)]
         assert left == [True, True, False, True, False, True]
