@@ -134,9 +134,9 @@ def _variables(text: str) -> set[str]:
 def _calls(text: str) -> list[tuple[str, str]]:
     # Commands whose key is not their first argument.
     text = re.sub(r"'XREADGROUP'[^()]*'STREAMS'", "'XREADGROUP'", text)
-    text = re.sub(r"'(XGROUP|XINFO)', '\w+'", r"'\1'", text)
+    text = re.sub(r"'(XGROUP|XINFO|MEMORY)', '\w+'", r"'\1'", text)
     # Commands whose key does not stand first.
-    text = re.sub(r"'(XINFO|XGROUP)',\s*'(\w+)',", r"'\1 \2',", text)
+    text = re.sub(r"'(XINFO|XGROUP|MEMORY)',\s*'(\w+)',", r"'\1 \2',", text)
     text = re.sub(r"'(XREAD|XREADGROUP)',[^()]*?'STREAMS',", r"'\1',", text)
     calls = re.findall(r"redis\.p?call\(\s*([^,()]+?)\s*(?:,\s*([^,()]+?)\s*)?[,)]", text)
     calls += re.findall(r"pcall\(redis\.call, ([^,()]+?)(?:, ([^,()]+?))?[,)]", text)

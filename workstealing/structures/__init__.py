@@ -18,6 +18,7 @@ from workstealing.structures.ick import (
     IckPipeline,
 )
 from workstealing.structures.ick_dead import DeadMember
+from workstealing.structures.log import AsyncLog, Log, LogFacts, LogInfo
 from workstealing.structures.sharded_ick import (
     AsyncLeasedIck,
     AsyncShardedIck,
@@ -60,6 +61,7 @@ __all__ = [
     "AsyncKeyPipeline",
     "AsyncLease",
     "AsyncLeasedIck",
+    "AsyncLog",
     "AsyncRedisStore",
     "AsyncShardedIck",
     "AsyncShardedIckPipeline",
@@ -80,6 +82,9 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "LeasedIck",
+    "Log",
+    "LogFacts",
+    "LogInfo",
     "Message",
     "NoLease",
     "RedisStore",

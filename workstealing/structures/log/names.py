@@ -5,6 +5,8 @@ from __future__ import annotations
 from workstealing.store.keys import key_slot, require_one_slot, to_bytes
 from workstealing.structures.shuffle_queue.names import checked_text
 
+__all__ = ["LOG_VERSION", "LogGroupNames", "LogNames", "checked_text"]
+
 LOG_VERSION = "1"
 """What the field `mark` of a log's `meta`, and of a group's state, says."""
 

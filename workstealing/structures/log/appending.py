@@ -1,0 +1,148 @@
+"""Appending: entries come behind the last one, all of a batch or none.
+
+A script must be told its keys before it knows where the log ends. So a writer passes the blocks
+from the end that it knows on; if the log has grown past them since, nothing is changed, and it
+calls again with what the reply says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.store.operations import Steps
+from workstealing.structures.log.base import (
+    Known,
+    LogBase,
+    as_bytes,
+    checked_integer,
+)
+from workstealing.structures.log.codecs import encode_all
+from workstealing.structures.log.names import checked_text
+
+MOST_ENTRIES = 10_000
+"""How many entries one call appends at most."""
+MOST_BLOCKS = 1_000
+"""How many blocks they may fill at most."""
+MOST_BYTES = 512 * 1024 * 1024
+"""How many bytes they have at most, one or all: the server's limit for one value."""
+# Blocks past those that are needed, for what others append meanwhile.
+_SPARE_BLOCKS = 1
+# How many blocks beyond those that it fills a batch with a backlog frees.
+_EVICT_MORE = 16
+_TRIES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What a query of Spark notes with the entries that it appends, so that it does so once.
+
+    Fields: query; partition; batch, which grows; rows: how many of the batch the partition has
+    written into this log before these entries; digest: of all of them, these included, in hex.
+    """
+
+    query: str | bytes
+    partition: int
+    batch: int
+    rows: int
+    digest: str
+
+
+class Written(NamedTuple):
+    """What a partition has written already, and so not again: rows of a batch, and their digest."""
+
+    batch: int
+    rows: int
+    digest: str
+
+
+class Appending(LogBase):
+    """The steps of `append`, and the groups that this process knows of."""
+
+    def append_steps(self, entries: Any, backlog: Any, marker: Marker | None = None) -> Steps[Any]:
+        """Append entries; see `Log.append`.
+
+        Returns: the offset of the first; Written, with nothing appended, if something else was
+        written than the marker says.
+        """
+        batch = checked_entries(encode_all(self.codec, entries), self.known.block)
+        least = "" if backlog is None else checked_integer(backlog, "backlog", 0)
+        note: tuple[Any, ...] = ("", 0, 0, "")
+        written = self.keys.meta
+        if marker is not None:
+            written = self.keys.written(checked_text(marker.query, "query"))
+            note = (
+                checked_integer(marker.partition, "partition", 0),
+                checked_integer(marker.batch, "batch", 0),
+                checked_integer(marker.rows, "rows", 0),
+                marker.digest,
+            )
+        for _ in range(_TRIES):
+            known = self.known
+            reply = yield from as_bytes(
+                self.operation("append", *self._arguments(known, batch, least, written, note))
+            )
+            offset = int(reply[0])
+            if offset >= 0:
+                self.note(next=offset + len(batch), kept=int(reply[1]))
+                return offset
+            if offset == -2:
+                return Written(int(reply[1]), int(reply[2]), reply[3].decode())
+            _, tail, kept, block, joined, *groups = reply
+            self.note(
+                next=int(tail),
+                kept=int(kept),
+                block=int(block),
+                joined=joined,
+                groups=tuple(groups),
+            )
+            # The log's own blocks may be smaller than was expected.
+            checked_entries(batch, int(block))
+        raise LayoutError(
+            f"others append to the log {self.name!r} faster than one batch can be written: append"
+            " fewer times, more entries at a time; nothing was written"
+        )
+
+    def _arguments(
+        self,
+        known: Known,
+        batch: list[bytes],
+        least: int | str,
+        written: bytes,
+        note: tuple[Any, ...],
+    ) -> tuple[Any, ...]:
+        keys = self.keys
+        low = known.next // known.block
+        needed = (known.next + len(batch) - 1) // known.block - low + 1 + _SPARE_BLOCKS
+        evicted = 0
+        if least != "":
+            evicted = min(low - known.kept, needed + _EVICT_MORE)
+        fixed = (keys.meta, keys.news, keys.full, keys.raw, keys.times, written)
+        groups: list[bytes] = []
+        for name in known.groups:
+            groups += keys.group(name).waking
+        blocks = (*keys.blocks(low, needed), *keys.blocks(known.kept, evicted))
+        settings = (known.block, known.joined, least, low, needed, known.kept, evicted)
+        return ((*fixed, *blocks, *groups), *settings, *note, *batch)
+
+
+def checked_entries(entries: list[bytes], block: int) -> list[bytes]:
+    """Return the entries of one call. Errors: ConfigurationError if they are none or too many."""
+    count = len(entries)
+    if not 1 <= count <= MOST_ENTRIES:
+        raise ConfigurationError(
+            f"{count} entries cannot be appended by one call: give 1 to {MOST_ENTRIES}"
+        )
+    if count > block * (MOST_BLOCKS - 1):
+        raise ConfigurationError(
+            f"{count} entries do not fit into {MOST_BLOCKS} blocks of {block}: append at most"
+            f" {block * (MOST_BLOCKS - 1)} by one call"
+        )
+    size = sum(map(len, entries))
+    if size > MOST_BYTES:
+        raise ConfigurationError(
+            f"{count} entries of {size} bytes cannot be appended by one call: the server takes at"
+            f" most {MOST_BYTES} bytes"
+        )
+    return entries

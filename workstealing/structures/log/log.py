@@ -1,0 +1,251 @@
+"""A log: entries in their order, each with an offset that it keeps for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Generic, Literal, Self, TypeVar, overload
+
+from redis.exceptions import ResponseError
+
+from workstealing.store.blocking import AsyncAsker, ask, checked_block
+from workstealing.store.operations import Steps, as_layout_error, drive, drive_async
+from workstealing.store.twin import AsyncClient, BlockingClient, is_async
+from workstealing.structures.log.appending import Appending
+from workstealing.structures.log.codecs import decode_all
+from workstealing.structures.log.deleting import Deleting
+from workstealing.structures.log.facts import Describing, LogFacts
+from workstealing.structures.log.reading import LogInfo, Reading, checked_read
+from workstealing.structures.log.waiting import Patience, block_command
+
+# What a call gives back: the result, or something to await.
+_IntT = TypeVar("_IntT")
+_BoolT = TypeVar("_BoolT")
+_FactsT = TypeVar("_FactsT")
+_EntriesT = TypeVar("_EntriesT")
+_InformedT = TypeVar("_InformedT")
+
+
+class _Log(
+    Appending,
+    Reading,
+    Deleting,
+    Describing,
+    Generic[_IntT, _BoolT, _FactsT, _EntriesT, _InformedT],
+):
+    """What the blocking and the asyncio form have in common."""
+
+    def append(self, *entries: Any, backlog: int | None = None) -> _IntT:
+        """Append entries behind the last one, all or none.
+
+        Arguments: entries: 1 to 10,000, of 512 MiB together at most; bytes, or what the codec
+        takes; backlog: evict whole blocks while at least so many entries stay. Returns: the offset
+        of the first; those of the others follow without a gap. Errors: ConfigurationError;
+        LayoutError; those of redis-py, of a full server for instance: then nothing is written. One
+        round trip; one more when the log has grown by a block or got a group since the last call.
+        About 10 Redis commands and 2 for each block, and 2 for each group.
+        """
+        appended: _IntT = self._run(self.append_steps(entries, backlog))
+        return appended
+
+    @overload
+    def read(
+        self, offset: int, count: int = 1, block_ms: float = 0, with_info: Literal[False] = False
+    ) -> _EntriesT: ...
+
+    @overload
+    def read(
+        self, offset: int, count: int = 1, block_ms: float = 0, *, with_info: Literal[True]
+    ) -> _InformedT: ...
+
+    def read(
+        self, offset: int, count: int = 1, block_ms: float = 0, with_info: bool = False
+    ) -> Any:
+        """Return entries from an offset on; None stands for each that was evicted.
+
+        Arguments: offset: of the first; a negative one counts from the end, -1 being the last
+        entry; count: how many at most, 0 for none; block_ms: how long to wait for the entry of that
+        very offset if it has not come yet, 0 for not at all; with_info: return a pair of `LogInfo`
+        and the entries, so that a count of 0 gives only that. Returns: a list, which ends where
+        the log does. Errors: ConfigurationError; LayoutError; MissingExtraError for a block whose
+        compression is not installed here; DamagedBlockError. One round trip for each 8 blocks or
+        8 MiB; one more if the client knows too little of the log. Two to four Redis commands for
+        each block, wherever in the log it is.
+        """
+        first, most = checked_read(offset, count)
+        return self._read_on(first, most, Patience(checked_block(block_ms)), bool(with_info))
+
+    def _result(
+        self, info: LogInfo, found: list[bytes | None], with_info: bool
+    ) -> list[Any] | tuple[LogInfo, list[Any]]:
+        values = decode_all(self.codec, found, info.offset)
+        return (info, values) if with_info else values
+
+    def _read_on(self, offset: int, count: int, patience: Patience, with_info: bool) -> Any:
+        """Look, wait and look again, until something is found or the time is over."""
+        raise NotImplementedError
+
+    def evict(self, offset: int | None = None, *, keep: int | None = None) -> _IntT:
+        """Evict old entries: those up to and including an offset, or all but the last ones.
+
+        They are gone for readers at once, whoever reads; their memory goes by whole blocks. All
+        other entries keep their offsets. Arguments: one of offset, 0 or more, and keep: how many
+        entries stay. Returns: how many were evicted. Errors: ConfigurationError; LayoutError. One
+        round trip for each 100 blocks, and one more if the client knows too little of the log; if
+        it dies in between, the next eviction or LogTrimmer frees what is left.
+        """
+        evicted: _IntT = self._run(self.evict_steps(offset, keep))
+        return evicted
+
+    def length(self) -> _IntT:
+        """Say how many entries are available: last() - first() + 1. One round trip."""
+        length: _IntT = self._run(self._length_steps())
+        return length
+
+    def first(self) -> _IntT:
+        """Return the offset of the first available entry.
+
+        If there is none, it is the offset that the next entry will have. One round trip.
+        """
+        first: _IntT = self._run(self._first_steps())
+        return first
+
+    def last(self) -> _IntT:
+        """Return the offset of the last entry, first() - 1 if there is none. One round trip."""
+        last: _IntT = self._run(self._last_steps())
+        return last
+
+    def info(self) -> _FactsT:
+        """Say what the log consists of: a `LogFacts`.
+
+        Errors: LayoutError. Two round trips; a Redis command for each block, at most 128.
+        """
+        facts: _FactsT = self._run(self.facts_steps())
+        return facts
+
+    def delete(self) -> _BoolT:
+        """Delete the log with its entries, its groups and their dead.
+
+        Returns: whether there was one. Errors: LayoutError, also if it is appended to faster than
+        it can be deleted. One round trip for each 100 blocks, and three more; not atomic, but who
+        appends meanwhile loses nothing that a reader could still have found.
+        """
+        deleted: _BoolT = self._run(self.delete_steps())
+        return deleted
+
+    def _length_steps(self) -> Steps[int]:
+        info = yield from self.info_steps()
+        return info.last - info.first + 1
+
+    def _first_steps(self) -> Steps[int]:
+        return (yield from self.info_steps()).first
+
+    def _last_steps(self) -> Steps[int]:
+        return (yield from self.info_steps()).last
+
+
+class Log(_Log[int, bool, LogFacts, list[Any], tuple[LogInfo, list[Any]]]):
+    """A log: entries in their order, each with an offset that it keeps for ever.
+
+    Offsets are 0, 1, 2, ... without a gap, however many append at once. Blocks of entries are lists
+    while they are written to; `LogCompactor` makes a string of each full one, and compresses those
+    that have gone cold. The cost of a read does not depend on where it is.
+
+    Arguments: client: a redis.Redis or redis.RedisCluster (an asyncio client gives an `AsyncLog`);
+    name: the log's; all its keys share one hash slot, and on a cluster a name with a lone brace is
+    refused. block: how many entries a block has, 1 to 100,000, if this client makes the log; one
+    that exists keeps its own. codec: None for bytes, "json", "msgpack", or an object with encode()
+    and decode(). cache_blocks: how many blocks that were sent as a whole are kept here.
+    clock_shift_ms: for tests.
+
+    Makes no connection before the first call. Attributes: name: the log's, as a text.
+
+    Source: Redis' RCP 11, the proposal that streams came of, with its logical offsets and the
+    compression of blocks.
+    """
+
+    # mypy would have it return a subclass; who calls it is told the right type even so.
+    @overload
+    def __new__(  # type: ignore[misc]
+        cls,
+        client: AsyncClient,
+        name: str | bytes,
+        block: int = ...,
+        *,
+        codec: Any = ...,
+        cache_blocks: int = ...,
+        clock_shift_ms: int = ...,
+    ) -> AsyncLog: ...
+
+    @overload
+    def __new__(
+        cls,
+        client: BlockingClient,
+        name: str | bytes,
+        block: int = ...,
+        *,
+        codec: Any = ...,
+        cache_blocks: int = ...,
+        clock_shift_ms: int = ...,
+    ) -> Self: ...
+
+    def __new__(cls, client: Any, *args: Any, **options: Any) -> Any:
+        """Make an `AsyncLog` where the client is an asyncio one."""
+        if is_async(client):
+            return AsyncLog(client, *args, **options)
+        return super().__new__(cls)
+
+    def _run(self, steps: Steps[Any]) -> Any:
+        try:
+            return drive(self.client, steps)
+        except ResponseError as error:
+            raise as_layout_error(error) or error from None
+
+    def _read_on(self, offset: int, count: int, patience: Patience, with_info: bool) -> Any:
+        while True:
+            info, found = self._run(self.read_steps(offset, count))
+            seconds = None if found or not count else patience.next_seconds()
+            if seconds is None:
+                return self._result(info, found, with_info)
+            self.wait(block_command(self.keys, info.offset, seconds), seconds)
+
+    def wait(self, command: tuple[Any, ...], seconds: float) -> Any:
+        """Send a command that blocks, on a connection of its own; see `ask`."""
+        return ask(self.twin, self.keys.slot, command, seconds)
+
+
+class AsyncLog(
+    _Log[
+        Awaitable[int],
+        Awaitable[bool],
+        Awaitable[LogFacts],
+        Awaitable[list[Any]],
+        Awaitable[tuple[LogInfo, list[Any]]],
+    ]
+):
+    """A `Log` on a redis.asyncio client: every method is awaited."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._asker = AsyncAsker(self.twin)
+
+    async def aclose(self) -> None:
+        """Close the connections on which reads have waited."""
+        await self._asker.close()
+
+    async def _run(self, steps: Steps[Any]) -> Any:
+        try:
+            return await drive_async(self.client, steps)
+        except ResponseError as error:
+            raise as_layout_error(error) or error from None
+
+    async def _read_on(self, offset: int, count: int, patience: Patience, with_info: bool) -> Any:
+        while True:
+            info, found = await self._run(self.read_steps(offset, count))
+            seconds = None if found or not count else patience.next_seconds()
+            if seconds is None:
+                return self._result(info, found, with_info)
+            await self.wait(block_command(self.keys, info.offset, seconds), seconds)
+
+    async def wait(self, command: tuple[Any, ...], seconds: float) -> Any:
+        """Send a command that blocks, on a connection of its own; see `ask`."""
+        return await self._asker.ask(self.keys.slot, command, seconds)
