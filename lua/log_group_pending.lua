@@ -1,0 +1,17 @@
+-- Lists the entries that a group of a log has handed out and nobody has acknowledged, the oldest first.
+-- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived. ARGV: group, kind, how many at most.
+-- Returns { 0, server's time in ms, offset, when (ms) it was handed out, its history, ... }; and as open_group() does.
+--@include now
+--@include log_group
+local problem = open_group()
+if problem then
+  return problem
+end
+local found = redis.call('ZRANGE', pending, 0, ARGV[3] - 1, 'WITHSCORES')
+local reply = { 0, now() }
+for i = 1, #found, 2 do
+  reply[#reply + 1] = found[i]
+  reply[#reply + 1] = found[i + 1]
+  reply[#reply + 1] = redis.call('HGET', attempts, found[i]) or ''
+end
+return reply

@@ -1,0 +1,120 @@
+"""What a group of a log hands out, and what it tells of entries that are not done."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from workstealing.structures.log.codecs import Codec, UndecodableEntryError, decode_all
+
+_GRAVE = re.compile(rb"(\d+) (\d+) (\d+):")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEntry:
+    """An entry that was handed out: ``for offset, entry in mail.read(10): ...``.
+
+    Fields: offset; entry: as the log's codec reads it; attempts: how often it has been handed out
+    to the members of this group, this time included, always 1 in a plain group; delivery: the
+    number of this handing out, by which `acknowledge` knows that it was the last one.
+    """
+
+    offset: int
+    entry: Any
+    attempts: int
+    delivery: int
+
+    def __iter__(self) -> Iterator[Any]:
+        """Give the offset and the entry."""
+        yield self.offset
+        yield self.entry
+
+
+class PendingEntry(NamedTuple):
+    """An entry that was handed out and is not acknowledged.
+
+    Fields: offset; member: what `read` was told, None if nothing; attempts; handed_out: when, in
+    Unix seconds; idle_s: for how long, by the server's clock.
+    """
+
+    offset: int
+    member: str | None
+    attempts: int
+    handed_out: float
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLogEntry:
+    """An entry that was handed out too often, with what it says.
+
+    Fields: offset; entry: as the log's codec reads it, the bytes where it cannot; attempts; member:
+    who had it last, None if `read` was not told; handed_out: for the last time, and set_aside, in
+    Unix seconds.
+    """
+
+    offset: int
+    entry: Any
+    attempts: int
+    member: str | None
+    handed_out: float
+    set_aside: float
+
+
+class GroupInfo(NamedTuple):
+    """How far a group is.
+
+    Fields: offset: of the entry that is handed out next; lag: how many available entries have not
+    been handed out; lost: how many were evicted before they could be; waiting: members that are
+    blocked; pending and dead: entries, in an acknowledged group.
+    """
+
+    offset: int
+    lag: int
+    lost: int
+    waiting: int
+    pending: int
+    dead: int
+
+
+def pending_entries(reply: list[Any]) -> list[PendingEntry]:
+    """Return what a script has listed: the server's time, then offset, time and history of each."""
+    now, *flat = reply
+    found = []
+    for offset, handed, history in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
+        attempts, member = _history(history)
+        since = int(float(handed))
+        idle = max(0, int(now) - since) / 1000
+        found.append(PendingEntry(int(offset), member, attempts, since / 1000, idle))
+    return found
+
+
+def dead_entries(flat: list[Any], codec: Codec) -> list[DeadLogEntry]:
+    """Return what a script has listed: offset and grave of each."""
+    found = []
+    for offset, grave in zip(flat[::2], flat[1::2], strict=True):
+        head = _GRAVE.match(grave)
+        if head is None:
+            continue
+        split = head.end() + int(head[3])
+        attempts, member = _history(grave[head.end() : split])
+        entry = grave[split:]
+        # What no codec reads may be here for that very reason: whoever looks must see it.
+        with contextlib.suppress(UndecodableEntryError):
+            (entry,) = decode_all(codec, [entry], int(offset))
+        found.append(
+            DeadLogEntry(
+                *(int(offset), entry, attempts, member),
+                *(int(head[1]) / 1000, int(head[2]) / 1000),
+            )
+        )
+    return found
+
+
+def _history(text: bytes) -> tuple[int, str | None]:
+    attempts, _, rest = text.partition(b" ")
+    member = rest.partition(b" ")[2]
+    return int(attempts or 0), member.decode(errors="backslashreplace") or None

@@ -1,0 +1,321 @@
+"""What a group of a log does: hand out entries, move, and settle what its members have done.
+
+A group's offset says which blocks a read needs, but the keys come before the script has looked. So
+a member passes the blocks that he expects from what he has read last; if he was wrong, nothing is
+changed, and he calls again with the one that the reply names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.store.operations import Operation, Steps
+from workstealing.structures.log.base import Known, as_bytes, checked_integer, same
+from workstealing.structures.log.codecs import decode_all
+from workstealing.structures.log.group_entries import (
+    DeadLogEntry,
+    GroupEntry,
+    GroupInfo,
+    PendingEntry,
+    dead_entries,
+    pending_entries,
+)
+from workstealing.structures.log.group_waiting import Nothing
+from workstealing.structures.log.names import checked_text
+from workstealing.structures.log.reading import BLOCKS_A_SCRIPT, BYTES_A_SCRIPT, Reading
+
+MOST_AT_ONCE = 1000
+MOST_LISTED = 10_000
+_LONGEST_IDLE_S = 365 * 86400
+_FOUND, _NOTHING, _OTHER_BLOCK = range(3)
+_NO_GROUP, _OTHER_KIND = -1, -2
+# How often a group may be deleted while one call makes it anew, and entries be found to be dead.
+_TRIES = 100
+_PLAIN = "plain"
+
+
+class GroupReading:
+    """The steps of a group, which never wait.
+
+    Attributes: name: the group's, as a text; log; keys; start; acknowledged; idle_s; max_attempts.
+    """
+
+    def __init__(  # noqa: PLR0917 - the settings that `Log.group` has in this order
+        self,
+        log: Reading,
+        name: str | bytes,
+        start: str | int = "first",
+        acknowledged: bool = False,
+        idle_s: float = 60.0,
+        max_attempts: int = 5,
+    ) -> None:
+        self.log = log
+        self.keys = log.keys.group(name)
+        self.name = self.keys.group.decode(errors="backslashreplace")
+        self.start = checked_place(start, "start")
+        self.acknowledged = bool(acknowledged)
+        self.idle_s = _checked_idle(idle_s)
+        self.max_attempts = checked_integer(max_attempts, "max_attempts", 1, 1_000_000)
+        self._kind = _PLAIN
+        if self.acknowledged:
+            self._kind = f"acknowledged:{round(self.idle_s * 1000)}:{self.max_attempts}"
+        self._fixed = (log.keys.meta, *self.keys.all)
+        # Where the next read is expected: a guess that only saves round trips.
+        self._next = 0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self.log.name!r}>"
+
+    @property
+    def _known(self) -> Known:
+        return self.log._known  # noqa: SLF001 - a group is a part of its log
+
+    def _part(self, *item: Any) -> list[bytes]:
+        return self.log._entries(*item)  # noqa: SLF001 - as above
+
+    def look_steps(
+        self, count: int, member: bytes, waiter: str = "", waits: bool = False, turn: bytes = b""
+    ) -> Steps[list[GroupEntry] | Nothing]:
+        """Look for entries once.
+
+        Arguments: count: 0 only gives turns to others; member; waiter: by what name it stands in
+        the line; waits: whether it is to stand there if there is nothing; turn: that has woken it.
+        One round trip if it goes as expected; one for those that are handed out again.
+        """
+        for _ in range(_TRIES):
+            low, kept, operation = self._read(count, waiter, waits, turn, member)
+            reply = yield from self._call(operation)
+            if reply[0] == _NOTHING:
+                return Nothing(int(reply[1]), int(reply[2]))
+            if reply[0] == _OTHER_BLOCK:
+                _, number, block, epoch = reply
+                self._next = number * block
+                self.log.note(block=block, epoch=epoch)
+                continue
+            found = yield from self._found(reply[1:], kept, low)
+            if found:
+                return found
+            # All that was due had been handed out too often; a turn was used up with it.
+            turn = b""
+        return Nothing(1000, 0)
+
+    def _read(
+        self, count: int, waiter: str, waits: bool, turn: bytes, member: bytes
+    ) -> tuple[int, list[Any], Operation]:
+        log = self.log
+        known = log.known
+        low, place = divmod(self._next, known.block)
+        # One more than needed: others may have read since.
+        number = min((place + count - 1) // known.block + 2, BLOCKS_A_SCRIPT) if count else 0
+        kept = [log.cache.get(known.epoch, low + each) for each in range(number)]
+        operation = Operation(
+            log.script("group_read"),
+            (*self._fixed, *log.keys.blocks(low, number)),
+            (
+                *(self.keys.group, self._kind, count, waiter, int(waits), turn, member),
+                *(known.block, low, BYTES_A_SCRIPT, known.epoch),
+                "".join("0" if each is None else "1" for each in kept),
+            ),
+            same,
+        )
+        return low, kept, operation
+
+    def _found(self, reply: list[Any], kept: list[Any], low: int) -> Steps[list[GroupEntry]]:
+        block, epoch, start, read, delivery, attempts, again, condemned, kinds, *items = reply
+        log = self.log
+        log.note(block=block, epoch=epoch)
+        if condemned:
+            yield from self._bury(condemned)
+        found = []
+        if again:
+            entries = yield from self._entries_of(
+                [each[0] for each in again], [each[3] for each in again]
+            )
+            for (offset, tries, number, _), entry in zip(again, entries, strict=True):
+                # None: evicted in this very moment; the next look counts it as lost.
+                if entry is not None:
+                    found.append(GroupEntry(offset, entry, tries, number))
+        if read:
+            self._next = start + read
+            raw: list[bytes | None] = []
+            for kind, item in zip(kinds, items, strict=True):
+                raw += log.entries_in(kind, item, start + len(raw), start + read, kept, low)
+            values = decode_all(log.codec, raw, start)
+            for place, entry in enumerate(values):
+                tries = attempts[place] if attempts else 1
+                found.append(GroupEntry(start + place, entry, tries, delivery + place))
+        return found
+
+    def _entries_of(
+        self, offsets: Sequence[int], known: Sequence[bytes | None]
+    ) -> Steps[list[Any]]:
+        """Return entries by their offsets; those that were dead come with the offsets."""
+        raw = yield from self._raw_of(offsets, known)
+        return [
+            None if entry is None else decode_all(self.log.codec, [entry], offset)[0]
+            for offset, entry in zip(offsets, raw, strict=True)
+        ]
+
+    def _raw_of(
+        self, offsets: Sequence[int], known: Sequence[bytes | None]
+    ) -> Steps[list[bytes | None]]:
+        found: dict[int, bytes | None] = {}
+        wanted = []
+        for offset, entry in zip(offsets, known, strict=True):
+            if entry is None:
+                wanted.append(offset)
+            else:
+                found[offset] = entry
+        wanted.sort()
+        while wanted:
+            # What was handed out together mostly stands together.
+            number = 1
+            while number < len(wanted) and wanted[number] == wanted[0] + number:
+                number += 1
+            _, entries = yield from self.log.read_steps(wanted[0], number)
+            entries += [None] * (number - len(entries))
+            found.update(zip(wanted, entries, strict=False))
+            del wanted[:number]
+        return [found[offset] for offset in offsets]
+
+    def _bury(self, condemned: list[Any]) -> Steps[None]:
+        """Set entries aside that were handed out too often, with what they say."""
+        pairs = [
+            (int(offset), history)
+            for offset, history in zip(condemned[::2], condemned[1::2], strict=True)
+        ]
+        raw = yield from self._raw_of([offset for offset, _ in pairs], [None] * len(pairs))
+        for (offset, history), entry in zip(pairs, raw, strict=True):
+            # An evicted one has no text here; the script knows the text of one that was revived.
+            yield from self._call(self._operation("bury", offset, history, entry or b""))
+
+    def acknowledge_steps(self, entries: Sequence[GroupEntry | int]) -> Steps[int]:
+        """Acknowledge entries; see `LogGroup.acknowledge`."""
+        if not self.acknowledged:
+            raise ConfigurationError(
+                f"the group {self.name!r} is a plain one, in which nothing is acknowledged: open it"
+                " with acknowledged=True"
+            )
+        flat: list[Any] = []
+        for entry in entries:
+            if isinstance(entry, GroupEntry):
+                flat += [entry.offset, entry.delivery]
+            else:
+                flat += [checked_integer(entry, "offset", 0), ""]
+        return (yield from self._in_chunks("acknowledge", flat, 2))
+
+    def pending_steps(self, n: int) -> Steps[list[PendingEntry]]:
+        """List pending entries; see `LogGroup.pending`."""
+        checked_integer(n, "n", 1, MOST_LISTED)
+        _, *listed = yield from self._call(self._operation("pending", n))
+        return pending_entries(listed)
+
+    def dead_steps(self, n: int) -> Steps[list[DeadLogEntry]]:
+        """List dead entries; see `LogGroup.dead`."""
+        checked_integer(n, "n", 1, MOST_LISTED)
+        _, *listed = yield from self._call(self._operation("dead", n))
+        return dead_entries(listed, self.log.codec)
+
+    def of_the_dead_steps(self, script: str, offsets: Sequence[int]) -> Steps[int]:
+        """Revive or discard dead entries; see `LogGroup.revive`."""
+        return (
+            yield from self._in_chunks(
+                script, [checked_integer(offset, "offset", 0) for offset in offsets], 1
+            )
+        )
+
+    def info_steps(self) -> Steps[GroupInfo]:
+        """Say how far the group is; see `LogGroup.info`."""
+        reply = yield from self._call(self._operation("info"))
+        offset, tail, first, *counts = map(int, reply[1:])
+        return GroupInfo(offset, max(0, tail - max(offset, first)), *counts)
+
+    def offset_steps(self) -> Steps[int]:
+        """Return the offset of the entry that is handed out next."""
+        info = yield from self.info_steps()
+        return info.offset
+
+    def seek_steps(self, offset: str | int) -> Steps[int]:
+        """Move the group; see `LogGroup.seek`."""
+        reply = yield from self._call(self._operation("seek", checked_place(offset, "offset")))
+        self._next = int(reply[1])
+        return self._next
+
+    def delete_steps(self) -> Steps[int]:
+        """Delete the group; see `LogGroup.delete`."""
+        return int((yield self._operation("delete", whole=False)))
+
+    def _operation(self, script: str, *args: Any, whole: bool = True) -> Operation:
+        first = (self.keys.group, self._kind) if whole else (self.keys.group,)
+        return Operation(self.log.script(f"group_{script}"), self._fixed, (*first, *args), same)
+
+    def _in_chunks(self, script: str, values: list[Any], width: int) -> Steps[int]:
+        total = 0
+        step = MOST_AT_ONCE * width
+        for first in range(0, len(values), step):
+            some = values[first : first + step]
+            reply = yield from self._call(self._operation(script, *some))
+            total += int(reply[1])
+        return total
+
+    def _call(self, operation: Operation) -> Steps[Any]:
+        """Run a script on the group, which is made if there is none."""
+        for _ in range(_TRIES):
+            reply = yield from as_bytes(operation)
+            if reply[0] == _NO_GROUP:
+                join = self._operation("join", self.start, self.log.known.block)
+                reply = yield from as_bytes(join)
+                if reply[0] != _OTHER_KIND:
+                    continue
+            if reply[0] == _OTHER_KIND:
+                raise ConfigurationError(
+                    f"the group {self.name!r} of the log {self.log.name!r} is"
+                    f" {_kind_text(reply[1].decode())}, but was opened as {_kind_text(self._kind)}:"
+                    " give every member the same settings, or delete() the group first; nothing"
+                    " was changed"
+                )
+            return reply
+        raise LayoutError(
+            f"the group {self.name!r} of the log {self.log.name!r} is deleted as fast as it is"
+            " made: look for what deletes it; nothing was changed"
+        )
+
+
+def checked_place(offset: object, what: str) -> str | int:
+    """Return where a group is to be. Errors: ConfigurationError for what is no place in a log."""
+    if offset in ("first", "last"):
+        return str(offset)
+    if isinstance(offset, str | bytes):
+        raise ConfigurationError(
+            f"{what}={offset!r} is no place in a log: give 'first', 'last' or an offset"
+        )
+    return checked_integer(offset, what, -(2**53) + 1)
+
+
+def checked_member(member: object) -> bytes:
+    """Return a member's name as bytes. Errors: ConfigurationError for what is no name."""
+    if member is None:
+        return b""
+    name = checked_text(member, "member")
+    return name if isinstance(name, bytes) else name.encode()
+
+
+def _checked_idle(idle_s: object) -> float:
+    if (
+        isinstance(idle_s, bool)
+        or not isinstance(idle_s, int | float)
+        or not 0.001 <= idle_s <= _LONGEST_IDLE_S
+    ):
+        raise ConfigurationError(
+            f"idle_s={idle_s!r} is no time that a member may take: give seconds, 0.001 or more"
+        )
+    return idle_s
+
+
+def _kind_text(kind: str) -> str:
+    if kind == _PLAIN:
+        return "a plain one (acknowledged=False)"
+    _, idle, most = kind.split(":")
+    return f"acknowledged=True with idle_s={int(idle) / 1000:g} and max_attempts={most}"
