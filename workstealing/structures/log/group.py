@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable
 from typing import Any, Generic, TypeVar
 
+from workstealing.store.blocking import checked_block
 from workstealing.store.operations import Steps
 from workstealing.structures.log.base import checked_integer
 from workstealing.structures.log.group_entries import (
@@ -23,7 +24,6 @@ from workstealing.structures.log.group_waiting import (
     TurnWaiter,
     wait_for_turn,
 )
-from workstealing.structures.shuffle_queue.waiting import checked_block
 
 __all__ = [
     "AsyncLogGroup",

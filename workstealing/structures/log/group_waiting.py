@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from workstealing.errors import Moved, OutOfTime, is_connection_fault
+from workstealing.store.blocking import MARGIN_SECONDS, AsyncAsker
 from workstealing.store.connection import Budget, OneAttempt
 from workstealing.store.keys import to_bytes
 from workstealing.store.twin import Twin
-from workstealing.store.blocking import MARGIN_SECONDS, AsyncAsker
 
 # After a fault while waiting: the application's own client then looks, and says what is wrong.
 _PAUSE_SECONDS = 0.05
