@@ -169,7 +169,10 @@ def compress_codec(codec: str = "auto") -> str:
             return "zlib"
         return "zstd"
     if codec not in _LEVELS:
-        raise ConfigurationError(f"codec is {codec!r}; expected 'auto', 'zstd' or 'zlib'")
+        raise ConfigurationError(
+            f"codec is {codec!r}; expected 'auto', 'zstd' or 'zlib', or 'none' where nothing is to"
+            " be compressed"
+        )
     if codec == "zstd":
         _zstandard()
     return codec

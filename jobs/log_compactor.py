@@ -1,0 +1,161 @@
+"""The job that seals the full blocks of logs, and compresses those that have gone cold."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting.checks import checked_count, checked_limit
+from workstealing.recruiting.job import DivisibleJob, PartJob, checked_parts, refuse_dry_run
+from workstealing.recruiting.slice import Slice
+from workstealing.store.connection import Budget
+from workstealing.structures.log.base import LogBase
+from workstealing.structures.log.blocks import checked_level, compress_codec
+from workstealing.structures.log.compacting import Compaction, Compactor, LogBacklog
+
+__all__ = ["LogBacklog", "LogCompactor"]
+
+
+class LogCompactor(DivisibleJob):
+    """Makes logs small: a full block becomes one string, and a cold one is compressed.
+
+    Arguments: log: a `Log` or `AsyncLog`, or several, of which each slice serves one, chosen at
+    random; limit: the most blocks a slice handles; cold_s: how many seconds after sealing a block
+    is compressed (one that has been full for so long is compressed at once); codec: ``auto`` for
+    zstd where the extra ``log`` is installed and zlib where not, ``zstd``, ``zlib``, or ``none`` to
+    seal only; level: of the compression, by default 3 of zstd's 1 to 22 and 6 of zlib's 0 to 9;
+    idle_s: compress only what nobody has read for so many seconds by the server's own record, which
+    it does not keep where its maxmemory-policy counts uses; 0 not to ask; most_bytes: the most that
+    a slice reads from the server; dry_run: count what would be done, and change nothing; name: what
+    the job is called, by default ``log_compactor.<log>``; random: returns a float in [0, 1).
+    Errors: ConfigurationError; MissingExtraError for ``zstd`` without the extra ``log``.
+
+    Whoever reads finds one form or the other at any moment, with the same entries. Who evicts or
+    deletes a block meanwhile comes first, and the slice is aborted. Every reader of the log needs
+    the codec: choose ``zlib`` if some of them lack the extra.
+
+    A block that is larger than most_bytes, or than what a whole slice compresses in time (reckoned
+    as 100 MB/s with zstd, 25 MB/s with zlib, less at higher levels), is left as it is; that is
+    logged once, and `too_large` counts them. A server without MEMORY USAGE cannot tell: there every
+    block is read.
+
+    One slice: two round trips to look, one where nothing is to be done; one for the sizes, one to
+    read and one to write, in one attempt.
+    """
+
+    def __init__(
+        self,
+        log: LogBase | Iterable[LogBase],
+        limit: int = 1,
+        *,
+        cold_s: float = 60.0,
+        codec: str = "auto",
+        level: int | None = None,
+        idle_s: float = 0.0,
+        most_bytes: int = 4 * 1024 * 1024,
+        dry_run: bool = False,
+        name: str | None = None,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        self.logs = _checked_logs(log)
+        self.limit = checked_limit(limit)
+        self.dry_run = dry_run
+        self._random = random
+        if codec != "none":
+            codec = compress_codec(codec)
+            level = checked_level(codec, level)
+        elif level is not None:
+            raise ConfigurationError("level is of no use with codec='none': leave it out")
+        settings = Compaction(
+            codec,
+            level,
+            _checked_age(cold_s, "cold_s") * 1000,
+            _checked_age(idle_s, "idle_s"),
+            checked_count(most_bytes, "most_bytes"),
+        )
+        self._compactors = [Compactor(each, settings, random) for each in self.logs]
+        self.dependency: Hashable = self.logs[0].twin.identity
+        self.name = f"log_compactor.{self.logs[0].name}" if name is None else name
+
+    @property
+    def too_large(self) -> int:
+        """How many blocks this job has found too large for its slices."""
+        return sum(each.too_large for each in self._compactors)
+
+    def perform(self, slice: Slice) -> int:
+        """Seal or compress up to ``slice.limit`` blocks of one log, in one attempt.
+
+        Returns: how many (would be, on a dry run). Errors: Aborted if somebody evicted, deleted or
+        compacted one of them meanwhile; LayoutError; DamagedBlockError; connection faults; an error
+        of Redis if idle_s is set and the server keeps no such record.
+        """
+        number = int(self._random() * len(self.logs)) if len(self.logs) > 1 else 0
+        return self.compact(number, slice)
+
+    def parts(self, n: int) -> list[tuple[int, ...]]:
+        """Divide for a sweep: each part is a group of logs, by number. No round trip."""
+        refuse_dry_run(self.name, dry_run=self.dry_run)
+        numbers = range(len(self.logs))
+        return [tuple(numbers[i::n]) for i in range(min(checked_parts(n), len(numbers)))]
+
+    def for_part(self, part: Sequence[int]) -> PartJob:
+        """Return the job that compacts some of the logs in turn, one in each slice."""
+        return _LogPart(self, part)
+
+    def compact(self, number: int, slice: Slice) -> int:
+        """Do a slice of one log by its number, as `perform`."""
+        return self._compactors[number].compact(slice, dry_run=self.dry_run)
+
+    def backlog(self, seconds: float = 5.0) -> LogBacklog:
+        """Count what waits in all logs, and say for how long the oldest has.
+
+        Blocks that are too large are counted too. Arguments: seconds: how long it may take. Up to
+        two round trips a log.
+        """
+        budget = Budget(seconds, timeout=1.0)
+        found = [each.backlog(budget) for each in self._compactors]
+        return LogBacklog(
+            sum(each.full for each in found),
+            sum(each.cold for each in found),
+            max(each.oldest_seconds for each in found),
+        )
+
+
+class _LogPart(PartJob):
+    """Compacts some logs in turn until each has had nothing left to do."""
+
+    def __init__(self, compactor: LogCompactor, numbers: Sequence[int]) -> None:
+        self.name, self.limit = compactor.name, compactor.limit
+        self._compactor = compactor
+        self._left = deque(numbers)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether every log was found without anything to do."""
+        return not self._left
+
+    def perform(self, slice: Slice) -> int:
+        """Do a slice of the next log; errors as of `LogCompactor.perform`."""
+        if not self._left:
+            return 0
+        # Whatever comes of it, the next slice goes on with another one.
+        self._left.rotate(-1)
+        handled = self._compactor.compact(self._left[-1], slice)
+        if not handled:
+            self._left.pop()
+        return handled
+
+
+def _checked_logs(log: LogBase | Iterable[LogBase]) -> tuple[LogBase, ...]:
+    logs = (log,) if isinstance(log, LogBase) else tuple(log)
+    if not logs or not all(isinstance(each, LogBase) for each in logs):
+        raise ConfigurationError(f"{log!r} cannot be compacted: give a Log, or several of them")
+    return logs
+
+
+def _checked_age(seconds: object, what: str) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise ConfigurationError(f"{what} is {seconds!r}; expected a number of seconds, 0 or more")
+    return float(seconds)
