@@ -19,6 +19,9 @@ if "--without-hiredis" in sys.argv:
 import collecting
 import enlist
 import ick
+import log
+import log_seek
+import log_size
 import round_trips
 import shuffle_queue
 import shuffle_queue_pickup
@@ -52,7 +55,13 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "spark-epilogue": _on_a_server(spark_epilogue.measure),
     "web": web.measure,
     "spark-sweeps": spark_sweeps.measure,
+    "log": _on_a_server(log.measure),
+    "log-size": _on_a_server(log_size.measure),
+    "log-seek": _on_a_server(log_seek.measure),
+    "log-large": _on_a_server(log_seek.measure_large),
 }
+# Those that take gigabytes of memory run only where they are asked for.
+ON_DEMAND = ("log-large",)
 
 
 def main() -> None:
@@ -61,7 +70,7 @@ def main() -> None:
     figures: list[Figure] = []
     started = time.monotonic()
     for name, measure in GROUPS.items():
-        if not options.only or name in options.only:
+        if name in (options.only or GROUPS.keys() - ON_DEMAND):
             print(f"measuring {name} ...", file=sys.stderr, flush=True)
             figures += measure()
     report = {
