@@ -101,7 +101,7 @@ class LogBase:
         # One assignment: threads see all of it or nothing.
         self.known = replace(self.known, **facts)
 
-    def _run(self, steps: Steps[Any]) -> Any:
+    def run(self, steps: Steps[Any]) -> Any:
         """Run steps: at once, or as something to await."""
         raise NotImplementedError
 

@@ -70,10 +70,10 @@ class GroupReading:
 
     @property
     def _known(self) -> Known:
-        return self.log._known  # noqa: SLF001 - a group is a part of its log
+        return self.log.known
 
     def _part(self, *item: Any) -> list[bytes]:
-        return self.log._entries(*item)  # noqa: SLF001 - as above
+        return self.log.entries_in(*item)
 
     def look_steps(
         self, count: int, member: bytes, waiter: str = "", waits: bool = False, turn: bytes = b""

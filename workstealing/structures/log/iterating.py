@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import repeat
@@ -68,7 +68,7 @@ def iterate_async(
     *,
     reverse: bool = False,
     prefetch: int = 1,
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any, None]:
     """Yield as `iterate` does, for an awaitable read; what is read ahead are tasks of the loop."""
     return _iterated_async(
         read, _Plan(bounds, block, start, stop, reverse=reverse, prefetch=prefetch)
@@ -102,7 +102,7 @@ def _iterated(
 
 async def _iterated_async(
     read: Callable[[int, int], Awaitable[Loaded]], plan: _Plan[asyncio.Future[Loaded]]
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any, None]:
     def begin(offset: int, number: int) -> asyncio.Future[Loaded]:
         return asyncio.ensure_future(read(offset, number))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Iterator
+from contextlib import aclosing
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from redis.exceptions import ResponseError
@@ -14,6 +15,8 @@ from workstealing.structures.log.appending import Appending
 from workstealing.structures.log.codecs import decode_all
 from workstealing.structures.log.deleting import Deleting
 from workstealing.structures.log.facts import Describing, LogFacts
+from workstealing.structures.log.group import AsyncLogGroup, LogGroup
+from workstealing.structures.log.iterating import iterate, iterate_async
 from workstealing.structures.log.reading import LogInfo, Reading, checked_read
 from workstealing.structures.log.waiting import Patience, block_command
 
@@ -44,7 +47,7 @@ class _Log(
         round trip; one more when the log has grown by a block or got a group since the last call.
         About 10 Redis commands and 2 for each block, and 2 for each group.
         """
-        appended: _IntT = self._run(self.append_steps(entries, backlog))
+        appended: _IntT = self.run(self.append_steps(entries, backlog))
         return appended
 
     @overload
@@ -93,12 +96,12 @@ class _Log(
         round trip for each 100 blocks, and one more if the client knows too little of the log; if
         it dies in between, the next eviction or LogTrimmer frees what is left.
         """
-        evicted: _IntT = self._run(self.evict_steps(offset, keep))
+        evicted: _IntT = self.run(self.evict_steps(offset, keep))
         return evicted
 
     def length(self) -> _IntT:
         """Say how many entries are available: last() - first() + 1. One round trip."""
-        length: _IntT = self._run(self._length_steps())
+        length: _IntT = self.run(self._length_steps())
         return length
 
     def first(self) -> _IntT:
@@ -106,12 +109,12 @@ class _Log(
 
         If there is none, it is the offset that the next entry will have. One round trip.
         """
-        first: _IntT = self._run(self._first_steps())
+        first: _IntT = self.run(self._first_steps())
         return first
 
     def last(self) -> _IntT:
         """Return the offset of the last entry, first() - 1 if there is none. One round trip."""
-        last: _IntT = self._run(self._last_steps())
+        last: _IntT = self.run(self._last_steps())
         return last
 
     def info(self) -> _FactsT:
@@ -119,7 +122,7 @@ class _Log(
 
         Errors: LayoutError. Two round trips; a Redis command for each block, at most 128.
         """
-        facts: _FactsT = self._run(self.facts_steps())
+        facts: _FactsT = self.run(self.facts_steps())
         return facts
 
     def delete(self) -> _BoolT:
@@ -129,7 +132,7 @@ class _Log(
         it can be deleted. One round trip for each 100 blocks, and three more; not atomic, but who
         appends meanwhile loses nothing that a reader could still have found.
         """
-        deleted: _BoolT = self._run(self.delete_steps())
+        deleted: _BoolT = self.run(self.delete_steps())
         return deleted
 
     def _length_steps(self) -> Steps[int]:
@@ -194,15 +197,59 @@ class Log(_Log[int, bool, LogFacts, list[Any], tuple[LogInfo, list[Any]]]):
             return AsyncLog(client, *args, **options)
         return super().__new__(cls)
 
-    def _run(self, steps: Steps[Any]) -> Any:
+    def run(self, steps: Steps[Any]) -> Any:
         try:
             return drive(self.client, steps)
         except ResponseError as error:
             raise as_layout_error(error) or error from None
 
+    def iterate(
+        self, start: int = 0, stop: int | None = None, *, reverse: bool = False, prefetch: int = 1
+    ) -> Iterator[Any]:
+        """Yield the entries start..stop-1 in order, or from the last to the first.
+
+        None stands for each that was evicted. What is appended meanwhile is not part of it: see
+        `read` with block_ms for that. Arguments: start, stop: offsets, negative ones from the end,
+        clamped as Python's slices are; reverse; prefetch: how many reads are made ahead, by a
+        thread. Errors: ConfigurationError; those of `read`. A round trip at first, and one for each
+        block, none of them read twice; several small blocks are read at a time.
+        """
+        info = self.run(self.info_steps())
+        return iterate(
+            self._load,
+            (info.first, info.last + 1),
+            self.known.block,
+            start,
+            stop,
+            reverse=reverse,
+            prefetch=prefetch,
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield all available entries in order; see `iterate`."""
+        return self.iterate(self.first())
+
+    def __reversed__(self) -> Iterator[Any]:
+        """Yield all available entries from the last to the first; see `iterate`."""
+        return self.iterate(self.first(), reverse=True)
+
+    def _load(self, offset: int, number: int) -> tuple[LogInfo, list[Any]]:
+        return self.read(offset, number, with_info=True)
+
+    def group(
+        self,
+        name: str | bytes,
+        start: str | int = "first",
+        acknowledged: bool = False,
+        idle_s: float = 60.0,
+        max_attempts: int = 5,
+    ) -> LogGroup:
+        """Return a group of readers that share the entries; see `LogGroup`. No round trip."""
+        return LogGroup(self, name, start, acknowledged, idle_s, max_attempts)
+
     def _read_on(self, offset: int, count: int, patience: Patience, with_info: bool) -> Any:
         while True:
-            info, found = self._run(self.read_steps(offset, count))
+            info, found = self.run(self.read_steps(offset, count))
             seconds = None if found or not count else patience.next_seconds()
             if seconds is None:
                 return self._result(info, found, with_info)
@@ -232,7 +279,45 @@ class AsyncLog(
         """Close the connections on which reads have waited."""
         await self._asker.close()
 
-    async def _run(self, steps: Steps[Any]) -> Any:
+    async def iterate(
+        self, start: int = 0, stop: int | None = None, *, reverse: bool = False, prefetch: int = 1
+    ) -> AsyncGenerator[Any, None]:
+        """Yield as `Log.iterate` does; what is read ahead are tasks."""
+        info = await self.run(self.info_steps())
+        entries = iterate_async(
+            self._load,
+            (info.first, info.last + 1),
+            self.known.block,
+            start,
+            stop,
+            reverse=reverse,
+            prefetch=prefetch,
+        )
+        async with aclosing(entries):
+            async for entry in entries:
+                yield entry
+
+    async def __aiter__(self) -> AsyncGenerator[Any, None]:
+        """Yield all available entries in order; see `Log.iterate`."""
+        async with aclosing(self.iterate(await self.first())) as entries:
+            async for entry in entries:
+                yield entry
+
+    async def _load(self, offset: int, number: int) -> tuple[LogInfo, list[Any]]:
+        return await self.read(offset, number, with_info=True)
+
+    def group(
+        self,
+        name: str | bytes,
+        start: str | int = "first",
+        acknowledged: bool = False,
+        idle_s: float = 60.0,
+        max_attempts: int = 5,
+    ) -> AsyncLogGroup:
+        """Return a group of readers that share the entries; see `LogGroup`. No round trip."""
+        return AsyncLogGroup(self, name, start, acknowledged, idle_s, max_attempts)
+
+    async def run(self, steps: Steps[Any]) -> Any:
         try:
             return await drive_async(self.client, steps)
         except ResponseError as error:
@@ -240,7 +325,7 @@ class AsyncLog(
 
     async def _read_on(self, offset: int, count: int, patience: Patience, with_info: bool) -> Any:
         while True:
-            info, found = await self._run(self.read_steps(offset, count))
+            info, found = await self.run(self.read_steps(offset, count))
             seconds = None if found or not count else patience.next_seconds()
             if seconds is None:
                 return self._result(info, found, with_info)
