@@ -4,6 +4,7 @@ from workstealing.jobs.hash_field_expiry import Backlog, HashFieldExpiry
 from workstealing.jobs.ick_reaper import IckBacklog, IckReaper
 from workstealing.jobs.key_expiry import KeyBacklog, KeyExpiry
 from workstealing.jobs.log_compactor import LogBacklog, LogCompactor
+from workstealing.jobs.log_trimmer import LogTrimBacklog, LogTrimmer
 from workstealing.jobs.migrate_to_native import MigrateToNative
 from workstealing.jobs.queue_expiry import QueueBacklog, QueueExpiry
 from workstealing.jobs.shuffle_queue_reaper import ShuffleQueueBacklog, ShuffleQueueReaper
@@ -20,6 +21,8 @@ __all__ = [
     "KeyExpiry",
     "LogBacklog",
     "LogCompactor",
+    "LogTrimBacklog",
+    "LogTrimmer",
     "MigrateToNative",
     "QueueBacklog",
     "QueueExpiry",
