@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _FORMATS = {
     "ick": ("workstealing.spark.sources.ick", "IckSource"),
     "volatile_hash": ("workstealing.spark.sources.volatile_hash", "VolatileHashSource"),
+    "workstealing.log": ("workstealing.spark.sources.log", "LogSource"),
     "tracked_set": ("workstealing.spark.sources.tracked_set", "TrackedSetSource"),
 }
 

@@ -49,6 +49,7 @@ class LogPlanner:
         # For AvailableNow: log -> (epoch, offset) where it ended when the run began.
         self._ends: dict[str, tuple[str, int]] | None = None
         self._idle_until = 0.0
+        self._seen: Mapping[str, Look] | None = None
         self._missed: set[str] = set()
 
     def prepare_available_now(self) -> None:
@@ -66,7 +67,7 @@ class LogPlanner:
         if self._ends is None and self._clock.monotonic() < self._idle_until:
             self._sleep(max(0.0, self._idle_until - self._clock.monotonic()))
         options = self._options
-        looks = self._look(options.logs)
+        looks = self._seen = self._look(options.logs)
         end, losses = planned(
             start, looks, options.positions()[0], limit, options.tasks, ends=self._ends
         )
@@ -76,9 +77,11 @@ class LogPlanner:
             self._idle_until = self._clock.monotonic() + IDLE_SECONDS
         return end
 
-    def now(self) -> dict[str, int]:
-        """Return where each log ends now; costs one look."""
-        return {log: look.next for log, look in self._look(self._options.logs).items()}
+    def seen(self) -> dict[str, int] | None:
+        """Return where each log ended at the last look, None before it; no round trip."""
+        if self._seen is None:
+            return None
+        return {log: look.next for log, look in self._seen.items()}
 
     def _warn_of_missing(self, looks: Mapping[str, Look]) -> None:
         for log, look in looks.items():
