@@ -19,7 +19,8 @@ from workstealing.structures.log.names import LogNames
 MOST_OFFSET = 2**53 - 1
 """Lua's numbers are exact up to here."""
 MOST_BLOCK = 100_000
-_AS_BYTES: dict[str, Any] = {NEVER_DECODE: True}
+AS_BYTES: dict[str, Any] = {NEVER_DECODE: True}
+"""The option by which a reply comes as bytes, whatever the client makes of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,9 @@ def as_bytes(operation: Operation) -> Steps[Any]:
     One round trip; one more the first time that a server sees the script.
     """
     try:
-        reply = yield Plain(operation.by_digest(), _AS_BYTES)
+        reply = yield Plain(operation.by_digest(), AS_BYTES)
     except NoScriptError:
-        reply = yield Plain(operation.by_text(), _AS_BYTES)
+        reply = yield Plain(operation.by_text(), AS_BYTES)
     return operation.read(reply)
 
 

@@ -5,12 +5,11 @@ Whoever dies in between leaves an empty log that is whole.
 
 from __future__ import annotations
 
-from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
 from workstealing.errors import LayoutError
 from workstealing.store.operations import Plain, Steps
-from workstealing.structures.log.base import Known, as_bytes
+from workstealing.structures.log.base import AS_BYTES, Known, as_bytes
 from workstealing.structures.log.evicting import Evicting
 
 _TRIES = 100
@@ -25,7 +24,7 @@ class Deleting(Evicting):
         for _ in range(_TRIES):
             yield from self.evict_steps(None, 0)
             try:
-                flat = yield Plain(("HGETALL", keys.meta), {NEVER_DECODE: True})
+                flat = yield Plain(("HGETALL", keys.meta), AS_BYTES)
             except ResponseError as error:
                 if "WRONGTYPE" not in str(error):
                     raise

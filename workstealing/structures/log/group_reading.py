@@ -141,7 +141,9 @@ class GroupReading:
             self._next = start + read
             raw: list[bytes | None] = []
             for kind, item in zip(kinds, items, strict=True):
-                raw += log.entries_in(kind, item, start + len(raw), start + read, kept, low)
+                raw += log.entries_in(
+                    kind, item, start + len(raw), start + read, kept, low, block, epoch
+                )
             values = decode_all(log.codec, raw, start)
             for place, entry in enumerate(values):
                 tries = attempts[place] if attempts else 1

@@ -198,6 +198,7 @@ class Log(_Log[int, bool, LogFacts, list[Any], tuple[LogInfo, list[Any]]]):
         return super().__new__(cls)
 
     def run(self, steps: Steps[Any]) -> Any:
+        """Run steps and return what they return; a script's refusal becomes a LayoutError."""
         try:
             return drive(self.client, steps)
         except ResponseError as error:
@@ -318,6 +319,7 @@ class AsyncLog(
         return AsyncLogGroup(self, name, start, acknowledged, idle_s, max_attempts)
 
     async def run(self, steps: Steps[Any]) -> Any:
+        """Run steps as `Log.run` does."""
         try:
             return await drive_async(self.client, steps)
         except ResponseError as error:

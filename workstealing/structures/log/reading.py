@@ -10,9 +10,12 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
+from redis.exceptions import ResponseError
+
 from workstealing.errors import LayoutError
-from workstealing.store.operations import Steps
+from workstealing.store.operations import Plain, Steps
 from workstealing.structures.log.base import (
+    AS_BYTES,
     MOST_OFFSET,
     Known,
     LogBase,
@@ -20,9 +23,11 @@ from workstealing.structures.log.base import (
     checked_integer,
 )
 from workstealing.structures.log.blocks import SealedBlock, open_block
+from workstealing.structures.log.names import LOG_VERSION
 
 BYTES_A_SCRIPT = 8 * 1024 * 1024
 BLOCKS_A_SCRIPT = 8
+_FACTS = ("mark", "next", "first", "kept", "block", "epoch")
 # The letters of a reply's items.
 _LIST, _RAW, _KEPT = b"LRC"
 
@@ -58,16 +63,21 @@ class Reading(LogBase):
             known = self.known
             low, number = self.expected_blocks(known, position, left)
             kept = [self.cache.get(known.epoch, low + each) for each in range(number)]
-            reply = yield from as_bytes(
-                self.operation(
-                    "read",
-                    (self.keys.meta, *self.keys.blocks(low, number)),
-                    *(position, left, known.block, low, BYTES_A_SCRIPT, known.epoch),
-                    "".join("0" if each is None else "1" for each in kept),
+            facts = None
+            if position >= 0 and kept and None not in kept:
+                # Without a script, whose start costs more than all else here.
+                facts = yield from self._look(known, position, number)
+            if facts is None:
+                facts = yield from as_bytes(
+                    self.operation(
+                        "read",
+                        (self.keys.meta, *self.keys.blocks(low, number)),
+                        *(position, left, known.block, low, BYTES_A_SCRIPT, known.epoch),
+                        "".join("0" if each is None else "1" for each in kept),
+                    )
                 )
-            )
-            tail, first, lowest, block, epoch, where, kinds, *items = reply
-            self.note(next=tail, kept=lowest, block=block, epoch=epoch)
+            tail, first, lowest, block, epoch, where, kinds, *items = facts
+            self._note_read(known, tail, lowest, block, epoch)
             if made is None:
                 made, start = epoch, where
                 position, stop = where, min(where + count, tail)
@@ -78,13 +88,36 @@ class Reading(LogBase):
                 found += [None] * (min(first, stop) - position)
                 position = min(first, stop)
             for kind, item in zip(kinds, items, strict=True):
-                entries = self.entries_in(kind, item, position, stop, kept, low)
+                if position >= stop:
+                    # The log ends before a block that is kept.
+                    break
+                entries = self.entries_in(kind, item, position, stop, kept, low, block, epoch)
                 found += entries
                 position += len(entries)
             left = stop - position
             if left <= 0:
                 break
         return LogInfo(first, tail - 1, start, len(found)), found
+
+    def _look(self, known: Known, position: int, number: int) -> Steps[list[Any] | None]:
+        """Ask what the log has, for a read all of whose blocks are kept here.
+
+        Returns: what the script would; None where it must have a look: it says too what is wrong.
+        """
+        try:
+            found = yield Plain(("HMGET", self.keys.meta, *_FACTS), AS_BYTES)
+        except ResponseError:
+            return None
+        mark, tail, first, lowest, block, epoch = found
+        if mark != LOG_VERSION.encode() or epoch != known.epoch:
+            return None
+        facts = [int(tail), int(first), int(lowest), int(block), epoch, position]
+        return [*facts, b"C" * number, *[b""] * number]
+
+    def _note_read(self, known: Known, tail: int, lowest: int, block: int, epoch: bytes) -> None:
+        """Remember what a read has told, unless that is what is known."""
+        if (tail, lowest, block, epoch) != (known.next, known.kept, known.block, known.epoch):
+            self.note(next=tail, kept=lowest, block=block, epoch=epoch)
 
     def info_steps(self) -> Steps[LogInfo]:
         """Say which entries there are; one round trip."""
@@ -100,7 +133,7 @@ class Reading(LogBase):
         high = (start + left - 1) // known.block
         return low, min(high - low + 1, BLOCKS_A_SCRIPT)
 
-    def entries_in(  # noqa: PLR0917 - one caller, which has these
+    def entries_in(  # noqa: PLR0917 - what a reply and its question have
         self,
         kind: int,
         item: Any,
@@ -108,27 +141,33 @@ class Reading(LogBase):
         stop: int,
         kept: list[SealedBlock | None],
         low: int,
+        size: int,
+        epoch: bytes,
     ) -> list[bytes]:
-        """Return the entries of one item of a reply, which begins at the offset `position`."""
+        """Return the entries of one item of a reply, which begins at the offset `position`.
+
+        Arguments: kind and item: of `read_entries` in Lua; stop: behind the last entry; kept: the
+        blocks from block `low` on that this client has; size and epoch: entries a block, and the
+        log's making, as the same reply says.
+        """
         if kind == _LIST:
             return item  # type: ignore[no-any-return]
         if kind == _RAW:
             start, ends, data = item
             return split(start, ends, data)
-        known = self.known
-        number, begin = divmod(position, known.block)
+        number, begin = divmod(position, size)
         if kind == _KEPT:
             block = kept[number - low]
         else:
             block = open_block(item)
-            if block.count != known.block:
+            if block.count != size:
                 raise LayoutError(
                     f"block {number} of the log {self.name!r} has {block.count} entries where"
-                    f" {known.block} were expected; nothing was changed"
+                    f" {size} were expected; nothing was changed"
                 )
-            self.cache.put(known.epoch, number, block)
+            self.cache.put(epoch, number, block)
         assert block is not None
-        return block.entries(begin, min(known.block, begin + stop - position))
+        return block.entries(begin, min(size, begin + stop - position))
 
 
 def split(start: int, ends: bytes, data: bytes) -> list[bytes]:
