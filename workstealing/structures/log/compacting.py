@@ -209,7 +209,15 @@ class Compactor:
     def _call(self, budget: Budget, slice: Slice | None, *commands: Command) -> list[Any]:
         if slice is not None:
             slice.spend(len(commands))
-        return checked(self._log.twin.call_keys((self._keys.meta,), commands, budget))
+        try:
+            return checked(self._log.twin.call_keys((self._keys.meta,), commands, budget))
+        except ResponseError as error:
+            if not str(error).startswith("WRONGTYPE"):
+                raise
+            raise LayoutError(
+                f"one of the keys {self._keys.base.decode()}meta, full and raw does not hold what a"
+                " log has there; nothing was changed"
+            ) from None
 
     def _checked(self, facts: Sequence[bytes | None]) -> tuple[bytes, int]:
         mark, epoch, block = facts
