@@ -12,7 +12,7 @@ for i = 3, #ARGV, 2 do
   local offset, delivery = ARGV[i], ARGV[i + 1]
   local history = redis.call('HGET', attempts, offset)
   if delivery == '' or (history and string.match(history, '^%d+ (%d+) ') == delivery) then
-    done = done + redis.call('ZREM', pending, offset)
+    done = done + redis.call('ZREM', pending, digits(offset))
     redis.call('HDEL', attempts, offset)
     redis.call('HDEL', revived, offset)
   end

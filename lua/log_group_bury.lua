@@ -11,11 +11,11 @@ end
 local at, buried = whole(now()), 0
 for i = 3, #ARGV, 3 do
   local offset, history = ARGV[i], ARGV[i + 1]
-  local handed = redis.call('ZSCORE', pending, offset)
+  local handed = redis.call('ZSCORE', pending, digits(offset))
   if handed and redis.call('HGET', attempts, offset) == history then
     local entry = redis.call('HGET', revived, offset) or tonumber(offset) >= group.first and ARGV[i + 2]
     -- Where memory is full an HSET is refused, unless something was deleted before.
-    redis.call('ZREM', pending, offset)
+    redis.call('ZREM', pending, digits(offset))
     redis.call('HDEL', attempts, offset)
     if entry then
       redis.call('HSET', dead, offset, whole(handed) .. ' ' .. at .. ' ' .. #history .. ':' .. history .. entry)

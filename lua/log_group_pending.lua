@@ -12,6 +12,6 @@ local reply = { 0, now() }
 for i = 1, #found, 2 do
   reply[#reply + 1] = found[i]
   reply[#reply + 1] = found[i + 1]
-  reply[#reply + 1] = redis.call('HGET', attempts, found[i]) or ''
+  reply[#reply + 1] = redis.call('HGET', attempts, whole(tonumber(found[i]))) or ''
 end
 return reply

@@ -43,12 +43,15 @@ local chosen = {}
 if most > 0 and due > 0 then
   -- Some more than wanted, since some may have to be set aside.
   local found = redis.call('ZRANGEBYSCORE', pending, '-inf', whole(at - group.idle), 'LIMIT', 0, most + 16)
+  for i = 1, #found do
+    found[i] = whole(tonumber(found[i]))
+  end
   local histories = redis.call('HMGET', attempts, unpack(found))
   for i = 1, #found do
     local tries = tonumber(string.match(histories[i] or '', '^%d+') or 0)
     local is_kept = redis.call('HEXISTS', revived, found[i]) == 1
     if tonumber(found[i]) < group.first and not is_kept then
-      redis.call('ZREM', pending, found[i])
+      redis.call('ZREM', pending, digits(found[i]))
       redis.call('HDEL', attempts, found[i])
       redis.call('HINCRBY', state, 'lost', 1)
     elseif tries >= group.most then
@@ -110,7 +113,7 @@ local first_delivery = delivery - read + 1
 for i = 1, #chosen do
   local offset, tries, is_kept = chosen[i][1], chosen[i][2] + 1, chosen[i][3]
   local number = delivery - read - #chosen + i
-  redis.call('ZADD', pending, whole(at), offset)
+  redis.call('ZADD', pending, whole(at), digits(offset))
   redis.call('HSET', attempts, offset, whole(tries) .. ' ' .. whole(number) .. ' ' .. member)
   again[i] = { tonumber(offset), tries, number, is_kept and redis.call('HGET', revived, offset) }
 end
@@ -131,7 +134,7 @@ if read > 0 then
       local tries = tonumber(string.match(before[i] or '', '^%d+') or 0) + 1
       is_earlier = is_earlier or tries > 1
       earlier[i] = tries
-      times[2 * i - 1], times[2 * i] = whole(at), offsets[i]
+      times[2 * i - 1], times[2 * i] = whole(at), digits(offsets[i])
       histories[2 * i - 1], histories[2 * i] = offsets[i], whole(tries) .. ' ' .. whole(first_delivery + i - 1) .. ' ' .. member
     end
     redis.call('ZADD', pending, unpack(times))

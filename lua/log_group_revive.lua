@@ -15,7 +15,7 @@ for i = 3, #ARGV do
     -- Deleted first: then a full server refuses nothing of it.
     redis.call('HDEL', dead, ARGV[i])
     redis.call('HSET', revived, ARGV[i], string.sub(grave, behind + length))
-    redis.call('ZADD', pending, 0, ARGV[i])
+    redis.call('ZADD', pending, 0, digits(ARGV[i]))
     redis.call('HDEL', attempts, ARGV[i])
     count = count + 1
   end

@@ -1,7 +1,8 @@
 -- What every script on a group of a log begins with.
 --   KEYS[1] meta; then of the group: KEYS[2] state, a hash: mark, kind, epoch (of the log), offset (of the entry to hand out
 --   next), turn, delivery (the numbers given last), lost (entries evicted before they were handed out); KEYS[3] line,
---   KEYS[4] turns, KEYS[5] granted, as in log_wake; KEYS[6] pending, a sorted set: offset -> when (ms) it was handed out;
+--   KEYS[4] turns, KEYS[5] granted, as in log_wake; KEYS[6] pending, a sorted set: offset with 16
+--   digits, so that those of one moment are in order -> when (ms) it was handed out;
 --   KEYS[7] attempts, a hash: offset -> "attempts delivery member"; KEYS[8] dead, a hash: offset -> the entry and its
 --   history; KEYS[9] revived, a hash: offset -> an entry that was dead
 --   ARGV[1] the group's name; ARGV[2] its kind: plain, or "acknowledged:<idle ms>:<most attempts>"
@@ -59,6 +60,11 @@ local function offset_of(text, tail, first)
   end
   local offset = tonumber(text)
   return offset < 0 and math.max(first, tail + offset) or offset
+end
+
+-- An offset as `pending` has it.
+local function digits(offset)
+  return string.format('%016.0f', tonumber(offset))
 end
 
 -- How many entries are due to be handed out again.
