@@ -75,7 +75,9 @@ end
 -- A full server refuses the first write of a script or none of them.
 local told = redis.pcall('XADD', news, 'MAXLEN', 1, whole(stop) .. '-0', 'n', '1')
 if is_error(told) then
-  if string.find(told.err, 'WRONGTYPE', 1, true) or string.find(told.err, 'equal or smaller', 1, true) then
+  -- Not a text in fakeredis.
+  local why = tostring(told.err)
+  if string.find(why, 'WRONGTYPE', 1, true) or string.find(why, 'equal or smaller', 1, true) then
     return layout_error(news, 'does not hold the news of this log')
   end
   return told

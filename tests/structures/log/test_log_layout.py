@@ -1,0 +1,119 @@
+"""What a log refuses to touch, and a server without memory: nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from support.servers import AnyServer, RedisServer
+from workstealing.errors import LayoutError
+from workstealing.structures import Log
+
+BLOCK = 10
+
+
+def log_of(client: Any) -> Log:
+    return Log(client, "visits", BLOCK)
+
+
+def state(client: Any) -> dict[bytes, Any]:
+    return {key: client.dump(key) for key in sorted(client.keys())}
+
+
+CALLS: dict[str, Callable[[Log], Any]] = {
+    "append": lambda log: log.append(b"x"),
+    "read": lambda log: log.read(0, 25),
+    "evict": lambda log: log.evict(12),
+    "info": lambda log: log.info(),
+    "delete": lambda log: log.delete(),
+}
+
+
+def test_a_newer_or_foreign_log_is_left_alone(redis7: RedisServer) -> None:
+    client = redis7.client()
+    for meta in ({"mark": "2", "next": "7"}, {"name": "somebody's"}):
+        client.hset(log_of(client).keys.meta, mapping=meta)
+        before = state(client)
+        for name, call in CALLS.items():
+            with pytest.raises(LayoutError, match="nothing was changed"):
+                pytest.fail(f"{name}: {call(log_of(client))}")
+            assert state(client) == before, name
+        client.flushall()
+    client.set(log_of(client).keys.meta, "text")
+    for call in CALLS.values():
+        with pytest.raises(LayoutError, match="does not hold the facts of a log"):
+            call(log_of(client))
+    assert client.get(log_of(client).keys.meta) == b"text"
+
+
+def test_a_key_of_another_kind_is_left_alone(any_server: AnyServer) -> None:
+    client = any_server.client()
+    log = log_of(client)
+    log.append(*[b"e"] * 25)
+    keys = log.keys
+    for key, calls in (
+        (keys.news, ("append",)),
+        (keys.times, ("append", "evict", "delete")),
+        (keys.full, ("append", "evict", "info", "delete")),
+        (keys.raw, ("append", "evict", "info", "delete")),
+        (keys.block(2), ("append", "read")),
+    ):
+        kept = client.dump(key) if any_server.is_real and client.exists(key) else None
+        if key == keys.block(2):
+            client.rename(key, keys.base + b"aside")
+        client.delete(key)
+        client.hset(key, "a", "b")
+        facts = client.hgetall(keys.meta)
+        for name in calls:
+            with pytest.raises(LayoutError, match="does not hold"):
+                CALLS[name](log_of(client))
+            assert client.hgetall(keys.meta) == facts, (key, name)
+        client.delete(key)
+        if key == keys.block(2):
+            client.rename(keys.base + b"aside", key)
+        elif kept is not None:
+            client.restore(key, 0, kept)
+    assert log.read(20, 5) == [b"e"] * 5
+
+
+def test_a_block_that_is_lost_is_told_and_not_filled_again(redis7: RedisServer) -> None:
+    client = redis7.client()
+    log = log_of(client)
+    log.append(*[b"e"] * 25)
+    client.delete(log.keys.block(2), log.keys.block(1))
+    with pytest.raises(LayoutError, match="b2 does not hold the entries"):
+        log.append(b"x")
+    with pytest.raises(LayoutError, match="b1 does not hold the entries"):
+        log.read(8, 5)
+    assert log.read(0, 10) == [b"e"] * 10
+    assert log.last() == 24
+
+
+def test_a_full_server_refuses_entries_and_lets_them_go(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis(7, maxmemory_policy="noeviction")
+    client = server.client()
+    log = log_of(client)
+    log.append(*[b"e"] * 35)
+    before = state(client)
+    client.config_set("maxmemory", 1)
+    with pytest.raises(ResponseError, match="maxmemory"):
+        log.append(b"x", backlog=3)
+    with pytest.raises(ResponseError, match="maxmemory"):
+        Log(client, "another").append(b"x")
+    assert log.read(30, 9) == [b"e"] * 5
+    # Within a block no memory is freed by which room could be made first.
+    assert (log.evict(3), log.first()) == (4, 4)
+    assert (log.evict(24), log.first()) == (21, 25)
+    assert log.info().blocks == 2
+    assert log.client.exists(log.keys.block(1)) == 0
+    client.config_set("maxmemory", 0)
+    assert len(before) == len(state(client)) + 2
+    assert log.append(b"x") == 35
+    client.config_set("maxmemory", 1)
+    assert log.delete()
+    assert client.keys() == []
