@@ -17,7 +17,7 @@ from workstealing.cli.clients import FAULTS, said
 from workstealing.cli.output import printable
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.config import DISABLED_VARIABLE, URL_VARIABLES, is_disabled
-from workstealing.errors import WorkStealingError
+from workstealing.errors import LayoutError, WorkStealingError
 from workstealing.recruiting import Recruiter
 from workstealing.store.connection import Budget
 from workstealing.store.twin import Node, Twin, is_async, is_cluster
@@ -29,6 +29,9 @@ from workstealing.structures import (
     TimeShardQueue,
     VolatileHashes,
 )
+from workstealing.structures.log.base import LogBase
+from workstealing.structures.log.blocks import HEADER_BYTES, compress_codec, head_of
+from workstealing.structures.log.names import LOG_VERSION
 from workstealing.structures.namespaces.due_index import DueIndex
 from workstealing.structures.time_shard_queue.names import layout_key, parse
 from workstealing.structures.time_shard_queue.rotation import FEWEST_WITH_A_QUIET_ONE, Rotation
@@ -260,6 +263,10 @@ def recruiting(recruiter: Recruiter) -> Iterator[Check]:
                 yield _namespace(what, held)
             elif isinstance(held, TimeShardQueue | AsyncTimeShardQueue):
                 yield _time_shards(what, held)
+        logs = getattr(job, "logs", ())
+        for log in logs if isinstance(logs, tuple) else ():
+            if isinstance(log, LogBase):
+                yield _log(what, log)
 
 
 def _namespace(what: str, structure: Any) -> Check:
@@ -273,6 +280,48 @@ def _namespace(what: str, structure: Any) -> Check:
     except (WorkStealingError, *FAULTS) as error:
         return Check(what, FAULT, f"{named}: {said(error)}")
     return Check(what, OK, f"{named}: {layout.backend}, layout version {layout.version}")
+
+
+def _log(what: str, log: LogBase) -> Check:
+    named = f"log {printable(log.name)}"
+    try:
+        facts = _facts_of(log)
+        if facts is not None:
+            block, codec = facts
+            if codec == "zstd":
+                compress_codec(codec)
+    except (WorkStealingError, *FAULTS) as error:
+        return Check(what, FAULT, f"{named}: {said(error)}")
+    if facts is None:
+        return Check(what, NOTE, f"{named}: nothing has been written yet")
+    form = {None: "", "raw": ", the oldest of them sealed"}.get(
+        codec, f", the oldest of them compressed by {codec}"
+    )
+    said_ = f"{named}: blocks of {block} entries{form}, layout version {LOG_VERSION}"
+    return Check(what, OK, said_)
+
+
+def _facts_of(log: LogBase) -> tuple[int, str | None] | None:
+    """Return how many entries a block has, and the codec of the oldest block if it is sealed."""
+    keys = log.keys
+    (found,) = log.twin.call_keys(
+        (keys.meta,), [("HMGET", keys.meta, "mark", "block", "kept")], Budget(SECONDS)
+    )
+    if isinstance(found, Exception):
+        raise found
+    mark, block, kept = found
+    if mark is None:
+        return None
+    if mark != LOG_VERSION.encode():
+        raise LayoutError(
+            f"the key {keys.meta!r} says {mark!r} where {LOG_VERSION} was expected: it is foreign"
+            " or of a newer version of workstealing"
+        )
+    oldest = keys.block(int(kept))
+    kind, head = log.twin.call_keys(
+        (oldest,), [("TYPE", oldest), ("GETRANGE", oldest, 0, HEADER_BYTES - 1)], Budget(SECONDS)
+    )
+    return int(block), head_of(head).codec if kind == b"string" else None
 
 
 def _time_shards(what: str, queue: TimeShardQueue | AsyncTimeShardQueue) -> Check:

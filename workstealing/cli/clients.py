@@ -63,6 +63,7 @@ def clients_of(recruiter: Recruiter) -> Iterator[tuple[str, Any]]:
     ]
     for name, job in recruiter.jobs().items():
         holders += [(f"job {name}", getattr(job, held, None)) for held in _HELD]
+        holders += [(f"job {name}", log) for log in getattr(job, "logs", ())]
     for whose, holder in holders:
         client = _client_of(holder)
         if client is not None and id(client) not in seen:

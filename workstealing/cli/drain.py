@@ -211,7 +211,7 @@ def known_backlog(job: Job) -> int | None:
         found = ask(seconds=1.0)
     except Exception:  # noqa: BLE001 - whatever it is, the slices will say it too
         return None
-    for field in ("fields", "keys", "members", "messages", "queues"):
+    for field in ("fields", "keys", "members", "messages", "queues", "blocks"):
         count = getattr(found, field, None)
         if isinstance(count, int):
             return count

@@ -6,14 +6,18 @@ import hashlib
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from workstealing.clock import SYSTEM_CLOCK
+from workstealing.dashboard.log_groups import dead_groups
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import (
     HashFieldExpiry,
     IckReaper,
     KeyExpiry,
+    LogCompactor,
+    LogTrimmer,
     QueueExpiry,
     ShuffleQueueReaper,
     TimeShardSweeper,
@@ -25,6 +29,7 @@ from workstealing.store.connection import Budget
 from workstealing.structures import (
     DurableKeys,
     Ick,
+    Log,
     ShardedIck,
     ShuffleQueue,
     TimeShardQueue,
@@ -103,8 +108,8 @@ def watch(thing: Any) -> Watched:
     """Return a structure as the dashboard sees it.
 
     Arguments: thing: a blocking VolatileHashes, DurableKeys, TrackedSet, Ick, ShardedIck,
-    ShuffleQueue or TimeShardQueue, a job of one, or a `Watched`. Errors: ConfigurationError for
-    anything else. No round trip.
+    ShuffleQueue, TimeShardQueue or Log, a job of one, or a `Watched`. Errors: ConfigurationError
+    for anything else. No round trip.
     """
     if isinstance(thing, Watched):
         return thing
@@ -124,6 +129,7 @@ def watch_all(things: Iterable[Any], jobs: Iterable[Job]) -> list[Watched]:
     Errors: as `watch`, for what the user has named; jobs of other things are passed over.
     """
     found: dict[str, Watched] = {}
+    jobs = list(jobs)
     for job in jobs:
         for kinds, make in _MAKERS:
             if isinstance(job, kinds) and _is_blocking(job):
@@ -132,6 +138,11 @@ def watch_all(things: Iterable[Any], jobs: Iterable[Job]) -> list[Watched]:
     for thing in things:
         watched = watch(thing)
         found.setdefault(watched.id, watched)
+    for job in jobs:
+        if isinstance(job, LogTrimmer) and _is_blocking(job):
+            # It knows nothing of what is dead there.
+            watched = _logs(job.logs)
+            found.setdefault(watched.id, watched)
     return list(found.values())
 
 
@@ -143,6 +154,9 @@ def _is_blocking(job: Any) -> bool:
         *(VolatileHashes, DurableKeys, TrackedSet, Ick, ShardedIck),
         *(ShuffleQueue, TimeShardQueue),
     )
+    logs = getattr(job, "logs", None)
+    if isinstance(logs, tuple):
+        return all(isinstance(each, Log) for each in logs)
     held = (getattr(job, name, None) for name in ("hashes", "keys", "tracked", "ick", "queue"))
     return any(isinstance(each, structures) for each in held)
 
@@ -272,6 +286,44 @@ def _time_shard_queue(thing: TimeShardQueue | TimeShardSweeper) -> Watched:
     )
 
 
+def _log(thing: Log | LogCompactor) -> Watched:
+    job, logs = (None, (thing,)) if isinstance(thing, Log) else (thing, thing.logs)
+    return _logs(logs, job)
+
+
+def _logs(logs: Sequence[Any], job: LogCompactor | None = None) -> Watched:
+    return Watched(
+        _names(logs),
+        "log",
+        lambda: _entries(logs),
+        None if job is None else partial(_blocks_due, job, "blocks to compact"),
+        lambda: [group for group in dead_groups(logs) if group[1].size],
+        lambda: sum(box.size for _, box in dead_groups(logs)),
+        None if job is None else job.name,
+    )
+
+
+def _trimmed_log(job: LogTrimmer) -> Watched:
+    # Of its own beside the compactor's: each has its backlog. What is dead is told once, there.
+    due = partial(_blocks_due, job, "blocks to trim")
+    return Watched(_names(job.logs), "trimmed log", lambda: _entries(job.logs), due, job=job.name)
+
+
+def _blocks_due(job: LogCompactor | LogTrimmer, what: str) -> Due:
+    backlog: Any = job.backlog(seconds=SECONDS)
+    oldest = backlog.oldest_seconds if backlog.blocks else None
+    return Due(backlog.blocks, oldest, what, getattr(backlog, "exact", True))
+
+
+def _names(logs: Sequence[Any]) -> str:
+    more = f" and {len(logs) - 1} more" if len(logs) > 1 else ""
+    return f"{logs[0].name}{more}"
+
+
+def _entries(logs: Sequence[Any]) -> int:
+    return sum(int(each.length()) for each in logs)
+
+
 @dataclass(frozen=True, slots=True)
 class _DeadMessage:
     """A dead message as the dashboard lists it."""
@@ -338,6 +390,8 @@ _MAKERS: tuple[tuple[Any, Callable[[Any], Watched]], ...] = (
     ((ShuffleQueue, ShuffleQueueReaper), _shuffle_queue),
     ((QueueExpiry,), _queue_namespace),
     ((TimeShardQueue, TimeShardSweeper), _time_shard_queue),
+    ((Log, LogCompactor), _log),
+    ((LogTrimmer,), _trimmed_log),
 )
 
 
