@@ -52,6 +52,13 @@ class TestRoundTrip:
         assert seal([b"abc", b"de"]) == expected
         assert seal([b"abc"], "zlib")[HEADER_BYTES:] == zlib.compress(b"\0\0\0\3abc", 6)
 
+    def test_a_compressed_form_has_its_table_in_columns(self) -> None:
+        """Change this, and the format's version, or nothing."""
+        packed = seal([b"abc", b"x" * 300], "zlib")[HEADER_BYTES:]
+        # The ends are 00 00 00 03 and 00 00 01 2f.
+        table = b"\0\0" + b"\0\0" + b"\0\1" + b"\x03\x2f"
+        assert zlib.decompress(packed) == table + b"abc" + b"x" * 300
+
     def test_what_is_kept_open_is_read_again_and_again(self) -> None:
         kept = open_block(seal(SOME, "zstd"))
         assert [kept.entries(i, i + 1) for i in range(5)] == [[each] for each in SOME]

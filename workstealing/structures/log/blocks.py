@@ -14,8 +14,11 @@ A header of 16 bytes comes first; every number is big-endian and unsigned:
 
 The raw body is one 4-byte number for each entry, where it ends, counted from the first byte behind
 this table; then the entries, one behind the other. So entry i of n is what stands from
-``16 + 4 * n + end(i - 1)`` up to ``16 + 4 * n + end(i)``, and end(-1) is 0. The body of a
-compressed block is a compressed raw body.
+``16 + 4 * n + end(i - 1)`` up to ``16 + 4 * n + end(i)``, and end(-1) is 0.
+
+The body of a compressed block is a compressed raw body whose table stands in columns: the first
+byte of every end, then the second byte of every end, and so on. Neighbours differ in the last bytes
+only, so that takes about 1.5 bytes an entry less.
 """
 
 from __future__ import annotations
@@ -229,7 +232,21 @@ def _sealed(codec: str, count: int, body: bytes, level: int | None) -> bytes:
     if letter is None:
         raise ConfigurationError(f"codec is {codec!r}; expected one of {', '.join(_LETTERS)}")
     header = _HEADER.pack(_MAGIC, VERSION, letter, 0, 0, count, len(body))
-    return header + (body if codec == "raw" else _compressed(codec, body, level))
+    return header + (body if codec == "raw" else _compressed(codec, _columns(body, count), level))
+
+
+def _columns(body: bytes, count: int) -> bytes:
+    """Return a raw body with its table in columns."""
+    table = body[: 4 * count]
+    return b"".join((*(table[byte::4] for byte in range(4)), memoryview(body)[4 * count :]))
+
+
+def _rows(body: bytes, count: int) -> bytes:
+    """Return a raw body whose table stood in columns."""
+    table = bytearray(4 * count)
+    for byte in range(4):
+        table[byte::4] = body[byte * count : (byte + 1) * count]
+    return b"".join((table, memoryview(body)[4 * count :]))
 
 
 def checked_level(codec: str, level: int | None) -> int:
@@ -260,7 +277,7 @@ def _body(block: bytes, head: BlockHead) -> bytes:
     elif head.codec == "zstd":
         stored = _unpacked(stored, head)
     _body_length_checked(len(stored), head)
-    return stored
+    return stored if head.codec == "raw" else _rows(stored, head.entries)
 
 
 def _body_length_checked(length: int, head: BlockHead) -> None:
