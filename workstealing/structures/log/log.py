@@ -44,8 +44,8 @@ class _Log(
         takes; backlog: evict whole blocks while at least so many entries stay. Returns: the offset
         of the first; those of the others follow without a gap. Errors: ConfigurationError;
         LayoutError; those of redis-py, of a full server for instance: then nothing is written. One
-        round trip; one more when the log has grown by a block or got a group since the last call.
-        About 10 Redis commands and 2 for each block, and 2 for each group.
+        round trip; one more when others have filled a block, or a group was made, since the last
+        call. About 12 Redis commands, three for each block and five for each group.
         """
         appended: _IntT = self.run(self.append_steps(entries, backlog))
         return appended
@@ -227,12 +227,15 @@ class Log(_Log[int, bool, LogFacts, list[Any], tuple[LogInfo, list[Any]]]):
         )
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield all available entries in order; see `iterate`."""
-        return self.iterate(self.first())
+        """Yield all entries in order, from offset 0 on, None for each evicted one; see `iterate`.
+
+        So enumerate() tells the offsets; `iterate(log.first())` begins with what is there.
+        """
+        return self.iterate()
 
     def __reversed__(self) -> Iterator[Any]:
-        """Yield all available entries from the last to the first; see `iterate`."""
-        return self.iterate(self.first(), reverse=True)
+        """Yield all entries from the last to offset 0; see `iterate`."""
+        return self.iterate(reverse=True)
 
     def _load(self, offset: int, number: int) -> tuple[LogInfo, list[Any]]:
         return self.read(offset, number, with_info=True)
@@ -299,8 +302,8 @@ class AsyncLog(
                 yield entry
 
     async def __aiter__(self) -> AsyncGenerator[Any, None]:
-        """Yield all available entries in order; see `Log.iterate`."""
-        async with aclosing(self.iterate(await self.first())) as entries:
+        """Yield all entries in order, from offset 0 on; see `Log.iterate`."""
+        async with aclosing(self.iterate()) as entries:
             async for entry in entries:
                 yield entry
 
