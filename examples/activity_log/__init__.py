@@ -1,0 +1,1 @@
+"""A web site's activity, kept in a log: see README.md."""
