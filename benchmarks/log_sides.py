@@ -79,7 +79,7 @@ def fill_blocks(client: Any, name: str, blocks: Sequence[Any], length: int) -> A
     pipeline.hset(log.keys.meta, "next", length)
     pipeline.execute()
     if log.length() != length:
-        raise AssertionError(f"the log has {log.length()} entries instead of {length}")
+        raise AssertionError(f"the log has {log.length()} entries where there should be {length}")
     return log
 
 
