@@ -115,6 +115,8 @@ if ARGV[3] ~= '' then
     redis.call('HSET', meta, 'first', whole(first))
   end
   local left = free_blocks(kept, math.floor(first / block), 7 + keys, evicted, evicted_keys)
+  -- A small backlog may leave little of the batch itself.
+  left = free_blocks(left, math.floor(first / block), 7, number, keys)
   if left > kept then
     kept = left
     redis.call('HSET', meta, 'kept', whole(kept))

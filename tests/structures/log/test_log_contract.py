@@ -46,7 +46,7 @@ def seal_as(log: Log, number: int, codec: str) -> None:
 
 
 def blocks_left(log: Log) -> list[int]:
-    return [n for n in range(40) if log.client.exists(log.keys.block(n))]
+    return [n for n in range(60) if log.client.exists(log.keys.block(n))]
 
 
 def test_offsets_are_consecutive_from_0(log: Log) -> None:
@@ -127,6 +127,9 @@ def test_a_backlog_keeps_at_least_so_many(log: Log) -> None:
     assert len(blocks_left(log)) <= 5
     log.append(b"last", backlog=0)
     assert (log.first(), log.last()) == (200, 203)
+    assert log.append(*numbered(0, 50), backlog=2) == 204
+    assert log.read(204, 50) == [None] * 46 + numbered(46, 50)
+    assert blocks_left(log) == [25]
 
 
 def test_a_backlog_that_frees_many_blocks_at_once_frees_all_of_them(log: Log) -> None:

@@ -29,8 +29,8 @@ MOST_BYTES = 512 * 1024 * 1024
 """How many bytes they have at most, one or all: the server's limit for one value."""
 # Blocks past those that are needed, for what others append meanwhile.
 _SPARE_BLOCKS = 1
-# How many blocks beyond those that it fills a batch with a backlog frees.
-_EVICT_MORE = 16
+EVICTED_BLOCKS = 100
+"""How many blocks a call with a backlog frees at most, beside those that it fills."""
 _TRIES = 100
 
 
@@ -116,8 +116,10 @@ class Appending(LogBase):
         low = known.next // known.block
         needed = (known.next + len(batch) - 1) // known.block - low + 1 + _SPARE_BLOCKS
         evicted = 0
-        if least != "":
-            evicted = min(low - known.kept, needed + _EVICT_MORE)
+        if isinstance(least, int):
+            # Up to the block where the backlog is expected to begin, and one for others' entries.
+            stop = min(low, (known.next + len(batch) - least) // known.block + 1)
+            evicted = max(0, min(stop - known.kept, EVICTED_BLOCKS))
         fixed = (keys.meta, keys.news, keys.full, keys.raw, keys.times, written)
         groups: list[bytes] = []
         for name in known.groups:
