@@ -14,7 +14,13 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import Attempt, attempt
 from workstealing.store.connection import Budget, Command, checked
 from workstealing.structures.log.base import LogBase
-from workstealing.structures.log.blocks import LONGEST_BLOCK_BYTES, compress, head_of, seal
+from workstealing.structures.log.blocks import (
+    LONGEST_BLOCK_BYTES,
+    DamagedBlockError,
+    compress,
+    head_of,
+    seal,
+)
 from workstealing.structures.log.names import LOG_VERSION
 
 logger = logging.getLogger("workstealing")
@@ -131,18 +137,36 @@ class Compactor:
             return 0
         blocks = [self._keys.block(each.number) for each in chosen]
         with attempt(self._log.twin, *blocks, slice=slice) as current:
-            sizes, gone = self._sizes(current, look, chosen)
-            fitting = self._fitting(look, sizes, slice)
-            if dry_run:
-                return len(fitting) + len(gone)
-            commands = [self._forgotten(each) for each in gone]
-            if fitting:
-                contents = current.read(*map(self._read_command, fitting))
-                for candidate, content in zip(fitting, contents, strict=True):
-                    commands += self._compacted(look, candidate, content)
+            try:
+                handled, commands = self._prepared(current, look, chosen, slice, dry_run=dry_run)
+            except (LayoutError, DamagedBlockError, ResponseError):
+                # Damage, or somebody came between two of our reads? EXEC knows.
+                current.commit(("EXISTS", blocks[0]))
+                raise
             if commands:
                 current.commit(*commands)
-            return len(fitting) + len(gone)
+            return handled
+
+    def _prepared(
+        self,
+        current: Attempt,
+        look: _Look,
+        chosen: list[_Candidate],
+        slice: Slice,
+        *,
+        dry_run: bool,
+    ) -> tuple[int, list[Command]]:
+        """Read what fits the slice; return how many blocks, and the commands that replace them."""
+        sizes, gone = self._sizes(current, look, chosen)
+        fitting = self._fitting(look, sizes, slice)
+        if dry_run:
+            return len(fitting) + len(gone), []
+        commands = [self._forgotten(each) for each in gone]
+        if fitting:
+            contents = current.read(*map(self._read_command, fitting))
+            for candidate, content in zip(fitting, contents, strict=True):
+                commands += self._compacted(look, candidate, content)
+        return len(fitting) + len(gone), commands
 
     def backlog(self, budget: Budget) -> LogBacklog:
         """Count what waits. Up to two round trips; errors: LayoutError, connection faults."""
@@ -330,7 +354,8 @@ class Compactor:
         if candidate.is_list:
             raw, entries = seal(content), len(content)
         else:
-            head = head_of(content)
+            # None if it went between two reads.
+            head = head_of(content or b"")
             raw, entries = content, head.entries
             if head.codec != "raw":
                 # A raw block that was compressed and not forgotten; there is nothing to be done.

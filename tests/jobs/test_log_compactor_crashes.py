@@ -1,0 +1,136 @@
+"""A compactor whose connection breaks, or which is killed, at each command loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from support.compacted_logs import assert_sound, assert_whole, compact, compactor, forms, made
+from support.deaths import every_death
+from support.faults import assert_nothing_sent_after, client_of
+from support.faulty_server import FaultyServer
+from support.patience import patient, set_timeout  # noqa: F401 - an autouse fixture
+from support.servers import RedisServer
+from workstealing.errors import Aborted
+from workstealing.recruiting import Slice
+from workstealing.structures.log import Log
+
+pytestmark = pytest.mark.real
+
+COUNT = 25
+HANDSHAKE = ["AUTH", "SELECT"]
+LOOK = ["HMGET", "TIME", "ZCARD", "ZRANGE", "ZRANGE", "ZCOUNT", "ZRANGE", "ZRANGE"]
+SIZES = ["WATCH", "HMGET", *["TYPE", "ZSCORE", "MEMORY"] * 2]
+SEALING = [
+    *(*LOOK, *SIZES, "LRANGE", "LRANGE"),
+    *("MULTI", *["ZREM", "SET", "ZADD"] * 2, "EXEC"),
+]
+# The first look has not known that two are cold, and their window is as wide.
+COMPRESSING = [*LOOK, *SIZES, "GET", "GET", "MULTI", *["ZREM", "SET"] * 2, "EXEC"]
+KINDS = ["cut", "half", "silent", "garbage"]
+
+
+def prepared(client: redis.Redis, *, later: bool) -> Log:
+    """Return a log with two blocks to be sealed, or two sealed ones to be compressed."""
+    client.flushdb()
+    log = made(client, COUNT)
+    if later:
+        assert compact(client) == 2
+    return log
+
+
+def slice_by(client: redis.Redis, *, later: bool) -> int:
+    return compactor(client, later=later).perform(Slice(2, 5.0)) or 0
+
+
+def check(client: redis.Redis, log: Log, *, later: bool) -> None:
+    """See that nothing has gone wrong, and do with a good connection whatever is left."""
+    assert forms(client, log) in ({"RRL", "SSL"} if later else {"LLL", "RRL"})
+    assert_whole(client, COUNT)
+    # What is still on its way may abort one of the slices.
+    for _ in range(5):
+        try:
+            if not slice_by(client, later=later):
+                break
+        except Aborted:
+            pass
+    assert forms(client, log) == ("SSL" if later else "RRL")
+    assert_sound(client, log)
+    assert_whole(client, COUNT)
+    log.delete()
+    assert list(client.scan_iter("*")) == []
+
+
+@pytest.fixture
+def backend(start_redis: Callable[..., RedisServer]) -> RedisServer:
+    server = start_redis(7)
+    user = server.client()
+    user.execute_command("ACL", "SETUSER", "worker", "on", ">secret", "~*", "+@all")
+    return server
+
+
+@pytest.fixture
+def faulty(backend: RedisServer) -> Iterator[FaultyServer]:
+    with FaultyServer(backend.port) as server:
+        yield server
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_slice_sends_what_these_tests_expect(
+    backend: RedisServer, faulty: FaultyServer, later: bool
+) -> None:
+    direct = backend.client(db=1)
+    log = prepared(direct, later=later)
+    assert slice_by(client_of(faulty.port), later=later) == 2
+    assert faulty.names() == [*HANDSHAKE, *(COMPRESSING if later else SEALING)]
+    check(direct, log, later=later)
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_connection_that_breaks_at_each_command(
+    backend: RedisServer,
+    faulty: FaultyServer,
+    kind: str,
+    later: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether or not the command has come to be done."""
+    expected = [*HANDSHAKE, *(COMPRESSING if later else SEALING)]
+    direct = backend.client(db=1)
+    for at in range(1, len(expected) + 1):
+        log = prepared(direct, later=later)
+        faulty.reset()
+        faulty.fail(at, kind)
+        with monkeypatch.context() as patched:
+            if kind == "silent":
+                set_timeout(patched, 0.1)
+            with pytest.raises((redis.ConnectionError, redis.TimeoutError)):
+                slice_by(client_of(faulty.port), later=later)
+        if len(faulty.seen) >= at:
+            assert_nothing_sent_after(faulty, at, kind, expected)
+        check(direct, log, later=later)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_compactor_that_is_killed_before_or_after_each_command(
+    redis7: RedisServer, later: bool
+) -> None:
+    direct = redis7.client()
+    logs: list[Log] = []
+
+    def prepare() -> None:
+        logs[:] = [prepared(direct, later=later)]
+
+    with FaultyServer(redis7.port) as door:
+
+        def work() -> None:
+            slice_by(redis.Redis(port=door.port, protocol=2), later=later)
+
+        deaths = 0
+        for _ in every_death([door], work, prepare):
+            check(direct, logs[0], later=later)
+            deaths += 1
+    assert deaths >= 2 * len(COMPRESSING if later else SEALING)
