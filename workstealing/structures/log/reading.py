@@ -112,6 +112,8 @@ class Reading(LogBase):
         if mark != LOG_VERSION.encode() or epoch != known.epoch:
             return None
         facts = [int(tail), int(first), int(lowest), int(block), epoch, position]
+        # As the script does, without those that were evicted since they were kept.
+        number -= min(number, max(0, int(first) // known.block - position // known.block))
         return [*facts, b"C" * number, *[b""] * number]
 
     def _note_read(self, known: Known, tail: int, lowest: int, block: int, epoch: bytes) -> None:
