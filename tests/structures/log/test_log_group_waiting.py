@@ -187,6 +187,20 @@ def test_who_is_dead_withholds_nothing_for_more_than_a_second(any_server: AnySer
     assert waiting.log.client.exists(waiting.keys.turns, waiting.keys.granted) == 0
 
 
+def test_a_turn_that_has_ended_wakes_nobody_though_others_have_not(any_server: AnyServer) -> None:
+    waiting = group_of(any_server)
+    in_line(waiting, "dead")
+    in_line(waiting, "alive")
+    appended(any_server, b"e0", b"e1")
+    client, turns = waiting.log.client, waiting.keys.turns
+    assert client.lrange(turns, 0, -1) == [b"1", b"2"]
+    # The first one was given long ago.
+    assert client.zadd(waiting.keys.granted, {"1": 1}) == 0
+    newcomer = group_of(any_server, shift_ms=-500_000)
+    assert [entry.offset for entry in newcomer.read(5)] == [0]
+    assert client.lrange(turns, 0, -1) == [b"2"]
+
+
 def test_who_does_not_say_that_he_waits_is_forgotten(any_server: AnyServer) -> None:
     waiting = group_of(any_server)
     in_line(waiting, "dead")

@@ -22,7 +22,7 @@ from redis.exceptions import ResponseError
 
 from workstealing.errors import Moved, OutOfTime, is_connection_fault
 from workstealing.store.blocking import MARGIN_SECONDS, AsyncAsker
-from workstealing.store.connection import Budget, OneAttempt
+from workstealing.store.connection import Budget
 from workstealing.store.keys import to_bytes
 from workstealing.store.twin import Twin
 
@@ -94,7 +94,7 @@ def wait_for_turn(
 
 
 def _held(
-    connection: OneAttempt,
+    connection: Any,
     place: Place,
     look: Callable[[], Nothing],
     random: Callable[[], float],
