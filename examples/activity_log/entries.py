@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import random
 import re
 from collections.abc import Iterator
@@ -76,9 +77,8 @@ def entry(at: datetime, seen: Visit, status: int, length: int, ms: float) -> Ent
 
 
 def made_up_past(number: int, end: datetime, minutes: int = 30) -> Iterator[Entry]:
-    """Yield the entries of the minutes before the end."""
+    """Yield the entries of the minutes before the end, in waves."""
     chance = random.Random(11)
-    step = timedelta(minutes=minutes) / max(number, 1)
     for place in range(number):
         seen = visit(chance)
         status = 404 if seen.path.startswith("/page/") and int(seen.path[6:]) > PAGES else 200
@@ -87,7 +87,9 @@ def made_up_past(number: int, end: datetime, minutes: int = 30) -> Iterator[Entr
         elif seen.again and status == 200:
             status = 304
         length = 0 if status == 304 else chance.randrange(600, 60_000)
-        yield entry(end - step * (number - place), seen, status, length, chance.expovariate(0.2))
+        passed = place / number
+        before = timedelta(minutes=minutes) * (1 - passed - 0.03 * math.sin(12 * passed))
+        yield entry(end - before, seen, status, length, chance.expovariate(0.2))
 
 
 def of_access_log(path: Path) -> Iterator[Entry]:

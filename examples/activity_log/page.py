@@ -162,8 +162,8 @@ def render(samples: Sequence[Sample], shown: Shown) -> str:
         curves=curves,
         forms=forms(shown.facts),
         minutes=_columns(counted),
-        first_minute=counted[0][0] if counted else "",
-        last_minute=counted[-1][0] if counted else "",
+        first_minute=counted[0][0].replace("T", " ") if counted else "",
+        last_minute=counted[-1][0].replace("T", " ") if counted else "",
     )
 
 

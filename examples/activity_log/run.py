@@ -124,8 +124,6 @@ class Run:
         self._recruiter.install(
             LogCompactor(self._log, limit=2, cold_s=1.0, name="compact"), rate=0.2
         )
-        retain = self._options.retain or max(len(past), BLOCK)
-        self._recruiter.install(LogTrimmer(self._log, max_entries=retain, name="trim"), rate=0.05)
         self._alerts, self._popularity = Alerts(self._log), Popularity(self._log)
         self._mirror = Mirror(self._client, Log(self._client, NAME, BLOCK), STREAM)
         readers = Readers(self._recruiter)
@@ -146,8 +144,14 @@ class Run:
         if session is not None:
             self._spark = spark_minutes.Minutes(session, NAME, self._folder)
             self._stack.callback(self._spark.stop)
-            # Before anything of the past is trimmed.
             self._spark.catch_up()
+        # Who reads by offsets alone must have read what is trimmed; groups are spared.
+        while len(self._mirror.paths) < len(past) and readers.problem is None:
+            if self._wish.wait(0.05):
+                break
+        retain = self._options.retain or max(len(past), BLOCK)
+        trimmer = LogTrimmer(self._log, max_entries=retain, spare_groups=True, name="trim")
+        self._recruiter.install(trimmer, rate=0.05)
         with Visitors(site, self._options.pace):
             self._watch()
         done = self._settle(len(past), readers)

@@ -1,0 +1,57 @@
+"""The Python blocks of docs/log.md run in order, and its tables name every method."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.servers import RedisServer
+from workstealing.structures.log import Log, LogFacts, LogInfo
+from workstealing.structures.log.group import GroupEntry, GroupInfo, LogGroup
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "log.md").read_text("utf-8")
+
+
+def test_the_blocks(redis7: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    text = PAGE.replace("redis://localhost:6379/0", redis7.url)
+    names: dict[str, Any] = {}
+    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)):
+        exec(compile(block, f"block {number}", "exec"), names)
+    assert number == 5
+    assert capsys.readouterr().out.splitlines() == [
+        "0 /",
+        "1 /item/17",
+        "2 /search",
+        "3 /item/4",
+    ]
+    assert set(names["recruiter"].stats()["jobs"]) == {
+        "log_compactor.activity",
+        "log_trimmer.activity",
+    }
+
+
+def section(title: str) -> str:
+    return PAGE.split(f"## {title}", 1)[1].split("\n## ", 1)[0]
+
+
+@pytest.mark.parametrize(("structure", "title"), [(Log, "Methods"), (LogGroup, "Groups")])
+def test_every_method_is_named(structure: type, title: str) -> None:
+    for name in dir(structure):
+        method = getattr(structure, name)
+        # What is defined in other modules are steps.
+        if not name.startswith("_") and getattr(method, "__module__", "") == structure.__module__:
+            assert name in OF_THE_HOUSE or f"`{name}(" in section(title), name
+
+
+OF_THE_HOUSE = {"monotonic", "random", "run", "wait"}
+"""What other parts of this package call."""
+
+
+def test_every_field_is_named() -> None:
+    for name in (*LogFacts._fields, *GroupEntry.__dataclass_fields__, *GroupInfo._fields):
+        assert re.search(rf"\b{name}\b", section("Methods") + section("Groups")), name
+    for name in LogInfo._fields:
+        assert f"info.{name}" in PAGE
