@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_count, checked_limit
-from workstealing.recruiting.job import DivisibleJob, PartJob, checked_parts, refuse_dry_run
+from workstealing.recruiting.job import DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget
 from workstealing.structures.log.base import LogBase
 from workstealing.structures.log.blocks import checked_level, compress_codec
 from workstealing.structures.log.compacting import Compaction, Compactor, LogBacklog
+from workstealing.structures.log.parts import LogPart, checked_logs, parts_of
 
 __all__ = ["LogBacklog", "LogCompactor"]
 
@@ -59,7 +59,7 @@ class LogCompactor(DivisibleJob):
         name: str | None = None,
         random: Callable[[], float] = random.random,
     ) -> None:
-        self.logs = _checked_logs(log)
+        self.logs = checked_logs(log, "compacted")
         self.limit = checked_limit(limit)
         self.dry_run = dry_run
         self._random = random
@@ -97,12 +97,11 @@ class LogCompactor(DivisibleJob):
     def parts(self, n: int) -> list[tuple[int, ...]]:
         """Divide for a sweep: each part is a group of logs, by number. No round trip."""
         refuse_dry_run(self.name, dry_run=self.dry_run)
-        numbers = range(len(self.logs))
-        return [tuple(numbers[i::n]) for i in range(min(checked_parts(n), len(numbers)))]
+        return parts_of(self.logs, n)
 
     def for_part(self, part: Sequence[int]) -> PartJob:
         """Return the job that compacts some of the logs in turn, one in each slice."""
-        return _LogPart(self, part)
+        return LogPart(self.name, self.limit, self.compact, part)
 
     def compact(self, number: int, slice: Slice) -> int:
         """Do a slice of one log by its number, as `perform`."""
@@ -121,38 +120,6 @@ class LogCompactor(DivisibleJob):
             sum(each.cold for each in found),
             max(each.oldest_seconds for each in found),
         )
-
-
-class _LogPart(PartJob):
-    """Compacts some logs in turn until each has had nothing left to do."""
-
-    def __init__(self, compactor: LogCompactor, numbers: Sequence[int]) -> None:
-        self.name, self.limit = compactor.name, compactor.limit
-        self._compactor = compactor
-        self._left = deque(numbers)
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether every log was found without anything to do."""
-        return not self._left
-
-    def perform(self, slice: Slice) -> int:
-        """Do a slice of the next log; errors as of `LogCompactor.perform`."""
-        if not self._left:
-            return 0
-        # Whatever comes of it, the next slice goes on with another one.
-        self._left.rotate(-1)
-        handled = self._compactor.compact(self._left[-1], slice)
-        if not handled:
-            self._left.pop()
-        return handled
-
-
-def _checked_logs(log: LogBase | Iterable[LogBase]) -> tuple[LogBase, ...]:
-    logs = (log,) if isinstance(log, LogBase) else tuple(log)
-    if not logs or not all(isinstance(each, LogBase) for each in logs):
-        raise ConfigurationError(f"{log!r} cannot be compacted: give a Log, or several of them")
-    return logs
 
 
 def _checked_age(seconds: object, what: str) -> float:
