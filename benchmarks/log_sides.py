@@ -101,19 +101,25 @@ class Meter:
         """Call once; return what each of so many units of it cost."""
         before = self._now()
         call()
-        after = self._now()
-        return Cost(*((b - a) / units for a, b in zip(before, after, strict=True)))
-
-    def _now(self) -> Cost:
-        info = self._client.info("commandstats", "cpu")
+        spent = [b - a for a, b in zip(before, self._now(), strict=True)]
+        *process_and_called, scripts, streams, plain = spent
         # What a script calls is counted twice: by itself, and in the script.
-        usec = sum(
-            info.get(f"cmdstat_{name}", {}).get("usec", 0)
-            for name in ("evalsha", "eval", "xadd", "xrange")
+        server = scripts + streams or plain
+        return Cost(server / units, *(each / units for each in process_and_called))
+
+    def _now(self) -> tuple[float, ...]:
+        info = self._client.info("commandstats", "cpu")
+
+        def spent(*names: str) -> float:
+            return sum(info.get(f"cmdstat_{name}", {}).get("usec", 0) for name in names) / 1e6
+
+        return (
+            info["used_cpu_user"] + info["used_cpu_sys"],
+            time.perf_counter(),
+            spent("evalsha", "eval"),
+            spent("xadd", "xrange"),
+            spent("hmget"),
         )
-        return Cost(
-            usec / 1e6, info["used_cpu_user"] + info["used_cpu_sys"], time.perf_counter()
-        )  # fmt: skip
 
 
 class Comparison:
