@@ -42,7 +42,7 @@ def start_spark(folder: Path) -> SparkSession:
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} {SHORT_LIVED}",
         "spark.local.dir": str(folder),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.shuffle.partitions": "1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
@@ -100,6 +100,7 @@ class Minutes:
             .writeStream.queryName("minutes")
             .outputMode("complete")
             .foreachBatch(self._keep)
+            .trigger(processingTime="1 second")
             .option("checkpointLocation", str(folder / "checkpoint"))
             .start()
         )

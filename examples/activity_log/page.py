@@ -171,6 +171,8 @@ def headline(now: Sample) -> str:
     """Say in a sentence what was measured."""
     if not now.log_bytes:
         return "This server does not say what keys take: nothing is measured"
+    if not now.streamed:
+        return "The stream has no entries yet"
     if now.ratio >= 1:
         return f"A Redis stream takes {now.ratio:.1f} times as much memory as the log"
     return f"The log takes {1 / now.ratio:.1f} times as much memory as a Redis stream"
