@@ -38,7 +38,7 @@ local function leave()
   end
 end
 
-local again, condemned = {}, {}
+local again, condemned, lost = {}, {}, 0
 local chosen = {}
 if most > 0 and due > 0 then
   -- Some more than wanted, since some may have to be set aside.
@@ -50,9 +50,12 @@ if most > 0 and due > 0 then
   for i = 1, #found do
     local tries = tonumber(string.match(histories[i] or '', '^%d+') or 0)
     local is_kept = redis.call('HEXISTS', revived, found[i]) == 1
-    if tonumber(found[i]) < group.first and not is_kept then
+    if tonumber(found[i]) >= start then
+      -- After a seek back its turn comes with the new ones, and only then.
+    elseif tonumber(found[i]) < group.first and not is_kept then
       redis.call('ZREM', pending, digits(found[i]))
       redis.call('HDEL', attempts, found[i])
+      lost = lost + 1
       redis.call('HINCRBY', state, 'lost', 1)
     elseif tries >= group.most then
       condemned[#condemned + 1], condemned[#condemned + 2] = found[i], histories[i]
@@ -84,7 +87,8 @@ end
 if wanted > 0 and read == 0 and #chosen == 0 then
   return { 2, math.floor(start / block), block, group.epoch }
 end
-if read == 0 and #chosen == 0 and #condemned == 0 then
+-- Behind what was evicted there may be more that is due: then the caller looks again.
+if read == 0 and #chosen == 0 and #condemned == 0 and lost == 0 then
   if turn ~= '' then
     redis.call('ZREM', granted, turn)
   end

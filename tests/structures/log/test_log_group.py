@@ -281,6 +281,22 @@ def test_a_seek_back_counts_as_an_attempt_of_what_is_pending(any_server: AnyServ
     assert group.info().pending == 4
 
 
+def test_what_is_due_and_sought_back_to_is_handed_out_once(any_server: AnyServer) -> None:
+    log = filled(any_server)
+    group = log.group("mail", acknowledged=True)
+    group.read(3)
+    group.seek(1)
+    again = later(any_server).read(5)
+    assert [(entry.offset, entry.attempts) for entry in again] == [
+        (0, 2),
+        (1, 2),
+        (2, 2),
+        (3, 1),
+        (4, 1),
+    ]
+    assert group.info().pending == 5
+
+
 def test_plain_groups_have_nothing_pending(any_server: AnyServer) -> None:
     group = filled(any_server).group("mail")
     (entry,) = group.read()
