@@ -17,7 +17,12 @@ from workstealing.errors import Aborted, ConfigurationError, LayoutError
 from workstealing.jobs import LogCompactor, LogTrimmer
 from workstealing.recruiting import Slice
 from workstealing.structures import AsyncLog, Log
-from workstealing.structures.log.trimming import MEASURED, Trimming, estimate
+from workstealing.structures.log.trimming import (
+    BLOCKS_A_SCRIPT,
+    MEASURED,
+    Trimming,
+    estimate,
+)
 
 BLOCK = 4
 DAY_S = 86_400.0
@@ -484,6 +489,15 @@ def test_a_slice_is_two_round_trips_and_one_attempt(redis7: RedisServer) -> None
             perform(LogTrimmer(log, 1, max_entries=20))
         assert door.connections == 1
         assert len(door.seen) == 2
+
+
+def test_a_slice_without_end_is_bounded_all_the_same(redis7: RedisServer) -> None:
+    log = Log(redis7.client(), "log", 1)
+    for _ in range(3):
+        log.append(*[b"entry"] * 500)
+    job = LogTrimmer(log, 10**9, max_entries=100)
+    assert perform(job)[:2] == (BLOCKS_A_SCRIPT, 400)
+    assert perform(job)[:2] == (400, 0)
 
 
 @pytest.mark.parametrize("key", ["meta", "full", "raw", "times"])

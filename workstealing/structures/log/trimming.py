@@ -19,6 +19,9 @@ from workstealing.structures.log.base import LogBase
 MEASURED = 64
 """How many blocks, beside the oldest, are measured to say how large a log is."""
 
+BLOCKS_A_SCRIPT = 1000
+"""How many blocks a slice frees at most, whatever its limit: for so long it holds the server up."""
+
 _FACTS = ("mark", "block", "next", "kept", "epoch", "joined")
 
 
@@ -144,7 +147,7 @@ class Trimming:
             for key in (keys.group(name).state, keys.group(name).pending)
         ]
         # Never more than there are: the block that is being written stays.
-        blocks = keys.blocks(facts.kept, max(1, min(limit, facts.blocks)))
+        blocks = keys.blocks(facts.kept, max(1, min(limit, facts.blocks, BLOCKS_A_SCRIPT)))
         script = self._log.script("trim")
         sent = (keys.meta, keys.news, keys.full, keys.raw, keys.times, *groups, *blocks)
         command = (
