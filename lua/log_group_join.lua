@@ -28,7 +28,12 @@ if not facts[5] then
   if is_error(noted) then
     return noted
   end
-  redis.call('HINCRBY', meta, 'joined', '1')
+  if (facts[6] or '0') == '0' then
+    -- No other log has this number: who knows the groups of one that was deleted does not take them for this one's.
+    redis.call('HSET', meta, 'joined', epoch)
+  else
+    redis.call('HINCRBY', meta, 'joined', '1')
+  end
 end
 redis.call('DEL', state, turns, granted, pending, attempts, revived)
 redis.call('HSET', state, 'mark', LOG_VERSION, 'kind', ARGV[2], 'epoch', epoch, 'offset',

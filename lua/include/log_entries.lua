@@ -7,7 +7,7 @@ end
 
 -- Adds pieces of a list to items, as long as there is room. Returns what is then left of the room, how many were read, or an error.
 local function read_list(key, low, high, room, items)
-  local most, start = 64, low
+  local most, start = 1, low
   while low <= high and room > 0 do
     local last = math.min(high, low + most - 1)
     local found = redis.pcall('LRANGE', key, low, last)
@@ -22,8 +22,8 @@ local function read_list(key, low, high, room, items)
     items[#items + 1] = found
     room = room - bytes
     low = last + 1
-    -- A reply is bounded in bytes, whatever the entries are.
-    most = math.max(1, math.min(4000, math.floor(room / (bytes / #found + 1))))
+    -- A reply is bounded in bytes: of entries whose length is not known yet, only a few more are taken than so far.
+    most = math.max(1, math.min(4000, 16 * most, math.floor(room / (bytes / #found + 1))))
   end
   return room, low - start
 end
@@ -34,36 +34,46 @@ local function read_string(key, low, high, block, room, items)
   if is_error(header) then
     return room, 0, layout_error(key, 'does not hold the entries that the log has there')
   end
-  if string.sub(header, 1, 6) ~= 'WSL\1r\0' then
-    -- Whoever asked knows more codecs than Lua does, and what is none.
+  local count = high - low + 1
+  -- Whoever asked knows more codecs than Lua does, and says what is damaged.
+  local function read_whole()
     local whole_block = redis.call('GET', key)
     items.kinds = items.kinds .. 'S'
     items[#items + 1] = whole_block
-    return room - #whole_block, high - low + 1
+    return room - #whole_block, count
+  end
+  if #header < 16 or string.sub(header, 1, 6) ~= 'WSL\1r\0' then
+    return read_whole()
   end
   if u32(header, 9) ~= block then
     return room, 0, layout_error(key, 'does not hold the entries that the log has there')
   end
   local before = math.max(low - 1, 0)
   local ends = redis.call('GETRANGE', key, 16 + 4 * before, 19 + 4 * high)
+  if #ends ~= 4 * (high - before + 1) then
+    return read_whole()
+  end
   local start = 0
   if low > 0 then
     start = u32(ends, 1)
     ends = string.sub(ends, 5)
   end
-  local count = high - low + 1
-  while count > 1 and u32(ends, 4 * count - 3) - start > room do
-    count = math.floor(count / 2)
+  local some = count
+  while some > 1 and u32(ends, 4 * some - 3) - start > room do
+    some = math.floor(some / 2)
   end
-  local stop = u32(ends, 4 * count - 3)
+  local stop = u32(ends, 4 * some - 3)
   local base = 16 + 4 * block
   local bytes = stop > start and redis.call('GETRANGE', key, base + start, base + stop - 1) or ''
-  if count < high - low + 1 then
-    ends = string.sub(ends, 1, 4 * count)
+  if #bytes ~= stop - start then
+    return read_whole()
+  end
+  if some < count then
+    ends = string.sub(ends, 1, 4 * some)
   end
   items.kinds = items.kinds .. 'R'
   items[#items + 1] = { start, ends, bytes }
-  return room - #bytes, count
+  return room - #bytes, some
 end
 
 -- Reads the entries at..stop-1, as far as the keys that were passed and the room go.

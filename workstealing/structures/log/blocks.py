@@ -98,7 +98,7 @@ class SealedBlock:
         if count and self._base <= len(data):
             last = int.from_bytes(data[self._base - 4 : self._base])
         if self._base + last != len(data):
-            raise _damaged("its table of ends does not fit its length")
+            raise damaged("its table of ends does not fit its length")
 
     @property
     def size(self) -> int:
@@ -120,7 +120,7 @@ class SealedBlock:
         if not start:
             ends = (0, *ends)
         if list(ends) != sorted(ends) or base + ends[-1] > len(data):
-            raise _damaged("its table of ends is not in order")
+            raise damaged("its table of ends is not in order")
         begin = base + ends[0]
         found = []
         for end in ends[1:]:
@@ -187,7 +187,7 @@ def head_of(block: bytes) -> BlockHead:
     Errors: DamagedBlockError if it is no sealed block; LayoutError if it is of a newer format.
     """
     if len(block) < HEADER_BYTES or block[:3] != _MAGIC:
-        raise _damaged("it does not begin as one")
+        raise damaged("it does not begin as one")
     _, version, letter, flags, reserved, count, length = _HEADER.unpack_from(block)
     if version > VERSION or (version == VERSION and (flags or reserved)):
         raise LayoutError(
@@ -195,7 +195,7 @@ def head_of(block: bytes) -> BlockHead:
             f" reads format {VERSION} without flags: upgrade workstealing"
         )
     if version != VERSION or 4 * count > length or length > LONGEST_BLOCK_BYTES:
-        raise _damaged("its header contradicts itself")
+        raise damaged("its header contradicts itself")
     name = _NAMES.get(letter)
     if name is None:
         raise LayoutError(
@@ -282,7 +282,7 @@ def _body(block: bytes, head: BlockHead) -> bytes:
 
 def _body_length_checked(length: int, head: BlockHead) -> None:
     if length != head.raw_bytes:
-        raise _damaged(f"its body has {length} bytes, its header says {head.raw_bytes}")
+        raise damaged(f"its body has {length} bytes, its header says {head.raw_bytes}")
 
 
 def _inflated(stored: bytes, head: BlockHead) -> bytes:
@@ -291,9 +291,9 @@ def _inflated(stored: bytes, head: BlockHead) -> bytes:
         # One more than there should be: bounded whatever it says, and its end is seen.
         body = inflater.decompress(stored, head.raw_bytes + 1)
     except zlib.error as error:
-        raise _damaged(f"zlib says: {error}") from error
+        raise damaged(f"zlib says: {error}") from error
     if not inflater.eof or inflater.unused_data:
-        raise _damaged("its compressed part does not end where it should")
+        raise damaged("its compressed part does not end where it should")
     return body
 
 
@@ -302,16 +302,17 @@ def _unpacked(stored: bytes, head: BlockHead) -> bytes:
     try:
         # The library makes room for whatever the frame says: so that is compared first.
         if zstandard.frame_content_size(stored) != head.raw_bytes:
-            raise _damaged("its zstd frame and its header do not agree")
+            raise damaged("its zstd frame and its header do not agree")
         body: bytes = _own(("decompress",), _decompressor).decompress(
             stored, allow_extra_data=False
         )
     except zstandard.ZstdError as error:
-        raise _damaged(f"zstd says: {error}") from error
+        raise damaged(f"zstd says: {error}") from error
     return body
 
 
-def _damaged(why: str) -> DamagedBlockError:
+def damaged(why: str) -> DamagedBlockError:
+    """Return the error for a block that is none, or not whole. Arguments: why."""
     return DamagedBlockError(
         f"a sealed block is damaged: {why}; something else has written to this key"
     )

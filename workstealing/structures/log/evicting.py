@@ -22,16 +22,19 @@ class Evicting(LogBase):
             )
         until: int | str = "" if offset is None else checked_until(offset) + 1
         last = 0 if keep is None else checked_integer(keep, "keep", 0)
-        evicted = 0
+        evicted, made = 0, b""
         while True:
-            some, first, kept, block = yield from self._evict(until, last)
+            some, first, kept, block, epoch = yield from self._evict(until, last, made)
             evicted += some
-            # Entries that come meanwhile push nothing out any more.
-            until = first
-            if kept >= first // block:
+            # What is there once the log was deleted and made anew is another one's.
+            if kept >= first // block or (made and epoch != made):
                 return evicted
+            # Entries that come meanwhile push nothing out any more.
+            until, made = first, epoch
 
-    def _evict(self, until: int | str, last: int) -> Steps[tuple[int, int, int, int]]:
+    def _evict(
+        self, until: int | str, last: int, made: bytes
+    ) -> Steps[tuple[int, int, int, int, bytes]]:
         known, keys = self.known, self.keys
         reply = yield from as_bytes(
             self.operation(
@@ -40,12 +43,12 @@ class Evicting(LogBase):
                     *(keys.meta, keys.news, keys.full, keys.raw, keys.times),
                     *keys.blocks(known.kept, BLOCKS_A_SCRIPT),
                 ),
-                *(known.block, until, last, known.kept),
+                *(known.block, until, last, known.kept, made),
             )
         )
-        some, first, kept, block, tail = reply
+        some, first, kept, block, tail, epoch = reply
         self.note(kept=kept, block=block, next=tail)
-        return some, first, kept, block
+        return some, first, kept, block, epoch
 
 
 def checked_until(offset: Any) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Steps
 from workstealing.structures.log.base import Known, as_bytes, checked_integer, same
+from workstealing.structures.log.blocks import DamagedBlockError
 from workstealing.structures.log.codecs import decode_all
 from workstealing.structures.log.group_entries import (
     DeadLogEntry,
@@ -188,10 +189,24 @@ class GroupReading:
             (int(offset), history)
             for offset, history in zip(condemned[::2], condemned[1::2], strict=True)
         ]
-        raw = yield from self._raw_of([offset for offset, _ in pairs], [None] * len(pairs))
+        offsets = [offset for offset, _ in pairs]
+        try:
+            raw = yield from self._raw_of(offsets, [None] * len(pairs))
+        except DamagedBlockError:
+            raw = yield from self._undamaged(offsets)
         for (offset, history), entry in zip(pairs, raw, strict=True):
             # An evicted one has no text here; the script knows the text of one that was revived.
             yield from self._call(self._operation("bury", offset, history, entry or b""))
+
+    def _undamaged(self, offsets: Sequence[int]) -> Steps[list[bytes | None]]:
+        """Return entries one by one, None for what a damaged block does not give any more."""
+        found = []
+        for offset in offsets:
+            try:
+                found += yield from self._raw_of([offset], [None])
+            except DamagedBlockError:
+                found.append(None)
+        return found
 
     def acknowledge_steps(self, entries: Sequence[GroupEntry | int]) -> Steps[int]:
         """Acknowledge entries; see `LogGroup.acknowledge`."""

@@ -22,12 +22,13 @@ from workstealing.structures.log.base import (
     as_bytes,
     checked_integer,
 )
-from workstealing.structures.log.blocks import SealedBlock, open_block
+from workstealing.structures.log.blocks import SealedBlock, damaged, open_block
 from workstealing.structures.log.names import LOG_VERSION
 
 BYTES_A_SCRIPT = 8 * 1024 * 1024
 BLOCKS_A_SCRIPT = 8
-_FACTS = ("mark", "next", "first", "kept", "block", "epoch")
+_FACTS = ("mark", "epoch", "next", "first", "kept")
+_MARK = LOG_VERSION.encode()
 # The letters of a reply's items.
 _LIST, _RAW, _KEPT = b"LRC"
 
@@ -108,12 +109,15 @@ class Reading(LogBase):
             found = yield Plain(("HMGET", self.keys.meta, *_FACTS), AS_BYTES)
         except ResponseError:
             return None
-        mark, tail, first, lowest, block, epoch = found
-        if mark != LOG_VERSION.encode() or epoch != known.epoch:
+        mark, epoch, *numbers = found
+        # The blocks of one making are all of the size that is known.
+        if mark != _MARK or epoch != known.epoch:
             return None
-        facts = [int(tail), int(first), int(lowest), int(block), epoch, position]
+        tail, first, lowest = map(int, numbers)
         # As the script does, without those that were evicted since they were kept.
-        number -= min(number, max(0, int(first) // known.block - position // known.block))
+        if first > position:
+            number -= min(number, first // known.block - position // known.block)
+        facts = (tail, first, lowest, known.block, epoch, position)
         return [*facts, b"C" * number, *[b""] * number]
 
     def _note_read(self, known: Known, tail: int, lowest: int, block: int, epoch: bytes) -> None:
@@ -176,14 +180,18 @@ def split(start: int, ends: bytes, data: bytes) -> list[bytes]:
     """Return the entries of a part of a raw block.
 
     Arguments: start: where the first of them begins; ends: where each one ends, 4 bytes each; data:
-    the bytes from start on. O(entries).
+    the bytes from start on. Errors: DamagedBlockError if the ends are not in order. O(entries).
     """
     found = []
     begin = 0
     for (end,) in struct.iter_unpack(">I", ends):
         stop = end - start
+        if stop < begin:
+            break
         found.append(data[begin:stop])
         begin = stop
+    if 4 * len(found) != len(ends) or begin != len(data):
+        raise damaged("its table of ends is not in order")
     return found
 
 
