@@ -19,7 +19,8 @@ def checked_logs(log: LogBase | Iterable[LogBase], what: str) -> tuple[LogBase, 
     found = (log,) if isinstance(log, LogBase) else log
     logs = tuple(found) if isinstance(found, Iterable) else ()
     if not logs or not all(isinstance(each, LogBase) for each in logs):
-        raise ConfigurationError(f"{log!r} cannot be {what}: give a Log, or several of them")
+        shown = "no log" if isinstance(log, Iterable) and not logs else f"a {type(log).__name__}"
+        raise ConfigurationError(f"{shown} cannot be {what}: give a Log, or several of them")
     return logs
 
 
