@@ -12,8 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.servers import wait_until
+from support.servers import RedisServer, wait_until
 from workstealing.errors import ConfigurationError
+from workstealing.jobs import LogCompactor
+from workstealing.recruiting import Slice
+from workstealing.structures import Log
 from workstealing.structures.log.iterating import iterate, iterate_async
 
 THREAD = "workstealing-log-prefetch"
@@ -256,3 +259,28 @@ def test_iterations_at_once() -> None:
     ]
     for number, entries in enumerate(zip(*walks, strict=True)):
         assert entries == (number, 2999 - number, number, 2999 - number)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_server_sends_each_compressed_block_once(
+    redis7: RedisServer, prefetch: int, reverse: bool
+) -> None:
+    """Nothing hides a second one: the client keeps no blocks."""
+    client = redis7.client()
+    log = Log(client, "log", 1200, cache_blocks=0)
+    log.append(*(b"entry %d" % number for number in range(7000)))
+    compactor = LogCompactor(log, 10, cold_s=0, codec="zlib")
+    while compactor.backlog().blocks:
+        compactor.perform(Slice(10, 10.0))
+    assert log.info().compressed == 5
+    client.config_resetstat()
+    expected = [b"entry %d" % number for number in range(100, 6500)]
+    found = list(log.iterate(100, 6500, reverse=reverse, prefetch=prefetch))
+    assert found == (expected[::-1] if reverse else expected)
+    commands = client.info("commandstats")
+    assert commands["cmdstat_get"]["calls"] == 5
+    # Each header, and the block that is still a list, which comes in pieces.
+    assert commands["cmdstat_getrange"]["calls"] == 5
+    assert commands["cmdstat_type"]["calls"] == 6
