@@ -13,6 +13,8 @@ from support.servers import AnyServer, RedisServer
 from workstealing.structures import Log
 from workstealing.structures.log import evicting
 from workstealing.structures.log.blocks import DamagedBlockError
+from workstealing.structures.log.codecs import UndecodableEntryError
+from workstealing.structures.log.group import LogGroup
 
 SPANS = [(0, 10), (3, 4), (4, 1), (4, 6), (2, 30)]
 
@@ -149,3 +151,30 @@ def test_a_reply_is_bounded_however_large_the_entries_are(redis7: RedisServer, s
         ).by_text()
     )
     assert size <= sum(len(entry) for item in reply[7:] for entry in item) < room + size
+
+
+def test_an_entry_that_cannot_be_read_harms_no_other(any_server: AnyServer) -> None:
+    log = Log(any_server.client(), "l", 10)
+    log.append(*(b"1" if each != 4 else b"{" for each in range(25)))
+    assert compact(any_server.client(), codec="none") == 2
+    key = log.keys.block(1)
+    log.client.set(key, cut_header(log.client.get(key)))
+
+    def group_at(shift_ms: int) -> LogGroup:
+        late = Log(log.client, log.name, codec="json", clock_shift_ms=shift_ms)
+        return late.group("mail", acknowledged=True, max_attempts=2)
+
+    readable = [*range(4), *range(5, 10), *range(20, 25)]
+    for shift_ms, attempts in ((0, 1), (100_000, 2)):
+        found = group_at(shift_ms).read(25)
+        assert [each.offset for each in found] == readable
+        assert {each.attempts for each in found} == {attempts}
+    group = group_at(100_000)
+    assert group.acknowledge(*found) == len(readable)
+    # Nothing but what cannot be read is left: it is set aside, where a person sees it.
+    assert group_at(200_000).read(25) == []
+    dead = {each.offset: each.entry for each in group.dead()}
+    assert dead == {4: b"{"} | dict.fromkeys(range(10, 20), b"")
+    plain = group_at(0).log.group("plain")
+    with pytest.raises(UndecodableEntryError, match="entry 4"):
+        plain.read(25)

@@ -62,7 +62,9 @@ class _Group(GroupReading, Generic[_EntriesT, _IntT, _PendingT, _DeadT, _InfoT])
         also a pair of offset and entry, empty if nothing came; it may be shorter than count though
         there is more, since a reply has 8 MiB or 8 blocks at most. Entries that were evicted before
         their turn are left out: the group goes on at the first available one, and `info` counts
-        them as lost. Errors: ConfigurationError; LayoutError; UndecodableEntryError, where the
+        them as lost. What cannot be read is left out of an acknowledged group's reply as long as
+        there are others; it comes again, and is set aside in the end. Errors: ConfigurationError;
+        LayoutError; UndecodableEntryError, DamagedBlockError and MissingExtraError, where the
         entries of this call count as handed out. One round trip, about 20 Redis commands and two
         for each entry to be acknowledged; one more where the group has moved to another block
         since, and one for each stretch of entries that is handed out again.

@@ -8,13 +8,14 @@ changed, and he calls again with the one that the reply names.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Steps
 from workstealing.structures.log.base import Known, as_bytes, checked_integer, same
 from workstealing.structures.log.blocks import DamagedBlockError
-from workstealing.structures.log.codecs import decode_all
+from workstealing.structures.log.codecs import UndecodableEntryError, decode_all
 from workstealing.structures.log.group_entries import (
     DeadLogEntry,
     GroupEntry,
@@ -129,37 +130,76 @@ class GroupReading:
         log.note(block=block, epoch=epoch)
         if condemned:
             yield from self._bury(condemned)
-        found = []
-        if again:
-            entries = yield from self._entries_of(
-                [each[0] for each in again], [each[3] for each in again]
-            )
-            for (offset, tries, number, _), entry in zip(again, entries, strict=True):
-                # None: evicted in this very moment; the next look counts it as lost.
-                if entry is not None:
-                    found.append(GroupEntry(offset, entry, tries, number))
+        offsets = [int(each[0]) for each in again]
+        tries = [each[1] for each in again]
+        numbers = [each[2] for each in again]
+        raw = yield from self._undamaged(offsets, [each[3] for each in again])
         if read:
             self._next = start + read
-            raw: list[bytes | None] = []
-            for kind, item in zip(kinds, items, strict=True):
-                raw += log.entries_in(
-                    kind, item, start + len(raw), start + read, kept, low, block, epoch
-                )
-            values = decode_all(log.codec, raw, start)
-            for place, entry in enumerate(values):
-                tries = attempts[place] if attempts else 1
-                found.append(GroupEntry(start + place, entry, tries, delivery + place))
-        return found
+            offsets += range(start, start + read)
+            tries += attempts or [1] * read
+            numbers += range(delivery, delivery + read)
+            try:
+                fresh: list[bytes | DamagedBlockError | None] = []
+                for kind, item in zip(kinds, items, strict=True):
+                    fresh += log.entries_in(
+                        *(kind, item, start + len(fresh), start + read, kept, low, block, epoch)
+                    )
+            except DamagedBlockError:
+                fresh = yield from self._undamaged(range(start, start + read), [None] * read)
+            raw += fresh
+        return self._entries_of(offsets, raw, tries, numbers)
 
     def _entries_of(
+        self,
+        offsets: Sequence[int],
+        raw: Sequence[bytes | DamagedBlockError | None],
+        tries: Sequence[int],
+        numbers: Sequence[int],
+    ) -> list[GroupEntry]:
+        """Return what can be read of entries that were handed out.
+
+        In an acknowledged group the others come again, and are set aside in the end. Where that is
+        not so, or nothing else is there, the error is raised.
+        """
+        found: list[GroupEntry] = []
+        problem: Exception | None = None
+        for offset, data, attempts, number in zip(offsets, raw, tries, numbers, strict=True):
+            try:
+                if isinstance(data, DamagedBlockError):
+                    raise data
+                # None: evicted in this very moment; the next look counts it as lost.
+                if data is not None:
+                    (entry,) = decode_all(self.log.codec, (data,), offset)
+                    found.append(GroupEntry(offset, entry, attempts, number))
+            except (DamagedBlockError, UndecodableEntryError) as error:
+                problem = problem or error
+        if problem is not None and not (found and self.acknowledged):
+            raise problem
+        return found
+
+    def _undamaged(
         self, offsets: Sequence[int], known: Sequence[bytes | None]
-    ) -> Steps[list[Any]]:
-        """Return entries by their offsets; those that were dead come with the offsets."""
-        raw = yield from self._raw_of(offsets, known)
-        return [
-            None if entry is None else decode_all(self.log.codec, [entry], offset)[0]
-            for offset, entry in zip(offsets, raw, strict=True)
-        ]
+    ) -> Steps[list[bytes | DamagedBlockError | None]]:
+        """Return entries by their offsets, an error for each that a damaged block had.
+
+        Arguments: offsets; known: those that came with them, having been dead. One round trip for
+        each stretch of them; where there is damage, for each block more.
+        """
+        try:
+            return [*(yield from self._raw_of(offsets, known))]
+        except DamagedBlockError:
+            pass
+        found: list[bytes | DamagedBlockError | None] = []
+        size = self.log.known.block
+        pairs = zip(offsets, known, strict=True)
+        for _, some in groupby(pairs, lambda pair: pair[0] // size):
+            of_block = list(some)
+            try:
+                found += yield from self._raw_of(*map(list, zip(*of_block, strict=True)))
+            except DamagedBlockError as error:
+                found += [error] * len(of_block)
+        return found
 
     def _raw_of(
         self, offsets: Sequence[int], known: Sequence[bytes | None]
@@ -189,24 +229,11 @@ class GroupReading:
             (int(offset), history)
             for offset, history in zip(condemned[::2], condemned[1::2], strict=True)
         ]
-        offsets = [offset for offset, _ in pairs]
-        try:
-            raw = yield from self._raw_of(offsets, [None] * len(pairs))
-        except DamagedBlockError:
-            raw = yield from self._undamaged(offsets)
+        raw = yield from self._undamaged([offset for offset, _ in pairs], [None] * len(pairs))
         for (offset, history), entry in zip(pairs, raw, strict=True):
-            # An evicted one has no text here; the script knows the text of one that was revived.
-            yield from self._call(self._operation("bury", offset, history, entry or b""))
-
-    def _undamaged(self, offsets: Sequence[int]) -> Steps[list[bytes | None]]:
-        """Return entries one by one, None for what a damaged block does not give any more."""
-        found = []
-        for offset in offsets:
-            try:
-                found += yield from self._raw_of([offset], [None])
-            except DamagedBlockError:
-                found.append(None)
-        return found
+            # An evicted or damaged one has no text here; the script knows that of a revived one.
+            text = entry if isinstance(entry, bytes) else b""
+            yield from self._call(self._operation("bury", offset, history, text))
 
     def acknowledge_steps(self, entries: Sequence[GroupEntry | int]) -> Steps[int]:
         """Acknowledge entries; see `LogGroup.acknowledge`."""
