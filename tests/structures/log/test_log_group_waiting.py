@@ -32,9 +32,9 @@ def appended(server: AnyServer, *entries: bytes) -> int:
     return Log(server.client(), "l", 10).append(*entries)
 
 
-def blocked(server: Any) -> int:
+def blocked(server: Any, client: Any = None) -> int:
     """Return how many clients the server, or its nodes, hold blocked."""
-    client = server.client()
+    client = client or server.client()
     if not server.is_cluster:
         return int(client.info("clients")["blocked_clients"])
     nodes = client.info("clients", target_nodes=client.PRIMARIES)
@@ -46,6 +46,7 @@ class Members:
 
     def __init__(self, server: Any, number: int, count: int = 1) -> None:
         self.server, self.number = server, number
+        self._client = server.client()
         self.served: queue.Queue[tuple[int, list[int]]] = queue.Queue()
         self._go_on = True
         self._count = count
@@ -61,7 +62,11 @@ class Members:
             self.wait_for(each + 1)
 
     def wait_for(self, number: int) -> None:
-        wait_until(lambda: blocked(self.server) == number, f"{number} members to be blocked")
+        # A cluster's client is slow to make, and this asks often.
+        wait_until(
+            lambda: blocked(self.server, self._client) == number,
+            f"{number} members to be blocked",
+        )
 
     def next(self) -> tuple[int, list[int]]:
         return self.served.get(timeout=SOON_S)
