@@ -6,8 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from support.compacted_logs import compact, entries, made
+from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from workstealing.structures import Log
@@ -178,3 +182,24 @@ def test_an_entry_that_cannot_be_read_harms_no_other(any_server: AnyServer) -> N
     plain = group_at(0).log.group("plain")
     with pytest.raises(UndecodableEntryError, match="entry 4"):
         plain.read(25)
+
+
+@pytest.mark.parametrize(("retries", "times"), [(0, 1), (3, 2)])
+def test_a_lost_reply_leaves_a_whole_batch_and_is_repeated_by_retries_only(
+    redis7: RedisServer, retries: int, times: int
+) -> None:
+    batch = entries(15)
+    # So that the server knows the script.
+    Log(redis7.client(), "other").append(b"x")
+    with FaultyServer(redis7.port) as between:
+        client = redis.Redis(port=between.port, retry=Retry(NoBackoff(), retries), protocol=2)
+        client.ping()
+        log = Log(client, "l", 10)
+        between.fail(len(between.names()) + 1, "cut")
+        if retries:
+            assert log.append(*batch) == 15
+        else:
+            with pytest.raises(redis.ConnectionError):
+                log.append(*batch)
+        assert "EVALSHA" in between.names()
+    assert Log(redis7.client(), "l").read(0, 100) == batch * times

@@ -51,9 +51,9 @@ class PendingEntry(NamedTuple):
 class DeadLogEntry:
     """An entry that was handed out too often, with what it says.
 
-    Fields: offset; entry: as the log's codec reads it, the bytes where it cannot; attempts; member:
-    who had it last, None if `read` was not told; handed_out: for the last time, and set_aside, in
-    Unix seconds.
+    Fields: offset; entry: as the log's codec reads it, the bytes where it cannot, none of them if
+    its block was damaged; attempts; member: who had it last, None if `read` was not told;
+    handed_out: for the last time, and set_aside, in Unix seconds.
     """
 
     offset: int

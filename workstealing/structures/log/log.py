@@ -43,9 +43,11 @@ class _Log(
         Arguments: entries: 1 to 10,000, of 512 MiB together at most; bytes, or what the codec
         takes; backlog: evict whole blocks while at least so many entries stay. Returns: the offset
         of the first; those of the others follow without a gap. Errors: ConfigurationError;
-        LayoutError; those of redis-py, of a full server for instance: then nothing is written. One
-        round trip; one more when others have filled a block, or a group was made, since the last
-        call. About 12 Redis commands, three for each block and five for each group.
+        LayoutError; those of redis-py, of a full server for instance: then nothing is written,
+        except that after a lost connection it may be. Who repeats it then appends twice, and
+        redis-py does so by itself: give it a client without retries where that matters. One round
+        trip; one more when others have filled a block, or a group was made, since the last call.
+        About 12 Redis commands, three for each block and five for each group.
         """
         appended: _IntT = self.run(self.append_steps(entries, backlog))
         return appended
@@ -58,6 +60,11 @@ class _Log(
     @overload
     def read(
         self, offset: int, count: int = 1, block_ms: float = 0, *, with_info: Literal[True]
+    ) -> _InformedT: ...
+
+    @overload
+    def read(
+        self, offset: int, count: int, block_ms: float, with_info: Literal[True]
     ) -> _InformedT: ...
 
     def read(
