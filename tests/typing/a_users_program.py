@@ -24,6 +24,10 @@ from workstealing.jobs import (
     IckReaper,
     KeyBacklog,
     KeyExpiry,
+    LogBacklog,
+    LogCompactor,
+    LogTrimBacklog,
+    LogTrimmer,
     QueueExpiry,
     ShuffleQueueReaper,
     TimeShardSweeper,
@@ -39,6 +43,7 @@ from workstealing.structures import (
     AsyncKeyPipeline,
     AsyncLease,
     AsyncLeasedIck,
+    AsyncLog,
     AsyncShardedIck,
     AsyncShuffleQueue,
     AsyncTimeShardQueue,
@@ -56,6 +61,7 @@ from workstealing.structures import (
     Lease,
     LeasedIck,
     LeaseLost,
+    Log,
     Message,
     NoLease,
     RedisStore,
@@ -69,6 +75,7 @@ from workstealing.structures import (
     TrackedSetPipeline,
     VolatileHashes,
 )
+from workstealing.structures.log import GroupEntry, GroupInfo, LogFacts, LogInfo, PendingEntry
 from workstealing.structures.shuffle_queue.dead import DeadMessage
 from workstealing.structures.sources import Source, SqlSource
 
@@ -344,6 +351,38 @@ async def time_shards_awaited() -> None:
     assert_type(await queue.take("worker 7"), Taken | None)
     assert_type(await queue.delete("1-ab"), bool)
     assert_type(await queue.drop(), int)
+
+
+def logs(client: redis.Redis) -> None:
+    log = Log(client, "activity", codec="json")
+    assert_type(log, Log)
+    assert_type(log.append({"path": "/"}, backlog=1000), int)
+    assert_type(log.read(-1, block_ms=50), list[Any])
+    assert_type(log.read(0, 0, with_info=True), tuple[LogInfo, list[Any]])
+    assert_type(log.read(0, 0, 0, True), tuple[LogInfo, list[Any]])
+    assert_type(log.iterate(-10, reverse=True), Iterator[Any])
+    assert_type(log.info(), LogFacts)
+    assert_type(log.evict(keep=1000), int)
+    group = log.group("mail", acknowledged=True)
+    found = group.read(10, block_ms=50)
+    assert_type(found, list[GroupEntry])
+    assert_type(group.acknowledge(*found), int)
+    assert_type(group.pending(), list[PendingEntry])
+    recruiter.install(LogCompactor(log), rate=0.003)
+    assert_type(LogCompactor([log]).backlog(), LogBacklog)
+    assert_type(LogTrimmer(log, max_age_s=60).backlog(), LogTrimBacklog)
+
+
+async def asynchronous_logs(client: redis.asyncio.Redis) -> None:
+    log = Log(client, "activity")
+    assert_type(log, AsyncLog)
+    assert_type(await log.append(b"entry"), int)
+    assert_type(await log.read(0, with_info=True), tuple[LogInfo, list[Any]])
+    async for _ in log.iterate(5):
+        pass
+    group = log.group("mail")
+    assert_type(await group.read(10), list[GroupEntry])
+    assert_type(await group.info(), GroupInfo)
 
 
 class DropDrafts(Job):
