@@ -217,8 +217,9 @@ class Log(_Log[int, bool, LogFacts, list[Any], tuple[LogInfo, list[Any]]]):
         """Yield the entries start..stop-1 in order, or from the last to the first.
 
         None stands for each that was evicted. What is appended meanwhile is not part of it: see
-        `read` with block_ms for that. If the log is deleted and made anew meanwhile, what follows is
-        the new one's. Arguments: start, stop: offsets, negative ones from the end, clamped as Python's slices are; reverse; prefetch: how many reads are made ahead, by a
+        `read` with block_ms for that. If the log is deleted and made anew meanwhile, what follows
+        is the new one's. Arguments: start, stop: offsets, negative ones from the end, clamped as
+        Python's slices are; reverse; prefetch: how many reads are made ahead, by a
         thread. Errors: ConfigurationError; those of `read`. A round trip at first, and one for each
         block, none of them read twice; several small blocks are read at a time.
         """
