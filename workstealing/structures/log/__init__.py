@@ -1,5 +1,7 @@
 """Logs with offsets that never change, on any Redis."""
 
+from workstealing.structures.log.blocks import DamagedBlockError
+from workstealing.structures.log.codecs import UndecodableEntryError
 from workstealing.structures.log.facts import LogFacts
 from workstealing.structures.log.group import AsyncLogGroup, LogGroup
 from workstealing.structures.log.group_entries import (
@@ -14,6 +16,7 @@ from workstealing.structures.log.reading import LogInfo
 __all__ = [
     "AsyncLog",
     "AsyncLogGroup",
+    "DamagedBlockError",
     "DeadLogEntry",
     "GroupEntry",
     "GroupInfo",
@@ -22,4 +25,5 @@ __all__ = [
     "LogGroup",
     "LogInfo",
     "PendingEntry",
+    "UndecodableEntryError",
 ]

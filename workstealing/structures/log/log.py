@@ -77,9 +77,10 @@ class _Log(
         very offset if it has not come yet, 0 for not at all; with_info: return a pair of `LogInfo`
         and the entries, so that a count of 0 gives only that. Returns: a list, which ends where
         the log does. Errors: ConfigurationError; LayoutError; MissingExtraError for a block whose
-        compression is not installed here; DamagedBlockError. One round trip for each 8 blocks or
-        8 MiB; one more if the client knows too little of the log. Two to four Redis commands for
-        each block, wherever in the log it is.
+        compression is not installed here; DamagedBlockError; UndecodableEntryError for an entry
+        that another codec has written. One round trip for each 8 blocks or 8 MiB; one more if the
+        client knows too little of the log. Two to four Redis commands for each block, wherever in
+        the log it is.
         """
         first, most = checked_read(offset, count)
         return self._read_on(first, most, Patience(checked_block(block_ms)), bool(with_info))
