@@ -32,8 +32,9 @@ class LogCompactor(DivisibleJob):
     the job is called, by default ``log_compactor.<log>``; random: returns a float in [0, 1).
     Errors: ConfigurationError; MissingExtraError for ``zstd`` without the extra ``log``.
 
-    Whoever reads finds one form or the other at any moment, with the same entries. Who evicts or
-    deletes a block meanwhile comes first, and the slice is aborted. Every reader of the log needs
+    Whoever reads finds one form or the other at any moment, with the same entries; a read changes
+    nothing, so it aborts no slice. Who evicts or deletes a block meanwhile comes first, and the
+    slice is aborted. Every reader of the log needs
     the codec: choose ``zlib`` if some of them lack the extra.
 
     A block that is larger than most_bytes, or than what a whole slice compresses in time (reckoned
