@@ -260,6 +260,27 @@ def test_the_backlog_is_counted_exactly(any_server: AnyServer) -> None:
     assert (backlog.hashes, backlog.fields, backlog.oldest_seconds) == (0, 0, 0.0)
 
 
+def test_a_backlog_is_counted_while_a_recruit_collects(
+    redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashes: Any = VolatileHashes(redis7.client(), namespace="looked", backend="emulated")
+    hashes.hsetex("h", "f", 1, px=1)
+    job = HashFieldExpiry(hashes)
+    twin = hashes.twin
+    real = twin.call
+
+    def call(node: Any, commands: Any, budget: Any) -> Any:
+        if commands[0][0] != "ZCOUNT":
+            return real(node, commands, budget)
+        replies = real(node, commands[:1], budget)
+        redis7.client().delete(commands[1][1])
+        return replies + real(node, commands[1:], budget)
+
+    wait_until(lambda: job.backlog().fields == 1, "the field to expire")
+    monkeypatch.setattr(type(twin), "call", lambda _, *args: call(*args))
+    assert job.backlog().fields == 0
+
+
 def test_a_large_backlog_is_projected_and_says_so(any_server: AnyServer) -> None:
     hashes = now_hashes(any_server)
     with hashes.pipeline(transaction=False) as pipeline:

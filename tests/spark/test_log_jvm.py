@@ -174,8 +174,7 @@ class TestStream:
         query = started()
         wait_until(lambda: copied() == 650, "the copy", 60)
         query.processAllAvailable()
-        logs = json.loads(query.lastProgress.sources[0].latestOffset)["logs"]
-        assert {log: place["next"] for log, place in logs.items()} == {"a": 500, "b": 150}
+        assert json.loads(query.lastProgress.sources[0].latestOffset) == {"a": 500, "b": 150}
         query.stop()
         # Its last batch is run again, as after a crash before Spark noted its end.
         notes = sorted((tmp_path / "commits").glob("[0-9]*"), key=lambda path: int(path.name))

@@ -206,7 +206,8 @@ class Collector:
             ):
                 with _naming(command[1]):
                     checked([size, first])
-                yield size, float(first[1]) if size else None
+                # A recruit may have come between the two commands, which are no transaction.
+                yield (size, float(first[1])) if size and first else (0, None)
 
     def _collect_hash(self, due: DueKey, slice: Slice, limit: int) -> int:
         """Make one attempt on one hash; return how many fields it removed."""
