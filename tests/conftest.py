@@ -6,6 +6,7 @@ server's settings, or wants its own, takes `start_redis`.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +51,19 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
         return None
     is_spark = SPARK in collection_path.parents
     return True if is_spark != (part == "spark") else None
+
+
+@pytest.fixture(autouse=True)
+def _logging_is_left_as_it_was() -> Iterator[None]:
+    """Fail the test that leaves logging changed, not a later one that misses its log line."""
+    before = _logging()
+    yield
+    assert _logging() == before, "this test leaves logging changed for those that follow"
+
+
+def _logging() -> list[object]:
+    loggers = [logging.getLogger(), logging.getLogger("workstealing")]
+    return [logging.root.manager.disable, *((each.level, each.disabled) for each in loggers)]
 
 
 def _find(product: str, major: int) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -47,14 +48,21 @@ def make_app() -> Celery:
 @contextlib.contextmanager
 def worker(app: Celery, pool: str = "solo") -> Iterator[Any]:
     """Run a worker of the app in a thread; it takes some seconds to start and to stop."""
-    with start_worker(
-        app,
-        pool=pool,
-        concurrency=1,
-        perform_ping_check=False,
-        shutdown_timeout=PATIENCE,
-    ) as running:
-        yield running
+    # Celery makes the process's logging its own, and would leave it so for the tests that follow.
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    try:
+        with start_worker(
+            app,
+            pool=pool,
+            concurrency=1,
+            perform_ping_check=False,
+            shutdown_timeout=PATIENCE,
+        ) as running:
+            yield running
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers
 
 
 def run(task: Any, *args: object, **request: Any) -> Any:
