@@ -2,10 +2,7 @@
 --   key: the user's own, a string without a time to live of the server's
 --   due: the due index of its index shard, a sorted set: key -> deadline in ms since the epoch
 --@include now
-
-local function layout_error(which, why)
-  return redis.error_reply('WSLAYOUT the key ' .. which .. ' ' .. why)
-end
+--@include layout_error
 
 -- Returns the deadline that the due index has for a key, or nil, and an error reply or nil.
 local function indexed_deadline(key, due)

@@ -4,11 +4,8 @@
 --   KEYS[4] the layout mark of that index shard, a string
 --   ARGV[1] the mark that the caller was written for
 --@include one_hash
+--@include layout_error
 local due, mark = KEYS[3], KEYS[4]
-
-local function layout_error(key, why)
-  return redis.error_reply('WSLAYOUT the key ' .. key .. ' ' .. why)
-end
 
 local function foreign_due()
   return layout_error(due, 'does not hold a due index')

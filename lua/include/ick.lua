@@ -2,12 +2,9 @@
 --   KEYS[1] the version, a string: ick.v1
 --   KEYS[2] the producer set, a sorted set: member -> score
 --   KEYS[3] the consumer set, a sorted set: member -> score, of what is reserved
+--@include layout_error
 local version, pset, cset = KEYS[1], KEYS[2], KEYS[3]
 local IS_ICK = 'ick.v1'
-
-local function layout_error(key, why)
-  return redis.error_reply('WSLAYOUT the key ' .. key .. ' ' .. why)
-end
 
 -- Refuses whatever is no Ick before anything is written, and makes one where there is nothing if
 -- that is wanted. Returns an error reply, or nil; then the second value says whether there is an Ick.

@@ -1,19 +1,10 @@
 -- What every script on a log shares: the facts that its `meta` holds.
 --   KEYS[1] meta, a hash: mark, block, next, first, kept, epoch, joined, group:<G>, written:<Q>
 --@include log_version
+--@include layout_error
+--@include is_error
+--@include whole
 local meta = KEYS[1]
-
-local function layout_error(key, why)
-  return redis.error_reply('WSLAYOUT the key ' .. key .. ' ' .. why)
-end
-
-local function is_error(reply)
-  return type(reply) == 'table' and reply.err ~= nil
-end
-
-local function whole(number)
-  return string.format('%.0f', number)
-end
 
 -- Refuses facts, which begin with the mark, that are no log's. Returns an error reply or nil.
 local function refuse(facts)

@@ -1,19 +1,10 @@
 -- What every script on a shuffle queue shares: the facts that its `meta` holds.
 --   KEYS[1] meta, a hash: mark, namespace, span, joined, groups, group:<G>, back:<G>, plan:<G>
 --@include shuffle_queue_version
+--@include layout_error
+--@include is_error
+--@include whole
 local meta = KEYS[1]
-
-local function layout_error(key, why)
-  return redis.error_reply('WSLAYOUT the key ' .. key .. ' ' .. why)
-end
-
-local function is_error(reply)
-  return type(reply) == 'table' and reply.err ~= nil
-end
-
-local function whole(number)
-  return string.format('%.0f', number)
-end
 
 -- Refuses facts, which begin with the mark, that are no queue's. Returns an error reply or nil.
 local function refuse(facts)

@@ -1,10 +1,7 @@
 -- What every script on a time shard begins with.
 --   KEYS[1] the mark, a string: version:time shards:period in ms
 --   ARGV[1] the mark that the caller was written for
-
-local function layout_error(key, why)
-  return redis.error_reply('WSLAYOUT the key ' .. key .. ' ' .. why)
-end
+--@include layout_error
 
 -- Refuses another layout and foreign keys before anything is written.
 -- kinds: what the keys behind the mark must be where they exist. Returns an error reply, or nil; then

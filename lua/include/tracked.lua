@@ -4,11 +4,8 @@
 --           call that has tracked or untracked ids of this sub-set
 --   ARGV[1] the mark that the caller was written for
 --@include runs
+--@include layout_error
 local ids, state = KEYS[1], KEYS[2]
-
-local function layout_error(key, why)
-  return redis.error_reply('WSLAYOUT the key ' .. key .. ' ' .. why)
-end
 
 -- Refuses a foreign layout and wrong types before anything is written. Returns an error reply, or nil.
 local function refuse()
