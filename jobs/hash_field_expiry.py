@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.recruiting.checks import checked_limit
-from workstealing.recruiting.job import DivisibleJob, PartJob, refuse_dry_run
-from workstealing.recruiting.slice import Slice
-from workstealing.structures.namespaces.due_walk import DuePart
+from workstealing.structures.namespaces.due_collecting import CollectingJob
+from workstealing.structures.namespaces.due_index import DueIndex
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes.collecting import Backlog, Collector
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
@@ -17,7 +15,7 @@ from workstealing.structures.volatile_hashes.hashes import checked_hashes
 __all__ = ["Backlog", "HashFieldExpiry"]
 
 
-class HashFieldExpiry(DivisibleJob):
+class HashFieldExpiry(CollectingJob[Collector]):
     """Removes expired fields of one namespace's volatile hashes.
 
     Arguments: hashes: the namespace; limit: the most fields a slice removes (5 suits web requests;
@@ -44,35 +42,16 @@ class HashFieldExpiry(DivisibleJob):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.hashes = checked_hashes(hashes)
-        self.limit = checked_limit(limit)
-        self.dry_run = dry_run
-        self.name = f"hash_field_expiry.{hashes.namespace}" if name is None else name
-        self.dependency: Hashable = hashes.twin.identity
-        self._collector = Collector(
-            hashes.twin, hashes.names, hashes.translator, random, clock, on_loss=hashes.forget
+        names, translator = hashes.names, hashes.translator
+        index = DueIndex(
+            hashes.twin, names, translator.clock_shift_ms, random, clock, on_loss=hashes.forget
         )
-
-    def perform(self, slice: Slice) -> int:
-        """Remove up to ``slice.limit`` expired fields, each hash in one attempt.
-
-        Returns: how many were removed (would be, on a dry run). Errors: Aborted if another writer
-        came first; LayoutError; connection faults.
-        """
-        if self.dry_run:
-            return self._collector.count(slice)
-        return self._collector.collect(slice)
-
-    def parts(self, n: int) -> list[DuePart]:
-        """Divide the namespace for a sweep, by index shards; see `DivisibleJob.parts`.
-
-        No part if the namespace is not in use, or native. Two round trips.
-        """
-        refuse_dry_run(self.name, dry_run=self.dry_run)
-        return self._collector.parts(n)
-
-    def for_part(self, part: DuePart) -> PartJob:
-        """Return the job that removes inside one part, by scripts; see `DuePartJob`."""
-        return self._collector.for_part(self.name, self.limit, part)
+        super().__init__(
+            Collector(index, names, translator.script, clock),
+            f"hash_field_expiry.{hashes.namespace}" if name is None else name,
+            limit,
+            dry_run=dry_run,
+        )
 
     def backlog(self, most_hashes: int = 1000, seconds: float = 5.0) -> Backlog:
         """Count the namespace's garbage: overdue hashes, expired fields, the age of the oldest.

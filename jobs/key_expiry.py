@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.recruiting.checks import checked_limit
-from workstealing.recruiting.job import DivisibleJob, PartJob, refuse_dry_run
-from workstealing.recruiting.slice import Slice
 from workstealing.structures.durable_keys import AsyncDurableKeys, DurableKeys
 from workstealing.structures.durable_keys.collecting import KeyBacklog, KeyCollector
 from workstealing.structures.durable_keys.keys import checked_keys
-from workstealing.structures.namespaces.due_walk import DuePart
+from workstealing.structures.namespaces.due_collecting import CollectingJob
+from workstealing.structures.namespaces.due_index import DueIndex
 
 __all__ = ["KeyBacklog", "KeyExpiry"]
 
 
-class KeyExpiry(DivisibleJob):
+class KeyExpiry(CollectingJob[KeyCollector]):
     """Deletes durable keys of one namespace whose deadline has passed.
 
     Arguments: keys: the namespace; limit: the most keys a slice deletes; dry_run: count what would
@@ -42,35 +40,14 @@ class KeyExpiry(DivisibleJob):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.keys = checked_keys(keys)
-        self.limit = checked_limit(limit)
-        self.dry_run = dry_run
-        self.name = f"key_expiry.{keys.namespace}" if name is None else name
-        self.dependency: Hashable = keys.twin.identity
-        self._collector = KeyCollector(
-            keys.twin, keys.names, keys.translator, random, clock, on_loss=keys.forget
+        script, shift_ms = keys.translator.script, keys.translator.clock_shift_ms
+        index = DueIndex(keys.twin, keys.names, shift_ms, random, clock, on_loss=keys.forget)
+        super().__init__(
+            KeyCollector(index, script),
+            f"key_expiry.{keys.namespace}" if name is None else name,
+            limit,
+            dry_run=dry_run,
         )
-
-    def perform(self, slice: Slice) -> int:
-        """Delete up to ``slice.limit`` keys whose deadline has passed.
-
-        Returns: how many were deleted (would be, on a dry run). Errors: LayoutError; connection
-        faults.
-        """
-        if self.dry_run:
-            return self._collector.count(slice)
-        return self._collector.collect(slice)
-
-    def parts(self, n: int) -> list[DuePart]:
-        """Divide the namespace for a sweep, by index shards; see `DivisibleJob.parts`.
-
-        No part if the namespace is not in use, or native. Two round trips.
-        """
-        refuse_dry_run(self.name, dry_run=self.dry_run)
-        return self._collector.parts(n)
-
-    def for_part(self, part: DuePart) -> PartJob:
-        """Return the job that deletes inside one part, by scripts; see `DuePartJob`."""
-        return self._collector.for_part(self.name, self.limit, part)
 
     def backlog(self, seconds: float = 5.0) -> KeyBacklog:
         """Count the namespace's garbage: how many keys, and how old the oldest is.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.recruiting.checks import checked_limit
-from workstealing.recruiting.job import DivisibleJob, PartJob, refuse_dry_run
-from workstealing.recruiting.slice import Slice
 from workstealing.store.twin import twin_of
-from workstealing.structures.namespaces.due_walk import DuePart
+from workstealing.structures.namespaces.due_collecting import CollectingJob
+from workstealing.structures.namespaces.due_index import DueIndex
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, ShuffleQueue
 from workstealing.structures.shuffle_queue.expiring import QueueBacklog, QueueCollector
 from workstealing.structures.shuffle_queue.names import IndexNames
@@ -19,7 +17,7 @@ from workstealing.structures.shuffle_queue.names import IndexNames
 __all__ = ["QueueBacklog", "QueueExpiry"]
 
 
-class QueueExpiry(DivisibleJob):
+class QueueExpiry(CollectingJob[QueueCollector]):
     """Deletes whole queues of one namespace that have been idle for their ttl.
 
     A queue carries no EXPIRE, under which a ``volatile-*`` policy would evict messages; it stands
@@ -58,33 +56,13 @@ class QueueExpiry(DivisibleJob):
             namespace = namespace or queues.namespace
         self.names = names = IndexNames(namespace or "shuffle_queues")
         self.twin = twin = twin_of(client)
-        self.limit = checked_limit(limit)
-        self.dry_run = dry_run
-        self.name = f"queue_expiry.{names.namespace}" if name is None else name
-        self.dependency: Hashable = twin.identity
-        self._collector = QueueCollector(twin, names, shift_ms, random, clock)
-
-    def perform(self, slice: Slice) -> int:
-        """Delete up to ``slice.limit`` keys of queues that are idle.
-
-        Returns: how many were deleted (on a dry run, how many queues are idle). Errors:
-        LayoutError; OutOfTime if nothing was deleted; connection faults.
-        """
-        if self.dry_run:
-            return self._collector.count(slice)
-        return self._collector.collect(slice)
-
-    def parts(self, n: int) -> list[DuePart]:
-        """Divide the namespace for a sweep, by index shards; see `DivisibleJob.parts`.
-
-        No part if the namespace is not in use. Two round trips.
-        """
-        refuse_dry_run(self.name, dry_run=self.dry_run)
-        return self._collector.parts(n)
-
-    def for_part(self, part: DuePart) -> PartJob:
-        """Return the job that deletes inside one part, by scripts; see `DuePartJob`."""
-        return self._collector.for_part(self.name, self.limit, part)
+        index = DueIndex(twin, names, shift_ms, random, clock)
+        super().__init__(
+            QueueCollector(index, shift_ms),
+            f"queue_expiry.{names.namespace}" if name is None else name,
+            limit,
+            dry_run=dry_run,
+        )
 
     def backlog(self, seconds: float = 5.0) -> QueueBacklog:
         """Count idle queues, and say for how long the first of them has been due.

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from redis.exceptions import ResponseError
 
-from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.errors import LayoutError, OutOfTime
+from workstealing.errors import LayoutError
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget, checked
-from workstealing.store.twin import Twin
-from workstealing.structures.durable_keys.commands import Translator
-from workstealing.structures.durable_keys.layout import KeyNames
+from workstealing.store.scripts import Script
+from workstealing.structures.namespaces.due_collecting import DueCollector
 from workstealing.structures.namespaces.due_index import DueIndex, DueKey
-from workstealing.structures.namespaces.due_walk import (
-    PATIENCE_SECONDS,
-    DuePart,
-    DuePartJob,
-    Served,
-    divided,
-    due_backlog,
-)
+from workstealing.structures.namespaces.due_walk import PATIENCE_SECONDS, Served, due_backlog
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,63 +28,15 @@ class KeyBacklog:
     oldest_seconds: float
 
 
-class KeyCollector:
+class KeyCollector(DueCollector):
     """Collects the garbage of one namespace, through a twin's one-attempt connections.
 
-    Arguments: twin, names, translator of the namespace; random: returns a float in [0, 1); clock:
-    measures how old this process's copy of the registry is; on_loss: called when the layout turns
-    out to have been lost or changed.
+    Arguments: index: of the namespace; script: gives a script of durable keys by its name.
     """
 
-    def __init__(
-        self,
-        twin: Twin,
-        names: KeyNames,
-        translator: Translator,
-        random: Callable[[], float] = random.random,
-        clock: Clock = SYSTEM_CLOCK,
-        *,
-        on_loss: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._index = DueIndex(
-            twin, names, translator.clock_shift_ms, random, clock, on_loss=on_loss
-        )
-        self._twin = twin
-        self._names = names
-        self._script = translator.script
-
-    def collect(self, slice: Slice) -> int:
-        """Remove keys whose deadline has passed until the slice's limit or time is reached.
-
-        Returns: how many were removed; entries whose key has gone otherwise count too. Errors:
-        LayoutError for a foreign due index, and OutOfTime, if nothing was removed; connection
-        faults. At most two round trips to look and one after each look that found something.
-        """
-        layout = self._index.layout(Budget(slice.remaining()))
-        if layout is not None:
-            layout.require_writable()
-        removed = 0
-        try:
-            for found in self._index.looks(slice):
-                some = found[: slice.limit - removed]
-                # One script for each index shard.
-                slice.spend(len({due.shard for due in some}))
-                removed += self._remove(some, Budget(slice.remaining()))
-                if removed >= slice.limit or slice.expired:
-                    break
-        except OutOfTime:
-            if not removed:
-                raise
-        return removed
-
-    def count(self, slice: Slice) -> int:
-        """Return how many keys `collect` would remove now, at most the limit; change nothing."""
-        counted = 0
-        for found in self._index.looks(slice):
-            counted += len(found)
-            if counted >= slice.limit or slice.expired:
-                break
-        return min(counted, slice.limit)
+    def __init__(self, index: DueIndex, script: Callable[[str], Script]) -> None:
+        super().__init__(index)
+        self._script = script
 
     def backlog(self, seconds: float = 5.0) -> KeyBacklog:
         """Count the garbage of the namespace. Two round trips to each node.
@@ -103,18 +45,15 @@ class KeyCollector:
         """
         return KeyBacklog(*due_backlog(self._index, seconds))
 
-    def parts(self, n: int, seconds: float = 10.0) -> list[DuePart]:
-        """Divide the namespace for a sweep; see `divided`."""
-        return divided(self._index, n, seconds)
-
-    def for_part(self, name: str, limit: int, part: DuePart) -> DuePartJob:
-        """Return the job that collects inside one part."""
-        return DuePartJob(name, limit, self._index, part, self._serve)
-
-    def _serve(self, found: list[DueKey], most: int, slice: Slice) -> Served:
+    def serve(
+        self, found: list[DueKey], most: int, slice: Slice, timeout: float = PATIENCE_SECONDS
+    ) -> Served:
+        """Remove keys in one round trip; entries whose key has gone otherwise count too."""
         # A key whose lease was extended counts as served: its due time stands in the index.
         some = found[:most]
-        return Served(self._remove(some, Budget(slice.remaining(), PATIENCE_SECONDS)), len(some))
+        # One script for each index shard.
+        slice.spend(len({due.shard for due in some}))
+        return Served(self._remove(some, Budget(slice.remaining(), timeout)), len(some))
 
     def _remove(self, found: list[DueKey], budget: Budget) -> int:
         """Remove keys of one node in one round trip, by a script for each index shard."""
@@ -123,13 +62,13 @@ class KeyCollector:
         for due in found:
             by_shard.setdefault(due.shard, []).append(due.key)
         commands = [
-            ("EVAL", script.body, 1 + len(keys), self._names.due(shard), *keys)
+            ("EVAL", script.body, 1 + len(keys), self._index.names.due(shard), *keys)
             for shard, keys in by_shard.items()
         ]
         if not commands:
             return 0
-        node = self._twin.node_of(found[0].shard)
-        replies = self._twin.call(node, commands, budget)
+        node = self._index.twin.node_of(found[0].shard)
+        replies = self._index.twin.call(node, commands, budget)
         return sum(int(reply) for reply in self._checked(replies))
 
     def _checked(self, replies: list[Any]) -> list[Any]:
@@ -139,6 +78,6 @@ class KeyCollector:
             if "WRONGTYPE" not in str(error):
                 raise
             raise LayoutError(
-                f"a due index of the namespace {self._names.namespace!r} holds something foreign:"
-                f" {error}"
+                f"a due index of the namespace {self._index.names.namespace!r} holds something"
+                f" foreign: {error}"
             ) from error

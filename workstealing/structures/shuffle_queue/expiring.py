@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from workstealing.clock import Clock
 from workstealing.errors import LayoutError, OutOfTime
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget
-from workstealing.store.twin import Twin
+from workstealing.structures.namespaces.due_collecting import DueCollector
 from workstealing.structures.namespaces.due_index import DueIndex, DueKey
-from workstealing.structures.namespaces.due_walk import (
-    PATIENCE_SECONDS,
-    DuePart,
-    DuePartJob,
-    Served,
-    divided,
-    due_backlog,
-)
+from workstealing.structures.namespaces.due_walk import PATIENCE_SECONDS, Served, due_backlog
 from workstealing.structures.shuffle_queue.deleting import KEYS_A_SCRIPT, Deleted, delete_some
-from workstealing.structures.shuffle_queue.names import IndexNames, QueueNames
+from workstealing.structures.shuffle_queue.names import QueueNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,64 +25,15 @@ class QueueBacklog:
     oldest_seconds: float
 
 
-class QueueCollector:
+class QueueCollector(DueCollector):
     """Collects the idle queues of one namespace, through a twin's one-attempt connections.
 
-    Arguments: twin and names of the namespace; clock_shift_ms: for tests; random: returns a float
-    in [0, 1); clock: measures how old this process's copy of the registry is.
+    Arguments: index: of the namespace; clock_shift_ms: for tests.
     """
 
-    def __init__(
-        self,
-        twin: Twin,
-        names: IndexNames,
-        clock_shift_ms: int,
-        random: Callable[[], float],
-        clock: Clock,
-    ) -> None:
-        self._index = DueIndex(twin, names, clock_shift_ms, random, clock)
-        self._names = names
+    def __init__(self, index: DueIndex, clock_shift_ms: int) -> None:
+        super().__init__(index)
         self._shift_ms = clock_shift_ms
-
-    def collect(self, slice: Slice) -> int:
-        """Delete keys of idle queues until the slice's limit or time is reached.
-
-        Returns: how many keys were deleted. Errors: LayoutError for something foreign, and
-        OutOfTime, if nothing was deleted; connection faults. At most two round trips to look, and
-        two for each script.
-        """
-        layout = self._index.layout(Budget(slice.remaining()))
-        if layout is not None:
-            layout.require_writable()
-        deleted = 0
-        problem: LayoutError | None = None
-        try:
-            for found in self._index.looks(slice):
-                for due in found:
-                    if deleted >= slice.limit or slice.expired:
-                        break
-                    try:
-                        deleted += self._delete(due, slice.limit - deleted, slice)
-                    except LayoutError as error:
-                        # One that was damaged must not keep the others alive.
-                        problem = error
-                if deleted >= slice.limit or slice.expired:
-                    break
-        except OutOfTime:
-            if not deleted:
-                raise
-        if problem is not None and not deleted:
-            raise problem
-        return deleted
-
-    def count(self, slice: Slice) -> int:
-        """Return how many queues are found idle, at most the limit; change nothing."""
-        counted = 0
-        for found in self._index.looks(slice):
-            counted += len(found)
-            if counted >= slice.limit or slice.expired:
-                break
-        return min(counted, slice.limit)
 
     def backlog(self, seconds: float) -> QueueBacklog:
         """Count the idle queues of the namespace. Two round trips to each node.
@@ -100,34 +42,32 @@ class QueueCollector:
         """
         return QueueBacklog(*due_backlog(self._index, seconds))
 
-    def parts(self, n: int, seconds: float = 10.0) -> list[DuePart]:
-        """Divide the namespace for a sweep; see `divided`."""
-        return divided(self._index, n, seconds)
-
-    def for_part(self, name: str, limit: int, part: DuePart) -> DuePartJob:
-        """Return the job that collects inside one part."""
-        return DuePartJob(name, limit, self._index, part, self._serve)
-
-    def _serve(self, found: list[DueKey], most: int, slice: Slice) -> Served:
+    def serve(
+        self, found: list[DueKey], most: int, slice: Slice, timeout: float = PATIENCE_SECONDS
+    ) -> Served:
+        """Delete keys of queues, one queue after the other; two round trips for each script."""
         deleted, served = 0, 0
         problem: LayoutError | None = None
         for due in found:
             if deleted >= most:
                 break
             try:
-                deleted += self._delete(due, most - deleted, slice, PATIENCE_SECONDS)
+                deleted += self._delete(due, most - deleted, slice, timeout)
             except LayoutError as error:
                 problem = error
+            except OutOfTime:
+                if not deleted:
+                    raise
+                break
             else:
                 served += 1
         return Served(deleted, served, problem)
 
-    def _delete(self, due: DueKey, limit: int, slice: Slice, patience: float | None = None) -> int:
+    def _delete(self, due: DueKey, limit: int, slice: Slice, timeout: float) -> int:
         """Delete at most so many keys of one queue; fewer if somebody has come back."""
         deleted = 0
         while deleted < limit:
-            remaining = slice.remaining()
-            budget = Budget(remaining) if patience is None else Budget(remaining, patience)
+            budget = Budget(slice.remaining(), timeout)
             slice.spend(2)
             try:
                 some = self._delete_some(due, min(limit - deleted, KEYS_A_SCRIPT), budget)
@@ -143,7 +83,7 @@ class QueueCollector:
     def _delete_some(self, due: DueKey, limit: int, budget: Budget) -> Deleted:
         steps = delete_some(
             QueueNames(due.key),
-            self._names.due(due.shard),
+            self._index.names.due(due.shard),
             limit,
             is_forced=False,
             clock_shift_ms=self._shift_ms,

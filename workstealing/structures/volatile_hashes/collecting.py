@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,16 +14,11 @@ from workstealing.errors import Aborted, LayoutError, OutOfTime
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
 from workstealing.store.connection import Budget, checked
-from workstealing.store.twin import Node, Twin
+from workstealing.store.scripts import Script
+from workstealing.store.twin import Node
+from workstealing.structures.namespaces.due_collecting import DueCollector
 from workstealing.structures.namespaces.due_index import DueIndex, DueKey, scored
-from workstealing.structures.namespaces.due_walk import (
-    PATIENCE_SECONDS,
-    DuePart,
-    DuePartJob,
-    Served,
-    divided,
-)
-from workstealing.structures.volatile_hashes.commands import Translator
+from workstealing.structures.namespaces.due_walk import PATIENCE_SECONDS, Served
 from workstealing.structures.volatile_hashes.layout import HashNames
 
 
@@ -43,41 +37,27 @@ class Backlog:
     exact: bool = True
 
 
-class Collector:
+class Collector(DueCollector):
     """Collects the garbage of one namespace, through a twin's one-attempt connections.
 
-    Arguments: twin, names, translator of the namespace; random: returns a float in [0, 1); clock:
-    measures how old this process's copy of the registry is; on_loss: called when the layout turns
-    out to have been lost or changed.
+    Arguments: index: of the namespace; names: of its keys; script: gives a script of volatile
+    hashes by its name; clock: measures how long an attempt takes.
     """
 
     def __init__(
         self,
-        twin: Twin,
+        index: DueIndex,
         names: HashNames,
-        translator: Translator,
-        random: Callable[[], float] = random.random,
+        script: Callable[[str], Script],
         clock: Clock = SYSTEM_CLOCK,
-        *,
-        on_loss: Callable[[], None] = lambda: None,
     ) -> None:
-        self._index = DueIndex(
-            twin, names, translator.clock_shift_ms, random, clock, on_loss=on_loss
-        )
-        self._twin = twin
+        super().__init__(index)
+        self._twin = index.twin
         self._names = names
-        self._script = translator.script
+        self._script = script
         self._clock = clock
         # The nodes that were sent the script already.
         self._loaded: set[Node] = set()
-
-    def parts(self, n: int, seconds: float = 10.0) -> list[DuePart]:
-        """Divide the namespace for a sweep; see `divided`."""
-        return divided(self._index, n, seconds)
-
-    def for_part(self, name: str, limit: int, part: DuePart) -> DuePartJob:
-        """Return the job that collects inside one part."""
-        return DuePartJob(name, limit, self._index, part, self.collect_many)
 
     def collect(self, slice: Slice) -> int:
         """Remove expired fields until the slice's limit or time is reached.
@@ -89,9 +69,7 @@ class Collector:
         found too little), and two for each hash: WATCH with three reads, then MULTI with up to four
         commands.
         """
-        layout = self._index.layout(Budget(slice.remaining()))
-        if layout is not None:
-            layout.require_writable()
+        self._require_writable(slice)
         collected, served, longest = 0, 0, 0.0
         problem: LayoutError | None = None
         try:
@@ -247,7 +225,9 @@ class Collector:
         except OutOfMemoryError:
             return self._collect_when_full(due, slice, limit)
 
-    def collect_many(self, found: list[DueKey], most: int, slice: Slice) -> Served:
+    def serve(
+        self, found: list[DueKey], most: int, slice: Slice, timeout: float = PATIENCE_SECONDS
+    ) -> Served:
         """Remove at most so many expired fields of hashes of one node, in one round trip.
 
         For sweeps: each hash is one script, as atomic as an attempt and never aborted. Errors:
@@ -263,7 +243,7 @@ class Collector:
         if node not in self._loaded:
             # The text once; the server knows the others by its digest then.
             commands[0] = ("EVAL", script.body, *commands[0][2:])
-        replies = self._twin.call(node, commands, Budget(slice.remaining(), PATIENCE_SECONDS))
+        replies = self._twin.call(node, commands, Budget(slice.remaining(), timeout))
         self._loaded.add(node)
         fields, handled = 0, 0
         problem: LayoutError | None = None
