@@ -6,11 +6,7 @@
 --@include shuffle_queue_delays
 local consumers, state = KEYS[4], KEYS[6]
 local facts = redis.pcall('HMGET', meta, 'mark', 'group:' .. ARGV[4], 'namespace')
-local problem = refuse(facts)
-if problem then
-  return problem
-end
-local problem, marked, alive = refuse_due(facts[3])
+local problem, marked, alive = refuse_queue(facts, facts[3])
 if problem then
   return problem
 end

@@ -4,8 +4,7 @@
 --@include shuffle_queue_upkeep
 --@include shuffle_queue_grave
 local dead = KEYS[2]
-local problem = refuse_meta()
-problem = problem or refuse_key('HLEN', dead, 'messages set aside')
+local problem = refuse_meta() or refuse_key('HLEN', dead, 'messages set aside')
 if problem then
   return problem
 end

@@ -3,8 +3,7 @@
 -- Returns how many there were.
 --@include shuffle_queue_upkeep
 local dead = KEYS[2]
-local problem = refuse_meta()
-problem = problem or refuse_key('HLEN', dead, 'messages set aside')
+local problem = refuse_meta() or refuse_key('HLEN', dead, 'messages set aside')
 if problem then
   return problem
 end

@@ -7,11 +7,7 @@
 --@include shuffle_queue_held
 local legacy, group = KEYS[4], ARGV[4]
 local facts = redis.pcall('HMGET', meta, 'mark', 'namespace')
-local problem = refuse(facts)
-if problem then
-  return problem
-end
-local problem, marked, alive = refuse_due(facts[2])
+local problem, marked, alive = refuse_queue(facts, facts[2])
 if problem then
   return problem
 end

@@ -2,8 +2,9 @@
 -- KEYS: meta.
 -- Returns { group, ... }.
 --@include shuffle_queue
+--@include with_groups
 local problem = refuse(redis.pcall('HMGET', meta, 'mark'))
 if problem then
   return problem
 end
-return groups_of()
+return with_groups({})

@@ -7,11 +7,7 @@
 local notifications, legacy, ring = KEYS[4], KEYS[5], KEYS[6]
 local member = 'group:' .. ARGV[4]
 local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'joined', 'groups', member, 'namespace')
-local problem = refuse(facts)
-if problem then
-  return problem
-end
-local problem, marked, alive = refuse_due(facts[6])
+local problem, marked, alive = refuse_queue(facts, facts[6])
 if problem then
   return problem
 end

@@ -6,24 +6,20 @@
 --@include shuffle_queue_alive
 --@include shuffle_queue_give_back
 --@include shuffle_queue_held
+--@include refuse_key
 local notifications, ring, returned, delayed, legacy = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local group, delay = ARGV[4], tonumber(ARGV[5])
 local facts = redis.pcall('HMGET', meta, 'mark', 'namespace')
-local problem = refuse(facts)
+local problem, marked, alive = refuse_queue(facts, facts[2])
 if problem then
   return problem
 end
-local problem, marked, alive = refuse_due(facts[2])
-if problem then
-  return problem
-end
-if is_error(redis.pcall('XLEN', notifications)) then
-  return layout_error(notifications, 'does not hold notifications')
-end
+problem = refuse_key('XLEN', notifications, 'notifications')
 for _, key in ipairs({ KEYS[5], KEYS[6], KEYS[7] }) do
-  if is_error(redis.pcall('ZCARD', key)) then
-    return layout_error(key, 'does not hold what belongs to a group')
-  end
+  problem = problem or refuse_key('ZCARD', key, 'what belongs to a group')
+end
+if problem then
+  return problem
 end
 local at = delay > 0 and now() + delay or nil
 local given, wakes = 0, nil

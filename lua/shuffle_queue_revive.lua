@@ -4,21 +4,17 @@
 -- the message for each of them (at most 1,000).
 -- Returns how many there were; or, if the caller does not know all groups, having changed nothing, { joined, group, ... }.
 --@include shuffle_queue_alive
+--@include with_groups
 --@include shuffle_queue_upkeep
 --@include shuffle_queue_grave
 local notifications, tracking, dead = KEYS[4], KEYS[5], KEYS[6]
 local group, width = ARGV[4], tonumber(ARGV[6])
 local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'joined', 'namespace')
-local problem = refuse(facts)
-if problem then
-  return problem
+local problem, marked, alive = refuse_queue(facts, facts[4])
+local joined = facts[3] or '0'
+if not problem and joined ~= ARGV[5] then
+  return with_groups({ joined })
 end
-if (facts[3] or '0') ~= ARGV[5] then
-  local groups = groups_of()
-  table.insert(groups, 1, facts[3] or '0')
-  return groups
-end
-local problem, marked, alive = refuse_due(facts[4])
 problem = problem
   or refuse_key('HLEN', dead, 'messages set aside')
   or refuse_key('HLEN', tracking, 'tracking ids')

@@ -5,21 +5,17 @@
 -- Returns the message's id; or, if the caller does not know all groups, having changed nothing,
 -- { joined, group, ... }.
 --@include shuffle_queue_alive
+--@include with_groups
 local notifications, tracking = KEYS[4], KEYS[5]
 local width = tonumber(ARGV[7])
 local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'joined', 'namespace')
-local problem = refuse(facts)
+local problem, marked, alive = refuse_queue(facts, facts[4])
 if problem then
   return problem
 end
-if (facts[3] or '0') ~= ARGV[4] then
-  local groups = groups_of()
-  table.insert(groups, 1, facts[3] or '0')
-  return groups
-end
-local problem, marked, alive = refuse_due(facts[4])
-if problem then
-  return problem
+local joined = facts[3] or '0'
+if joined ~= ARGV[4] then
+  return with_groups({ joined })
 end
 local shortest, least
 for i = 1, width do

@@ -33,18 +33,6 @@ local function elsewhere_error(named, due)
   )
 end
 
--- The groups that have ever read, by name.
-local function groups_of()
-  local found, names = redis.call('HKEYS', meta), {}
-  for i = 1, #found do
-    local group = string.match(found[i], '^group:(.*)$')
-    if group then
-      names[#names + 1] = group
-    end
-  end
-  return names
-end
-
 -- Puts a stream into a ring. Returns whether the ring was empty: then those who sleep must be told,
 -- in this script; is_empty: that it is known to be. Otherwise those who were to be served next are so no more; an empty ring has no plan.
 local function ring_in(ring, number, is_empty)

@@ -5,24 +5,28 @@
 --   ARGV[1] the mark that the caller was written for; ARGV[2] the queue; ARGV[3] its ttl in ms
 --@include now
 --@include shuffle_queue
+--@include refuse_mark
 local due, mark = KEYS[2], KEYS[3]
 -- The entry moves once in a while, not with every message: it stands up to this much later.
 local AHEAD_MS = math.min(1000, math.floor(ARGV[3] / 64))
 local is_named
 
--- Refuses a foreign namespace, and a queue of another one. named: the one that meta names, if any.
--- Returns an error reply, or nil, what the mark says, and the entry.
-local function refuse_due(named)
+-- Refuses a foreign queue, a foreign namespace, and a queue of another one. facts: of the queue, the mark
+-- first; named: the namespace that they name, if any. Returns an error reply, or nil, what the layout
+-- mark says, and the entry.
+local function refuse_queue(facts, named)
+  local problem = refuse(facts)
+  if problem then
+    return problem
+  end
   if is_elsewhere(named, due) then
     return elsewhere_error(named, due)
   end
   is_named = named
   local found = redis.pcall('GET', mark)
-  if is_error(found) then
-    return layout_error(mark, 'does not hold a layout mark')
-  end
-  if found and found ~= ARGV[1] then
-    return layout_error(mark, 'says ' .. found .. ' where ' .. ARGV[1] .. ' was expected')
+  problem = refuse_mark(mark, found, ARGV[1], 'a layout mark')
+  if problem then
+    return problem
   end
   local at = redis.pcall('ZSCORE', due, ARGV[2])
   if is_error(at) then

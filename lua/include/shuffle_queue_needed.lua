@@ -1,5 +1,6 @@
 -- Whether anybody needs an entry of a stream any more.
 --@include shuffle_queue
+--@include with_groups
 
 -- Integers as texts of digits: ids are longer than what a Lua number holds exactly.
 local function is_more(a, b)
@@ -42,7 +43,7 @@ local function awaits_readers(stream, number, readers)
   if number == '-1' then
     return not readers[stream] or next(readers, next(readers)) ~= nil
   end
-  local groups = groups_of()
+  local groups = with_groups({})
   for i = 1, #groups do
     if not readers[groups[i]] then
       return true

@@ -1,14 +1,8 @@
 -- What the scripts that maintain a shuffle queue have in common.
 --@include now
 --@include shuffle_queue
+--@include refuse_key
 --@include shuffle_queue_needed
-
--- Refuses a key that holds something else than it should: command answers a number where it is right.
-local function refuse_key(command, key, what)
-  if type(redis.pcall(command, key)) == 'table' then
-    return layout_error(key, 'does not hold ' .. what)
-  end
-end
 
 -- Refuses a foreign queue; returns the error reply or nil, and whether there is a queue at all.
 local function refuse_meta()

@@ -1,0 +1,9 @@
+-- refuse_key(): a key that holds something else than it should.
+--@include layout_error
+
+-- command: one that answers a number where the key is right, or there is none. Returns an error reply or nil.
+local function refuse_key(command, key, what)
+  if type(redis.pcall(command, key)) == 'table' then
+    return layout_error(key, 'does not hold ' .. what)
+  end
+end
