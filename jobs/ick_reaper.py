@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from workstealing.errors import ConfigurationError
-from workstealing.recruiting.checks import checked_limit, checked_seconds
-from workstealing.recruiting.job import DivisibleJob, PartJob, checked_parts, refuse_dry_run
+from workstealing.recruiting.checks import checked_attempts, checked_limit, checked_seconds
+from workstealing.recruiting.job import DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
+from workstealing.recruiting.turns import InTurn, drawn, groups_of
 from workstealing.store.connection import Budget
 from workstealing.structures.ick import AsyncIck, Ick
 from workstealing.structures.ick_names import as_text
@@ -65,10 +65,6 @@ class IckReaper(DivisibleJob):
         random: Callable[[], float] = random.random,
     ) -> None:
         stale_after = checked_seconds(stale_after, "stale_after")
-        if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
-            raise ConfigurationError(
-                f"max_attempts is {max_attempts!r}; expected a number of times, 1 or more"
-            )
         self.ick = ick
         self.limit = checked_limit(limit)
         self.dry_run = dry_run
@@ -77,7 +73,7 @@ class IckReaper(DivisibleJob):
         self.dependency: Hashable = first.twin.identity
         key = getattr(ick, "name", None) or as_text(first.names.version)
         self.name = f"ick_reaper.{key}" if name is None else name
-        self._settings = (stale_after, max_attempts, random)
+        self._settings = (stale_after, checked_attempts(max_attempts), random)
 
     def perform(self, slice: Slice) -> int:
         """Return up to ``slice.limit`` stale reservations of one Ick, in one attempt.
@@ -87,19 +83,17 @@ class IckReaper(DivisibleJob):
         meanwhile; LayoutError; connection faults.
         """
         icks = self._icks()
-        chosen = int(self._random() * len(icks)) if len(icks) > 1 else 0
-        reaper = self._reaper(icks[chosen])
+        reaper = self._reaper(icks[drawn(len(icks), self._random)])
         return reaper.count(slice) if self.dry_run else reaper.reap(slice)
 
     def parts(self, n: int) -> list[tuple[int, ...]]:
         """Divide for a sweep: each part is a group of Icks, by number. No round trip."""
         refuse_dry_run(self.name, dry_run=self.dry_run)
-        numbers = range(len(self._icks()))
-        return [tuple(numbers[i::n]) for i in range(min(checked_parts(n), len(numbers)))]
+        return groups_of(range(len(self._icks())), n)
 
     def for_part(self, part: Sequence[int]) -> PartJob:
         """Return the job that reaps some of the Icks in turn, one in each slice."""
-        return _IckPart(self, part)
+        return InTurn(self.name, self.limit, self.reap, part)
 
     def reap(self, number: int, slice: Slice) -> int:
         """Do a slice of one Ick by its number, as `perform`; 0 for one that is no more."""
@@ -141,28 +135,3 @@ class IckReaper(DivisibleJob):
                 f"{ick!r} cannot be reaped: give an Ick, or what has Icks as .icks or .shards()"
             )
         return icks
-
-
-class _IckPart(PartJob):
-    """Reaps some Icks in turn until each has had nothing stale left."""
-
-    def __init__(self, reaper: IckReaper, numbers: Sequence[int]) -> None:
-        self.name, self.limit = reaper.name, reaper.limit
-        self._reaper = reaper
-        self._left = deque(numbers)
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether every Ick was found without anything to do."""
-        return not self._left
-
-    def perform(self, slice: Slice) -> int:
-        """Do a slice of the next Ick; errors as of `IckReaper.perform`."""
-        if not self._left:
-            return 0
-        # Whatever comes of it, the next slice goes on with another one.
-        self._left.rotate(-1)
-        handled = self._reaper.reap(self._left[-1], slice)
-        if not handled:
-            self._left.pop()
-        return handled

@@ -9,11 +9,12 @@ from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_count, checked_limit
 from workstealing.recruiting.job import DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
+from workstealing.recruiting.turns import InTurn, drawn, groups_of
 from workstealing.store.connection import Budget
 from workstealing.structures.log.base import LogBase
 from workstealing.structures.log.blocks import checked_level, compress_codec
 from workstealing.structures.log.compacting import Compaction, Compactor, LogBacklog
-from workstealing.structures.log.parts import LogPart, checked_logs, parts_of
+from workstealing.structures.log.several import checked_logs
 
 __all__ = ["LogBacklog", "LogCompactor"]
 
@@ -92,17 +93,16 @@ class LogCompactor(DivisibleJob):
         compacted one of them meanwhile; LayoutError; DamagedBlockError; connection faults; an error
         of Redis if idle_s is set and the server keeps no such record.
         """
-        number = int(self._random() * len(self.logs)) if len(self.logs) > 1 else 0
-        return self.compact(number, slice)
+        return self.compact(drawn(len(self.logs), self._random), slice)
 
     def parts(self, n: int) -> list[tuple[int, ...]]:
         """Divide for a sweep: each part is a group of logs, by number. No round trip."""
         refuse_dry_run(self.name, dry_run=self.dry_run)
-        return parts_of(self.logs, n)
+        return groups_of(range(len(self.logs)), n)
 
     def for_part(self, part: Sequence[int]) -> PartJob:
         """Return the job that compacts some of the logs in turn, one in each slice."""
-        return LogPart(self.name, self.limit, self.compact, part)
+        return InTurn(self.name, self.limit, self.compact, part)
 
     def compact(self, number: int, slice: Slice) -> int:
         """Do a slice of one log by its number, as `perform`."""

@@ -10,9 +10,10 @@ from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_count, checked_limit, checked_seconds
 from workstealing.recruiting.job import DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
+from workstealing.recruiting.turns import InTurn, drawn, groups_of
 from workstealing.store.connection import Budget
 from workstealing.structures.log.base import LogBase
-from workstealing.structures.log.parts import LogPart, checked_logs, parts_of
+from workstealing.structures.log.several import checked_logs
 from workstealing.structures.log.trimming import Bounds, LogTrimBacklog, Trimming
 
 __all__ = ["LogTrimBacklog", "LogTrimmer"]
@@ -90,17 +91,16 @@ class LogTrimmer(DivisibleJob):
         is being written were evicted. Errors: Aborted if the log was made anew meanwhile;
         LayoutError; connection faults.
         """
-        number = int(self._random() * len(self.logs)) if len(self.logs) > 1 else 0
-        return self.trim(number, slice)
+        return self.trim(drawn(len(self.logs), self._random), slice)
 
     def parts(self, n: int) -> list[tuple[int, ...]]:
         """Divide for a sweep: each part is a group of logs, by number. No round trip."""
         refuse_dry_run(self.name, dry_run=self.dry_run)
-        return parts_of(self.logs, n)
+        return groups_of(range(len(self.logs)), n)
 
     def for_part(self, part: Sequence[int]) -> PartJob:
         """Return the job that trims some of the logs in turn, one in each slice."""
-        return LogPart(self.name, self.limit, self.trim, part)
+        return InTurn(self.name, self.limit, self.trim, part)
 
     def trim(self, number: int, slice: Slice) -> int:
         """Do a slice of one log by its number, as `perform`."""

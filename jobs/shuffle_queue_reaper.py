@@ -8,9 +8,10 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from workstealing.errors import ConfigurationError
-from workstealing.recruiting.checks import checked_limit, checked_seconds
+from workstealing.recruiting.checks import checked_attempts, checked_limit, checked_seconds
 from workstealing.recruiting.job import DivisibleJob, PartJob, checked_parts, refuse_dry_run
 from workstealing.recruiting.slice import Slice
+from workstealing.recruiting.turns import groups_of
 from workstealing.store.connection import Budget
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, ShuffleQueue
 from workstealing.structures.shuffle_queue.names import LEGACY
@@ -75,10 +76,6 @@ class ShuffleQueueReaper(DivisibleJob):
     ) -> None:
         if not isinstance(queue, ShuffleQueue | AsyncShuffleQueue):
             raise ConfigurationError(f"{queue!r} cannot be reaped: give a ShuffleQueue")
-        if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
-            raise ConfigurationError(
-                f"max_attempts is {max_attempts!r}; expected a number of times, 1 or more"
-            )
         self.queue = queue
         self.limit = checked_limit(limit)
         self.dry_run = dry_run
@@ -86,7 +83,7 @@ class ShuffleQueueReaper(DivisibleJob):
         self.dependency: Hashable = queue.twin.identity
         settings = Settings(
             idle_ms=_checked_ms(idle_s, "idle_s"),
-            max_attempts=max_attempts,
+            max_attempts=checked_attempts(max_attempts),
             consumer_idle_ms=_checked_ms(consumer_idle_s, "consumer_idle_s"),
             random=random,
         )
@@ -110,8 +107,7 @@ class ShuffleQueueReaper(DivisibleJob):
         facts = self.reaper.read_facts(Budget(10.0, timeout=1.0))
         if facts is None:
             return []
-        numbers = [LEGACY, *range(facts.span)]
-        return [tuple(numbers[i::n]) for i in range(min(n, len(numbers)))]
+        return groups_of([LEGACY, *range(facts.span)], n)
 
     def for_part(self, part: Sequence[int]) -> PartJob:
         """Return the job that works through some streams, all of them, and for all groups."""

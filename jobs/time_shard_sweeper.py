@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from workstealing.errors import ConfigurationError
-from workstealing.recruiting.checks import checked_limit
+from workstealing.recruiting.checks import checked_attempts, checked_limit
 from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import TIMEOUT_SECONDS
@@ -74,15 +74,11 @@ class TimeShardSweeper(Job):
     ) -> None:
         if not isinstance(queue, TimeShardQueue | AsyncTimeShardQueue):
             raise ConfigurationError(f"{queue!r} cannot be swept: give a TimeShardQueue")
-        if max_attempts is None:
-            max_attempts = queue.max_attempts
-        if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
-            raise ConfigurationError(
-                f"max_attempts is {max_attempts!r}; expected a number of times, 1 or more"
-            )
         self.queue = queue
         self.limit = checked_limit(limit)
-        self.max_attempts = max_attempts
+        self.max_attempts = (
+            queue.max_attempts if max_attempts is None else checked_attempts(max_attempts)
+        )
         self.dry_run = dry_run
         self.name = f"time_shard_sweeper.{queue.name}" if name is None else name
         self.dependency: Hashable = queue.time_shards.identity

@@ -70,6 +70,18 @@ def checked_count(count: object, what: str) -> int:
     raise ConfigurationError(f"{what} is {count!r}; expected an int of at least 0")
 
 
+def checked_attempts(max_attempts: object) -> int:
+    """Return how often something is tried before it is set aside.
+
+    Raises: ConfigurationError unless it is an int of at least 1.
+    """
+    if isinstance(max_attempts, int) and not isinstance(max_attempts, bool) and max_attempts >= 1:
+        return max_attempts
+    raise ConfigurationError(
+        f"max_attempts is {max_attempts!r}; expected a number of times, 1 or more"
+    )
+
+
 def checked_items(answer: object, job: str) -> int:
     """Return what a job's slice says that it has handled, 0 for None.
 
