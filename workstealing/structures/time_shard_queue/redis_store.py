@@ -192,18 +192,21 @@ class RedisTimeShards(RedisSweeping):
         return self._perform(self._operation(*parts))
 
     def _open(self, create: bool) -> Steps:
-        if self._opened is None:
-            key = layout_key(self.name)
-            (rotation,) = yield [_open_layout(key, ())]
-            if rotation is None and not create:
-                return None
-            facts = Operation(load("server_facts"), (key,), (), lambda reply: as_text(reply[0]))
-            (policy,) = yield [facts]
-            require_policy(_STRUCTURE, policy, self._policies)
-            if rotation is None:
-                (rotation,) = yield [_open_layout(key, new_fields(self.rotation))]
+        if self._opened is not None:
+            return self._opened
+        key = layout_key(self.name)
+        (rotation,) = yield [_open_layout(key, ())]
+        if rotation is None and not create:
+            return None
+        facts = Operation(load("server_facts"), (key,), (), lambda reply: as_text(reply[0]))
+        (policy,) = yield [facts]
+        require_policy(_STRUCTURE, policy, self._policies)
+        if rotation is None:
+            (rotation,) = yield [_open_layout(key, new_fields(self.rotation))]
+        if rotation == self.rotation:
+            # Of another one the caller is told, and it may be gone by the next call.
             self._opened = rotation
-        return self._opened
+        return rotation
 
     def _put(self, time_shard: int, entries: Sequence[Entry]) -> Steps:
         names = self.names(time_shard)
