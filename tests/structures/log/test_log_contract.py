@@ -12,7 +12,7 @@ import pytest
 
 from support.at_once import at_once
 from support.servers import AnyServer
-from workstealing.errors import ConfigurationError, CrossSlotError
+from workstealing.errors import ConfigurationError, CrossSlotError, LayoutError
 from workstealing.structures import Log, LogFacts, LogInfo
 from workstealing.structures.log import appending, reading
 from workstealing.structures.log.blocks import seal
@@ -173,6 +173,30 @@ def test_a_kept_block_does_not_hide_an_eviction_or_another_log(
     assert log.read(0, 5) == []
     other.append(*numbered(100, 120))
     assert log.read(0, 2) == numbered(100, 102)
+
+
+def test_what_is_kept_is_not_read_over_what_the_log_says_now(
+    log: Log, any_server: AnyServer
+) -> None:
+    log.append(*numbered(0, 20))
+    for number in (0, 1):
+        seal_as(log, number, "zlib")
+    assert log.read(0, 20) == log.read(0, 20) == numbered(0, 20)
+    client, meta = log.client, log.keys.meta
+    # As a server that came back with older data.
+    client.hset(meta, "next", 12)
+    assert log.read(10, 5) == numbered(10, 12)
+    assert log.read(5, 10) == numbered(5, 12)
+    client.hset(meta, "next", 20)
+    info, found = log.read(7, 10, with_info=True)
+    assert (info, found) == ((0, 19, 7, 10), numbered(7, 17))
+    client.hset(meta, "mark", "2")
+    with pytest.raises(LayoutError, match="says 2"):
+        log.read(7, 1)
+    client.delete(meta)
+    client.set(meta, "text")
+    with pytest.raises(LayoutError, match="does not hold the facts"):
+        log.read(7, 1)
 
 
 def test_a_long_read_comes_in_parts(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,6 +131,20 @@ def test_a_seek_takes_as_many_commands_in_a_long_log_as_in_a_short_one(
         assert sum(found[0].values()) <= 6, found[0]
 
 
+def test_what_is_kept_here_is_read_without_a_script(server: RedisServer) -> None:
+    client = server.client()
+    content = entries(STORED)
+    log = filled(client, content, "zlib")
+    for offset, count in ((7_500, 10), (7_995, 10), (2_500, 5_000)):
+        assert log.read(offset, count) == content[offset : offset + count]
+        called = commands(client, lambda offset=offset, count=count: log.read(offset, count))
+        assert called == {"cmdstat_hmget": 1}
+        assert log.read(offset, count) == content[offset : offset + count]
+    # One block of these is not kept.
+    called = commands(client, lambda: log.read(1_990, 20))
+    assert called["cmdstat_evalsha"] == 1
+
+
 def test_a_batch_is_one_round_trip(server: RedisServer) -> None:
     client = server.client()
     log: Any = Log(client, NAME, BLOCK)

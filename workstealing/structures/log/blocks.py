@@ -114,19 +114,22 @@ class SealedBlock:
         start, stop, _ = slice(start, stop).indices(self.count)
         if start >= stop:
             return []
-        data, base = self._data, self._base
+        data, begin = self._data, self._base
         first = start - 1 if start else 0
         ends = struct.unpack_from(f">{stop - first}I", data, self._table + 4 * first)
-        if not start:
-            ends = (0, *ends)
-        if list(ends) != sorted(ends) or base + ends[-1] > len(data):
-            raise damaged("its table of ends is not in order")
-        begin = base + ends[0]
+        base = begin
+        if start:
+            begin += ends[0]
+            ends = ends[1:]
         found = []
-        for end in ends[1:]:
+        for end in ends:
             end_at = base + end
+            if end_at < begin:
+                break
             found.append(data[begin:end_at])
             begin = end_at
+        if len(found) < stop - start or begin > len(data):
+            raise damaged("its table of ends is not in order")
         return found
 
 

@@ -8,6 +8,7 @@ sent as a whole, opened here and kept, since it never changes.
 from __future__ import annotations
 
 import struct
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -27,7 +28,7 @@ from workstealing.structures.log.names import LOG_VERSION
 
 BYTES_A_SCRIPT = 8 * 1024 * 1024
 BLOCKS_A_SCRIPT = 8
-_FACTS = ("mark", "epoch", "next", "first", "kept")
+_FACTS = ("mark", "epoch", "next", "first")
 _MARK = LOG_VERSION.encode()
 # The letters of a reply's items.
 _LIST, _RAW, _KEPT = b"LRC"
@@ -55,6 +56,50 @@ class Reading(LogBase):
 
         Arguments: both checked. One round trip for each 8 MiB or 8 blocks.
         """
+        known = self.known
+        low, begin = divmod(offset, known.block)
+        kept = self._kept(known.epoch, low, begin + count) if count and offset >= 0 else None
+        if kept is None:
+            return (yield from self._read_there(offset, count))
+        # As of most seeks: without a script, whose start costs more than all else here.
+        try:
+            mark, epoch, tail, first = yield self._look
+        except ResponseError:
+            # The script says what is wrong.
+            mark = epoch = None
+        # The blocks of one making are all of the size that is known.
+        if mark == _MARK and epoch == known.epoch:
+            first = int(first)
+            tail = int(tail)
+            if first <= offset and offset + count <= tail:
+                if tail != known.next:
+                    self.note(next=tail)
+                found: list[bytes | None] = []
+                stop = begin + count
+                for block in kept:
+                    found += block.entries(begin, stop)
+                    begin, stop = 0, stop - known.block
+                return LogInfo(first, tail - 1, offset, count), found
+        return (yield from self._read_there(offset, count))
+
+    def _kept(self, epoch: bytes, low: int, entries: int) -> list[SealedBlock] | None:
+        """Return the kept blocks that have so many entries, from block `low` on, or None."""
+        kept: list[SealedBlock] = []
+        while entries > 0:
+            block = self.cache.get(epoch, low)
+            if block is None or len(kept) == BLOCKS_A_SCRIPT:
+                return None
+            kept.append(block)
+            low += 1
+            entries -= block.count
+        return kept
+
+    @cached_property
+    def _look(self) -> Plain:
+        return Plain(("HMGET", self.keys.meta, *_FACTS), AS_BYTES)
+
+    def _read_there(self, offset: int, count: int) -> Steps[tuple[LogInfo, list[bytes | None]]]:
+        """Read entries by a script, which sends nothing of the blocks that are kept here."""
         found: list[bytes | None] = []
         made: bytes | None = None
         position, left = offset, count
@@ -64,20 +109,14 @@ class Reading(LogBase):
             known = self.known
             low, number = self.expected_blocks(known, position, left)
             kept = [self.cache.get(known.epoch, low + each) for each in range(number)]
-            facts = None
-            if position >= 0 and kept and None not in kept:
-                # Without a script, whose start costs more than all else here.
-                facts = yield from self._look(known, position, number)
-            if facts is None:
-                facts = yield from as_bytes(
-                    self.operation(
-                        "read",
-                        (self.keys.meta, *self.keys.blocks(low, number)),
-                        *(position, left, known.block, low, BYTES_A_SCRIPT, known.epoch),
-                        "".join("0" if each is None else "1" for each in kept),
-                    )
+            tail, first, lowest, block, epoch, where, kinds, *items = yield from as_bytes(
+                self.operation(
+                    "read",
+                    (self.keys.meta, *self.keys.blocks(low, number)),
+                    *(position, left, known.block, low, BYTES_A_SCRIPT, known.epoch),
+                    "".join("0" if each is None else "1" for each in kept),
                 )
-            tail, first, lowest, block, epoch, where, kinds, *items = facts
+            )
             self._note_read(known, tail, lowest, block, epoch)
             if made is None:
                 made, start = epoch, where
@@ -99,26 +138,6 @@ class Reading(LogBase):
             if left <= 0:
                 break
         return LogInfo(first, tail - 1, start, len(found)), found
-
-    def _look(self, known: Known, position: int, number: int) -> Steps[list[Any] | None]:
-        """Ask what the log has, for a read all of whose blocks are kept here.
-
-        Returns: what the script would; None where it must have a look: it says too what is wrong.
-        """
-        try:
-            found = yield Plain(("HMGET", self.keys.meta, *_FACTS), AS_BYTES)
-        except ResponseError:
-            return None
-        mark, epoch, *numbers = found
-        # The blocks of one making are all of the size that is known.
-        if mark != _MARK or epoch != known.epoch:
-            return None
-        tail, first, lowest = map(int, numbers)
-        # As the script does, without those that were evicted since they were kept.
-        if first > position:
-            number -= min(number, first // known.block - position // known.block)
-        facts = (tail, first, lowest, known.block, epoch, position)
-        return [*facts, b"C" * number, *[b""] * number]
 
     def _note_read(self, known: Known, tail: int, lowest: int, block: int, epoch: bytes) -> None:
         """Remember what a read has told, unless that is what is known."""
@@ -184,7 +203,7 @@ def split(start: int, ends: bytes, data: bytes) -> list[bytes]:
     """
     found = []
     begin = 0
-    for (end,) in struct.iter_unpack(">I", ends):
+    for end in struct.unpack(f">{len(ends) // 4}I", ends):
         stop = end - start
         if stop < begin:
             break
