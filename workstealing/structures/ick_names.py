@@ -6,6 +6,7 @@ from typing import Any
 
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import Plan
+from workstealing.structures.names import beside
 
 Member = str | bytes
 
@@ -15,7 +16,7 @@ class IckNames:
 
     def __init__(self, key: Member) -> None:
         self.version = to_bytes(key)
-        prefix = self.version + b"/ick/{" + self.version + b"}/"
+        prefix = beside(self.version, b"ick")
         self.pset, self.cset = prefix + b"pset", prefix + b"cset"
         self.held, self.attempts = prefix + b"held", prefix + b"attempts"
         self.seen, self.dead = prefix + b"seen", prefix + b"dead"

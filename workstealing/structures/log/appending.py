@@ -19,7 +19,7 @@ from workstealing.structures.log.base import (
     checked_integer,
 )
 from workstealing.structures.log.codecs import encode_all
-from workstealing.structures.log.names import checked_text
+from workstealing.structures.names import checked_text
 
 MOST_ENTRIES = 10_000
 """How many entries one call appends at most."""

@@ -25,8 +25,8 @@ from workstealing.structures.log.group_entries import (
     pending_entries,
 )
 from workstealing.structures.log.group_waiting import Nothing
-from workstealing.structures.log.names import checked_text
 from workstealing.structures.log.reading import BLOCKS_A_SCRIPT, BYTES_A_SCRIPT, Reading
+from workstealing.structures.names import checked_text
 
 MOST_AT_ONCE = 1000
 MOST_LISTED = 10_000

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from workstealing.store.keys import key_slot, require_one_slot, to_bytes
-from workstealing.structures.shuffle_queue.names import checked_text
-
-__all__ = ["LOG_VERSION", "LogGroupNames", "LogNames", "checked_text"]
+from workstealing.store.keys import to_bytes
+from workstealing.structures.names import NamesBeside, checked_text
 
 LOG_VERSION = "1"
 """What the field `mark` of a log's `meta`, and of a group's state, says."""
@@ -43,27 +41,19 @@ class LogGroupNames:
         self.all = (*self.waking, self.pending, self.attempts, self.dead, self.revived)
 
 
-class LogNames:
+class LogNames(NamesBeside[LogGroupNames]):
     """The keys of one log; all share the slot of its name.
 
     Arguments: name: of the log. Errors: ConfigurationError for what is no name.
     """
 
     def __init__(self, name: object) -> None:
-        self.name = to_bytes(checked_text(name, "log's name"))
+        super().__init__(to_bytes(checked_text(name, "log's name")), b"log", LogGroupNames)
         self.text = self.name.decode()
-        self.base = self.name + b"/log/{" + self.name + b"}/"
-        self.meta = self.base + b"meta"
         self.news = self.base + b"news"
         self.full = self.base + b"full"
         self.raw = self.base + b"raw"
         self.times = self.base + b"times"
-        self.slot = key_slot(self.meta)
-        self._groups: dict[bytes, LogGroupNames] = {}
-
-    def require_one_slot(self) -> None:
-        """Raise CrossSlotError for a name whose keys a cluster would keep in several slots."""
-        require_one_slot((self.name, self.meta, self.news))
 
     def block(self, number: int) -> bytes:
         """Return the key of a block."""
@@ -72,14 +62,6 @@ class LogNames:
     def blocks(self, first: int, number: int) -> list[bytes]:
         """Return the keys of so many blocks in a row."""
         return [b"%sb%d" % (self.base, each) for each in range(first, first + number)]
-
-    def group(self, group: object) -> LogGroupNames:
-        """Return the keys of a group. Errors: ConfigurationError for what is no group's name."""
-        raw = to_bytes(checked_text(group, "group"))
-        names = self._groups.get(raw)
-        if names is None:
-            names = self._groups[raw] = LogGroupNames(self.base, raw)
-        return names
 
     def written(self, query: object) -> bytes:
         """Return the key of what a query of Spark has written.

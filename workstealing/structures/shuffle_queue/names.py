@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from workstealing.errors import ConfigurationError
-from workstealing.store.keys import key_slot, require_one_slot, to_bytes
+from workstealing.store.keys import to_bytes
+from workstealing.structures.names import NamesBeside
 from workstealing.structures.namespaces.layout import Names, Structure
 
 STREAMS = "streams"
@@ -64,7 +65,7 @@ class GroupNames:
         )
 
 
-class QueueNames:
+class QueueNames(NamesBeside[GroupNames]):
     """The keys of one queue; all share the slot of its name.
 
     Arguments: name: of the queue, and of the legacy stream that is read too. Errors:
@@ -77,24 +78,17 @@ class QueueNames:
                 f"the queue's name {name!r} is not usable: give a text or bytes, not empty"
             )
         try:
-            self.name = to_bytes(name)
+            raw = to_bytes(name)
         except UnicodeEncodeError:
             raise ConfigurationError(
                 f"the queue's name {name!r} is not usable: give a text that UTF-8 can write"
             ) from None
+        super().__init__(raw, b"queue", GroupNames)
         self.text = self.name.decode(errors="backslashreplace")
         self.legacy = self.name
-        self.base = self.name + b"/queue/{" + self.name + b"}/"
-        self.meta = self.base + b"meta"
         self.notifications = self.base + b"notifications"
         self.tracking = self.base + b"tracking"
-        self.slot = key_slot(self.meta)
         self._streams: list[bytes] = []
-        self._groups: dict[bytes, GroupNames] = {}
-
-    def require_one_slot(self) -> None:
-        """Raise CrossSlotError for a name whose keys a cluster would keep in several slots."""
-        require_one_slot((self.name, self.meta, self.notifications))
 
     def stream(self, number: int) -> bytes:
         """Return the key of a stream; `LEGACY` is the legacy one."""
@@ -112,29 +106,3 @@ class QueueNames:
             # Another thread may do the same: a new list is the same for both.
             known = self._streams = [b"%ss%d" % (self.base, number) for number in range(span)]
         return known if len(known) == span else known[:span]
-
-    def group(self, group: object) -> GroupNames:
-        """Return the keys of a group. Errors: ConfigurationError for what is no group's name."""
-        raw = to_bytes(checked_text(group, "group"))
-        names = self._groups.get(raw)
-        if names is None:
-            names = self._groups[raw] = GroupNames(self.base, raw)
-        return names
-
-
-def checked_text(value: object, what: str) -> str | bytes:
-    """Return a name that a message tells as a text, and is settled by: so it must be one.
-
-    Arguments: what: it is called in the error. Errors: ConfigurationError for what is no text, nor
-    the bytes of one in UTF-8, or empty.
-    """
-    try:
-        if isinstance(value, str) and value.encode():
-            return value
-        if isinstance(value, bytes) and value.decode():
-            return value
-    except UnicodeError:
-        pass
-    raise ConfigurationError(
-        f"the {what} {value!r} is not usable: give a text, or its bytes in UTF-8, not empty"
-    )

@@ -18,6 +18,7 @@ from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.operations import Operation, Steps
+from workstealing.structures.names import checked_text
 from workstealing.structures.shuffle_queue.base import QueueBase, same
 from workstealing.structures.shuffle_queue.delays import PickupDelays
 from workstealing.structures.shuffle_queue.message import (
@@ -31,7 +32,6 @@ from workstealing.structures.shuffle_queue.names import (
     MOST_STREAMS,
     RETURNED,
     GroupNames,
-    checked_text,
 )
 
 ANNOUNCE_SECONDS = 5.0

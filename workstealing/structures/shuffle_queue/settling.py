@@ -7,9 +7,10 @@ from typing import Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.operations import Operation, Steps
+from workstealing.structures.names import checked_text
 from workstealing.structures.shuffle_queue.base import QueueBase, same
 from workstealing.structures.shuffle_queue.message import Message, as_text
-from workstealing.structures.shuffle_queue.names import LEGACY, checked_text
+from workstealing.structures.shuffle_queue.names import LEGACY
 
 MESSAGES_A_SCRIPT = 500
 STREAMS_A_SCRIPT = 512

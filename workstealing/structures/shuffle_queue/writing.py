@@ -6,6 +6,7 @@ from typing import Any
 
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Steps
+from workstealing.structures.names import checked_text
 from workstealing.structures.shuffle_queue.base import TENANTS_KNOWN, QueueBase, same
 from workstealing.structures.shuffle_queue.message import (
     DEADLINE,
@@ -15,7 +16,6 @@ from workstealing.structures.shuffle_queue.message import (
     checked_fields,
     deadline_ms,
 )
-from workstealing.structures.shuffle_queue.names import checked_text
 
 MOST_FIELDS = 1000
 # How often the groups may change while one message is being written.

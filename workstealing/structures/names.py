@@ -1,0 +1,67 @@
+"""Names that users give to structures and their parts, and the keys that stand beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from workstealing.errors import ConfigurationError
+from workstealing.store.keys import key_slot, require_one_slot, to_bytes
+
+GroupNamesT = TypeVar("GroupNamesT")
+
+
+def beside(name: bytes, kind: bytes) -> bytes:
+    """Return what the keys beside a name begin with: all in its slot, unless it has a lone brace.
+
+    Arguments: name; kind: of structure, such as ``b"log"``. Part of the layout of what uses it.
+    """
+    return name + b"/" + kind + b"/{" + name + b"}/"
+
+
+class NamesBeside(Generic[GroupNamesT]):
+    """The keys beside one name, all in one slot, and those of its groups.
+
+    Arguments: name; kind: see `beside`; group_names: makes a group's keys of what they begin with
+    and the group's name.
+    """
+
+    def __init__(
+        self, name: bytes, kind: bytes, group_names: Callable[[bytes, bytes], GroupNamesT]
+    ) -> None:
+        self.name = name
+        self.base = beside(name, kind)
+        self.meta = self.base + b"meta"
+        self.slot = key_slot(self.meta)
+        self._group_names = group_names
+        self._groups: dict[bytes, GroupNamesT] = {}
+
+    def require_one_slot(self) -> None:
+        """Raise CrossSlotError for a name whose keys a cluster would keep in several slots."""
+        require_one_slot((self.name, self.meta))
+
+    def group(self, group: object) -> GroupNamesT:
+        """Return the keys of a group. Errors: ConfigurationError for what is no group's name."""
+        raw = to_bytes(checked_text(group, "group"))
+        names = self._groups.get(raw)
+        if names is None:
+            names = self._groups[raw] = self._group_names(self.base, raw)
+        return names
+
+
+def checked_text(value: object, what: str) -> str | bytes:
+    """Return a name that a message tells as a text, and is settled by: so it must be one.
+
+    Arguments: what: it is called in the error. Errors: ConfigurationError for what is no text, nor
+    the bytes of one in UTF-8, or empty.
+    """
+    try:
+        if isinstance(value, str) and value.encode():
+            return value
+        if isinstance(value, bytes) and value.decode():
+            return value
+    except UnicodeError:
+        pass
+    raise ConfigurationError(
+        f"the {what} {value!r} is not usable: give a text, or its bytes in UTF-8, not empty"
+    )
