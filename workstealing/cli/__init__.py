@@ -6,11 +6,15 @@ What a command needs is loaded when it runs, so that `workstealing --help` works
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from workstealing.cli.output import UnwritableError
 from workstealing.errors import WorkStealingError
 
+FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as of a shell."""
@@ -20,8 +24,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the `workstealing` command.
 
     Arguments: argv, the arguments after the program's name; by default the process's own. Returns:
-    the exit status: what the command says, or 2 for bad input, after one sentence on stderr.
+    the exit status: what the command says, or 2 for bad input, after one sentence on stderr, or 1
+    where stdout takes no more.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # Whoever started this has closed it, as one may who wants to hear nothing.
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # A job's name may hold what this terminal cannot show.
         if isinstance(stream, io.TextIOWrapper):
@@ -31,7 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Here, not when the interpreter ends, where nobody could answer for what it raises.
         sys.stdout.flush()
     except BrokenPipeError:
-        return _reader_gone()
+        _say_no_more()
+        # `workstealing jobs | head -1` is no mistake.
+        return 0
+    except UnwritableError as error:
+        sys.stderr.write(f"workstealing: {error}\n")
+        _say_no_more()
+        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     return status
@@ -57,9 +72,6 @@ def _sentence(error: WorkStealingError) -> str:
     return " ".join(str(error).split())
 
 
-def _reader_gone() -> int:
-    """Let nothing more be written: `workstealing jobs | head -1` is no mistake."""
-    import os
-
+def _say_no_more() -> None:
+    """Let nothing more be written, what is left in buffers included."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0

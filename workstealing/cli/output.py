@@ -10,6 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
+class UnwritableError(Exception):
+    """Stdout took nothing, because a disk is full for instance."""
+
+
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     """Add --json to a command's options."""
     parser.add_argument(
@@ -25,9 +29,14 @@ def print_json(answer: Mapping[str, Any]) -> None:
 
 
 def say(text: str) -> None:
-    """Print text on stdout, at once."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    """Print text on stdout, at once. Errors: BrokenPipeError; UnwritableError."""
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UnwritableError(f"stdout cannot be written to: {error.strerror}") from error
 
 
 def note(text: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from workstealing.cli.output import note, print_json, printable, say
 from workstealing.cli.queue_opening import add_queue_options, add_setting_options, opened
 from workstealing.cli.values import at_least, duration, when
+from workstealing.errors import ConfigurationError
 
 INTERRUPTED = 130
 
@@ -104,6 +105,10 @@ def run(options: argparse.Namespace) -> int:
 def messages(options: argparse.Namespace) -> Iterator[bytes]:
     """Yield the messages that were asked for, as bytes: a terminal's text may be no UTF-8."""
     if not options.messages:
+        if sys.stdin is None:
+            raise ConfigurationError(
+                "there is no message: name it, or leave standard input open for it"
+            )
         if sys.stdin.isatty():
             note("messages are read from here, one a line, until Ctrl-D")
         lines = (line.removesuffix(b"\n") for line in sys.stdin.buffer)

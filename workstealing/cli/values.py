@@ -13,6 +13,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 HIGHEST = 10**15
+LONGEST_DAYS = 36500
+"""A hundred years: less than what a clock of the system can sleep for."""
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MULTIPLES = {"": 1.0, "k": 1e3, "M": 1e6}
@@ -62,13 +64,15 @@ def at_least(lowest: int, what: str) -> Callable[[str], int]:
 
 
 def duration(text: str) -> float:
-    """Return seconds above 0: `60`, `60s`, `500ms`, `5m`, `2h`, `1d`."""
+    """Return seconds above 0, up to a hundred years: `60`, `60s`, `500ms`, `5m`, `2h`, `1d`."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration: expected 60s, 500ms, 5m or 2h")
     seconds = number(found[1]) * _SECONDS[found[2] or "s"]
     if seconds <= 0:
         raise argparse.ArgumentTypeError(f"{text} is too short: expected a duration above 0")
+    if seconds > LONGEST_DAYS * _SECONDS["d"]:
+        raise argparse.ArgumentTypeError(f"{text} is too long: at most {LONGEST_DAYS}d")
     return seconds
 
 
@@ -94,10 +98,7 @@ def when(text: str) -> float | timedelta:
     if plain.startswith("@"):
         return number(plain[1:])
     if _DURATION.fullmatch(plain):
-        try:
-            return timedelta(seconds=duration(plain))
-        except OverflowError:
-            raise argparse.ArgumentTypeError(f"{text} is too long") from None
+        return timedelta(seconds=duration(plain))
     try:
         moment = datetime.fromisoformat(plain)
     except ValueError:
