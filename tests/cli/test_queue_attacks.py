@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from support.servers import RedisServer
 from workstealing.structures import RedisStore, ShuffleQueue, TimeShardQueue
 
 pytestmark = pytest.mark.real
+CENTURY = "36500d"
 
 
 @pytest.fixture(autouse=True)
@@ -97,3 +99,22 @@ def test_a_time_beyond_all_bounds_is_refused_before_anything_is_done(
     assert queue.length() == 1
     assert queue.groups() == []
     assert sum(each.leased for each in letters.observe()) == 0
+
+
+def test_the_longest_delay_is_kept(command: Any, redis7: RedisServer, queue: Any) -> None:
+    queue.write("t", {"message": "a"})
+    fails = ("--count", "1", "--fail", "1", "--delay", CENTURY)
+    command("queue", "consume", "mails", "--group", "g", *fails)
+    assert queue.stats("g")["delayed"] == 1
+    letters = TimeShardQueue(RedisStore(redis7.client()), "letters")
+    letters.put("a")
+    command("queue", "consume", "letters", "--drain-all", *fails)
+    assert letters.take("worker", drain_all=True) is None
+    assert sum(each.total for each in letters.observe()) == 1
+
+
+def test_fields_that_no_utf8_can_write_are_refused_in_a_sentence(command: Any, queue: Any) -> None:
+    bad = json.dumps({"greeting": "\ud800"})
+    arguments = ("queue", "produce", "mails", "--kind", "shuffle", "--tenant", "t", "--fields", bad)
+    assert "the field 'greeting' cannot be written" in command.refused(*arguments)
+    assert queue.length() == 0

@@ -26,7 +26,7 @@ from workstealing.structures.shuffle_queue.names import (
 )
 
 TENANTS_KNOWN = 4096
-_LONGEST_SECONDS = 100 * 365 * 86400
+LONGEST_SECONDS = 100 * 365 * 86400
 
 
 def same(reply: Any) -> Any:
@@ -130,7 +130,7 @@ def _checked_ttl(ttl: object) -> float:
     if (
         isinstance(ttl, bool)
         or not isinstance(ttl, int | float)
-        or not 0.001 <= ttl <= _LONGEST_SECONDS
+        or not 0.001 <= ttl <= LONGEST_SECONDS
     ):
         raise ConfigurationError(
             f"ttl={ttl!r} is no time that a queue may be idle: give seconds, 0.001 or more"

@@ -164,6 +164,19 @@ def _refuse_type(what: str, name: object, part: object) -> None:
         )
 
 
+def unwritable(fields: Mapping[Any, Any], error: UnicodeEncodeError) -> ConfigurationError:
+    """Return the error for a message of which the client could not encode a text."""
+    for name, value in fields.items():
+        if error.object in (name, value):
+            return ConfigurationError(
+                f"the field {name!r} cannot be written: give a text that {error.encoding} can"
+                f" write, or bytes ({error.reason})"
+            )
+    return ConfigurationError(
+        f"{error.object!r} cannot be written: give a text that {error.encoding} can write, or bytes"
+    )
+
+
 def deadline_ms(deadline: object) -> int:
     """Return a deadline in ms since the epoch.
 

@@ -35,6 +35,7 @@ from workstealing.structures.shuffle_queue.names import (
 )
 
 ANNOUNCE_SECONDS = 5.0
+CONSUMERS_KNOWN = 4096
 MOST_MESSAGES = 1000
 LEAST_WINDOW = 2
 # After so many reads that found what they expected, a quarter fewer streams are passed: what an
@@ -321,6 +322,9 @@ class Reading(QueueBase):
                 self.forget()
             yield from self.join_steps(view)
             due, mark, text = self._place or (yield from self.place_steps())
+        if len(view.announced) >= CONSUMERS_KNOWN:
+            # Whoever still reads is announced once more.
+            view.announced = {}
         view.announced[consumer] = self.monotonic()
 
     def join_steps(self, view: View) -> Steps[None]:

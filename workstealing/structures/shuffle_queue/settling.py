@@ -8,13 +8,12 @@ from typing import Any
 from workstealing.errors import ConfigurationError
 from workstealing.store.operations import Operation, Steps
 from workstealing.structures.names import checked_text
-from workstealing.structures.shuffle_queue.base import QueueBase, same
+from workstealing.structures.shuffle_queue.base import LONGEST_SECONDS, QueueBase, same
 from workstealing.structures.shuffle_queue.message import Message, as_text
 from workstealing.structures.shuffle_queue.names import LEGACY
 
 MESSAGES_A_SCRIPT = 500
 STREAMS_A_SCRIPT = 512
-_LONGEST_DELAY_SECONDS = 10 * 365 * 86400
 # How often a tracking id may be given to another message while one is being cancelled.
 _TRIES = 100
 
@@ -167,7 +166,7 @@ def _checked_delay(delay: object) -> int:
     if (
         isinstance(delay, bool)
         or not isinstance(delay, int | float)
-        or not 0 <= delay <= _LONGEST_DELAY_SECONDS
+        or not 0 <= delay <= LONGEST_SECONDS
     ):
         raise ConfigurationError(f"delay={delay!r} is no time to wait: give seconds, 0 for none")
     return int(delay * 1000)

@@ -15,6 +15,7 @@ from workstealing.structures.shuffle_queue.message import (
     as_text,
     checked_fields,
     deadline_ms,
+    unwritable,
 )
 
 MOST_FIELDS = 1000
@@ -60,7 +61,10 @@ class Writing(QueueBase):
             joined, rings = self._known
             args = (text, keys.name, self.ttl_ms, joined, *settings)
             fixed = (keys.meta, due, mark, keys.notifications, keys.tracking, *streams)
-            reply = yield Operation(script, fixed + rings, args, same)
+            try:
+                reply = yield Operation(script, fixed + rings, args, same)
+            except UnicodeEncodeError as error:
+                raise unwritable(fields, error) from None
             if not isinstance(reply, list):
                 return as_text(reply)
             if as_text(reply[0]) == "0":
