@@ -1,14 +1,16 @@
 -- Deletes what is left of a log whose entries are all evicted, unless somebody has used it since.
 -- KEYS: meta, then the keys that are left.
--- ARGV: next, kept, and how many fields meta has.
+-- ARGV: next, kept, joined, and how many fields meta has.
 -- Returns how many keys were deleted, or -1 if somebody has used the log since.
 --@include log
-local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'kept', 'first')
+local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'kept', 'first', 'joined')
 local problem = refuse(facts)
 if problem then
   return problem
 end
-if facts[2] ~= ARGV[1] or facts[3] ~= ARGV[2] or facts[4] ~= ARGV[1] or redis.call('HLEN', meta) ~= tonumber(ARGV[3]) then
+-- As many fields may be other groups.
+local is_same = facts[2] == ARGV[1] and facts[3] == ARGV[2] and facts[4] == ARGV[1] and (facts[5] or '0') == ARGV[3]
+if not is_same or redis.call('HLEN', meta) ~= tonumber(ARGV[4]) then
   return -1
 end
 local deleted = redis.call('UNLINK', meta)

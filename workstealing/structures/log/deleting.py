@@ -44,7 +44,11 @@ class Deleting(Evicting):
                 elif kind == b"written":
                     others.append(keys.written(rest))
             deleted = yield from as_bytes(
-                self.operation("delete", (keys.meta, *others), *(tail, kept, len(meta)))
+                self.operation(
+                    "delete",
+                    (keys.meta, *others),
+                    *(tail, kept, meta.get(b"joined", b"0"), len(meta)),
+                )
             )
             if deleted >= 0:
                 self.known = Known(block)
