@@ -67,7 +67,8 @@ class Plan:
         return self.combine([operation.read(reply) for operation, reply in pairs])
 
 
-Steps = Generator[tuple[Any, ...] | Plain | Operation, Any, T]
+Step = tuple[Any, ...] | Plain | Operation
+Steps = Generator[Step, Any, T]
 
 
 def run(client: Any, operation: Operation) -> Any:
@@ -97,6 +98,23 @@ async def run_async(client: Any, operation: Operation) -> Any:
 
 def drive(client: Any, steps: Steps[T]) -> T:
     """Run a generator of commands and operations on a blocking client; return what it returns."""
+
+    def send(step: Step) -> Any:
+        if isinstance(step, Operation):
+            return run(client, step)
+        if isinstance(step, Plain):
+            return client.execute_command(*step.args, **step.options)
+        return client.execute_command(*step)
+
+    return driven(steps, send)
+
+
+def driven(steps: Steps[T], send: Callable[[Step], Any]) -> T:
+    """Run a generator of commands and operations; return what it returns.
+
+    Arguments: steps; send: runs one of them and returns its reply. What it raises is thrown into
+    the generator, and is raised unless that has an answer to it.
+    """
     reply: Any = None
     error: Exception | None = None
     while True:
@@ -106,12 +124,7 @@ def drive(client: Any, steps: Steps[T]) -> T:
             result: T = done.value
             return result
         try:
-            if isinstance(step, Operation):
-                reply, error = run(client, step), None
-            elif isinstance(step, Plain):
-                reply, error = client.execute_command(*step.args, **step.options), None
-            else:
-                reply, error = client.execute_command(*step), None
+            reply, error = send(step), None
         except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
             reply, error = None, raised
 

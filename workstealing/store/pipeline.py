@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from redis.exceptions import RedisError
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.operations import Operation, Plan, as_layout_error
 from workstealing.store.twin import is_cluster
+
+QueuedT = TypeVar("QueuedT")
 
 _IMMEDIATE = frozenset(
     {"watch", "unwatch", "multi", "immediate_execute_command", "pipeline", "transaction"}
@@ -123,19 +125,15 @@ def checked_results(results: list[Any], raise_on_error: bool) -> list[Any]:
     return results
 
 
-class PlanPipeline:
-    """A queue of plans and of the user's own commands, for structures without a layout to look at.
+class CommandQueue(Generic[QueuedT]):
+    """What a pipeline keeps until `execute`; a method it does not have is the user's own command.
 
-    Arguments: client; transaction: whether `execute` sends one MULTI/EXEC. What a structure's own
-    methods queue goes in by `queue_plan`; every method of redis-py's pipelines queues the user's
-    own command.
+    Arguments: queue_plain: queues one of the user's own commands; see `PlainCommands`.
     """
 
-    def __init__(self, client: Any, transaction: bool) -> None:
-        self._client = client
-        self._transaction = transaction
-        self._queue: list[Callable[[Filling], None]] = []
-        self.plain: Any = PlainCommands(self._queue_plain)
+    def __init__(self, queue_plain: Callable[[str, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+        self._queue: list[QueuedT] = []
+        self.plain: Any = PlainCommands(queue_plain)
 
     def __len__(self) -> int:
         """Return how many commands are queued."""
@@ -150,6 +148,24 @@ class PlanPipeline:
             raise AttributeError(name)
         return getattr(self.plain, name)
 
+    def reset(self) -> None:
+        """Forget what is queued."""
+        self._queue = []
+
+
+class PlanPipeline(CommandQueue[Callable[[Filling], None]]):
+    """A queue of plans and of the user's own commands, for structures without a layout to look at.
+
+    Arguments: client; transaction: whether `execute` sends one MULTI/EXEC. What a structure's own
+    methods queue goes in by `queue_plan`; every method of redis-py's pipelines queues the user's
+    own command.
+    """
+
+    def __init__(self, client: Any, transaction: bool) -> None:
+        super().__init__(self._queue_plain)
+        self._client = client
+        self._transaction = transaction
+
     def queue_plan(self, plan: Plan) -> Self:
         """Queue a structure's own operations; their result is one of those of `execute`."""
         self._queue.append(lambda filling: filling.plan(plan))
@@ -158,10 +174,6 @@ class PlanPipeline:
     def _queue_plain(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Self:
         self._queue.append(lambda filling: filling.plain(method, args, options))
         return self
-
-    def reset(self) -> None:
-        """Forget what is queued."""
-        self._queue = []
 
     def _filled(self) -> Filling:
         filling = Filling(self._client, self._transaction)

@@ -17,7 +17,14 @@ from workstealing.errors import LayoutError, is_connection_fault
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget, Command
 from workstealing.store.keys import SLOTS, require_one_slot, to_bytes
-from workstealing.store.operations import Operation, Plain, Steps, as_layout_error
+from workstealing.store.operations import (
+    Operation,
+    Plain,
+    Step,
+    Steps,
+    as_layout_error,
+    driven,
+)
 from workstealing.store.twin import Node, Twin
 from workstealing.structures.namespaces.layout import (
     Layout,
@@ -240,14 +247,8 @@ class DueIndex:
         of time for all of them. Errors: LayoutError for what a script refuses as foreign; those of
         the twin, unless the generator has an answer to them.
         """
-        reply: Any = None
-        error: Exception | None = None
-        while True:
-            try:
-                step = steps.send(reply) if error is None else steps.throw(error)
-            except StopIteration as done:
-                result: T = done.value
-                return result
+
+        def send(step: Step) -> Any:
             if isinstance(step, Plain):
                 raise TypeError("commands with options cannot be run through the twin")
             if isinstance(step, Operation):
@@ -256,11 +257,11 @@ class DueIndex:
                 # The text of a script is no key.
                 command, key = step, step[3 if step[0] == "EVAL" else 1]
             (reply,) = self._call(self._node_of_key(key), [command], budget)
-            error = reply if isinstance(reply, Exception) else None
-            if error is not None:
-                error = as_layout_error(error) or error
-            elif isinstance(step, Operation):
-                reply = step.read(reply)
+            if isinstance(reply, Exception):
+                raise as_layout_error(reply) or reply
+            return step.read(reply) if isinstance(step, Operation) else reply
+
+        return driven(steps, send)
 
     def milliseconds(self, clock: Any) -> int:
         """Return a reply of TIME as milliseconds since the epoch; raise it if it is an error."""

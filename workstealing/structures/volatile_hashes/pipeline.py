@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from workstealing.errors import LayoutError
 from workstealing.store.operations import Plan, Steps, drive, drive_async
-from workstealing.store.pipeline import Filling, PlainCommands, checked_results
+from workstealing.store.pipeline import CommandQueue, Filling, checked_results
 from workstealing.structures.namespaces.layout import Layout
 from workstealing.structures.volatile_hashes.surface import QueuedSurface
 
@@ -19,27 +19,13 @@ if TYPE_CHECKING:
 Queued = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
-class _Pipeline(QueuedSurface):
+class _Pipeline(CommandQueue[Queued], QueuedSurface):
     """What both forms of a pipeline share; see `HashPipeline`."""
 
     def __init__(self, hashes: Any, transaction: bool) -> None:
+        super().__init__(self.queue)
         self._hashes = hashes
         self._transaction = transaction
-        self._queue: list[Queued] = []
-        self.plain: Any = PlainCommands(self.queue)
-
-    def __len__(self) -> int:
-        """Return how many commands are queued."""
-        return len(self._queue)
-
-    def __bool__(self) -> bool:
-        """Return True: a pipeline is a thing, however little is queued on it."""
-        return True
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "plain":
-            raise AttributeError(name)
-        return getattr(self.plain, name)
 
     def queue(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Self:
         """Queue one of the user's own commands, by the name of redis-py's method."""
@@ -50,10 +36,6 @@ class _Pipeline(QueuedSurface):
         """Queue one hash command; what all the methods end in. Returns the pipeline."""
         self._queue.append(("", args, options))
         return self
-
-    def reset(self) -> None:
-        """Forget what is queued."""
-        self._queue = []
 
     def _layout_steps(self) -> Steps[Layout]:
         layout: Layout = yield from self._hashes.layout_steps()
