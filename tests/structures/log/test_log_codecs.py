@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import math
+import pickle
 import sys
 from typing import Any
 
@@ -109,6 +111,43 @@ def test_an_objects_own_way() -> None:
     assert decode_all(codec, [b"cba", None]) == [b"abc", None]
     with pytest.raises(ConfigurationError, match=r"encode\(\) made a int of entry 1 of this call"):
         encode_all(codec, [b"a", 1])
+
+
+class Raising:
+    """Reads nothing but raises what it was given, as pickle, gzip or a missing key would."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def encode(self, value: Any) -> Any:
+        raise self._error
+
+    def decode(self, data: bytes) -> Any:
+        raise self._error
+
+
+OWN_ERRORS = [pickle.UnpicklingError("no"), EOFError(), KeyError("v"), gzip.BadGzipFile("no")]
+
+
+@pytest.mark.parametrize("error", OWN_ERRORS, ids=repr)
+def test_whatever_error_an_objects_own_way_has(error: Exception) -> None:
+    with pytest.raises(UndecodableEntryError, match="entry 7 of the log was not") as told:
+        decode_all(codec_of(Raising(error)), [b"x"], first=7)
+    assert told.value.__cause__ is error
+    with pytest.raises(ConfigurationError, match="entry 0 of this call is a int that cannot be"):
+        encode_all(codec_of(Raising(error)), [1])
+
+
+JobTimeoutException = type("JobTimeoutException", (Exception,), {"__module__": "rq.timeouts"})
+
+
+@pytest.mark.parametrize("error", [JobTimeoutException(), TimeoutError(), MemoryError()], ids=repr)
+def test_what_only_hits_a_codec_by_chance_is_no_fault_of_the_entry(error: Exception) -> None:
+    codec = codec_of(Raising(error))
+    with pytest.raises(type(error)):
+        decode_all(codec, [b"x"])
+    with pytest.raises(type(error)):
+        encode_all(codec, [1])
 
 
 @pytest.mark.parametrize("wrong", ["yaml", "", 3, object(), Reversed, b"json"])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from support.compacted_logs import made
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer
 from workstealing.store.scripts import Script
 from workstealing.structures import Log
+from workstealing.structures.log import UndecodableEntryError
 
 
 def before_script(log: Any, name: str, do: Callable[[], object]) -> None:
@@ -39,3 +43,22 @@ def test_a_group_that_takes_the_place_of_another_during_a_deletion_is_no_orphan(
     before_script(log, "delete", swap)
     assert log.delete()
     assert log.client.keys() == []
+
+
+class Pickled:
+    encode, decode = staticmethod(pickle.dumps), staticmethod(pickle.loads)
+
+
+def test_an_entry_that_an_own_codec_cannot_read_harms_no_other(any_server: AnyServer) -> None:
+    client = any_server.client()
+    Log(client, "l").append(*(b"junk" if each == 3 else pickle.dumps(each) for each in range(8)))
+    log = Log(client, "l", codec=Pickled())
+    found = log.group("g", acknowledged=True, max_attempts=1).read(8)
+    assert [each.entry for each in found] == [0, 1, 2, 4, 5, 6, 7]
+    late = Log(client, "l", codec=Pickled(), clock_shift_ms=100_000)
+    group = late.group("g", acknowledged=True, max_attempts=1)
+    assert group.acknowledge(*found) == 7
+    assert group.read(8) == []
+    assert [each.entry for each in group.dead()] == [b"junk"]
+    with pytest.raises(UndecodableEntryError, match="entry 3"):
+        log.read(0, 8)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from workstealing.errors import ConfigurationError, MissingExtraError, WorkStealingError
+from workstealing.recruiting.hosttimeouts import HostTimeouts
 
 __all__ = ["Codec", "UndecodableEntryError", "codec_of", "decode_all", "encode_all"]
 
@@ -20,10 +21,10 @@ class Codec(Protocol):
     """What `codec_of` takes: an object with these two methods."""
 
     def encode(self, value: Any, /) -> bytes:
-        """Return the value as bytes; raise TypeError or ValueError for what it cannot write."""
+        """Return the value as bytes; raise an error for what it cannot write."""
 
     def decode(self, data: bytes, /) -> Any:
-        """Return the value that these bytes stand for; raise ValueError for others."""
+        """Return the value that these bytes stand for; raise an error for others."""
 
 
 class BytesCodec:
@@ -122,8 +123,10 @@ def encode_all(codec: Codec, entries: Iterable[Any]) -> list[bytes]:
     try:
         for value in entries:
             found.append(encode(value))
-    # RecursionError: for a value that contains itself.
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+    # Whatever a codec has for what it cannot write.
+    except Exception as error:
+        if _is_by_chance(error):
+            raise
         raise ConfigurationError(
             f"entry {len(found)} of this call is a {type(value).__name__} that cannot be written:"
             f" {error}"
@@ -151,9 +154,16 @@ def decode_all(codec: Codec, entries: Sequence[bytes | None], first: int = 0) ->
     try:
         for data in entries:
             found.append(None if data is None else decode(data))  # noqa: PERF401 - how many there are is asked on the way
-    except (TypeError, ValueError, RecursionError) as error:
+    except Exception as error:
+        if _is_by_chance(error):
+            raise
         raise UndecodableEntryError(
             f"entry {first + len(found)} of the log was not written with this codec: {error}; read"
             " it with a Log without codec= to see its bytes"
         ) from error
     return found
+
+
+def _is_by_chance(error: Exception) -> bool:
+    """Whether an error says nothing of the entry that a codec was busy with when it came."""
+    return isinstance(error, TimeoutError | MemoryError) or HostTimeouts().include(error)
