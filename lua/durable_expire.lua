@@ -2,7 +2,7 @@
 -- KEYS: key, due index, mark. ARGV: mark, the command's name for its errors, the ms of one unit, 1 if
 -- the amount is counted from now else 0, the amount, then the conditions as the command takes them.
 -- Returns 1 if the deadline was set, or the key deleted because it has passed; else 0.
---@include durable_write
+--@include durable_set_deadline
 --@include durable_options
 local LEAST_SECONDS = -9223372036854775 -- beyond it they have no milliseconds in 64 bits
 local key, due, mark = KEYS[1], KEYS[2], KEYS[3]
@@ -43,13 +43,4 @@ if
 then
   return 0
 end
-if wanted <= at then
-  remove(key, due)
-  return 1
-end
-problem = schedule(key, due, mark, found, wanted)
-if problem then
-  return problem
-end
-redis.call('PERSIST', key)
-return 1
+return set_deadline(key, due, mark, found, wanted, at) or 1

@@ -1,7 +1,7 @@
 -- GETEX key [EX | PX | EXAT | PXAT time | PERSIST], for a durable key.
 -- KEYS: key, due index, mark. ARGV: mark, then the option as the command takes it.
 -- Returns the value, or nil if there is none.
---@include durable_write
+--@include durable_set_deadline
 --@include durable_options
 local key, due, mark = KEYS[1], KEYS[2], KEYS[3]
 local at = now()
@@ -23,16 +23,10 @@ if problem then
   return problem
 end
 local value = redis.call('GET', key)
-if wanted and wanted <= at then
-  remove(key, due)
-elseif wanted then
-  problem = schedule(key, due, mark, found, wanted)
-  if problem then
-    return problem
-  end
-  redis.call('PERSIST', key)
+if wanted then
+  problem = set_deadline(key, due, mark, found, wanted, at)
 elseif options.PERSIST then
   redis.call('PERSIST', key)
   redis.call('ZREM', due, key)
 end
-return value
+return problem or value

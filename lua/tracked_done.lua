@@ -5,4 +5,4 @@
 if (redis.call('HGET', state, 'generation') or '') ~= ARGV[2] then
   return -1
 end
-return change('SREM', 3)
+return call_in_runs('SREM', ids, ARGV, 3)

@@ -9,4 +9,4 @@ end
 if (redis.call('HGET', state, 'generation') or '') ~= ARGV[2] then
   return -1
 end
-return change('SADD', 3)
+return call_in_runs('SADD', ids, ARGV, 3)

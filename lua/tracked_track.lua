@@ -1,3 +1,3 @@
 -- Tracks ids of one sub-set. KEYS: ids, state. ARGV: mark, ids. Returns how many are new.
 --@include tracked
-return refuse() or bump() or change('SADD', 2)
+return refuse() or bump() or call_in_runs('SADD', ids, ARGV, 2)

@@ -5,4 +5,4 @@ if problem and not string.find(tostring(problem.err), 'OOM', 1, true) then
   return problem
 end
 -- A full server takes no new generation, but deletes: at worst an id without work is added anew.
-return change('SREM', 2)
+return call_in_runs('SREM', ids, ARGV, 2)

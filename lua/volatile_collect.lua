@@ -2,6 +2,7 @@
 -- KEYS: hash, deadlines, due. ARGV: the most fields to delete. Returns how many were deleted.
 -- A full server lets a script delete, and then lets it write: so the deletes come first.
 --@include volatile
+--@include runs
 local due, limit = KEYS[3], ARGV[1]
 if redis.call('TYPE', hash).ok ~= 'hash' then
   redis.call('UNLINK', deadlines)

@@ -1,6 +1,7 @@
 -- HDEL hash field [field ...], for a volatile hash.
 -- KEYS: hash, deadlines, due, mark. ARGV: mark, fields. Returns how many live fields were deleted.
 --@include volatile_write
+--@include arguments
 local problem = refuse()
 if problem then
   return problem

@@ -2,6 +2,7 @@
 -- KEYS: hash, deadlines, due, mark. ARGV: mark, FIELDS, n, fields.
 -- Returns a list of values, nil for what is missing or expired.
 --@include volatile_write
+--@include arguments
 local problem = refuse()
 if problem then
   return problem

@@ -2,6 +2,7 @@
 -- KEYS: hash, deadlines, due, mark. ARGV: mark, FIELDS, n, fields.
 -- Returns per field: -2 no such field, -1 it has no deadline, 1 the deadline was removed.
 --@include volatile_write
+--@include arguments
 local problem = refuse()
 if problem then
   return problem

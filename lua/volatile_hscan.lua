@@ -2,6 +2,7 @@
 -- KEYS: hash, deadlines. ARGV as the command takes them; NOVALUES works on every server.
 -- Returns the next cursor and field, value, ... (fields alone with NOVALUES).
 --@include volatile
+--@include deadlines_of
 local options, no_values = {}, false
 for i = 1, #ARGV do
   -- A pattern may be the word itself.

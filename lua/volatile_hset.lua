@@ -1,6 +1,8 @@
 -- HSET hash field value [field value ...], for a volatile hash; the fields lose their deadlines.
 -- KEYS: hash, deadlines, due, mark. ARGV: mark, field, value, ... Returns how many fields are new.
 --@include volatile_write
+--@include arguments
+--@include fields_of
 local problem = refuse()
 if problem then
   return problem

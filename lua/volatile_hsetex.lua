@@ -25,6 +25,9 @@ if is_short and string.find(ARGV[3], '^[1-9]%d*$') then
   end
 end
 --@include volatile_write
+--@include set_fields
+--@include arguments
+--@include fields_of
 --@include deadline
 local options, problem = deadline_options('hsetex', at)
 if problem then

@@ -4,12 +4,13 @@
 -- Returns how many fields were handed over or, having expired, deleted.
 -- From the first hash on, the index shard refuses writers that do not know of the migration.
 --@include volatile
+--@include layout_error
 local due, mark = KEYS[3], KEYS[4]
 local found = redis.call('GET', mark)
 if not found or found == ARGV[2] then
   redis.call('SET', mark, ARGV[1])
 elseif found ~= ARGV[1] and found ~= ARGV[3] then
-  return redis.error_reply('WSLAYOUT the key ' .. mark .. ' says ' .. found)
+  return layout_error(mark, 'says ' .. found .. ' where ' .. ARGV[1] .. ' was expected')
 end
 if redis.call('TYPE', hash).ok ~= 'hash' then
   -- The hash is gone or something else stands at its key: only its deadlines are left.

@@ -1,6 +1,7 @@
 -- PERSIST hash, for a whole volatile hash; its fields keep their deadlines.
 -- KEYS: hash, deadlines, due, mark. ARGV: mark. Returns 1 or 0.
 --@include volatile_write
+--@include volatile
 local problem = refuse()
 if problem then
   return problem

@@ -2,12 +2,9 @@
 -- KEYS: hash, deadlines, due, mark of the source, then of the destination. ARGV: mark.
 -- Returns OK. Errors: no such key, also when no field is live.
 --@include two_hashes
-local problem = refuse() or refuse_destination()
+local problem = refuse_rename()
 if problem then
   return problem
-end
-if not has_live() then
-  return redis.error_reply('ERR no such key')
 end
 if hash ~= to_hash then
   problem = rename_all()

@@ -2,18 +2,18 @@
 --   mark: the layout mark of the key's index shard, a string; ARGV[1] the mark that the caller was
 --   written for
 --@include durable
+--@include refuse_mark
 
 -- Refuses a foreign layout and wrong types before anything is written. Returns an error reply or nil,
 -- the type of what stands at the key ('none' or 'string'), its deadline or nil, and the mark found.
 local function refuse(key, due, mark, at)
   local found = redis.pcall('GET', mark)
-  if type(found) == 'table' then
-    return layout_error(mark, 'does not hold a layout mark')
+  local problem = refuse_mark(mark, found, ARGV[1], 'a layout mark')
+  if problem then
+    return problem
   end
-  if found and found ~= ARGV[1] then
-    return layout_error(mark, 'says ' .. found .. ' where ' .. ARGV[1] .. ' was expected')
-  end
-  local kind, deadline, problem = look(key, due, at)
+  local kind, deadline
+  kind, deadline, problem = look(key, due, at)
   if problem then
     return problem
   end

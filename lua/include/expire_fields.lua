@@ -1,6 +1,8 @@
 -- HEXPIRE and its three siblings.
 -- Returns per field: -2 no such field, 0 condition not met, 1 set, 2 deleted (time already past).
 --@include volatile_write
+--@include set_fields
+--@include arguments
 --@include deadline
 local function expire_fields(command, unit_ms, is_relative)
   local at = now()

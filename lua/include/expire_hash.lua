@@ -2,6 +2,7 @@
 --   ARGV[2...] the amount and the condition, as the command itself takes them
 -- Returns 1 if the deadline was set, else 0.
 --@include volatile_write
+--@include volatile
 local function expire_hash(command)
   local problem = refuse()
   if problem then

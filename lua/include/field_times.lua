@@ -2,11 +2,13 @@
 --   KEYS[3] the layout mark; ARGV[1] the mark that the caller was written for: after a migration the
 --   deadlines stand elsewhere, and a caller who does not know would see none
 -- Returns per field: -2 no such field, -1 no deadline, else the time in units of unit_ms, rounded up.
---@include volatile
+--@include deadlines_of
+--@include arguments
+--@include refuse_mark
 local function field_times(unit_ms, is_relative)
-  local found = redis.pcall('GET', KEYS[3])
-  if found and found ~= ARGV[1] then
-    return redis.error_reply('WSLAYOUT the key ' .. KEYS[3] .. ' does not say ' .. ARGV[1])
+  local problem = refuse_mark(KEYS[3], redis.pcall('GET', KEYS[3]), ARGV[1], 'a layout mark')
+  if problem then
+    return problem
   end
   local fields = fields_argument(2)
   local size = redis.pcall('HLEN', hash)

@@ -4,7 +4,7 @@
 --   KEYS[4] the layout mark of that index shard, a string
 --   ARGV[1] the mark that the caller was written for
 --@include one_hash
---@include layout_error
+--@include refuse_mark
 local due, mark = KEYS[3], KEYS[4]
 
 local function foreign_due()
@@ -20,11 +20,9 @@ end
 -- schedules: the script's next write is schedule(), which refuses a foreign due index by itself.
 local function refuse(schedules)
   local found = redis.pcall('GET', mark)
-  if type(found) == 'table' then
-    return layout_error(mark, 'does not hold a layout mark')
-  end
-  if found and found ~= ARGV[1] then
-    return layout_error(mark, 'says ' .. found .. ' where ' .. ARGV[1] .. ' was expected')
+  local problem = refuse_mark(mark, found, ARGV[1], 'a layout mark')
+  if problem then
+    return problem
   end
   local size = redis.pcall('HLEN', hash)
   if type(size) == 'table' then
@@ -36,7 +34,7 @@ local function refuse(schedules)
   end
   local is_orphaned = size == 0 and held > 0
   if not (schedules and found) or is_orphaned then
-    local problem = refuse_due()
+    problem = refuse_due()
     if problem then
       return problem
     end

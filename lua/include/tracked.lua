@@ -3,18 +3,16 @@
 --   KEYS[2] the state, a hash: mark -> the layout's, generation -> a number that grows with each
 --           call that has tracked or untracked ids of this sub-set
 --   ARGV[1] the mark that the caller was written for
---@include runs
---@include layout_error
+--@include call_in_runs
+--@include refuse_mark
 local ids, state = KEYS[1], KEYS[2]
 
 -- Refuses a foreign layout and wrong types before anything is written. Returns an error reply, or nil.
 local function refuse()
   local found = redis.pcall('HGET', state, 'mark')
-  if type(found) == 'table' then
-    return layout_error(state, 'does not hold the state of a tracked set')
-  end
-  if found and found ~= ARGV[1] then
-    return layout_error(state, 'says ' .. found .. ' where ' .. ARGV[1] .. ' was expected')
+  local problem = refuse_mark(state, found, ARGV[1], 'the state of a tracked set')
+  if problem then
+    return problem
   end
   local size = redis.pcall('SCARD', ids)
   if type(size) == 'table' then
@@ -43,13 +41,4 @@ local function bump()
     end
     return layout_error(state, 'holds no number as its generation')
   end
-end
-
--- Runs SADD or SREM on the arguments from the first one on; returns how many ids it changed.
-local function change(command, first)
-  local changed = 0
-  in_runs(first, #ARGV, function(from, to)
-    changed = changed + redis.call(command, ids, unpack(ARGV, from, to))
-  end)
-  return changed
 end

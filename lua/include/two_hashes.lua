@@ -1,27 +1,22 @@
 -- What RENAME, RENAMENX and COPY of a volatile hash share: the second hash.
 --   KEYS[5..8] hash, deadlines, due and mark of the destination
 --@include volatile_write
+--@include volatile
+--@include refuse_key
 local to_hash, to_deadlines, to_due, to_mark = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 
 -- Checks the destination as refuse() checks the source; any type may stand at its key, since it is
 -- overwritten. Returns an error reply or nil.
 local function refuse_destination()
   local found = redis.pcall('GET', to_mark)
-  if type(found) == 'table' or (found and found ~= ARGV[1]) then
-    return layout_error(to_mark, 'does not hold the layout mark ' .. ARGV[1])
-  end
-  if type(redis.pcall('ZCARD', to_deadlines)) == 'table' then
-    return layout_error(to_deadlines, 'does not hold the deadlines of a volatile hash')
-  end
-  if type(redis.pcall('ZCARD', to_due)) == 'table' then
-    return layout_error(to_due, 'does not hold a due index')
-  end
-  if not found then
+  local problem = refuse_mark(to_mark, found, ARGV[1], 'a layout mark')
+    or refuse_key('ZCARD', to_deadlines, 'the deadlines of a volatile hash')
+    or refuse_key('ZCARD', to_due, 'a due index')
+  if not problem and not found then
     local reply = redis.pcall('SET', to_mark, ARGV[1])
-    if reply.err then
-      return reply
-    end
+    return reply.err and reply
   end
+  return problem
 end
 
 -- Whether a reader finds something at the destination.
@@ -47,6 +42,15 @@ local function schedule_destination()
       return reply
     end
   end
+end
+
+-- Refuses what refuse() and refuse_destination() refuse, and a source without a live field.
+local function refuse_rename()
+  local problem = refuse() or refuse_destination()
+  if not problem and not has_live() then
+    return redis.error_reply('ERR no such key')
+  end
+  return problem
 end
 
 local function rename_all()

@@ -1,19 +1,5 @@
 -- What scripts that look at a whole volatile hash share.
 --@include one_hash
---@include runs
---@include arguments
-
--- The deadlines of fields, in order: strings, or false where there is none.
-local function deadlines_of(fields)
-  local found = {}
-  in_runs(1, #fields, function(first, last)
-    local run = redis.call('ZMSCORE', deadlines, unpack(fields, first, last))
-    for i = 1, #run do
-      found[first + i - 1] = run[i]
-    end
-  end)
-  return found
-end
 
 -- All fields whose deadline has passed, as a set, and their number. Complexity: O(log n + m).
 local function past_fields(at)

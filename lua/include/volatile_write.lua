@@ -1,20 +1,15 @@
 -- What scripts that change fields of a volatile hash share.
 --@include guard
---@include set_fields
---@include volatile
+--@include deadlines_of
+--@include call_in_runs
 
 local function clear_deadline(fields)
-  in_runs(1, #fields, function(first, last)
-    redis.call('ZREM', deadlines, unpack(fields, first, last))
-  end)
+  call_in_runs('ZREM', deadlines, fields, 1)
 end
 
 -- Deletes fields and their deadlines; returns how many fields there were.
 local function remove(fields)
-  local removed = 0
-  in_runs(1, #fields, function(first, last)
-    removed = removed + redis.call('HDEL', hash, unpack(fields, first, last))
-  end)
+  local removed = call_in_runs('HDEL', hash, fields, 1)
   clear_deadline(fields)
   return removed
 end
