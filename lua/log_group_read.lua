@@ -3,10 +3,10 @@
 -- ARGV: group, kind, how many entries at most, by what name it waits or '', '1' if it will wait when there is nothing, the
 --   turn that has woken it or '', the member, entries a block, number of the first block, most bytes, epoch of the blocks that
 --   the caller has, '1' for each block that it has and '0' for others.
--- Returns { 0, entries a block, epoch, offset of the first new entry, how many are new, delivery of the first one, attempts of the
--- new ones if any was handed out before, { { offset, attempts, delivery, entry or nil } handed out again, ... }, { offset, its
--- history } of those handed out too often, kinds, item, ... as read_entries() has them }; { 1, ms until to look again, ms until an entry
--- is due or -1 } if there is nothing; { 2, block, entries a block, epoch } if another block is needed; and as open_group() does.
+-- Returns { 0, entries a block, epoch, next offset of the log, offset of the first new entry, how many are new, delivery of the first
+-- one, attempts of the new ones if any was handed out before, { { offset, attempts, delivery, entry or nil } handed out again, ... },
+-- { offset, its history } of those handed out too often, kinds, item, ... as read_entries() has them }; { 1, ms until to look again, ms
+-- until an entry is due or -1 } if there is nothing; { 2, block, entries a block, epoch } if another block is needed; and as open_group() does.
 --@include now
 --@include log_group
 --@include log_entries
@@ -149,8 +149,8 @@ if read > 0 then
   end
 end
 wake(state, line, turns, granted, at, tail, group.first, due - #chosen)
-local reply = { 0, block, group.epoch, start, read, first_delivery, earlier, again, condemned, items.kinds }
+local reply = { 0, block, group.epoch, tail, start, read, first_delivery, earlier, again, condemned, items.kinds }
 for i = 1, #items do
-  reply[10 + i] = items[i]
+  reply[11 + i] = items[i]
 end
 return reply

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from support.compacted_logs import made
+from support.compacted_logs import compact, entries, made
 from support.patience import patient  # noqa: F401 - an autouse fixture
-from support.servers import AnyServer
+from support.servers import AnyServer, RedisServer
+from workstealing.store.operations import Plain, Steps, drive
 from workstealing.store.scripts import Script
 from workstealing.structures import Log
 from workstealing.structures.log import UndecodableEntryError
@@ -62,3 +63,28 @@ def test_an_entry_that_an_own_codec_cannot_read_harms_no_other(any_server: AnySe
     assert [each.entry for each in group.dead()] == [b"junk"]
     with pytest.raises(UndecodableEntryError, match="entry 3"):
         log.read(0, 8)
+
+
+def test_what_a_late_reply_says_of_a_log_before_is_not_taken_for_this_one(
+    redis7: RedisServer,
+) -> None:
+    client = redis7.client()
+    before = Log(client, "l", 5)
+    before.append(*entries(7))
+    log = Log(client, "l", 10)
+    steps = log.append_steps([b"x"], None)
+    # What a thread has asked of the log that was here, and hears when another one is.
+    late = drive(client, once(next(steps)))
+    before.delete()
+    made(client, 30)
+    for _ in range(2):
+        compact(client, cold_s=0)
+    assert log.read(0, 30) == entries(30)
+    next_one = steps.send(late)
+    assert log.read(12, 3) == entries(15, 12)
+    steps.close()
+    assert isinstance(next_one, Plain)
+
+
+def once(step: Any) -> Steps[Any]:
+    return (yield step)

@@ -23,7 +23,8 @@ class BlockCache:
 
     A sealed block never changes while its log lives, and compressing it changes nothing of its
     entries. A log that was deleted and made anew has another epoch, so its blocks are others.
-    Whether an entry was evicted is not known here: ask the server first.
+    Only a server that comes back with older data fills blocks anew: then `clear` them. Whether an
+    entry was evicted is not known here: ask the server first.
 
     Arguments: blocks: the most it keeps, 0 to keep none; most_bytes: the most that they may take
     together, decompressed.
@@ -58,11 +59,11 @@ class BlockCache:
             while len(self._kept) > self._blocks or self._size > self._most_bytes:
                 self._size -= self._kept.popitem(last=False)[1].size
 
-    def forget_others(self, epoch: bytes, first_block: int = 0) -> None:
-        """Let go of the blocks of other epochs, and of those before first_block. O(blocks kept)."""
+    def clear(self) -> None:
+        """Let go of all blocks. O(blocks kept)."""
         with _lock:
-            for key in [key for key in self._kept if key[0] != epoch or key[1] < first_block]:
-                self._size -= self._kept.pop(key).size
+            self._kept.clear()
+            self._size = 0
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -125,9 +125,9 @@ class GroupReading:
         return low, kept, operation
 
     def _found(self, reply: list[Any], kept: list[Any], low: int) -> Steps[list[GroupEntry]]:
-        block, epoch, start, read, delivery, attempts, again, condemned, kinds, *items = reply
-        log = self.log
-        log.note(block=block, epoch=epoch)
+        block, epoch, tail, start, read, delivery, attempts, again, condemned, kinds, *items = reply
+        log, known = self.log, self.log.known
+        log.note(block=block, epoch=epoch, next=tail)
         if condemned:
             yield from self._bury(condemned)
         offsets = [int(each[0]) for each in again]
@@ -145,7 +145,11 @@ class GroupReading:
                     fresh += log.entries_in(
                         *(kind, item, start + len(fresh), start + read, kept, low, block, epoch)
                     )
+                # Older data than before: what was kept here may be none of it.
+                is_sure = known.next <= tail or epoch != known.epoch
             except DamagedBlockError:
+                is_sure = False
+            if not is_sure:
                 fresh = yield from self._undamaged(range(start, start + read), [None] * read)
             raw += fresh
         return self._entries_of(offsets, raw, tries, numbers)

@@ -71,7 +71,7 @@ class Reading(LogBase):
         if mark == _MARK and epoch == known.epoch:
             first = int(first)
             tail = int(tail)
-            if first <= offset and offset + count <= tail:
+            if first <= offset and offset + count <= tail and known.next <= tail:
                 if tail != known.next:
                     self.note(next=tail)
                 found: list[bytes | None] = []
@@ -124,6 +124,10 @@ class Reading(LogBase):
             elif epoch != made:
                 # The log was deleted meanwhile: what is there now is another one's.
                 break
+            stop = min(stop, tail)
+            if tail < known.next and epoch == known.epoch:
+                # Older data than before: what was kept here may be none of it.
+                kinds, items = b"", []
             if position < min(first, stop):
                 found += [None] * (min(first, stop) - position)
                 position = min(first, stop)
