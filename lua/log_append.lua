@@ -44,15 +44,8 @@ local count = #ARGV - HEAD
 local stop = tail + count
 local low, high = math.floor(tail / block), math.floor((stop - 1) / block)
 if block ~= tonumber(ARGV[1]) or joined ~= ARGV[2] or low < number or high >= number + keys then
-  local reply = { -1, tail, kept, block, joined }
-  local fields = redis.call('HKEYS', meta)
-  for i = 1, #fields do
-    local group = string.match(fields[i], '^group:(.*)$')
-    if group then
-      reply[#reply + 1] = group
-    end
-  end
-  return reply
+--@include with_groups
+  return with_groups({ -1, tail, kept, block, joined })
 end
 problem = refuse_sets()
 if problem then

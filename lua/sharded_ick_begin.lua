@@ -8,24 +8,23 @@
 --@include ick_reservation
 --@include sharded_ick_mark
 --@include sharded_ick_lease
+--@include refuse_key
 local problem, exists = refuse(false)
-local wrong, lease = read_lease(KEYS[6])
+local wrong, lease = held_lease(KEYS[6], ARGV[2])
 local unmarked, state = mark_state(KEYS[7], ARGV[1])
 local current = problem or wrong or unmarked or current_token()
 if type(current) == 'table' then
   return current
 end
-if state == 'newer' or not is_held(lease, ARGV[2]) then
+if state == 'newer' or not lease then
   return false
 end
-for _, key in ipairs({ KEYS[8], KEYS[10] }) do
-  if type(redis.pcall('HLEN', key)) == 'table' then
-    return layout_error(key, 'does not hold the dead members of an Ick')
-  end
-end
 local moving = KEYS[9]
-if type(redis.pcall('ZCARD', moving)) == 'table' then
-  return layout_error(moving, 'does not hold members that are being moved')
+problem = refuse_key('HLEN', KEYS[8], 'the dead members of an Ick')
+  or refuse_key('HLEN', KEYS[10], 'the dead members of an Ick')
+  or refuse_key('ZCARD', moving, 'members that are being moved')
+if problem then
+  return problem
 end
 if redis.call('GET', KEYS[11]) ~= ARGV[3] then
   local reply = redis.pcall('SET', KEYS[7], ARGV[1])

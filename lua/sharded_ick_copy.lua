@@ -4,15 +4,15 @@
 -- Returns 1; nil, with nothing changed, if the caller's layout is out of date.
 --@include sharded_ick_mark
 --@include ick_add_pairs
+--@include refuse_key
 local unmarked, state = mark_state(KEYS[4], ARGV[1])
 if unmarked or state == 'newer' then
   return unmarked or false
 end
-if type(redis.pcall('HLEN', KEYS[5])) == 'table' then
-  return layout_error(KEYS[5], 'does not hold the attempts of an Ick')
-end
-if type(redis.pcall('HLEN', KEYS[6])) == 'table' then
-  return layout_error(KEYS[6], 'does not hold the dead members of an Ick')
+local problem = refuse_key('HLEN', KEYS[5], 'the attempts of an Ick')
+  or refuse_key('HLEN', KEYS[6], 'the dead members of an Ick')
+if problem then
+  return problem
 end
 local reply = redis.pcall('SET', KEYS[4], ARGV[1])
 if reply.err then
@@ -39,7 +39,7 @@ for i = 3, last, 3 do
   end
 end
 if #ARGV > last then
-  local problem = refuse(true)
+  problem = refuse(true)
   if problem then
     return problem
   end

@@ -3,8 +3,8 @@
 -- in ms, how many members, member, score, ..., dead member, history, ...
 -- Returns how many were removed; nil, with nothing changed, if the lease is not held any more.
 --@include sharded_ick_lease
-local problem, lease = read_lease(KEYS[1])
-if problem or not is_held(lease, ARGV[1]) then
+local problem, lease = held_lease(KEYS[1], ARGV[1])
+if not lease then
   return problem or false
 end
 extend_if_short(KEYS[1], lease, ARGV[2])

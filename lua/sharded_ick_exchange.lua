@@ -8,8 +8,8 @@
 --@include ick_reservation
 --@include sharded_ick_lease
 --@include sharded_ick_mark
-local wrong, lease = read_lease(KEYS[6])
-if wrong or not is_held(lease, ARGV[4]) then
+local wrong, lease = held_lease(KEYS[6], ARGV[4])
+if not lease then
   return wrong or false
 end
 local unmarked, state = mark_state(KEYS[7], ARGV[6])

@@ -4,16 +4,11 @@
 -- lease's token, its time to live in ms, how many members at most.
 -- Returns { how many were removed, how many are left }; nil, with nothing changed, for a caller whose
 -- lease or reservation is not the one that holds.
---@include ick_reservation
---@include sharded_ick_lease
-local problem = refuse(false)
-local wrong, lease = read_lease(KEYS[6])
-local current = problem or wrong or current_token()
-if type(current) == 'table' then
-  return current
-end
-if current == '' or current ~= ARGV[1] or not is_held(lease, ARGV[2]) then
-  return false
+--@include sharded_ick_held
+--@include ick_end
+local problem, current, lease = open_held(ARGV[2])
+if not lease or current == '' or current ~= ARGV[1] then
+  return problem or false
 end
 local removed, most = 0, tonumber(ARGV[4])
 while removed < most do
@@ -28,9 +23,5 @@ while removed < most do
   removed = removed + #list
 end
 extend_if_short(KEYS[6], lease, ARGV[3])
-local left = redis.call('ZCARD', cset)
-if removed > 0 and left == 0 then
-  -- As in sharded_ick_commit: it is done with.
-  redis.call('SET', held, redis.call('GETRANGE', held, 0, HELD_HEAD - 1))
-end
-return { removed, left }
+end_if_done(current, removed)
+return { removed, redis.call('ZCARD', cset) }

@@ -3,15 +3,5 @@
 -- if it is only to be read.
 -- Returns field, value, ... of the layout that holds. Errors: WSLAYOUT for a foreign key.
 --@include ick_token
-local found = redis.pcall('HGETALL', KEYS[1])
-if found.err then
-  return redis.error_reply('WSLAYOUT the key ' .. KEYS[1] .. ' does not hold a layout')
-end
-if #found > 0 or #ARGV == 0 then
-  return found
-end
-local reply = redis.pcall('HSET', KEYS[1], 'generation', next_token('', redis.call('TIME')), unpack(ARGV))
-if type(reply) == 'table' then
-  return reply
-end
-return redis.call('HGETALL', KEYS[1])
+--@include open_layout
+return open_layout(#ARGV == 0 and ARGV or { 'generation', next_token('', redis.call('TIME')), unpack(ARGV) })

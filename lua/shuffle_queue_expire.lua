@@ -36,6 +36,17 @@ if (about[2] or '') ~= ARGV[3] or (about[3] or '') ~= ARGV[4] then
 end
 local deleted = 0
 
+-- Deletes the keys from the first one on, unless `limit` are deleted before. Returns whether all are.
+local function unlink_from(first, limit)
+  for i = first, #KEYS do
+    if deleted == limit then
+      return false
+    end
+    deleted = deleted + redis.call('UNLINK', KEYS[i])
+  end
+  return true
+end
+
 local function delete_streams()
   for i = 3, #KEYS do
     deleted = deleted + redis.call('UNLINK', KEYS[i])
@@ -47,11 +58,8 @@ end
 
 local function delete_group()
   local limit, group = tonumber(ARGV[6]), ARGV[7]
-  for i = 4, #KEYS do
-    if deleted == limit then
-      return { deleted, 0 }
-    end
-    deleted = deleted + redis.call('UNLINK', KEYS[i])
+  if not unlink_from(4, limit) then
+    return { deleted, 0 }
   end
   if not is_forced and redis.call('TYPE', KEYS[3]).ok == 'hash' then
     return { deleted, 1 }
@@ -70,11 +78,8 @@ end
 
 local function delete_rest()
   local limit = tonumber(ARGV[6])
-  for i = 3, #KEYS do
-    if deleted == limit then
-      return { deleted, 0 }
-    end
-    deleted = deleted + redis.call('UNLINK', KEYS[i])
+  if not unlink_from(3, limit) then
+    return { deleted, 0 }
   end
   if ARGV[7] ~= '' then
     redis.call('ZADD', due, 'XX', whole(now() + ARGV[7]), ARGV[1])

@@ -5,7 +5,6 @@
 -- Returns the message's id; or, if the caller does not know all groups, having changed nothing,
 -- { joined, group, ... }.
 --@include shuffle_queue_alive
---@include with_groups
 local notifications, tracking = KEYS[4], KEYS[5]
 local width = tonumber(ARGV[7])
 local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'joined', 'namespace')
@@ -15,6 +14,7 @@ if problem then
 end
 local joined = facts[3] or '0'
 if joined ~= ARGV[4] then
+--@include with_groups
   return with_groups({ joined })
 end
 local shortest, least

@@ -2,9 +2,10 @@
 -- says so.
 -- KEYS: the layout. ARGV: the time shards and the period in ms that it must say; 1 to remove it, else 0.
 -- Returns 1, or 0 if there is no such layout any more. Errors: WSLAYOUT for one that says otherwise.
+--@include layout_error
 local found = redis.pcall('HMGET', KEYS[1], 'structure', 'time_shards', 'period_ms', 'dropping')
 if found.err or (not found[1] and redis.call('EXISTS', KEYS[1]) == 1) then
-  return redis.error_reply('WSLAYOUT the key ' .. KEYS[1] .. ' does not hold a layout')
+  return layout_error(KEYS[1], 'does not hold a layout')
 end
 if not found[1] then
   return 0

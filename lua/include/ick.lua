@@ -2,7 +2,7 @@
 --   KEYS[1] the version, a string: ick.v1
 --   KEYS[2] the producer set, a sorted set: member -> score
 --   KEYS[3] the consumer set, a sorted set: member -> score, of what is reserved
---@include layout_error
+--@include refuse_mark
 local version, pset, cset = KEYS[1], KEYS[2], KEYS[3]
 local IS_ICK = 'ick.v1'
 
@@ -10,11 +10,9 @@ local IS_ICK = 'ick.v1'
 -- that is wanted. Returns an error reply, or nil; then the second value says whether there is an Ick.
 local function refuse(create)
   local found = redis.pcall('GET', version)
-  if type(found) == 'table' then
-    return layout_error(version, 'does not hold the version of an Ick')
-  end
-  if found and found ~= IS_ICK then
-    return layout_error(version, 'says ' .. found .. ' where ' .. IS_ICK .. ' was expected')
+  local problem = refuse_mark(version, found, IS_ICK, 'the version of an Ick')
+  if problem then
+    return problem
   end
   for i = 2, 3 do
     local size = redis.pcall('ZCARD', KEYS[i])

@@ -1,13 +1,15 @@
 -- free_blocks(): the memory of blocks all of whose entries are evicted.
 --   KEYS[3] full, KEYS[4] raw, KEYS[5] times, as in the catalogue
+--@include refuse_key
+--@include whole
 local full, raw, times = KEYS[3], KEYS[4], KEYS[5]
 
 local function refuse_sets()
+  local problem
   for _, key in ipairs({ KEYS[3], KEYS[4], KEYS[5] }) do
-    if is_error(redis.pcall('ZCARD', key)) then
-      return layout_error(key, 'does not hold blocks of a log')
-    end
+    problem = problem or refuse_key('ZCARD', key, 'blocks of a log')
   end
+  return problem
 end
 
 -- Deletes, from block `kept` on, those before block `stop` whose keys were passed.

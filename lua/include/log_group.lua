@@ -14,17 +14,11 @@ local pending, attempts, dead, revived = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 -- Refuses what is no group, before anything is written. Returns an error reply or nil.
 local function refuse_all()
   local problem = refuse_group(state, line, turns, granted)
-  if problem then
-    return problem
-  end
-  if is_error(redis.pcall('ZCARD', pending)) then
-    return layout_error(pending, 'does not hold the pending entries of a group of a log')
-  end
+    or refuse_key('ZCARD', pending, 'the pending entries of a group of a log')
   for _, key in ipairs({ KEYS[7], KEYS[8], KEYS[9] }) do
-    if is_error(redis.pcall('HLEN', key)) then
-      return layout_error(key, 'does not hold entries of a group of a log')
-    end
+    problem = problem or refuse_key('HLEN', key, 'entries of a group of a log')
   end
+  return problem
 end
 
 -- Returns a reply, if there is no such group ({ -1 }) or one of another kind ({ -2, kind }); else nil and a table of

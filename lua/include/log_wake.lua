@@ -5,6 +5,9 @@
 --   granted  a sorted set: turn -> when (ms) it was given; until it is used, or too old, others leave an entry for it
 -- Whoever waits has been in the line since the very look that found nothing. So whatever comes after that look finds him
 -- there, and BLPOP finds a turn that was given before it. These four keys stand in this order in KEYS.
+--@include log
+--@include refuse_key
+
 -- Whoever was woken and does not look for so long withholds nothing any more.
 local TURN_MS = 1000
 
@@ -14,15 +17,9 @@ local function refuse_group(state, line, turns, granted)
   if is_error(mark) or (mark and mark ~= LOG_VERSION) then
     return layout_error(state, 'does not hold the state of a group of a log')
   end
-  if is_error(redis.pcall('ZCARD', line)) then
-    return layout_error(line, 'does not hold who waits in a group of a log')
-  end
-  if is_error(redis.pcall('LLEN', turns)) then
-    return layout_error(turns, 'does not hold the turns of a group of a log')
-  end
-  if is_error(redis.pcall('ZCARD', granted)) then
-    return layout_error(granted, 'does not hold when turns of a group of a log were given')
-  end
+  return refuse_key('ZCARD', line, 'who waits in a group of a log')
+    or refuse_key('LLEN', turns, 'the turns of a group of a log')
+    or refuse_key('ZCARD', granted, 'when turns of a group of a log were given')
 end
 
 -- Takes back turns that nobody has used in time. Returns how many are still given.

@@ -1,11 +1,13 @@
 -- The lease of an ick shard, a hash: consumer, token, deadline and taken (ms of the server's TIME).
 -- It has run out when its deadline has passed; the token grows with each new holder, for ever.
 --@include now
+--@include layout_error
+
 -- Returns an error reply, or nil and the lease.
 local function read_lease(key)
   local found = redis.pcall('HMGET', key, 'token', 'deadline', 'taken', 'consumer')
   if found.err then
-    return redis.error_reply('WSLAYOUT the key ' .. key .. ' does not hold the lease of an ick shard')
+    return layout_error(key, 'does not hold the lease of an ick shard')
   end
   return nil,
     {
@@ -16,8 +18,13 @@ local function read_lease(key)
     }
 end
 
-local function is_held(lease, token)
-  return lease.token == token and lease.left > 0
+-- Returns an error reply, or nil and the lease; neither if it is not the token's any more.
+local function held_lease(key, token)
+  local problem, lease = read_lease(key)
+  if problem or lease.token ~= token or lease.left <= 0 then
+    return problem
+  end
+  return nil, lease
 end
 
 -- It begins by deleting, which a server lets pass that is out of memory, and then what follows.
