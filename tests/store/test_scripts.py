@@ -172,6 +172,53 @@ def test_a_header_names_as_many_keys_as_the_script_takes(name: str) -> None:
     assert highest <= (8 if of_both else named)
 
 
+# Lua's own functions, as far as scripts use them.
+LUA = {"ipairs", "next", "pairs", "pcall", "tonumber", "tostring", "type", "unpack"}
+
+
+def _strange(body: str) -> list[str]:
+    """Return the functions that a script calls before they are there, and those it has twice."""
+    text = re.sub(r"--.*|'[^'\n]*'|\"[^\"\n]*\"", "", body)
+    functions = re.findall(r"\blocal function (\w+)", text)
+    found = [name for name in set(functions) if functions.count(name) > 1]
+    known: dict[str, int] = {}
+    # A name is there from where it is declared on, a parameter too.
+    for declared in (r"\blocal (?:function )?([\w, ]+)", r"\bfunction \w*\(([^)]+)\)"):
+        for match in re.finditer(declared, text):
+            for name in match[1].split(","):
+                known[name.strip()] = min(match.start(), known.get(name.strip(), len(text)))
+    for match in re.finditer(r"(?<![\w.:])([a-z_]\w*)\(", text):
+        name = match[1]
+        is_there = name in known and known[name] < match.start()
+        if name != "function" and name not in LUA and not is_there:
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_calls_only_functions_that_it_has_by_then(name: str) -> None:
+    assert _strange(load(name).body) == []
+
+
+def test_a_strange_function_is_noticed() -> None:
+    one = "local function one(visit)\n  return visit(tonumber(ARGV[1]))\nend\n"
+    assert _strange(one + "return one(KEYS[1])\n") == []
+    assert _strange("local a = one(KEYS[1])\n" + one) == ["one"]
+    assert _strange(one + one) == ["one"]
+    assert _strange(one + "return two({ 'three(1)' }) -- four(1)\n") == ["two"]
+
+
+def test_a_function_is_written_once() -> None:
+    homes: dict[str, list[str]] = {}
+    for name in SCRIPTS:
+        for _, parameters, inside in _FUNCTION.findall(_source(name)):
+            homes.setdefault(f"({parameters})\n{inside}", []).append(name)
+    for name in INCLUDES:
+        for _, parameters, inside in _FUNCTION.findall(_source(name, include=True)):
+            homes.setdefault(f"({parameters})\n{inside}", []).append(f"include/{name}")
+    assert [names for names in homes.values() if len(names) > 1] == []
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_server_can_compile_it(redis7: RedisServer, name: str) -> None:
     script = load(name)
