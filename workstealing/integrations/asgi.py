@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from http import HTTPStatus
 from typing import Any
 
-from workstealing.integrations.wsgi import Headers, or_default
-from workstealing.recruiting.deferral import Deferral, Enlister, When, current
+from workstealing.integrations.wsgi import Headers, Middleware
+from workstealing.recruiting.deferral import Deferral, Enlister, current, is_deferring
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -57,32 +57,12 @@ class Response:
         return self._read
 
 
-class WorkStealingMiddleware:
-    """An ASGI application whose requests enlist after their responses have gone out.
-
-    Arguments: app, the application to wrap; recruiter, by default the one behind
-    `workstealing.enlist`; when, which receives a `Response` and says whether this request enlists,
-    by default every one does. A handler decorated with `Recruiter.enlists` decides for its own
-    request instead. For decorated handlers only: `when=lambda response: False`.
-
-    Inside another integration of this package it passes everything through unchanged: the outermost
-    one enlists. Costs a dismissed request one counter and a few Python calls per part of its body.
-    """
-
-    def __init__(
-        self,
-        app: ASGIApplication,
-        recruiter: Enlister | None = None,
-        when: When | None = None,
-    ) -> None:
-        self._app = app
-        self._recruiter = or_default(recruiter)
-        self._when = when
+class WorkStealingMiddleware(Middleware[ASGIApplication]):
+    """An ASGI application whose requests enlist once answered; arguments as of `Middleware`."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or pass on what is no HTTP request."""
-        outer = current.get()
-        if scope["type"] != "http" or (outer is not None and not outer.closed):
+        if scope["type"] != "http" or is_deferring():
             await self._app(scope, receive, send)
             return
         deferral = LoopDeferral(self._recruiter, self._when)

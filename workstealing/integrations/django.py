@@ -20,7 +20,7 @@ from typing import Any
 from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.integrations.asgi import LoopDeferral
 from workstealing.integrations.wsgi import closes_files, ends_by_itself, or_default
-from workstealing.recruiting.deferral import Deferral, Enlister, When, current
+from workstealing.recruiting.deferral import Deferral, Enlister, When, current, is_deferring
 
 try:
     from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -73,8 +73,7 @@ class WorkStealingMiddleware:
 
     def __call__(self, request: Any) -> Any:
         """Answer one request; in an asynchronous chain, return the coroutine that does."""
-        outer = current.get()
-        if outer is not None and not outer.closed:
+        if is_deferring():
             return self._get_response(request)
         deferral = _DjangoDeferral(self._recruiter, self._when)
         if self._is_async:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.integrations.wsgi import or_default, serve
-from workstealing.recruiting.deferral import Deferral, Enlister, When, current
+from workstealing.recruiting.deferral import Deferral, Enlister, When, current, is_deferring
 
 try:
     import flask
@@ -92,8 +92,7 @@ class _FlaskApplication:
         self._when = when
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        outer = current.get()
-        if outer is not None and not outer.closed:
+        if is_deferring():
             return self._wsgi_app(environ, start_response)
         deferral = _FlaskDeferral(self._app, self._recruiter, self._when)
 

@@ -26,14 +26,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from workstealing.recruiting.deferral import Deferral, Enlister, When, current
+from workstealing.recruiting.deferral import Deferral, Enlister, When, current, is_deferring
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 T = TypeVar("T")
+AppT = TypeVar("AppT")
 
 Started = Callable[[str, Sequence[tuple[str, str]]], None]
 
@@ -104,8 +105,8 @@ class Response:
         return self._headers
 
 
-class WorkStealingMiddleware:
-    """A WSGI application whose requests enlist after their responses have gone out.
+class Middleware(Generic[AppT]):
+    """An application whose requests enlist after their responses have gone out.
 
     Arguments: app, the application to wrap; recruiter, by default the one behind
     `workstealing.enlist`; when, which receives a `Response` and says whether this request enlists,
@@ -113,12 +114,12 @@ class WorkStealingMiddleware:
     request instead. For decorated handlers only: `when=lambda response: False`.
 
     Inside another integration of this package it passes everything through unchanged: the outermost
-    one enlists. Costs a dismissed request one counter and a few Python calls per chunk of its body.
+    one enlists. Costs a dismissed request one counter and a few Python calls per part of its body.
     """
 
     def __init__(
         self,
-        app: WSGIApplication,
+        app: AppT,
         recruiter: Enlister | None = None,
         when: When | None = None,
     ) -> None:
@@ -126,10 +127,13 @@ class WorkStealingMiddleware:
         self._recruiter = or_default(recruiter)
         self._when = when
 
+
+class WorkStealingMiddleware(Middleware["WSGIApplication"]):
+    """A WSGI application whose requests enlist once answered; arguments as of `Middleware`."""
+
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
-        outer = current.get()
-        if outer is not None and not outer.closed:
+        if is_deferring():
             return self._app(environ, start_response)
         deferral = Deferral(self._recruiter, self._when)
 

@@ -134,6 +134,12 @@ current: ContextVar[Deferral | None] = ContextVar("workstealing_deferral", defau
 """The deferral of the request that this context serves, or None."""
 
 
+def is_deferring() -> bool:
+    """Say whether an integration further out has put the current request's enlist off."""
+    outer = current.get()
+    return outer is not None and not outer.closed
+
+
 def defer(recruiter: Enlister, when: When | None = None) -> bool:
     """Put an enlist off to the end of the current request, if an integration is at work.
 
