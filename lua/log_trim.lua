@@ -11,6 +11,8 @@
 --@include log_free
 -- A group with more in its members' hands than this is taken to need all that is there.
 local MOST_PENDING = 10000
+-- So many blocks behind its own a slice looks at, for one whose time is known.
+local MOST_TIMELESS = 1000
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'block', 'first', 'kept', 'epoch', 'joined')
 local problem = refuse(facts) or refuse_sets()
 if problem then
@@ -69,21 +71,26 @@ local start, due = first, math.floor(first / block)
 if ARGV[4] ~= '' then
   local horizon = at - ARGV[4]
   local each, last = math.floor(first / block), number + keys - 1
-  while each <= math.min(open, last) do
+  while each <= math.min(open, last + MOST_TIMELESS) do
     local came = time_of(each)
-    if came and came > horizon then
-      break
-    end
-    if came then
-      -- One whose time was lost is as old as the next one at least.
+    -- One whose time was lost, or is yet to come since the clock was set back, is as old as the next one at least.
+    if came and came <= at then
+      if came > horizon then
+        break
+      end
       start = math.max(start, math.min((each + 1) * block, tail))
+      if each >= last then
+        break
+      end
     end
     each = each + 1
   end
-  local old = redis.call('ZCOUNT', times, '-inf', whole(horizon))
-  due = math.max(due, math.min(kept + old, open))
+  if start > first then
+    local young = redis.call('ZCOUNT', times, '(' .. whole(horizon), whole(at))
+    due = math.max(due, math.min(math.ceil(tail / block) - young, open))
+  end
   local came = time_of(kept)
-  if old > 0 and came and kept < open then
+  if came and kept < open then
     oldest_ms = math.max(oldest_ms, horizon - came)
   end
 end
