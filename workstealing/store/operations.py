@@ -7,7 +7,7 @@ generator that yields commands and operations and is sent their replies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from workstealing.errors import LayoutError
 from workstealing.store.scripts import Script
 
 T = TypeVar("T")
+StepT = TypeVar("StepT")
 
 
 # Not frozen: an instance is made for every command, and freezing would double what that costs.
@@ -109,13 +110,26 @@ def drive(client: Any, steps: Steps[T]) -> T:
     return driven(steps, send)
 
 
-def driven(steps: Steps[T], send: Callable[[Step], Any]) -> T:
-    """Run a generator of commands and operations; return what it returns.
+async def drive_async(client: Any, steps: Steps[T]) -> T:
+    """Run a generator of commands on an asyncio client; see `drive`."""
 
-    Arguments: steps; send: runs one of them and returns its reply. What it raises is thrown into
-    the generator, and is raised unless that has an answer to it.
+    async def send(step: Step) -> Any:
+        if isinstance(step, Operation):
+            return await run_async(client, step)
+        if isinstance(step, Plain):
+            return await client.execute_command(*step.args, **step.options)
+        return await client.execute_command(*step)
+
+    return await driven_async(steps, send)
+
+
+def driven(steps: Generator[StepT, Any, T], send: Callable[[StepT], Any], reply: Any = None) -> T:
+    """Run a generator of steps; return what it returns.
+
+    Arguments: steps; send: runs one of them and returns its reply; reply: what the generator is
+    sent first, if it has been begun. What `send` raises is thrown into the generator, and is raised
+    unless that has an answer to it.
     """
-    reply: Any = None
     error: Exception | None = None
     while True:
         try:
@@ -129,9 +143,10 @@ def driven(steps: Steps[T], send: Callable[[Step], Any]) -> T:
             reply, error = None, raised
 
 
-async def drive_async(client: Any, steps: Steps[T]) -> T:
-    """Run a generator of commands on an asyncio client; see `drive`."""
-    reply: Any = None
+async def driven_async(
+    steps: Generator[StepT, Any, T], send: Callable[[StepT], Awaitable[Any]], reply: Any = None
+) -> T:
+    """Run a generator of steps as `driven` does, and await what `send` returns."""
     error: Exception | None = None
     while True:
         try:
@@ -140,12 +155,7 @@ async def drive_async(client: Any, steps: Steps[T]) -> T:
             result: T = done.value
             return result
         try:
-            if isinstance(step, Operation):
-                reply, error = await run_async(client, step), None
-            elif isinstance(step, Plain):
-                reply, error = await client.execute_command(*step.args, **step.options), None
-            else:
-                reply, error = await client.execute_command(*step), None
+            reply, error = await send(step), None
         except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
             reply, error = None, raised
 

@@ -7,6 +7,7 @@ awaited on an asyncio client, or begins on a pipeline.
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any, TypeVar
 
 from redis.exceptions import ResponseError
@@ -16,13 +17,16 @@ from workstealing.store.operations import (
     Plain,
     Plan,
     as_layout_error,
+    driven,
+    driven_async,
     perform,
     perform_async,
 )
 from workstealing.store.pipeline import Filling, checked_results
 
 T = TypeVar("T")
-Steps = Generator[list[Operation] | Plain, Any, T]
+Step = list[Operation] | Plain
+Steps = Generator[Step, Any, T]
 
 
 def drive(client: Any, steps: Steps[T], reply: Any = None) -> T:
@@ -31,39 +35,33 @@ def drive(client: Any, steps: Steps[T], reply: Any = None) -> T:
     Arguments: reply: what it is sent first, if it has been begun. Errors: LayoutError; those of
     redis-py; the generator's own.
     """
-    while True:
-        try:
-            step = steps.send(reply)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        if isinstance(step, Plain):
-            reply = _checked(client.execute_command, step)
-        elif len(step) == 1:
-            reply = [perform(client, Plan((step[0],)))]
-        else:
-            filling = _filled(client, step)
-            reply = checked_results(
-                filling.results(filling.target.execute(raise_on_error=False)), True
-            )
+    return driven(steps, partial(send, client), reply)
 
 
 async def drive_async(client: Any, steps: Steps[T], reply: Any = None) -> T:
     """Run a generator on an asyncio client; see `drive`."""
-    while True:
-        try:
-            step = steps.send(reply)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        if isinstance(step, Plain):
-            reply = await _checked_async(client.execute_command, step)
-        elif len(step) == 1:
-            reply = [await perform_async(client, Plan((step[0],)))]
-        else:
-            filling = _filled(client, step)
-            replies = await filling.target.execute(raise_on_error=False)
-            reply = checked_results(filling.results(replies), True)
+    return await driven_async(steps, partial(send_async, client), reply)
+
+
+def send(client: Any, step: Step) -> Any:
+    """Run one step on a blocking client: a command, or operations in one round trip."""
+    if isinstance(step, Plain):
+        return _checked(client.execute_command, step)
+    if len(step) == 1:
+        return [perform(client, Plan((step[0],)))]
+    filling = _filled(client, step)
+    return checked_results(filling.results(filling.target.execute(raise_on_error=False)), True)
+
+
+async def send_async(client: Any, step: Step) -> Any:
+    """Run one step on an asyncio client; see `send`."""
+    if isinstance(step, Plain):
+        return await _checked_async(client.execute_command, step)
+    if len(step) == 1:
+        return [await perform_async(client, Plan((step[0],)))]
+    filling = _filled(client, step)
+    replies = await filling.target.execute(raise_on_error=False)
+    return checked_results(filling.results(replies), True)
 
 
 def _filled(client: Any, operations: list[Operation]) -> Filling:
