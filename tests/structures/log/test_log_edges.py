@@ -11,10 +11,12 @@ import pytest
 from support.compacted_logs import compact, entries, made
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
+from workstealing.errors import LayoutError
 from workstealing.store.operations import Plain, Steps, drive
 from workstealing.store.scripts import Script
 from workstealing.structures import Log
 from workstealing.structures.log import UndecodableEntryError
+from workstealing.structures.log.base import MOST_OFFSET
 
 
 def before_script(log: Any, name: str, do: Callable[[], object]) -> None:
@@ -88,3 +90,31 @@ def test_what_a_late_reply_says_of_a_log_before_is_not_taken_for_this_one(
 
 def once(step: Any) -> Steps[Any]:
     return (yield step)
+
+
+def at(log: Log, offset: int) -> None:
+    """Let a log without entries go on at an offset, the first one of a block."""
+    keys = log.keys
+    log.append(b"x")
+    log.client.delete(keys.block(0), keys.news, keys.times, keys.full)
+    facts = {"next": offset, "first": offset, "kept": offset // log.known.block}
+    log.client.hset(keys.meta, mapping=facts)
+
+
+def test_there_is_no_offset_that_numbers_in_lua_cannot_tell_from_the_next(
+    redis7: RedisServer,
+) -> None:
+    log = Log(redis7.client(), "l", 8)
+    at(log, 2**53 - 16)
+    group = log.group("g")
+    assert log.append(*entries(12)) == 2**53 - 16
+    with pytest.raises(LayoutError, match="no offset"):
+        log.append(*entries(5))
+    assert log.append(*entries(3)) == 2**53 - 4
+    with pytest.raises(LayoutError, match="no offset"):
+        log.append(b"x")
+    assert (log.length(), log.last()) == (15, MOST_OFFSET - 1)
+    assert log.read(-3, 9) == log.read(2**53 - 4, 9) == entries(3)
+    assert [each.offset for each in group.read(100)] == [*range(2**53 - 16, 2**53 - 1)]
+    assert group.offset() == MOST_OFFSET
+    assert log.evict(MOST_OFFSET - 1) == 15
