@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workstealing.dashboard.watching import DeadBox, Due, Watched
+from workstealing.dashboard.watched import DeadBox, Due, Watched
 
 if TYPE_CHECKING:
     from workstealing.dashboard.views import create_dashboard

@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from workstealing.dashboard.watched import DeadItem, named_with
 from workstealing.structures import Log
-
-
-@dataclass(frozen=True, slots=True)
-class DeadEntry:
-    """A dead entry as the dashboard lists it.
-
-    Fields: member: its offset, group and, of several logs, log; attempts; times: when it was set
-    aside, in Unix seconds.
-    """
-
-    member: str
-    attempts: int
-    times: tuple[float]
 
 
 class GroupsDead:
@@ -33,10 +20,10 @@ class GroupsDead:
         self._end = f" of {whose}"
         self.size = size
 
-    def dead(self, n: int = 100) -> list[DeadEntry]:
+    def dead(self, n: int = 100) -> list[DeadItem]:
         """List up to n dead entries by offset and group. One round trip."""
         return [
-            DeadEntry(f"{each.offset}{self._end}", each.attempts, (each.set_aside,))
+            DeadItem(f"{each.offset}{self._end}", each.attempts, (each.set_aside,))
             for each in self._group.dead(n)
         ]
 
@@ -49,8 +36,7 @@ class GroupsDead:
         return int(self._group.discard(*self._own(members)))
 
     def _own(self, members: Iterable[Any]) -> list[int]:
-        named = [str(each) for each in members]
-        return [int(each.removesuffix(self._end)) for each in named if each.endswith(self._end)]
+        return [int(each) for each in named_with(self._end, members)]
 
 
 def dead_groups(logs: Sequence[Log]) -> list[tuple[str, GroupsDead]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from workstealing.dashboard.figures import MINUTE, OLD_SECONDS, OUTCOMES, JobFigures, job_figures
 from workstealing.dashboard.queries import DeadItem, Snapshot, StructureFigures
-from workstealing.dashboard.watching import short_id
+from workstealing.dashboard.watched import short_id
 
 LONGEST_SHOWN = 120
 CHARTED = 8

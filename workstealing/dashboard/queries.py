@@ -24,7 +24,7 @@ from workstealing.dashboard.figures import (
     seconds_of,
     window,
 )
-from workstealing.dashboard.watching import Due, Watched
+from workstealing.dashboard.watched import Due, Watched
 
 logger = logging.getLogger("workstealing")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from workstealing.dashboard.presenting import exact_item, item_key, rate_text, visible
-from workstealing.dashboard.watching import DeadBox, Watched
+from workstealing.dashboard.watched import DeadBox, Watched
 from workstealing.errors import ConfigurationError, WorkStealingError
 from workstealing.recruiting import Outcome, Recruiter
 

@@ -12,7 +12,8 @@ from workstealing.dashboard.presenting import JOB_HEADINGS, STRUCTURE_HEADINGS, 
 from workstealing.dashboard.queries import Queries
 from workstealing.dashboard.security import HEADERS, SESSION_SECONDS, Guard, Visitor, is_own_site
 from workstealing.dashboard.steering import FleetSettings, RefusedError, steer_dead, steer_job
-from workstealing.dashboard.watching import short_id, watch_all
+from workstealing.dashboard.watched import short_id
+from workstealing.dashboard.watching import watch_all
 from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.metrics.fleet import Fleet
 from workstealing.metrics.ledger import read

@@ -1,16 +1,16 @@
-"""What the dashboard asks of a structure: how large it is, what is due there, and what is dead."""
+"""How the dashboard sees each of the structures, and the jobs of them."""
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.dashboard.log_groups import dead_groups
+from workstealing.dashboard.queue_dead import GroupsDead, TimeShardsDead
+from workstealing.dashboard.watched import DeadBox, Due, Watched
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import (
     HashFieldExpiry,
@@ -42,66 +42,6 @@ SECONDS = 2.0
 """How long one question to a structure may take."""
 
 _SHARDS_A_CALL = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """What a job of the structure would find: how many, the age of the oldest, and what they are.
-
-    Fields: count; oldest_seconds, None: unknown; what, such as "expired fields"; exact: False for a
-    projection.
-    """
-
-    count: int
-    oldest_seconds: float | None
-    what: str
-    exact: bool = True
-
-
-class DeadBox(Protocol):
-    """What sets items aside for a person: an `Ick` does."""
-
-    def dead(self, n: int = 100) -> Iterable[Any]:
-        """List up to n dead items."""
-        ...
-
-    def revive(self, *members: Any) -> int:
-        """Put dead items back; return how many were dead."""
-        ...
-
-    def discard(self, *members: Any) -> int:
-        """Forget dead items for good; return how many were dead."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """A structure as the dashboard sees it; make one for a structure of your own.
-
-    Fields: name; kind, what it is; size: returns how many items it holds; due: returns what is due,
-    a `Due`; dead: what holds its dead items, each an object by its name (a structure may have
-    several parts); dead_size: returns how many dead items there are; job: the name of the job that
-    handles what is due. What it cannot tell is None.
-    """
-
-    name: str
-    kind: str
-    size: Callable[[], int | None] | None = None
-    due: Callable[[], Due] | None = None
-    dead: Callable[[], Sequence[tuple[str, DeadBox]]] | None = None
-    dead_size: Callable[[], int] | None = None
-    job: str | None = None
-
-    @property
-    def id(self) -> str:
-        """A short name of letters and digits that stands for this one in forms."""
-        return short_id(f"{self.kind}\0{self.name}")
-
-
-def short_id(name: str | bytes) -> str:
-    """Return what stands for a name of any length and any content in forms and pages."""
-    raw = name if isinstance(name, bytes) else name.encode("utf-8", "surrogatepass")
-    return hashlib.sha256(raw).hexdigest()[:24]
 
 
 def watch(thing: Any) -> Watched:
@@ -240,7 +180,7 @@ def _shuffle_queue(thing: ShuffleQueue | ShuffleQueueReaper) -> Watched:
 
     def dead() -> list[tuple[str, DeadBox]]:
         return [
-            (f"group {group}", _GroupsDead(queue, group))
+            (f"group {group}", GroupsDead(queue, group))
             for group in queue.groups()
             if dead_of(group)
         ]
@@ -280,7 +220,7 @@ def _time_shard_queue(thing: TimeShardQueue | TimeShardSweeper) -> Watched:
         "time shard queue",
         lambda: sum(each.total for each in queue.observe()),
         due if job is not None else None,
-        lambda: [("", _TimeShardsDead(queue))],
+        lambda: [("", TimeShardsDead(queue))],
         lambda: sum(each.dead for each in queue.observe()),
         None if job is None else job.name,
     )
@@ -322,64 +262,6 @@ def _names(logs: Sequence[Any]) -> str:
 
 def _entries(logs: Sequence[Any]) -> int:
     return sum(int(each.length()) for each in logs)
-
-
-@dataclass(frozen=True, slots=True)
-class _DeadMessage:
-    """A dead message as the dashboard lists it."""
-
-    member: str
-    attempts: int
-    times: tuple[float]
-
-
-class _GroupsDead:
-    """The dead messages of one group of a ShuffleQueue, which other groups may have, too."""
-
-    def __init__(self, queue: ShuffleQueue, group: str) -> None:
-        self._queue, self._group = queue, group
-        self._end = f" of group {group}"
-
-    def dead(self, n: int = 100) -> list[_DeadMessage]:
-        """List up to n dead messages by id and group."""
-        return [
-            _DeadMessage(each.id + self._end, each.attempts, (each.set_aside,))
-            for each in self._queue.dead(self._group, n)
-        ]
-
-    def revive(self, *members: Any) -> int:
-        """Put dead messages of this group back; return how many were dead."""
-        return int(self._queue.revive(self._group, *self._own(members)))
-
-    def discard(self, *members: Any) -> int:
-        """Forget dead messages of this group for good; return how many were dead."""
-        return int(self._queue.discard(self._group, *self._own(members)))
-
-    def _own(self, members: Iterable[Any]) -> list[str]:
-        named = [str(each) for each in members]
-        return [each.removesuffix(self._end) for each in named if each.endswith(self._end)]
-
-
-class _TimeShardsDead:
-    """The dead messages of a TimeShardQueue."""
-
-    def __init__(self, queue: TimeShardQueue) -> None:
-        self._queue = queue
-
-    def dead(self, n: int = 100) -> list[_DeadMessage]:
-        """List up to n dead messages by id."""
-        return [
-            _DeadMessage(each.id, each.attempts, (each.since.timestamp(),))
-            for each in self._queue.dead(n)
-        ]
-
-    def revive(self, *members: Any) -> int:
-        """Let dead messages wait again; return how many were dead."""
-        return int(self._queue.revive(*map(str, members)))
-
-    def discard(self, *members: Any) -> int:
-        """Forget dead messages for good; return how many were dead."""
-        return int(self._queue.discard(*map(str, members)))
 
 
 _MAKERS: tuple[tuple[Any, Callable[[Any], Watched]], ...] = (

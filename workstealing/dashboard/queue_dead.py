@@ -1,0 +1,53 @@
+"""The dead messages of queues, as the dashboard lists them and puts them back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workstealing.dashboard.watched import DeadItem, named_with
+from workstealing.structures import ShuffleQueue, TimeShardQueue
+
+
+class GroupsDead:
+    """The dead messages of one group of a ShuffleQueue, which other groups may have, too."""
+
+    def __init__(self, queue: ShuffleQueue, group: str) -> None:
+        self._queue, self._group = queue, group
+        self._end = f" of group {group}"
+
+    def dead(self, n: int = 100) -> list[DeadItem]:
+        """List up to n dead messages by id and group."""
+        return [
+            DeadItem(each.id + self._end, each.attempts, (each.set_aside,))
+            for each in self._queue.dead(self._group, n)
+        ]
+
+    def revive(self, *members: Any) -> int:
+        """Put dead messages of this group back; return how many were dead."""
+        return int(self._queue.revive(self._group, *named_with(self._end, members)))
+
+    def discard(self, *members: Any) -> int:
+        """Forget dead messages of this group for good; return how many were dead."""
+        return int(self._queue.discard(self._group, *named_with(self._end, members)))
+
+
+class TimeShardsDead:
+    """The dead messages of a TimeShardQueue."""
+
+    def __init__(self, queue: TimeShardQueue) -> None:
+        self._queue = queue
+
+    def dead(self, n: int = 100) -> list[DeadItem]:
+        """List up to n dead messages by id."""
+        return [
+            DeadItem(each.id, each.attempts, (each.since.timestamp(),))
+            for each in self._queue.dead(n)
+        ]
+
+    def revive(self, *members: Any) -> int:
+        """Let dead messages wait again; return how many were dead."""
+        return int(self._queue.revive(*map(str, members)))
+
+    def discard(self, *members: Any) -> int:
+        """Forget dead messages for good; return how many were dead."""
+        return int(self._queue.discard(*map(str, members)))
