@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from redis.exceptions import ResponseError
+
 from workstealing.cli.clients import FAULTS, said
 from workstealing.cli.output import printable
 from workstealing.clock import SYSTEM_CLOCK
@@ -33,6 +35,9 @@ from workstealing.structures.log.base import LogBase
 from workstealing.structures.log.blocks import HEADER_BYTES, compress_codec, head_of
 from workstealing.structures.log.names import LOG_VERSION
 from workstealing.structures.namespaces.due_index import DueIndex
+from workstealing.structures.shuffle_queue.deleting import foreign_meta
+from workstealing.structures.shuffle_queue.message import as_text
+from workstealing.structures.shuffle_queue.names import QUEUE_VERSION
 from workstealing.structures.time_shard_queue.names import layout_key, parse
 from workstealing.structures.time_shard_queue.rotation import FEWEST_WITH_A_QUIET_ONE, Rotation
 from workstealing.structures.volatile_hashes.layout import (
@@ -240,9 +245,9 @@ def _round_trip(twin: Twin, node: Node) -> Check:
 
 
 def recruiting(recruiter: Recruiter) -> Iterator[Check]:
-    """Check a recruiter: its jobs, its hooks, and the namespaces behind the jobs.
+    """Check a recruiter: its jobs, its hooks, and the namespaces and queues behind the jobs.
 
-    One to three round trips for each namespace.
+    One to four round trips for each of them.
     """
     figures = recruiter.stats()["jobs"]
     if not figures:
@@ -259,8 +264,10 @@ def recruiting(recruiter: Recruiter) -> Iterator[Check]:
     for name, job in recruiter.jobs().items():
         what = f"job {printable(name)}"
         for held in (getattr(job, each, None) for each in ("hashes", "keys", "queue")):
-            if isinstance(held, VolatileHashes | DurableKeys | ShuffleQueue | AsyncShuffleQueue):
+            if isinstance(held, VolatileHashes | DurableKeys):
                 yield _namespace(what, held)
+            elif isinstance(held, ShuffleQueue | AsyncShuffleQueue):
+                yield _shuffle_queue(what, held)
             elif isinstance(held, TimeShardQueue | AsyncTimeShardQueue):
                 yield _time_shards(what, held)
         logs = getattr(job, "logs", ())
@@ -280,6 +287,36 @@ def _namespace(what: str, structure: Any) -> Check:
     except (WorkStealingError, *FAULTS) as error:
         return Check(what, FAULT, f"{named}: {said(error)}")
     return Check(what, OK, f"{named}: {layout.backend}, layout version {layout.version}")
+
+
+def _shuffle_queue(what: str, queue: ShuffleQueue | AsyncShuffleQueue) -> Check:
+    check = _namespace(what, queue)
+    if check.level == FAULT:
+        return check
+    named, meta = f"queue {printable(queue.name)}", queue.keys.meta
+    try:
+        (found,) = queue.twin.call_keys(
+            (meta,), [("HMGET", meta, "mark", "namespace")], Budget(SECONDS)
+        )
+        if isinstance(found, ResponseError):
+            raise foreign_meta(queue.keys, found)
+    except (WorkStealingError, *FAULTS) as error:
+        return Check(what, FAULT, f"{named}: {said(error)}")
+    mark, namespace = (None if each is None else as_text(each) for each in found)
+    if mark not in (None, QUEUE_VERSION):
+        return Check(
+            what,
+            FAULT,
+            f"{named}: has layout version {printable(mark)}, and this release {QUEUE_VERSION}",
+        )
+    if namespace not in (None, queue.namespace):
+        return Check(
+            what,
+            FAULT,
+            f"{named}: belongs to the namespace {printable(namespace)}, and this process says"
+            f" {queue.namespace}",
+        )
+    return check
 
 
 def _log(what: str, log: LogBase) -> Check:

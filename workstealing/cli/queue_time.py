@@ -7,6 +7,8 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import ResponseError
+
 from workstealing.cli.output import figure, printable, spell
 from workstealing.cli.queue_opening import TIME
 from workstealing.cli.queue_picture import Picture
@@ -29,7 +31,7 @@ class TimeSide:
     def __init__(self, client: Any, name: bytes, options: argparse.Namespace) -> None:
         self._client, self._key, self._options = client, layout_key(name), options
         settings = {"shards": options.time_shards, "period_s": options.period}
-        found = parse(self._key, client.hgetall(self._key))
+        found = parse(self._key, self._layout())
         known = {}
         if found is not None:
             known = {"shards": found.time_shards, "period_s": found.period_ms / 1000}
@@ -39,6 +41,15 @@ class TimeSide:
         self._queue.rotation.require(
             found, printable(self._queue.name), shards="--time-shards ", period="--period "
         )
+
+    def _layout(self) -> Any:
+        try:
+            return self._client.hgetall(self._key)
+        except ResponseError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            # As foreign as a hash of somebody else's.
+            return {"structure": ""}
 
     def put(self, message: bytes) -> dict[str, Any]:
         """Put a message in, due when --due says. One round trip."""

@@ -1,0 +1,88 @@
+"""`workstealing doctor` and `queue` where a queue's own keys are somebody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.servers import RedisServer
+from workstealing.structures import ShuffleQueue
+
+pytestmark = pytest.mark.real
+
+MakeApp = Callable[[str], str]
+JOB = "job shuffle_queue_reaper.mails"
+META = "mails/queue/{mails}/meta"
+
+
+@pytest.fixture
+def queue(redis7: RedisServer) -> Any:
+    return ShuffleQueue(redis7.client(), "mails")
+
+
+@pytest.fixture
+def doctor(command: Any, app_module: MakeApp, redis7: RedisServer) -> Any:
+    name = app_module(
+        f"""
+        import redis
+        from workstealing import Recruiter
+        from workstealing.jobs import ShuffleQueueReaper
+        from workstealing.structures import ShuffleQueue
+        client = redis.Redis.from_url({redis7.url!r})
+        recruiter = Recruiter()
+        recruiter.install(ShuffleQueueReaper(ShuffleQueue(client, "mails")), rate=0.01)
+        """
+    )
+
+    def say(status: int = 1) -> tuple[str, str]:
+        said = command.json("doctor", "--app", name, status=status)
+        (found,) = [each for each in said["checks"] if each["what"] == JOB]
+        return found["level"], found["said"]
+
+    return say
+
+
+def test_a_queue_that_is_right_is_well(doctor: Any, queue: Any) -> None:
+    assert doctor(0)[0] == "note"
+    queue.write("t", {"a": 1})
+    assert doctor(0) == ("ok", "namespace shuffle_queues: streams, layout version 1")
+
+
+def test_a_queue_that_is_another_namespaces_is_a_fault(
+    doctor: Any, queue: Any, redis7: RedisServer
+) -> None:
+    """Every write of this process would be refused."""
+    ShuffleQueue(redis7.client(), "mails", namespace="shop").write("t", {"a": 1})
+    # That this process's own namespace is in use makes it no better.
+    for _ in range(2):
+        assert doctor() == (
+            "fault",
+            "queue mails: belongs to the namespace shop, and this process says shuffle_queues",
+        )
+        ShuffleQueue(redis7.client(), "others").write("t", {"a": 1})
+
+
+def test_a_newer_queue_is_a_fault(doctor: Any, queue: Any, redis7: RedisServer) -> None:
+    queue.write("t", {"a": 1})
+    redis7.client().hset(META, "mark", "2")
+    assert doctor() == ("fault", "queue mails: has layout version 2, and this release 1")
+
+
+def test_a_foreign_key_is_a_fault(doctor: Any, redis7: RedisServer) -> None:
+    redis7.client().set(META, "x")
+    level, said = doctor()
+    assert level == "fault"
+    assert f"the key {META} does not hold the facts of a shuffle queue" in said
+
+
+@pytest.mark.parametrize("action", [("produce", "x"), ("consume",), ("observe",)])
+def test_what_is_no_layout_of_a_queue_by_due_time_is_bad_input(
+    command: Any, redis7: RedisServer, action: tuple[str, ...]
+) -> None:
+    redis7.client().set("ws:time_shard_queue:layout:mails", "x")
+    kind = ("--kind", "time", "--url", redis7.url)
+    said = command.refused("queue", action[0], "mails", *action[1:], *kind)
+    assert "does not hold the layout of a TimeShardQueue" in said
+    assert redis7.client().keys() == [b"ws:time_shard_queue:layout:mails"]
