@@ -1,11 +1,13 @@
 -- Appends entries to a log, all or none, and wakes who waits for them.
--- KEYS: meta, news, full, raw, times, what a query has written (meta if none appends), the blocks to write, the blocks to evict,
---   state, line, turns and granted of each group, as log_wake has them.
--- ARGV: entries a block, `joined`, backlog or '', number of the first block to write, how many of them follow, number of the first
---   block to evict, how many of them follow, partition or '', batch, how many rows of the batch the
+-- KEYS: meta, news, full, raw, times, what a query has written (meta if none appends), waiting, the blocks to write, the blocks to evict,
+--   state, line, turns and granted of each group in which somebody is believed to wait, as log_wake has them.
+-- ARGV: entries a block, in how many groups one call wakes at most, backlog or '', number of the first block to write, how many of them
+--   follow, number of the first block to evict, how many of them follow, partition or '', batch, how many rows of the batch the
 --   partition has written before, digest of its rows up to the last of these entries, then the entries.
--- Returns { offset of the first entry, kept }; or, having changed nothing, { -1, next, kept, block, joined, group, ... } if the
--- caller does not know the end or the groups, or { -2, batch, rows, digest } of what the partition has written, if that is not what was said.
+-- Returns { offset of the first entry, kept, group in which somebody may wait, ... }: those whose keys were not passed are still to be
+-- woken; or, having changed nothing, { -1, next, kept, block, group in which somebody may wait, ... } if the caller does not know the
+-- end, or a group, while all of them could have been passed; or { -2, batch, rows, digest } of what the partition has written, if that
+-- is not what was said.
 --@include now
 --@include log
 --@include log_make
@@ -14,7 +16,7 @@
 local HEAD = 11
 -- Numbers are exact up to here.
 local MOST_NEXT = 2 ^ 53 - 1
-local news, written = KEYS[2], KEYS[6]
+local news, written, waiting = KEYS[2], KEYS[6], KEYS[7]
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'block', 'first', 'kept', 'joined')
 local problem = refuse(facts)
 if problem then
@@ -39,15 +41,44 @@ if partition ~= '' then
   end
 end
 local tail, first, kept = tonumber(facts[2] or 0), tonumber(facts[4] or 0), tonumber(facts[5] or 0)
-local block, joined = tonumber(facts[3] or ARGV[1]), facts[6] or '0'
+local block, joined = tonumber(facts[3] or ARGV[1]), facts[6]
 local number, keys = tonumber(ARGV[4]), tonumber(ARGV[5])
 local evicted, evicted_keys = tonumber(ARGV[6]), tonumber(ARGV[7])
 local count = #ARGV - HEAD
 local stop = tail + count
 local low, high = math.floor(tail / block), math.floor((stop - 1) / block)
-if block ~= tonumber(ARGV[1]) or joined ~= ARGV[2] or low < number or high >= number + keys then
---@include with_groups
-  return with_groups({ -1, tail, kept, block, joined })
+local at = now()
+local groups, passed, woken, unknown = 8 + keys + evicted_keys, {}, {}, 0
+-- A log that no group has ever joined is not asked for those who wait.
+local names = joined and joined ~= '0' and redis.pcall('ZRANGEBYSCORE', waiting, '(' .. whole(at), '+inf') or {}
+if is_error(names) then
+  return layout_error(waiting, 'does not hold the groups of a log in which somebody waits')
+end
+local function with_names(reply)
+  for i = 1, #names do
+    reply[#reply + 1] = names[i]
+  end
+  return reply
+end
+for i = groups, #KEYS, 4 do
+  -- All keys begin alike: what is behind `group:` in that of the state is the group.
+  passed[string.sub(KEYS[i], #meta + 3)] = i
+end
+for i = 1, #names do
+  local index = passed[names[i]]
+  if index then
+    woken[#woken + 1] = index
+  else
+    unknown = unknown + 1
+  end
+end
+if
+  block ~= tonumber(ARGV[1])
+  or low < number
+  or high >= number + keys
+  or (unknown > 0 and #names <= tonumber(ARGV[2]))
+then
+  return with_names({ -1, tail, kept, block })
 end
 problem = refuse_sets()
 if problem then
@@ -57,18 +88,15 @@ if stop > MOST_NEXT then
   return layout_error(meta, 'has no offsets left for so many entries')
 end
 for each = low, high do
-  local key = KEYS[7 + each - number]
+  local key = KEYS[8 + each - number]
   local length = redis.pcall('LLEN', key)
   if is_error(length) or length ~= (each == low and tail - low * block or 0) then
     return layout_error(key, 'does not hold the entries that the log has there')
   end
 end
-local groups = 7 + keys + evicted_keys
-for i = groups, #KEYS, 4 do
-  problem = refuse_group(KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3])
-  if problem then
-    return problem
-  end
+problem, woken = with_lines(woken)
+if problem then
+  return problem
 end
 -- A full server refuses the first write of a script or none of them.
 local told = redis.pcall('XADD', news, 'MAXLEN', 1, whole(stop) .. '-0', 'n', '1')
@@ -80,10 +108,9 @@ if is_error(told) then
   end
   return told
 end
-local at = now()
 local argument = HEAD + 1
 for each = low, high do
-  local key = KEYS[7 + each - number]
+  local key = KEYS[8 + each - number]
   -- The last argument that this block has room for.
   local last = HEAD + math.min(count, (each + 1) * block - tail)
   while argument <= last do
@@ -112,15 +139,13 @@ if ARGV[3] ~= '' then
     first = boundary * block
     redis.call('HSET', meta, 'first', whole(first))
   end
-  local left = free_blocks(kept, math.floor(first / block), 7 + keys, evicted, evicted_keys)
+  local left = free_blocks(kept, math.floor(first / block), 8 + keys, evicted, evicted_keys)
   -- A small backlog may leave little of the batch itself.
-  left = free_blocks(left, math.floor(first / block), 7, number, keys)
+  left = free_blocks(left, math.floor(first / block), 8, number, keys)
   if left > kept then
     kept = left
     redis.call('HSET', meta, 'kept', whole(kept))
   end
 end
-for i = groups, #KEYS, 4 do
-  wake(KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3], at, stop, first, 0)
-end
-return { tail, kept }
+wake_all(woken, at, stop, first)
+return with_names({ tail, kept })

@@ -1,5 +1,5 @@
 -- Lists the entries that a group of a log has set aside, at random if not all are asked for.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived. ARGV: group, kind, how many at most.
+-- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting. ARGV: group, kind, how many at most.
 -- Returns { 0, offset, "<ms of the last delivery> <ms when set aside> <length of the history>:<history><entry>", ... }; and as
 -- open_group() does.
 --@include log_group

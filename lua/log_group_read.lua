@@ -1,5 +1,5 @@
 -- Hands out entries of a log to a member of a group: those that others have not acknowledged in time first, then new ones.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, the blocks.
+-- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, the blocks.
 -- ARGV: group, kind, how many entries at most, by what name it waits or '', '1' if it will wait when there is nothing, the
 --   turn that has woken it or '', the member, entries a block, number of the first block, most bytes, epoch of the blocks that
 --   the caller has, '1' for each block that it has and '0' for others.
@@ -68,7 +68,7 @@ local wanted = math.min(fresh, most - #chosen)
 local items, read = { kinds = '' }, 0
 if wanted > 0 and block == tonumber(ARGV[8]) then
   local known = ARGV[11] == group.epoch and ARGV[12] or ''
-  items = read_entries(start, start + wanted, block, 10, tonumber(ARGV[9]), #KEYS, known, tonumber(ARGV[10]))
+  items = read_entries(start, start + wanted, block, 11, tonumber(ARGV[9]), #KEYS, known, tonumber(ARGV[10]))
   if is_error(items) then
     return items
   end
@@ -104,8 +104,12 @@ if read == 0 and #chosen == 0 and #condemned == 0 and lost == 0 then
   -- However many wait, together they look about ten times a second whether somebody has died with a turn.
   local pause = math.max(1000, math.min(30000, 100 * redis.call('ZCARD', line)))
   -- A ZADD alone is refused where memory is full, but not after another write.
+  local stop = whole(at + 5000 + 3 * pause)
   redis.call('ZREM', line, name)
-  redis.call('ZADD', line, whole(at + 5000 + 3 * pause), name)
+  redis.call('ZADD', line, stop, name)
+  -- Appends look only at groups that stand here: never for a shorter time than any of the line.
+  redis.call('ZREMRANGEBYSCORE', waiting, '-inf', whole(at))
+  redis.call('ZADD', waiting, 'GT', stop, ARGV[1])
   wake(state, line, turns, granted, at, tail, group.first, due)
   return { 1, pause, next_due }
 end

@@ -4,17 +4,18 @@
 --   KEYS[4] turns, KEYS[5] granted, as in log_wake; KEYS[6] pending, a sorted set: offset with 16
 --   digits, so that those of one moment are in order -> when (ms) it was handed out;
 --   KEYS[7] attempts, a hash: offset -> "attempts delivery member"; KEYS[8] dead, a hash: offset -> the entry and its
---   history; KEYS[9] revived, a hash: offset -> an entry that was dead
+--   history; KEYS[9] revived, a hash: offset -> an entry that was dead; KEYS[10] waiting, as in log_wake
 --   ARGV[1] the group's name; ARGV[2] its kind: plain, or "acknowledged:<idle ms>:<most attempts>"
 --@include log
 --@include log_wake
 local state, line, turns, granted = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local pending, attempts, dead, revived = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local pending, attempts, dead, revived, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 
 -- Refuses what is no group, before anything is written. Returns an error reply or nil.
 local function refuse_all()
   local problem = refuse_group(state, line, turns, granted)
     or refuse_key('ZCARD', pending, 'the pending entries of a group of a log')
+    or refuse_key('ZCARD', waiting, 'the groups of a log in which somebody waits')
   for _, key in ipairs({ KEYS[7], KEYS[8], KEYS[9] }) do
     problem = problem or refuse_key('HLEN', key, 'entries of a group of a log')
   end

@@ -5,6 +5,8 @@
 --   granted  a sorted set: turn -> when (ms) it was given; until it is used, or too old, others leave an entry for it
 -- Whoever waits has been in the line since the very look that found nothing. So whatever comes after that look finds him
 -- there, and BLPOP finds a turn that was given before it. These four keys stand in this order in KEYS.
+--   waiting  a sorted set, of the log: group -> until when (ms) it is believed that anybody waits there. Put there by the same look,
+--            and never for a shorter time than in the line; so an append finds all whom it has to wake, and looks at no other group
 --@include log
 --@include refuse_key
 
@@ -63,5 +65,31 @@ local function wake(state, line, turns, granted, at, tail, first, due)
       redis.call('RPUSH', turns, unpack(numbers))
       numbers, given = {}, {}
     end
+  end
+end
+
+-- indices: of the first key of each of some groups. Returns an error reply about what is no group, or nil; and the indices of those
+-- groups in whose line is anybody.
+local function with_lines(indices)
+  local found = {}
+  for i = 1, #indices do
+    local index = indices[i]
+    -- Most of those who were waiting a moment ago are busy: one look for these.
+    if redis.pcall('ZCARD', KEYS[index + 1]) ~= 0 then
+      local problem = refuse_group(KEYS[index], KEYS[index + 1], KEYS[index + 2], KEYS[index + 3])
+      if problem then
+        return problem
+      end
+      found[#found + 1] = index
+    end
+  end
+  return nil, found
+end
+
+-- Wakes those who wait in these groups.
+local function wake_all(indices, at, tail, first)
+  for i = 1, #indices do
+    local index = indices[i]
+    wake(KEYS[index], KEYS[index + 1], KEYS[index + 2], KEYS[index + 3], at, tail, first, 0)
   end
 end

@@ -51,7 +51,7 @@ def check_whole(client: Any, name: str, present: set[bytes]) -> tuple[int, int, 
     assert 0 <= kept * block <= first <= end
     blocks = dict(enumerate(keys.blocks(kept, -(-end // block) - kept), kept))
     groups = [each[6:] for each in meta if each.startswith(b"group:")]
-    optional = {keys.full, keys.raw}
+    optional = {keys.full, keys.raw, keys.waiting}
     optional |= {key for group in groups for key in keys.group(group).all}
     needed = {keys.meta, *blocks.values(), *(keys.group(group).state for group in groups)}
     if end:

@@ -2,11 +2,14 @@
 
 A script must be told its keys before it knows where the log ends. So a writer passes the blocks
 from the end that it knows on; if the log has grown past them since, nothing is changed, and it
-calls again with what the reply says.
+calls again with what the reply says. Likewise it passes the groups in which somebody waits. Where
+these are too many for one script, the others are woken by further ones, so that none of them holds
+the server up for long.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,6 +34,8 @@ MOST_BYTES = 512 * 1024 * 1024
 _SPARE_BLOCKS = 1
 EVICTED_BLOCKS = 100
 """How many blocks a call with a backlog frees at most, beside those that it fills."""
+WOKEN_GROUPS = 64
+"""In how many groups one script wakes those who wait."""
 _TRIES = 100
 
 
@@ -85,24 +90,35 @@ class Appending(LogBase):
             )
             offset = int(reply[0])
             if offset >= 0:
-                self.note(next=offset + len(batch), kept=int(reply[1]))
+                _, kept, *waiting = reply
+                self.note(next=offset + len(batch), kept=int(kept), groups=tuple(waiting))
+                yield from self._wake(set(waiting).difference(known.groups[:WOKEN_GROUPS]))
                 return offset
             if offset == -2:
                 return Written(int(reply[1]), int(reply[2]), reply[3].decode())
-            _, tail, kept, block, joined, *groups = reply
-            self.note(
-                next=int(tail),
-                kept=int(kept),
-                block=int(block),
-                joined=joined,
-                groups=tuple(groups),
-            )
+            _, tail, kept, block, *waiting = reply
+            self.note(next=int(tail), kept=int(kept), block=int(block), groups=tuple(waiting))
             # The log's own blocks may be smaller than was expected.
             checked_entries(batch, int(block))
         raise LayoutError(
             f"others append to the log {self.name!r} faster than one batch can be written: append"
             " fewer times, more entries at a time; nothing was written"
         )
+
+    def _wake(self, groups: Iterable[bytes]) -> Steps[None]:
+        """Wake those who wait in groups that the script of an append has not woken.
+
+        Whoever dies in between leaves it to those who wait: they look now and then.
+        """
+        left = list(groups)
+        while left:
+            keys = (self.keys.meta, *self._waking(left[:WOKEN_GROUPS]))
+            yield from as_bytes(self.operation("wake_groups", keys))
+            del left[:WOKEN_GROUPS]
+
+    def _waking(self, groups: Iterable[bytes]) -> list[bytes]:
+        """Return the keys by which those who wait in groups are woken."""
+        return [key for name in groups for key in self.keys.group(name).waking]
 
     def _arguments(
         self,
@@ -120,12 +136,10 @@ class Appending(LogBase):
             # Up to the block where the backlog is expected to begin, and one for others' entries.
             stop = min(low, (known.next + len(batch) - least) // known.block + 1)
             evicted = max(0, min(stop - known.kept, EVICTED_BLOCKS))
-        fixed = (keys.meta, keys.news, keys.full, keys.raw, keys.times, written)
-        groups: list[bytes] = []
-        for name in known.groups:
-            groups += keys.group(name).waking
+        fixed = (keys.meta, keys.news, keys.full, keys.raw, keys.times, written, keys.waiting)
+        groups = self._waking(known.groups[:WOKEN_GROUPS])
         blocks = (*keys.blocks(low, needed), *keys.blocks(known.kept, evicted))
-        settings = (known.block, known.joined, least, low, needed, known.kept, evicted)
+        settings = (known.block, WOKEN_GROUPS, least, low, needed, known.kept, evicted)
         return ((*fixed, *blocks, *groups), *settings, *note, *batch)
 
 

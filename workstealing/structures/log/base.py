@@ -28,14 +28,13 @@ class Known:
     """What this process knows of a log: a guess that only saves round trips.
 
     Fields: block: entries a block; next: the offset of the next entry; kept: the lowest block that
-    may take memory; joined: which groups there are, and groups: their names; epoch: of the log's
-    making, empty before it.
+    may take memory; groups: the names of those in which somebody waits; epoch: of the log's making,
+    empty before it.
     """
 
     block: int
     next: int = 0
     kept: int = 0
-    joined: bytes = b"0"
     groups: tuple[bytes, ...] = ()
     epoch: bytes = b""
 

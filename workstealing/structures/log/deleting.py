@@ -32,10 +32,10 @@ class Deleting(Evicting):
                 flat = {}
             meta = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
             if not meta:
-                self.note(next=0, kept=0, epoch=b"", joined=b"0", groups=())
+                self.note(next=0, kept=0, epoch=b"", groups=())
                 return False
             tail, kept, block = (int(meta[name]) for name in (b"next", b"kept", b"block"))
-            others = [keys.news, keys.full, keys.raw, keys.times]
+            others = [keys.news, keys.full, keys.raw, keys.times, keys.waiting]
             others += keys.blocks(kept, -(-tail // block) - kept)
             for name in meta:
                 kind, _, rest = name.partition(b":")

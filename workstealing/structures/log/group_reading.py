@@ -63,7 +63,7 @@ class GroupReading:
         self._kind = _PLAIN
         if self.acknowledged:
             self._kind = f"acknowledged:{round(self.idle_s * 1000)}:{self.max_attempts}"
-        self._fixed = (log.keys.meta, *self.keys.all)
+        self._fixed = (log.keys.meta, *self.keys.all, log.keys.waiting)
         # Where the next read is expected: a guess that only saves round trips.
         self._next = 0
 

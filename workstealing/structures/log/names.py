@@ -54,6 +54,7 @@ class LogNames(NamesBeside[LogGroupNames]):
         self.full = self.base + b"full"
         self.raw = self.base + b"raw"
         self.times = self.base + b"times"
+        self.waiting = self.base + b"waiting"
 
     def block(self, number: int) -> bytes:
         """Return the key of a block."""

@@ -1,0 +1,216 @@
+"""What an append does for groups: it wakes those who wait, however many, and looks at no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.servers import AnyServer, RedisServer
+from workstealing.errors import LayoutError
+from workstealing.store.operations import Steps, drive
+from workstealing.structures import Log
+from workstealing.structures.log import appending
+from workstealing.structures.log.group import LogGroup
+from workstealing.structures.log.group_waiting import Nothing
+
+# Behind the end of every place in a line.
+LATER_MS = 100_000
+
+
+def log_on(server: AnyServer, shift_ms: int = 0) -> Log:
+    return Log(server.client(), "l", 10, clock_shift_ms=shift_ms)
+
+
+def groups_on(server: AnyServer, number: int, shift_ms: int = 0) -> list[LogGroup]:
+    """Return groups that have begun where the log ends."""
+    log = log_on(server, shift_ms)
+    groups = [log.group(f"group {each}", start="last") for each in range(number)]
+    for group in groups:
+        group.info()
+    return groups
+
+
+def in_line(group: LogGroup, waiter: str = "w") -> None:
+    """Let a member look that will wait."""
+    found = group.log.run(group.look_steps(1, b"", waiter, True))
+    assert isinstance(found, Nothing)
+
+
+def turns(groups: list[LogGroup]) -> list[int]:
+    """Return how many turns were given in each group."""
+    return [group.log.client.llen(group.keys.turns) for group in groups]
+
+
+def calls(client: Any, log: Log) -> dict[str, int]:
+    """Return how often the server has called which command for an append, in scripts too."""
+    client.config_resetstat()
+    log.append(b"x")
+    return {
+        name.removeprefix("cmdstat_"): stats["calls"]
+        for name, stats in client.info("commandstats").items()
+        if not name.startswith(("cmdstat_config", "cmdstat_info"))
+    }
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("number", [1, 300])
+def test_groups_in_which_nobody_waits_cost_an_append_one_command(
+    redis7: RedisServer, number: int
+) -> None:
+    client = redis7.client()
+    log = log_on(redis7)
+    log.append(b"x")
+    without = calls(client, log)
+    groups_on(redis7, number)
+    assert calls(client, log) == without | {"zrangebyscore": 1}
+    # Nor do those in which somebody has waited, some time ago.
+    for group in groups_on(redis7, number):
+        group.seek("last")
+        in_line(group)
+    late = log_on(redis7, LATER_MS)
+    late.append(b"x")
+    assert calls(client, late) == without | {"zrangebyscore": 1}
+
+
+@pytest.mark.real
+def test_only_groups_in_which_somebody_waits_are_looked_at(redis7: RedisServer) -> None:
+    client = redis7.client()
+    log = log_on(redis7)
+    groups = groups_on(redis7, 300)
+    in_line(groups[7])
+    # The writer learns of it at once, and from then on needs one round trip.
+    assert calls(client, log)["evalsha"] == 2
+    assert sum(calls(client, log).values()) <= 30
+    assert turns(groups) == [0] * 7 + [1] + [0] * 292
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 7])
+def test_more_groups_than_one_script_wakes(
+    any_server: AnyServer, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(appending, "WOKEN_GROUPS", 2)
+    log = log_on(any_server)
+    groups = groups_on(any_server, number)
+    # The first writer learns of the groups, then knows them; another one knows nothing.
+    for writer in (log, log, log_on(any_server)):
+        for group in groups:
+            group.log.client.delete(group.keys.turns, group.keys.granted)
+            group.seek("last")
+            in_line(group)
+        assert turns(groups) == [0] * number
+        writer.append(b"x")
+        assert turns(groups) == [1] * number
+    assert log.length() == 3
+
+
+def test_those_whom_one_script_can_wake_are_woken_by_that_which_appends(
+    any_server: AnyServer,
+) -> None:
+    """So a writer that is killed has appended and woken them, or neither."""
+    groups = groups_on(any_server, appending.WOKEN_GROUPS)
+    for group in groups:
+        in_line(group)
+    log = log_on(any_server)
+    steps = log.append_steps([b"x"], None)
+    reply, length = None, 0
+    while not length:
+        reply = drive(log.client, once(steps.send(reply)))
+        length = log_on(any_server).length()
+    assert turns(groups) == [1] * len(groups)
+
+
+def test_a_writer_that_dies_before_it_has_woken_all_holds_them_up_until_they_look(
+    any_server: AnyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appending, "WOKEN_GROUPS", 2)
+    groups = groups_on(any_server, 3)
+    log = log_on(any_server)
+    for group in groups:
+        in_line(group, "dead")
+        in_line(group, "alive")
+    steps = log.append_steps([b"x"], None)
+    steps.send(drive(log.client, once(next(steps))))
+    steps.close()
+    assert turns(groups) == [0] * 3
+    for group in groups:
+        # As a member does now and then while it waits; it is the first one's turn.
+        found = group.log.run(group.look_steps(0, b"", "alive", True))
+        assert isinstance(found, Nothing)
+        assert 0 < found.pause_ms <= 1000
+    assert turns(groups) == [1] * 3
+
+
+def test_a_group_is_believed_to_be_waited_in_as_long_as_any_of_its_line(
+    any_server: AnyServer,
+) -> None:
+    (group,) = groups_on(any_server, 1)
+    client, keys = group.log.client, group.keys
+    until = 0.0
+    # The more there are, the longer each may take; then clocks differ, and one looks again.
+    for waiter, shift_ms in [(f"w{each}", 0) for each in range(30)] + [
+        ("late", LATER_MS),
+        ("early", 0),
+        ("late", 0),
+    ]:
+        (other,) = groups_on(any_server, 1, shift_ms)
+        in_line(other, waiter)
+        until = max(until, *client.zrange(keys.line, 0, -1, withscores=True)[-1][1:])
+        assert client.zscore(group.log.keys.waiting, keys.group) == until
+
+
+def test_a_group_that_is_deleted_and_a_log_are_waited_in_no_more(any_server: AnyServer) -> None:
+    one, other = groups_on(any_server, 2)
+    client, waiting = one.log.client, one.log.keys.waiting
+    in_line(one)
+    in_line(other)
+    one.delete()
+    assert client.zrange(waiting, 0, -1) == [other.keys.group]
+    log_on(any_server).append(b"x")
+    assert turns([one, other]) == [0, 1]
+    log_on(any_server).delete()
+    assert client.exists(waiting) == 0
+
+
+def test_who_has_gone_is_forgotten_by_the_next_who_waits(any_server: AnyServer) -> None:
+    one, _ = groups_on(any_server, 2)
+    in_line(one)
+    _, late = groups_on(any_server, 2, LATER_MS)
+    in_line(late)
+    assert one.log.client.zrange(one.log.keys.waiting, 0, -1) == [late.keys.group]
+
+
+def test_what_is_no_list_of_groups_is_left_alone(any_server: AnyServer) -> None:
+    (group,) = groups_on(any_server, 1)
+    client, log = group.log.client, log_on(any_server)
+    client.set(log.keys.waiting, "text")
+    for call in (lambda: log.append(b"x"), group.read, group.delete, group.info):
+        with pytest.raises(LayoutError, match="does not hold the groups"):
+            call()
+    assert (log.length(), client.get(log.keys.waiting)) == (0, b"text")
+
+
+@pytest.mark.parametrize("part", ["state", "line", "turns", "granted"])
+def test_a_group_that_is_none_keeps_the_entries_out_for_which_it_had_to_be_woken(
+    any_server: AnyServer, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.setattr(appending, "WOKEN_GROUPS", 1)
+    groups = groups_on(any_server, 2)
+    log = log_on(any_server)
+    in_line(groups[0])
+    client, key = log.client, getattr(groups[0].keys, part)
+    client.delete(key)
+    client.geoadd(key, (1.0, 1.0, "x")) if part in {"state", "turns"} else client.set(key, "x")
+    with pytest.raises(LayoutError, match=r"a group of a log.*; nothing was changed"):
+        log.append(b"x")
+    assert log.length() == 0
+    client.delete(key)
+    in_line(groups[0])
+    in_line(groups[1])
+    assert log.append(b"x") == 0
+    assert turns(groups) == [1, 1]
+
+
+def once(step: Any) -> Steps[Any]:
+    """Yield one step, and return what it gives."""
+    return (yield step)
