@@ -1,27 +1,43 @@
 -- Writes a message into the shortest of a tenant's streams, and tells those who sleep.
 -- KEYS: meta, due index, layout mark, notifications, tracking, the streams, the rings of the groups.
 -- ARGV: layout mark, queue, ttl in ms, the caller's `joined`, its number of streams, 1 to notify, how
---   many streams follow, tracking id or '', the streams' numbers, then fields and values.
+--   many streams follow in KEYS, tracking id or '', then fields and values.
 -- Returns the message's id; or, if the caller does not know all groups, having changed nothing,
 -- { joined, group, ... }.
---@include shuffle_queue_alive
-local notifications, tracking = KEYS[4], KEYS[5]
-local width = tonumber(ARGV[7])
+--@include shuffle_queue_version
+--@include layout_error
+--@include shuffle_queue_ring
+--@include shuffle_queue_keep
+local meta, due, notifications, tracking = KEYS[1], KEYS[2], KEYS[4], KEYS[5]
 local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'joined', 'namespace')
-local problem, marked, alive = refuse_queue(facts, facts[4])
-if problem then
-  return problem
-end
-local joined = facts[3] or '0'
-if joined ~= ARGV[4] then
+local marked = redis.pcall('GET', KEYS[3])
+local alive = redis.pcall('ZSCORE', due, ARGV[2])
+is_named = facts[4]
+if
+  facts[1] ~= QUEUE_VERSION
+  or facts[3] ~= ARGV[4]
+  or marked ~= ARGV[1]
+  or type(alive) == 'table'
+  or is_elsewhere(is_named, due)
+then
+  -- What is needed here alone is not made for each message.
+--@include shuffle_queue_alive
+  local problem = refuse_queue(facts, is_named)
+  if problem then
+    return problem
+  end
+  local joined = facts[3] or '0'
+  if joined ~= ARGV[4] then
 --@include with_groups
-  return with_groups({ joined })
+    return with_groups({ joined })
+  end
 end
+local rings = 6 + ARGV[7]
 local shortest, least
-for i = 1, width do
-  local length = redis.pcall('XLEN', KEYS[5 + i])
-  if is_error(length) then
-    return layout_error(KEYS[5 + i], 'does not hold a stream of a shuffle queue')
+for i = 6, rings - 1 do
+  local length = redis.pcall('XLEN', KEYS[i])
+  if type(length) == 'table' then
+    return layout_error(KEYS[i], 'does not hold a stream of a shuffle queue')
   end
   if not least or length < least then
     shortest, least = i, length
@@ -30,37 +46,39 @@ for i = 1, width do
     end
   end
 end
-local stream = KEYS[5 + shortest]
-local number = ARGV[8 + shortest]
+local stream = KEYS[shortest]
+-- Its key is `...s3` where that of the facts is `...meta`.
+local number = string.sub(stream, #meta - 2)
 -- A ring that holds the stream already will come to the message by itself.
 -- Without any group, whoever sleeps does so since before the queue was deleted, or lost.
-local absent, empty, wakes = {}, {}, #KEYS == 5 + width
-for i = 6 + width, #KEYS do
-  local turn = redis.pcall('ZSCORE', KEYS[i], number)
-  if is_error(turn) then
+local absent, empty, wakes = {}, {}, not KEYS[rings]
+for i = rings, #KEYS do
+  local size = redis.pcall('ZCARD', KEYS[i])
+  if type(size) == 'table' then
     return layout_error(KEYS[i], 'does not hold the ring of a group')
   end
-  if not turn then
+  local is_empty = size == 0
+  if is_empty or not redis.call('ZSCORE', KEYS[i], number) then
     absent[#absent + 1] = i
-    empty[i] = redis.call('ZCARD', KEYS[i]) == 0
-    wakes = wakes or empty[i]
+    empty[i] = is_empty
+    wakes = wakes or is_empty
   end
 end
-if ARGV[8] ~= '' and is_error(redis.pcall('HEXISTS', tracking, ARGV[8])) then
+if ARGV[8] ~= '' and type(redis.pcall('HEXISTS', tracking, ARGV[8])) == 'table' then
   return layout_error(tracking, 'does not hold tracking ids')
 end
 -- A full server refuses the first write of a script or none of them.
 if wakes and ARGV[6] == '1' then
   local told = notify(notifications, number)
-  if is_error(told) then
+  if type(told) == 'table' and told.err then
     if string.find(told.err, 'WRONGTYPE', 1, true) then
       return layout_error(notifications, 'does not hold notifications')
     end
     return told
   end
 end
-local id = redis.pcall('XADD', stream, '*', unpack(ARGV, 9 + width))
-if is_error(id) then
+local id = redis.pcall('XADD', stream, '*', unpack(ARGV, 9))
+if type(id) == 'table' then
   return id
 end
 for i = 1, #absent do
@@ -72,5 +90,7 @@ end
 if ARGV[8] ~= '' then
   redis.call('HSET', tracking, ARGV[8], number .. ':' .. id)
 end
-keep_alive(marked, alive)
+-- The first entry of a millisecond is named by the clock; one of a stream whose clock was ahead is not.
+local moment = string.match(id, '^(%d+)-0$')
+keep_alive(marked, alive, 0, moment and moment + CLOCK_SHIFT_MS)
 return number .. '-' .. id

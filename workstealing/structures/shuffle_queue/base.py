@@ -69,7 +69,7 @@ class QueueBase(Namespaced):
         # The due index, the mark and what it says, once the layout is known.
         self._place: tuple[bytes, bytes, str] | None = None
         self._delays: dict[bytes, PickupDelays] = {}
-        self._tenants: dict[Any, tuple[tuple[int, ...], tuple[bytes, ...]]] = {}
+        self._tenants: dict[Any, tuple[bytes, ...]] = {}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.keys.text!r}>"

@@ -52,11 +52,11 @@ class Writing(QueueBase):
         except TypeError:
             # What cannot be looked up is no tenant either, and is told so.
             known = None
-        numbers, streams = known or self._learn(tenant)
+        streams = known or self._learn(tenant)
         due, mark, text = self._place or (yield from self.place_steps())
         keys = self.keys
         script = self.script("write")
-        settings = (self.streams, int(self.notify), len(numbers), tracked, *numbers, *flat)
+        settings = (self.streams, int(self.notify), len(streams), tracked, *flat)
         for _ in range(_TRIES):
             joined, rings = self._known
             args = (text, keys.name, self.ttl_ms, joined, *settings)
@@ -77,10 +77,9 @@ class Writing(QueueBase):
             " look for what registers them; nothing was written"
         )
 
-    def _learn(self, tenant: str | bytes) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
-        numbers = self.streams_of(tenant)
-        streams = tuple(self.keys.stream(number) for number in numbers)
+    def _learn(self, tenant: str | bytes) -> tuple[bytes, ...]:
+        streams = tuple(self.keys.stream(number) for number in self.streams_of(tenant))
         if len(self._tenants) >= TENANTS_KNOWN:
             self._tenants = {}
-        self._tenants[tenant] = (numbers, streams)
-        return numbers, streams
+        self._tenants[tenant] = streams
+        return streams
