@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from figures import Figure
+from log_groups import group_costs
 from log_sides import FIELD, Comparison, Meter, fill_log, fill_stream, stream_id
 from servers import RedisServer
 
@@ -28,10 +29,10 @@ SEEK_AT_MOST = {"raw": 2.0, "cold": 6.0, "cached": 1.2}
 
 
 def measure(server: RedisServer) -> list[Figure]:
-    """Measure appends, 1,000 at once and one by one, and reads of 1,000 and of ten in each form."""
+    """Measure appends, those beside groups too, and reads of 1,000 and of ten in each form."""
     client = server.client()
     meter = Meter(client)
-    figures = _appends(client, meter)
+    figures = [*_appends(client, meter), *group_costs(client, meter)]
     content = entries(STORED)
     fill_stream(client, "stream", content)
     for form, stored_as in FORMS.items():

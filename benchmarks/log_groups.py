@@ -1,0 +1,92 @@
+"""What the groups of a log cost its appends: those in which nobody waits, and those that are woken.
+
+The reference is an append to a log that has no groups, or only those in which somebody waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from figures import Figure, counted
+from log_sides import Comparison, Meter
+
+from workstealing.structures import Log
+
+MANY, FEW = 2_000, 10
+APPENDS = 50
+ROUNDS = 20
+LONGEST_OF = 10
+AT_MOST = 1.2
+
+
+def group_costs(client: Any, meter: Meter) -> list[Figure]:
+    """Measure appends of one entry beside groups that nobody waits in, and that all are woken."""
+    return [
+        *_idle(client, meter, waited_in=0),
+        *_idle(client, meter, waited_in=FEW),
+        _longest(client),
+    ]
+
+
+def _log(client: Any, name: str, groups: int, waited_in: int) -> tuple[Any, Callable[[], None]]:
+    """Return a log with groups, and what appends to it, with a member in line in some of them."""
+    log: Any = Log(client, name)
+    members = [log.group(f"group {each}", start="last") for each in range(groups)]
+    for member in members:
+        member.info()
+
+    def run() -> None:
+        for member in members[:waited_in]:
+            _wait_in(member)
+        for _ in range(APPENDS):
+            log.append(b"x" * 100)
+
+    return log, run
+
+
+def _wait_in(member: Any) -> None:
+    """Let a member look that will wait, as `read` with block_ms does."""
+    member.seek("last")
+    member.log.run(member.look_steps(1, b"", "a member", True))
+
+
+def _idle(client: Any, meter: Meter, waited_in: int) -> list[Figure]:
+    log, ours = _log(client, "many", MANY, waited_in)
+    other, theirs = _log(client, "few", waited_in, waited_in)
+    costs = Comparison(meter, ours, theirs, APPENDS, ROUNDS)
+    log.delete()
+    other.delete()
+    return costs.costs(
+        f"log_append_{MANY}_groups_{waited_in}_waited_in",
+        f"a log with {waited_in} groups",
+        AT_MOST,
+    )
+
+
+def _longest(client: Any) -> Figure:
+    """Return for how long one script holds up the server where members of all groups are woken."""
+    log: Any = Log(client, "woken")
+    members = [log.group(f"group {each}", start="last") for each in range(MANY)]
+    kept = client.config_get("slowlog-*")
+    client.config_set("slowlog-max-len", 1_000)
+    longest = []
+    for _ in range(LONGEST_OF):
+        for member in members:
+            _wait_in(member)
+        client.config_set("slowlog-log-slower-than", 0)
+        client.slowlog_reset()
+        log.append(b"x" * 100)
+        client.config_set("slowlog-log-slower-than", -1)
+        longest.append(max(each["duration"] for each in client.slowlog_get(1_000)))
+        if any(not client.exists(member.keys.turns) for member in members):
+            raise AssertionError("not everybody who waits was woken")
+    for name, value in kept.items():
+        client.config_set(name, value)
+    log.delete()
+    return counted(
+        f"log_append_{MANY}_groups_woken_longest_ms",
+        round(median(longest) / 1000, 2),
+        "counted by the server's SLOWLOG",
+    )
