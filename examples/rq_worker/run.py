@@ -22,8 +22,8 @@ from workstealing.store import EmbeddedServer
 from workstealing.structures import VolatileHashes
 
 HERE = Path(__file__).parent
-JOBS = 60
-GARBAGE = 800
+JOBS = 30
+GARBAGE = 400
 PATIENCE = 60.0
 
 

@@ -10,7 +10,8 @@ from workstealing.jobs import HashFieldExpiry
 from workstealing.structures import VolatileHashes
 
 items = VolatileHashes(connect(os.environ["REDIS_URL"]), namespace="items")
-recruiter = Recruiter()
+# Between two jobs there is more time than in a web request: the default is 0.01 s.
+recruiter = Recruiter(seconds=0.5)
 # A demonstration's rate: it is over in seconds. In production think of 0.003.
 recruiter.install(HashFieldExpiry(items, limit=25), rate=0.5)
 
