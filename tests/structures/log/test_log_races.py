@@ -373,3 +373,24 @@ def test_a_log_that_is_deleted_and_made_anew_is_another_one(server: AnyReal) -> 
     # A writer that knew the old one's end appends where the new one's is.
     assert writer.append(b"next") == 12
     assert warm.read(0, 100) == [*new, b"next"]
+
+
+@pytest.mark.parametrize("others", [1, 20, 500])
+def test_an_append_comes_through_however_fast_others_fill_blocks(
+    redis7: RedisServer, others: int
+) -> None:
+    log, other = (Log(redis7.client(), "l", 1) for _ in range(2))
+    log.append(b"x")
+    script, tries = log.script, []
+
+    def delayed(name: str) -> Any:
+        # Always one more batch of others than the last reply has told of.
+        tries.append(name)
+        other.append(*[b"o"] * others)
+        return script(name)
+
+    log.script = delayed  # type: ignore[method-assign]
+    for _ in range(3):
+        offset = log.append(b"a", b"b")
+        assert other.read(offset, 2) == [b"a", b"b"]
+    assert len(tries) < 40

@@ -30,8 +30,8 @@ MOST_BLOCKS = 1_000
 """How many blocks they may fill at most."""
 MOST_BYTES = 512 * 1024 * 1024
 """How many bytes they have at most, one or all: the server's limit for one value."""
-# Blocks past those that are needed, for what others append meanwhile.
-_SPARE_BLOCKS = 1
+# Blocks past those that are needed, for what others append meanwhile: twice as many at each try.
+_SPARE_BLOCKS, _MOST_SPARE_BLOCKS = 1, 1_024
 EVICTED_BLOCKS = 100
 """How many blocks a call with a backlog frees at most, beside those that it fills."""
 WOKEN_GROUPS = 64
@@ -83,11 +83,11 @@ class Appending(LogBase):
                 checked_integer(marker.rows, "rows", 0),
                 marker.digest,
             )
-        for _ in range(_TRIES):
+        for tried in range(_TRIES):
             known = self.known
-            reply = yield from as_bytes(
-                self.operation("append", *self._arguments(known, batch, least, written, note))
-            )
+            spare = min(_SPARE_BLOCKS << tried, _MOST_SPARE_BLOCKS)
+            settings = self._arguments(known, batch, least, written, note, spare)
+            reply = yield from as_bytes(self.operation("append", *settings))
             offset = int(reply[0])
             if offset >= 0:
                 _, kept, *waiting = reply
@@ -120,17 +120,18 @@ class Appending(LogBase):
         """Return the keys by which those who wait in groups are woken."""
         return [key for name in groups for key in self.keys.group(name).waking]
 
-    def _arguments(
+    def _arguments(  # noqa: PLR0917 - what a call and its try have
         self,
         known: Known,
         batch: list[bytes],
         least: int | str,
         written: bytes,
         note: tuple[Any, ...],
+        spare: int,
     ) -> tuple[Any, ...]:
         keys = self.keys
         low = known.next // known.block
-        needed = (known.next + len(batch) - 1) // known.block - low + 1 + _SPARE_BLOCKS
+        needed = (known.next + len(batch) - 1) // known.block - low + 1 + spare
         evicted = 0
         if isinstance(least, int):
             # Up to the block where the backlog is expected to begin, and one for others' entries.
