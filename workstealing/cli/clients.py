@@ -11,6 +11,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 
+from workstealing.cli.apps import add_app_option
 from workstealing.cli.output import printable
 from workstealing.config import URL_VARIABLES
 from workstealing.errors import ConfigurationError
@@ -30,6 +31,18 @@ def add_url_option(parser: argparse.ArgumentParser, otherwise: str) -> None:
         "--url",
         metavar="URL",
         help=f"the Redis to ask: redis://host:port/database and the like (default: {otherwise})",
+    )
+
+
+def add_fleet_options(parser: argparse.ArgumentParser) -> None:
+    """Add --app, --url and --ledger, which say whose figures are shown."""
+    add_app_option(parser)
+    add_url_option(parser, "the client of the recruiter's ledger or jobs, or the environment's")
+    parser.add_argument(
+        "--ledger",
+        default="default",
+        metavar="NAME",
+        help="the ledger's name (default: %(default)s)",
     )
 
 

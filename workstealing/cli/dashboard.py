@@ -8,8 +8,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from workstealing.cli.apps import add_app_option, application_prints_to_stderr, load_app, named_app
-from workstealing.cli.clients import add_url_option, client_for
+from workstealing.cli.apps import application_prints_to_stderr, load_app, named_app
+from workstealing.cli.clients import add_fleet_options, client_for
 from workstealing.cli.output import add_json_option, print_json, say
 from workstealing.cli.values import whole
 from workstealing.errors import ConfigurationError
@@ -35,14 +35,7 @@ in the environment, or --token-file, gives the admin's token, with which one log
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options to the command's parser."""
-    add_app_option(parser)
-    add_url_option(parser, "the client of the recruiter's ledger or jobs, or the environment's")
-    parser.add_argument(
-        "--ledger",
-        default="default",
-        metavar="NAME",
-        help="the ledger's name (default: %(default)s)",
-    )
+    add_fleet_options(parser)
     parser.add_argument(
         "--host",
         default=HOST,

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from workstealing.cli.apps import application_prints_to_stderr
+from workstealing.cli.values import at_least, duration
 from workstealing.errors import MissingExtraError
 
 INTERVAL = 2.0
 
 _SeenT = TypeVar("_SeenT")
+
+
+def add_interval_option(parser: argparse.ArgumentParser) -> None:
+    """Add --interval to a command's options."""
+    parser.add_argument(
+        "--interval",
+        type=duration,
+        default=INTERVAL,
+        metavar="S",
+        help="seconds between two looks (default: %(default)g)",
+    )
+
+
+def add_times_option(options: argparse._ActionsContainer) -> None:
+    """Add --times to a command's options, or to a group of them."""
+    options.add_argument(
+        "--times",
+        type=at_least(1, "looks"),
+        metavar="N",
+        help="end after so many looks (default: with Ctrl-C)",
+    )
 
 
 def repeat(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from workstealing.cli.output import note, print_json, printable, say
+from workstealing.cli.output import add_json_lines_option, note, print_json, printable, say
 from workstealing.cli.queue_opening import (
     CommandQueue,
     add_queue_options,
@@ -75,11 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="what is given back comes again after so long (default: at once)",
     )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON object for each message, a line each, and nothing else",
-    )
+    add_json_lines_option(parser)
     shuffle = parser.add_argument_group("for a ShuffleQueue")
     shuffle.add_argument(
         "--group",

@@ -8,10 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from workstealing.cli.clients import FAULTS, said
-from workstealing.cli.live import INTERVAL, draw, repeat
+from workstealing.cli.live import add_interval_option, add_times_option, draw, repeat
 from workstealing.cli.output import add_json_option, print_json, say
 from workstealing.cli.queue_opening import add_queue_options, add_setting_options, opened
-from workstealing.cli.values import at_least, duration
 
 if TYPE_CHECKING:
     from workstealing.cli.queue_opening import CommandQueue
@@ -35,19 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_queue_options(parser)
     often = parser.add_mutually_exclusive_group()
     often.add_argument("--once", action="store_true", help="look once and end")
-    often.add_argument(
-        "--times",
-        type=at_least(1, "looks"),
-        metavar="N",
-        help="end after so many looks (default: with Ctrl-C)",
-    )
-    parser.add_argument(
-        "--interval",
-        type=duration,
-        default=INTERVAL,
-        metavar="S",
-        help="seconds between two looks (default: %(default)g)",
-    )
+    add_times_option(often)
+    add_interval_option(parser)
     add_json_option(parser)
     shuffle = parser.add_argument_group("for a ShuffleQueue")
     shuffle.add_argument(

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from workstealing.cli.output import note, print_json, printable, say
+from workstealing.cli.output import add_json_lines_option, note, print_json, printable, say
 from workstealing.cli.queue_opening import add_queue_options, add_setting_options, opened
 from workstealing.cli.values import at_least, duration, when
 from workstealing.errors import ConfigurationError
@@ -47,11 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every", type=duration, metavar="S", help="wait so long between two messages: 1s, 100ms"
     )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON object for each message, a line each, and nothing else",
-    )
+    add_json_lines_option(parser)
     shuffle = parser.add_argument_group("for a ShuffleQueue")
     shuffle.add_argument(
         "--tenant",

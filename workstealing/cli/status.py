@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from workstealing.cli.apps import (
     VARIABLE,
-    add_app_option,
     application_prints_to_stderr,
     load_app,
     named_app,
 )
-from workstealing.cli.clients import add_url_option, client_for
+from workstealing.cli.clients import add_fleet_options, client_for
 from workstealing.cli.output import (
     add_json_option,
     figure,
@@ -53,14 +52,7 @@ input. Without --app only the ledger is read; without a ledger only the structur
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options to the command's parser."""
-    add_app_option(parser)
-    add_url_option(parser, "the client of the recruiter's ledger or jobs, or the environment's")
-    parser.add_argument(
-        "--ledger",
-        default="default",
-        metavar="NAME",
-        help="the ledger's name (default: %(default)s)",
-    )
+    add_fleet_options(parser)
     add_json_option(parser)
 
 

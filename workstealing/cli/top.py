@@ -8,9 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from workstealing.cli import status
-from workstealing.cli.live import INTERVAL, draw, repeat
+from workstealing.cli.live import add_interval_option, add_times_option, draw, repeat
 from workstealing.cli.output import print_json, printable, say
-from workstealing.cli.values import at_least, duration
 
 if TYPE_CHECKING:
     from workstealing.dashboard.queries import Snapshot
@@ -27,19 +26,8 @@ object with all looks, once --times is over (default: 1).
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options to the command's parser."""
     status.add_arguments(parser)
-    parser.add_argument(
-        "--interval",
-        type=duration,
-        default=INTERVAL,
-        metavar="S",
-        help="seconds between two looks (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--times",
-        type=at_least(1, "looks"),
-        metavar="N",
-        help="end after so many looks (default: with Ctrl-C)",
-    )
+    add_interval_option(parser)
+    add_times_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
