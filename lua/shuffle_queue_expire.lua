@@ -58,6 +58,8 @@ end
 
 local function delete_group()
   local limit, group = tonumber(ARGV[6]), ARGV[7]
+  -- Before what they speak of, and also where the group is left for the sake of its dead.
+  redis.call('HDEL', meta, 'back:' .. group, 'plan:' .. group)
   if not unlink_from(4, limit) then
     return { deleted, 0 }
   end
@@ -68,7 +70,7 @@ local function delete_group()
     return { deleted, 0 }
   end
   deleted = deleted + redis.call('UNLINK', KEYS[3])
-  redis.call('HDEL', meta, 'group:' .. group, 'back:' .. group, 'plan:' .. group)
+  redis.call('HDEL', meta, 'group:' .. group)
   redis.call('HINCRBY', meta, 'groups', -1)
   -- Writers must not fill the ring of a group that has gone.
   local joined = math.max(now(), tonumber(ARGV[3] ~= '' and ARGV[3] or 0) + 1)
