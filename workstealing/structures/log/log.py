@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
@@ -26,6 +26,7 @@ _BoolT = TypeVar("_BoolT")
 _FactsT = TypeVar("_FactsT")
 _EntriesT = TypeVar("_EntriesT")
 _InformedT = TypeVar("_InformedT")
+_GroupT = TypeVar("_GroupT")
 
 
 class _Log(
@@ -33,9 +34,11 @@ class _Log(
     Reading,
     Deleting,
     Describing,
-    Generic[_IntT, _BoolT, _FactsT, _EntriesT, _InformedT],
+    Generic[_IntT, _BoolT, _FactsT, _EntriesT, _InformedT, _GroupT],
 ):
     """What the blocking and the asyncio form have in common."""
+
+    _group_kind: Callable[..., _GroupT]
 
     def append(self, *entries: Any, backlog: int | None = None) -> _IntT:
         """Append entries behind the last one, all or none.
@@ -94,6 +97,17 @@ class _Log(
     def _read_on(self, offset: int, count: int, patience: Patience, with_info: bool) -> Any:
         """Look, wait and look again, until something is found or the time is over."""
         raise NotImplementedError
+
+    def group(
+        self,
+        name: str | bytes,
+        start: str | int = "first",
+        acknowledged: bool = False,
+        idle_s: float = 60.0,
+        max_attempts: int = 5,
+    ) -> _GroupT:
+        """Return a group of readers that share the entries; see `LogGroup`. No round trip."""
+        return self._group_kind(self, name, start, acknowledged, idle_s, max_attempts)
 
     def evict(self, offset: int | None = None, *, keep: int | None = None) -> _IntT:
         """Evict old entries: those up to and including an offset, or all but the last ones.
@@ -154,7 +168,7 @@ class _Log(
         return (yield from self.info_steps()).last
 
 
-class Log(_Log[int, bool, LogFacts, list[Any], tuple[LogInfo, list[Any]]]):
+class Log(_Log[int, bool, LogFacts, list[Any], tuple[LogInfo, list[Any]], LogGroup]):
     """A log: entries in their order, each with an offset that it keeps for ever.
 
     Offsets are 0, 1, 2, ... without a gap, however many append at once. Blocks of entries are lists
@@ -173,6 +187,8 @@ class Log(_Log[int, bool, LogFacts, list[Any], tuple[LogInfo, list[Any]]]):
     Source: Redis' RCP 11, the proposal that streams came of, with its logical offsets and the
     compression of blocks.
     """
+
+    _group_kind = LogGroup
 
     # mypy would have it return a subclass; who calls it is told the right type even so.
     @overload
@@ -249,17 +265,6 @@ class Log(_Log[int, bool, LogFacts, list[Any], tuple[LogInfo, list[Any]]]):
     def _load(self, offset: int, number: int) -> tuple[LogInfo, list[Any]]:
         return self.read(offset, number, with_info=True)
 
-    def group(
-        self,
-        name: str | bytes,
-        start: str | int = "first",
-        acknowledged: bool = False,
-        idle_s: float = 60.0,
-        max_attempts: int = 5,
-    ) -> LogGroup:
-        """Return a group of readers that share the entries; see `LogGroup`. No round trip."""
-        return LogGroup(self, name, start, acknowledged, idle_s, max_attempts)
-
     def _read_on(self, offset: int, count: int, patience: Patience, with_info: bool) -> Any:
         while True:
             info, found = self.run(self.read_steps(offset, count))
@@ -280,9 +285,12 @@ class AsyncLog(
         Awaitable[LogFacts],
         Awaitable[list[Any]],
         Awaitable[tuple[LogInfo, list[Any]]],
+        AsyncLogGroup,
     ]
 ):
     """A `Log` on a redis.asyncio client: every method is awaited."""
+
+    _group_kind = AsyncLogGroup
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -318,17 +326,6 @@ class AsyncLog(
 
     async def _load(self, offset: int, number: int) -> tuple[LogInfo, list[Any]]:
         return await self.read(offset, number, with_info=True)
-
-    def group(
-        self,
-        name: str | bytes,
-        start: str | int = "first",
-        acknowledged: bool = False,
-        idle_s: float = 60.0,
-        max_attempts: int = 5,
-    ) -> AsyncLogGroup:
-        """Return a group of readers that share the entries; see `LogGroup`. No round trip."""
-        return AsyncLogGroup(self, name, start, acknowledged, idle_s, max_attempts)
 
     async def run(self, steps: Steps[Any]) -> Any:
         """Run steps as `Log.run` does."""
