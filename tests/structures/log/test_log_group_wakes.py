@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from typing import Any
 
 import pytest
 
+from support.at_once import at_once
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import LayoutError
 from workstealing.store.operations import Steps, drive
@@ -16,6 +19,9 @@ from workstealing.structures.log.group_waiting import Nothing
 
 # Behind the end of every place in a line.
 LATER_MS = 100_000
+# Far beyond what a busy machine may take.
+SOON_S = 20.0
+ENTRIES = 60
 
 
 def log_on(server: AnyServer, shift_ms: int = 0) -> Log:
@@ -102,6 +108,32 @@ def test_more_groups_than_one_script_wakes(
         writer.append(b"x")
         assert turns(groups) == [1] * number
     assert log.length() == 3
+
+
+@pytest.mark.real
+def test_nobody_sleeps_on_while_many_write_for_more_groups_than_one_script_wakes(
+    redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appending, "WOKEN_GROUPS", 2)
+    # No look comes to the rescue.
+    monkeypatch.setattr(Nothing, "pause_seconds", lambda *_: 2.0 * SOON_S)
+    names = [group.name for group in groups_on(redis7, 5)]
+    found: dict[str, list[int]] = {name: [] for name in names}
+
+    def read(name: str) -> None:
+        group = log_on(redis7).group(name)
+        while len(found[name]) < ENTRIES:
+            found[name] += [each.offset for each in group.read(block_ms=2000 * SOON_S)]
+
+    def write() -> None:
+        log = log_on(redis7)
+        for _ in range(ENTRIES // 3):
+            log.append(b"x")
+
+    started = time.monotonic()
+    at_once([*(partial(read, name) for name in names), write, write, write])
+    assert found == {name: list(range(ENTRIES)) for name in names}
+    assert time.monotonic() - started < SOON_S
 
 
 def test_those_whom_one_script_can_wake_are_woken_by_that_which_appends(
