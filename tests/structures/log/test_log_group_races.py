@@ -176,3 +176,26 @@ def test_an_acknowledged_group_loses_nothing_to_kills(redis7: RedisServer) -> No
 
 def log_group(server: Any) -> LogGroup:
     return log_of(server).group("mail", acknowledged=True, idle_s=0.15, max_attempts=10_000)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("others", [1, 30, 900])
+def test_a_read_finds_what_is_there_however_fast_others_go_on(
+    redis7: RedisServer, others: int
+) -> None:
+    log, other = (Log(redis7.client(), "l", 1) for _ in range(2))
+    for _ in range(12):
+        other.append(*[b"x"] * 999)
+    group, theirs = log.group("g"), other.group("g")
+    script, tries = log.script, []
+
+    def delayed(name: str) -> Any:
+        # Always one more read of others than the last reply has told of.
+        tries.append(name)
+        theirs.seek(min(theirs.offset() + others, 11_000))
+        return script(name)
+
+    log.script = delayed  # type: ignore[method-assign]
+    for _ in range(3):
+        assert len(group.read(2)) == 2
+    assert len(tries) < 40

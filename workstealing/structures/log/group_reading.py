@@ -13,7 +13,7 @@ from typing import Any
 
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Steps
-from workstealing.structures.log.base import Known, as_bytes, checked_integer, same
+from workstealing.structures.log.base import as_bytes, checked_integer, same
 from workstealing.structures.log.blocks import DamagedBlockError
 from workstealing.structures.log.codecs import UndecodableEntryError, decode_all
 from workstealing.structures.log.group_entries import (
@@ -35,6 +35,8 @@ _FOUND, _NOTHING, _OTHER_BLOCK = range(3)
 _NO_GROUP, _OTHER_KIND = -1, -2
 # How often a group may be deleted while one call makes it anew, and entries be found to be dead.
 _TRIES = 100
+# Blocks past those that are needed, for what others read meanwhile, twice as many at each try.
+_MOST_SPARE_BLOCKS = 1023
 _PLAIN = "plain"
 
 
@@ -70,13 +72,6 @@ class GroupReading:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.log.name!r}>"
 
-    @property
-    def _known(self) -> Known:
-        return self.log.known
-
-    def _part(self, *item: Any) -> list[bytes]:
-        return self.log.entries_in(*item)
-
     def look_steps(
         self, count: int, member: bytes, waiter: str = "", waits: bool = False, turn: bytes = b""
     ) -> Steps[list[GroupEntry] | Nothing]:
@@ -86,8 +81,9 @@ class GroupReading:
         the line; waits: whether it is to stand there if there is nothing; turn: that has woken it.
         One round trip if it goes as expected; one for those that are handed out again.
         """
-        for _ in range(_TRIES):
-            low, kept, operation = self._read(count, waiter, waits, turn, member)
+        for tried in range(_TRIES):
+            spare = min((1 << tried) - 1, _MOST_SPARE_BLOCKS)
+            low, kept, operation = self._read(count, waiter, waits, turn, member, spare)
             reply = yield from self._call(operation)
             if reply[0] == _NOTHING:
                 return Nothing(int(reply[1]), int(reply[2]))
@@ -103,14 +99,16 @@ class GroupReading:
             turn = b""
         return Nothing(1000, 0)
 
-    def _read(
-        self, count: int, waiter: str, waits: bool, turn: bytes, member: bytes
+    def _read(  # noqa: PLR0917 - what a look and its try have
+        self, count: int, waiter: str, waits: bool, turn: bytes, member: bytes, spare: int
     ) -> tuple[int, list[Any], Operation]:
         log = self.log
         known = log.known
         low, place = divmod(self._next, known.block)
         # One more than needed: others may have read since.
-        number = min((place + count - 1) // known.block + 2, BLOCKS_A_SCRIPT) if count else 0
+        number = 0
+        if count:
+            number = min((place + count - 1) // known.block + 2, BLOCKS_A_SCRIPT) + spare
         kept = [log.cache.get(known.epoch, low + each) for each in range(number)]
         operation = Operation(
             log.script("group_read"),
