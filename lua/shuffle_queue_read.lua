@@ -3,7 +3,7 @@
 -- KEYS: meta, notifications, legacy stream, ring, state, pending, returned, delayed, tracking, streams.
 -- ARGV: group, consumer, how many messages, how many heads of the ring to tell, the number of a stream
 --   that goes first or '', 1 if the ring is likely to be no longer than those heads, pickup delays
---   in ms that the caller has seen since, what was read of the first stream in KEYS and not served or '',
+--   in ms that the caller has seen since, each with how many, what was read of the first stream in KEYS and not served or '',
 --   the numbers of the streams in KEYS.
 -- Returns { kind, server's time in ms, heads of the ring next, ... }: kind 0: the plan, instead of the heads, or '', and messages
 -- follow, each as { stream number, entry id, deliveries, fields and values }; 1: there is nothing: last id of the
@@ -63,7 +63,7 @@ end
 local function serve(number, id, deliveries, fields)
   redis.call('ZADD', pending, 'NX', whole(at), number)
   if deliveries == 1 then
-    delays = delays .. ' ' .. whole(math.max(0, at - string.match(id, '^%d+')))
+    delays = delays .. ' ' .. whole(math.max(0, at - string.match(id, '^%d+'))) .. ':1'
   else
     redis.call('HINCRBY', state, 'redelivered', 1)
   end
@@ -210,14 +210,17 @@ local function plan(following)
     redis.call('HSET', meta, 'group:' .. group, last)
     return ''
   end
-  for i = 1, #named - 1 do
-    -- They go round: the first one that comes again is followed by the same ones.
-    if i > 1 and named[i] == named[1] then
-      break
+  -- Where as many are marked as there are streams, all are: to say so again would cost the most of a plan.
+  if redis.call('ZCARD', pending) ~= tonumber(facts[4]) or redis.call('ZSCORE', pending, '-1') then
+    for i = 1, #named - 1 do
+      -- They go round: the first one that comes again is followed by the same ones.
+      if i > 1 and named[i] == named[1] then
+        break
+      end
+      marks[#marks + 1], marks[#marks + 2] = moment, named[i]
     end
-    marks[#marks + 1], marks[#marks + 2] = moment, named[i]
+    redis.call('ZADD', pending, 'NX', unpack(marks))
   end
-  redis.call('ZADD', pending, 'NX', unpack(marks))
   local text = table.concat(named, ' ')
   -- The group's field says at once that the group is registered, and who was served last.
   redis.call('HSET', meta, 'group:' .. group, last, 'plan:' .. group, text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 
 MOST_DELAYS = 64
 """With so many of them a read takes the script that counts them."""
@@ -24,16 +24,22 @@ class PickupDelays:
         return len(self._delays) >= MOST_DELAYS
 
     def take(self) -> str:
-        """Return them as a text of numbers, and forget them."""
-        taken = []
+        """Return them as a text of `top:how many`, and forget them.
+
+        A top is the power of two that the histogram counts a delay under, so that a server that
+        is told of many delays works on a few numbers.
+        """
+        tops: Counter[int] = Counter()
         while self._delays:
             try:
-                taken.append(str(self._delays.popleft()))
+                tops[1 << max(0, self._delays.popleft() - 1).bit_length()] += 1
             except IndexError:
                 # Another thread has taken the last one.
                 break
-        return " ".join(taken)
+        return " ".join(f"{top}:{count}" for top, count in tops.items())
 
     def put_back(self, taken: str) -> None:
         """Keep what could not be handed over."""
-        self._delays.extend(map(int, taken.split()))
+        for counted in taken.split():
+            top, count = map(int, counted.split(":"))
+            self._delays.extend([top] * count)
