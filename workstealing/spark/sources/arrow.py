@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -92,11 +92,13 @@ def _number(value: Any) -> bytes:
     return format(value, "f").encode()
 
 
-def column_of(values: Sequence[bytes], kind: str, what: str, remedy: str) -> Any:
+def column_of(
+    values: Sequence[bytes], kind: str, what: str | Callable[[int], str], remedy: str
+) -> Any:
     """Return bytes as an Arrow column.
 
-    Arguments: values; kind: "string" or "binary"; what: they are, and remedy: for what is no UTF-8.
-    Errors: ConfigurationError.
+    Arguments: values; kind: "string" or "binary"; what: they are, or what names one by its position
+    where it must not be shown; remedy: for what is no UTF-8. Errors: ConfigurationError.
     """
     column = pa.array(values, pa.binary())
     if kind == "binary":
@@ -104,15 +106,15 @@ def column_of(values: Sequence[bytes], kind: str, what: str, remedy: str) -> Any
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
-        raise ConfigurationError(
-            f"{what} {_first_foreign(values)!r} is not UTF-8 text: {remedy}"
-        ) from None
+        foreign = _first_foreign(values)
+        named = f"{what} {values[foreign][:100]!r}" if isinstance(what, str) else what(foreign)
+        raise ConfigurationError(f"{named} is not UTF-8 text: {remedy}") from None
 
 
-def _first_foreign(values: Iterable[bytes]) -> bytes:
-    for value in values:
+def _first_foreign(values: Sequence[bytes]) -> int:
+    for position, value in enumerate(values):
         try:
             value.decode()
         except UnicodeDecodeError:
-            return value[:100]
+            return position
     raise AssertionError("unreachable: Arrow found one that is no UTF-8")

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import DoubleType, StructType
 
-from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.errors import LayoutError
 from workstealing.spark.sources.arrow import column_of, require_schema, text_type
 from workstealing.spark.sources.options import runs
 from workstealing.spark.sources.volatile_hash_options import (
@@ -96,36 +96,21 @@ class VolatileHashReader(DataSourceReader):
     def _batch(self, fields: Sequence[LiveField]) -> pa.RecordBatch:
         names, values = self._options.names or "string", self._options.values or "string"
         as_names = "give the option names=binary, for binary columns"
+        as_values = "give the option values=binary, for a binary column"
+
+        def value_of(position: int) -> str:
+            # Not the value itself: errors are logged.
+            each = fields[position]
+            return f"format {FORMAT!r}: a value of the key {each.key!r}, field {each.field!r},"
+
         lefts = [None if each.left_ms is None else each.left_ms / 1000 for each in fields]
         columns = [
             column_of([each.key for each in fields], names, "the key", as_names),
             column_of([each.field for each in fields], names, "the field", as_names),
-            # Not the value itself: errors are logged.
-            self._values(fields, values),
+            column_of([each.value for each in fields], values, value_of, as_values),
             pa.array(lefts, pa.float64()),
         ]
         return pa.RecordBatch.from_arrays(columns, ["key", "field", "value", "ttl"])
-
-    def _values(self, fields: Sequence[LiveField], kind: str) -> pa.Array:
-        column = pa.array([each.value for each in fields], pa.binary())
-        if kind == "binary":
-            return column
-        try:
-            return column.cast(pa.string())
-        except pa.ArrowInvalid:
-            raise ConfigurationError(
-                f"format {FORMAT!r}: a value of {_first_foreign(fields)} is not UTF-8 text: give"
-                " the option values=binary, for a binary column"
-            ) from None
-
-
-def _first_foreign(fields: Sequence[LiveField]) -> str:
-    for each in fields:
-        try:
-            each.value.decode()
-        except UnicodeDecodeError:
-            return f"the key {each.key!r}, field {each.field!r},"
-    raise AssertionError("unreachable: Arrow found one that is no UTF-8")
 
 
 def _changed(options: VolatileHashOptions) -> LayoutError:

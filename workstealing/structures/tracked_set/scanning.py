@@ -6,7 +6,6 @@ meanwhile may be found or not.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,13 +14,13 @@ from redis.exceptions import ResponseError
 from workstealing.errors import LayoutError
 from workstealing.store.connection import Budget
 from workstealing.store.keys import key_slot
+from workstealing.store.paging import paged
 from workstealing.store.twin import Node, Twin
 from workstealing.structures.tracked_set.layout import MOST_SUB_SETS, Names, text
 
 SUB_SETS_A_CALL, IDS_A_PAGE = 32, 500
 # An export waits for a busy server, unlike a slice.
 TIMEOUT_SECONDS = 30.0
-_BEGINNING = b"0"
 
 
 def laid_out_sub_sets(twin: Twin, names: Names) -> int | None:
@@ -57,26 +56,24 @@ def scan(
     for sub_set in sub_sets:
         by_node.setdefault(twin.node_of(names.slot(sub_set)), []).append(sub_set)
     for node, its_sub_sets in by_node.items():
-        pending = deque((sub_set, _BEGINNING) for sub_set in its_sub_sets)
-        while pending:
-            asked = [pending.popleft() for _ in range(min(SUB_SETS_A_CALL, len(pending)))]
-            commands = [
-                ("SSCAN", names.keys(sub_set)[0], cursor, "COUNT", IDS_A_PAGE)
-                for sub_set, cursor in asked
-            ]
+
+        def ask(asked: list[tuple[int, bytes]], node: Node = node) -> list[Any]:
+            keys = [(names.keys(sub_set)[0], cursor) for sub_set, cursor in asked]
+            commands = [("SSCAN", *each, "COUNT", IDS_A_PAGE) for each in keys]
             replies: list[Any] = twin.call(node, commands, Budget(None, TIMEOUT_SECONDS))
-            numbers: list[int] = []
-            ids: list[bytes] = []
-            for (sub_set, _), reply in zip(asked, replies, strict=True):
+            for (key, _), reply in zip(keys, replies, strict=True):
                 if isinstance(reply, ResponseError):
                     raise LayoutError(
-                        f"the key {names.keys(sub_set)[0]!r} does not hold a sub-set of the tracked"
-                        f" set {names.key!r}: {reply}"
+                        f"the key {key!r} does not hold a sub-set of the tracked set"
+                        f" {names.key!r}: {reply}"
                     ) from reply
-                cursor, page = reply
+            return replies
+
+        for pages in paged(its_sub_sets, SUB_SETS_A_CALL, ask):
+            numbers: list[int] = []
+            ids: list[bytes] = []
+            for sub_set, page in pages:
                 found = list(dict.fromkeys(page))
                 ids += found
                 numbers += [sub_set] * len(found)
-                if cursor != _BEGINNING:
-                    pending.append((sub_set, cursor))
             yield numbers, ids

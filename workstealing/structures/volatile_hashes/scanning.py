@@ -8,7 +8,6 @@ seen before or after the change, and what the server moves between two of its ta
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.connection import Budget, Command
 from workstealing.store.operations import Operation, as_layout_error
+from workstealing.store.paging import BEGINNING, paged
 from workstealing.store.twin import Node
 from workstealing.structures.namespaces.due_index import DueIndex
 from workstealing.structures.namespaces.layout import Layout, read_layout
@@ -31,7 +31,6 @@ HASHES_A_CALL, FIELDS_A_PAGE = 64, 256
 KEYS_A_PAGE = 1000
 # An export waits for a busy server, unlike a slice.
 TIMEOUT_SECONDS = 30.0
-_BEGINNING = b"0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ class HashScan:
 
         One round trip for a thousand keys of the node's, and two for some dozen hashes found.
         """
-        cursor = _BEGINNING
+        cursor = BEGINNING
         own = self._hashes.names.layout
         while True:
             command = (
@@ -120,7 +119,7 @@ class HashScan:
             )
             ((cursor, keys),) = self._ask(node, [command])
             yield from self._fields(layout, node, [key for key in keys if key != own])
-            if cursor == _BEGINNING:
+            if cursor == BEGINNING:
                 return
 
     def _node_of(self, layout: Layout, shard: int) -> Node:
@@ -131,45 +130,34 @@ class HashScan:
     def _due_keys(self, node: Node, shards: Sequence[int]) -> Iterator[list[bytes]]:
         names = self._hashes.names
         match = () if self._match is None else ("MATCH", self._match)
-        pending = deque((names.due(shard), _BEGINNING) for shard in shards)
-        while pending:
-            asked = _take(pending, SHARDS_A_CALL)
+
+        def ask(asked: list[tuple[bytes, bytes]]) -> list[Any]:
             # By ZSCAN: a range by score or rank would pass over what moves down meanwhile.
             replies = self._ask(
                 node, [("ZSCAN", *each, *match, "COUNT", ENTRIES_A_PAGE) for each in asked]
             )
-            keys: list[bytes] = []
             for (due, _), reply in zip(asked, replies, strict=True):
                 if isinstance(reply, ResponseError):
                     raise LayoutError(
                         f"the key {due!r} does not hold a due index of the namespace"
                         f" {names.namespace!r}: {reply}"
                     ) from reply
-                cursor, entries = reply
-                keys += entries[::2]
-                if cursor != _BEGINNING:
-                    pending.append((due, cursor))
-            yield list(dict.fromkeys(keys))
+            return replies
+
+        for pages in paged(map(names.due, shards), SHARDS_A_CALL, ask):
+            yield list(dict.fromkeys(key for _, entries in pages for key in entries[::2]))
 
     def _fields(
         self, layout: Layout, node: Node, keys: Sequence[bytes]
     ) -> Iterator[list[LiveField]]:
-        pending = deque((key, _BEGINNING) for key in keys)
-        while pending:
-            asked = _take(pending, HASHES_A_CALL)
-            pages = self._read(
-                layout, node, [("HSCAN", *each, "COUNT", FIELDS_A_PAGE) for each in asked]
-            )
-            found: list[tuple[bytes, dict[bytes, bytes]]] = []
-            for (key, _), page in zip(asked, pages, strict=True):
-                # None: something else stands there by now.
-                if page is None:
-                    continue
-                cursor, values = page
-                if int(cursor):
-                    pending.append((key, b"%d" % int(cursor)))
-                if values:
-                    found.append((key, _as_dict(values)))
+
+        def ask(asked: list[tuple[bytes, bytes]]) -> list[Any]:
+            # None: something else stands there by now.
+            commands: list[Command] = [("HSCAN", *each, "COUNT", FIELDS_A_PAGE) for each in asked]
+            return self._read(layout, node, commands)
+
+        for pages in paged(keys, HASHES_A_CALL, ask):
+            found = [(key, _as_dict(values)) for key, values in pages if values]
             times = self._read(
                 layout,
                 node,
@@ -217,10 +205,6 @@ def _as_dict(values: Any) -> dict[bytes, bytes]:
     if isinstance(values, dict):
         return values
     return dict(zip(values[::2], values[1::2], strict=True))
-
-
-def _take(pending: deque[tuple[bytes, bytes]], most: int) -> list[tuple[bytes, bytes]]:
-    return [pending.popleft() for _ in range(min(most, len(pending)))]
 
 
 def _budget() -> Budget:
