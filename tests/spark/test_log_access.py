@@ -115,6 +115,47 @@ class TestReading:
         log.evict(2_500)
         assert read(options_on(redis7, failOnDataLoss="false"), span) == {}
 
+    def test_all_that_was_evicted_is_said_at_once(
+        self, redis7: RedisServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        log = log_on(redis7)
+        log.append(*ENTRIES)
+        (now,) = looks(redis7.client(), ["activity"]).values()
+        log.evict(4_499)
+        span = Span("activity", now.epoch, 0, 4_000)
+        with pytest.raises(LostEntriesError, match="has no entries 0 to 3,999 any more"):
+            read(options_on(redis7), span)
+        lenient = options_on(redis7, failOnDataLoss="false")
+        with caplog.at_level(logging.WARNING, "workstealing.spark"):
+            assert read(lenient, span) == {}
+            assert read(lenient, span._replace(stop=4_600)) == dict(
+                enumerate(ENTRIES[4_500:4_600], 4_500)
+            )
+        assert [record.message.split(" any more")[0] for record in caplog.records] == [
+            f"the log 'activity' has no entries 0 to {last}" for last in ("3,999", "4,499")
+        ]
+
+    def test_what_is_evicted_in_the_midst_of_a_page(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log = log_on(redis7, block=5)
+        log.append(*ENTRIES[:200])
+        (now,) = looks(redis7.client(), ["activity"]).values()
+        operation, calls = Log.operation, 0
+
+        def delayed(self: Any, name: str, *settings: Any) -> Any:
+            nonlocal calls
+            calls += name == "read"
+            # The first one only tells how large the blocks are.
+            if name == "read" and calls == 3:
+                log.evict(69)
+            return operation(self, name, *settings)
+
+        monkeypatch.setattr(Log, "operation", delayed)
+        span = Span("activity", now.epoch, 0, 150)
+        found = read(options_on(redis7, failOnDataLoss="false"), span)
+        assert found == {i: ENTRIES[i] for i in (*range(40), *range(70, 150))}
+
     def test_a_log_that_was_made_anew(self, redis7: RedisServer) -> None:
         log = log_on(redis7)
         log.append(*ENTRIES)

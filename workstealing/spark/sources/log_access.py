@@ -55,7 +55,7 @@ def pages(options: LogOptions, span: Span) -> Iterator[Page]:
     at, most = span.start, FIRST_PAGE
     while at < span.stop:
         asked = min(most, span.stop - at)
-        _, found = run(client, log.read_steps(at, asked))
+        info, found = run(client, log.read_steps(at, asked))
         if log.known.epoch != span.epoch.encode():
             # Deleted, or made anew: then what was found belongs to another log.
             found = []
@@ -63,10 +63,13 @@ def pages(options: LogOptions, span: Span) -> Iterator[Page]:
             _report_lost(options, span, at, span.stop)
             return
         if found[0] is None:
-            # What was evicted lies before all that was not.
-            gone = next((i for i, entry in enumerate(found) if entry is not None), len(found))
-            _report_lost(options, span, at, at + gone)
-            found, at = found[gone:], at + gone
+            # It may be more than was asked for.
+            first = min(info.first, span.stop)
+            _report_lost(options, span, at, first)
+            found, at = found[first - at :], first
+        if None in found:
+            # Evicted between two parts of this read: what was read before goes first.
+            found = found[: found.index(None)]
         if found:
             yield list(range(at, at + len(found))), found
             at += len(found)
