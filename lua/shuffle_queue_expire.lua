@@ -59,7 +59,7 @@ end
 local function delete_group()
   local limit, group = tonumber(ARGV[6]), ARGV[7]
   -- Before what they speak of, and also where the group is left for the sake of its dead.
-  redis.call('HDEL', meta, 'back:' .. group, 'plan:' .. group)
+  redis.call('HDEL', meta, 'back:' .. group, 'plan:' .. group, 'turns:' .. group)
   if not unlink_from(4, limit) then
     return { deleted, 0 }
   end

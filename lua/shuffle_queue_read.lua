@@ -5,7 +5,7 @@
 --   that goes first or '', 1 if the ring is likely to be no longer than those heads, pickup delays
 --   in ms that the caller has seen since, each with how many, what was read of the first stream in KEYS and not served or '',
 --   the numbers of the streams in KEYS.
--- Returns { kind, server's time in ms, heads of the ring next, ... }: kind 0: the plan, instead of the heads, or '', and messages
+-- Returns { kind, server's time in ms, heads of the ring next, ... }: kind 0: the plan's name and streams, instead of the heads, or '', and messages
 -- follow, each as { stream number, entry id, deliveries, fields and values }; 1: there is nothing: last id of the
 -- notifications, last id of the legacy stream, ms until a delayed message returns or -1; 2: the first
 -- head is missing in KEYS, here is the span; 3: what was found was overdue or gone, look again; 4: the group
@@ -28,17 +28,18 @@ local at = now()
 if not facts[2] then
   return { 4, at, {} }
 end
--- How many streams are planned: many, once a plan of few was used up. Its last one is not served by it: it
--- says with what the next plan begins. Only after it is looked for a legacy stream that there was not.
-local PLAN = 9
-if facts[5] and not string.find(facts[5], ' ', 1, true) then
-  PLAN = 65
+-- How many streams are planned: many, where a plan of few has lasted. One that goes round for as long as the ring stays as
+-- it is, which its name tells, is not made anew, unless there is a legacy stream now.
+local PLAN, is_round = 9, false
+if facts[5] then
+  is_round = string.sub(facts[5], -1) == 'r' and redis.call('EXISTS', legacy) == 0
+  PLAN = is_round and 2 or 65
 end
 local window = math.max(PLAN, ARGV[4])
 -- The stream that was served last: its turn has gone, those after it come next.
 local last = tonumber(facts[2])
 local before = last
-local heads, is_whole
+local heads, is_whole, gone
 local places = { ['-1'] = 3 }
 for i = 10, #KEYS do
   places[ARGV[i - 1]] = i
@@ -196,34 +197,46 @@ end
 -- Writes down who is served next, as far as that is certain while the ring stays as it is. All of them
 -- are marked as pending now: later than their first delivery would be too late.
 local function plan(following)
-  local named, marks, moment = {}, {}, whole(at)
+  local stands = is_round and not gone and redis.call('HGET', meta, 'turns:' .. group)
+  if stands then
+    redis.call('HSET', meta, 'group:' .. group, last)
+    return stands
+  end
+  local named = {}
   for i = 1, PLAN do
-    local number = following[is_whole and (i - 1) % #following + 1 or i]
+    local number = following[i]
     if not number or number == '-1' then
       break
     end
     named[i] = number
   end
+  -- Who comes after the last one of a ring that is seen as a whole is known: the first one. Otherwise the last one is not served by the
+  -- plan: it says with what the next plan begins.
+  local goes_round = is_whole and #named > 0 and #named == #following
+  local turns = goes_round and #named or #named - 1
   -- Where one stream has not been read before, the next one has not either.
-  if back or is_new or #named < 2 then
+  if back or is_new or turns < 1 then
     redis.call('HDEL', meta, 'plan:' .. group)
     redis.call('HSET', meta, 'group:' .. group, last)
     return ''
   end
   -- Where as many are marked as there are streams, all are: to say so again would cost the most of a plan.
   if redis.call('ZCARD', pending) ~= tonumber(facts[4]) or redis.call('ZSCORE', pending, '-1') then
-    for i = 1, #named - 1 do
-      -- They go round: the first one that comes again is followed by the same ones.
-      if i > 1 and named[i] == named[1] then
-        break
-      end
+    local marks, moment = {}, whole(at)
+    for i = 1, turns do
       marks[#marks + 1], marks[#marks + 2] = moment, named[i]
     end
     redis.call('ZADD', pending, 'NX', unpack(marks))
   end
-  local text = table.concat(named, ' ')
+  if goes_round then
+    named[#named + 1] = named[1]
+  end
+  -- No two plans have one name: whoever goes by an older one is told so.
+  local clock = redis.call('TIME')
+  local name = clock[1] .. '.' .. clock[2] .. (goes_round and 'r' or '')
+  local text = name .. ' ' .. whole(last) .. ' ' .. table.concat(named, ' ')
   -- The group's field says at once that the group is registered, and who was served last.
-  redis.call('HSET', meta, 'group:' .. group, last, 'plan:' .. group, text)
+  redis.call('HSET', meta, 'group:' .. group, last, 'plan:' .. group, name, 'turns:' .. group, text)
   return text
 end
 
@@ -243,7 +256,7 @@ if back then
     ring_in(ring, number)
   end
 end
-local problem = look(ARGV[6] == '1')
+local problem = look(ARGV[6] == '1' and not is_round)
 if problem then
   return problem
 end
@@ -256,7 +269,7 @@ if ARGV[5] ~= '' and redis.call('ZSCORE', ring, ARGV[5]) then
   end
   heads = others
 end
-local next, nothing, need, gone = 1, false, false, nil
+local next, nothing, need = 1, false, false
 while #served < most and looks < LOOKS and not broken do
   local number = heads[next]
   if number then

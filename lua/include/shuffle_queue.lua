@@ -1,5 +1,5 @@
 -- What every script on a shuffle queue shares: the facts that its `meta` holds.
---   KEYS[1] meta, a hash: mark, namespace, span, joined, groups, group:<G>, back:<G>, plan:<G>
+--   KEYS[1] meta, a hash: mark, namespace, span, joined, groups, group:<G>, back:<G>, plan:<G>, turns:<G>
 --@include shuffle_queue_version
 --@include layout_error
 --@include is_error

@@ -9,12 +9,22 @@ from support.servers import AnyServer, RedisServer, wait_until
 from support.single_streams import SingleStreams
 from workstealing.jobs import ShuffleQueueReaper
 from workstealing.recruiting import Slice
+from workstealing.structures import ShuffleQueue
+from workstealing.structures.shuffle_queue.plan import Plan
 
 GROUP = "workers"
+FIELDS = ("plan", "group", "turns")
 
 
-def plan_of(queue: Any) -> list[bytes]:
-    return (queue.client.hget(queue.keys.meta, f"plan:{GROUP}") or b"").split()
+def plan_of(queue: Any) -> list[str]:
+    """Return whose turns the plan at hand says, each once."""
+    meta = queue.keys.meta
+    name, last, text = queue.client.hmget(meta, *(f"{f}:{GROUP}" for f in FIELDS))
+    plan = Plan.of(text.decode()) if name else None
+    if plan is None:
+        return []
+    assert plan.name == name.decode()
+    return list(plan.following(last.decode(), 100))
 
 
 def planned(client: Any, streams: int = 4, each: int = 30) -> SingleStreams:
@@ -23,7 +33,7 @@ def planned(client: Any, streams: int = 4, each: int = 30) -> SingleStreams:
     for _ in range(each):
         for stream in range(streams):
             singles.put(stream, {"a": 1})
-    while len(plan_of(singles.queue)) < 2:
+    while not plan_of(singles.queue):
         singles.queue.ack(singles.queue.read(GROUP, "one"))
     return singles
 
@@ -48,8 +58,9 @@ def test_a_plan_serves_without_the_full_script(any_server: AnyServer) -> None:
     queue = planned(any_server.client()).queue
     before = plan_of(queue)
     message: Any = queue.read(GROUP, "two")
-    assert plan_of(queue) == before[1:]
     assert message.stream == int(before[0])
+    # It has seen the whole ring, and goes round.
+    assert plan_of(queue) == [*before[1:], before[0]]
 
 
 def test_what_is_served_by_a_plan_was_marked_before(any_server: AnyServer) -> None:
@@ -81,11 +92,11 @@ def test_whoever_comes_in_or_returns_ends_a_plan(any_server: AnyServer) -> None:
     queue = singles.queue
     singles.put(9, {"a": 1})
     assert plan_of(queue) == []
-    while len(plan_of(queue)) < 2:
+    while not plan_of(queue):
         message: Any = queue.read(GROUP, "one")
     assert queue.nack(message) == 1
     assert plan_of(queue) == []
-    while len(plan_of(queue)) < 2:
+    while not plan_of(queue):
         queue.read(GROUP, "one")
     assert queue.nack(message, delay=60) == 0
     queue.nack(queue.read(GROUP, "one"), delay=60)
@@ -116,3 +127,58 @@ def test_delays_of_planned_reads_are_counted(any_server: AnyServer) -> None:
         if count % 7 == 0:
             assert queue.stats(GROUP)["delivered"] == before + count
     assert queue.stats(GROUP)["delivered"] == before + 30
+
+
+def test_a_plan_that_has_seen_the_whole_ring_goes_round_for_all_readers(
+    any_server: AnyServer,
+) -> None:
+    """Its name stays, so that no reader has to learn it anew, and the turns stay exact."""
+    queue = planned(any_server.client(), each=60).queue
+    other = ShuffleQueue(queue.client, "planned", 16)
+    while len(plan_of(queue)) < 4:
+        queue.read(GROUP, "one")
+    name = queue.client.hget(queue.keys.meta, f"plan:{GROUP}")
+    turns = plan_of(queue)
+    served = [(other if n % 3 else queue).read(GROUP, "one").stream for n in range(160)]
+    assert served == [int(number) for number in turns] * 40
+    assert queue.client.hget(queue.keys.meta, f"plan:{GROUP}") == name
+
+
+def test_a_legacy_stream_comes_in_where_a_plan_goes_round(any_server: AnyServer) -> None:
+    """Whoever writes it ends no plan: each reader looks for it after 64 messages."""
+    queue = planned(any_server.client(), streams=4, each=40).queue
+    queue.client.xadd("planned", {"a": 1})
+    served = [queue.read(GROUP, "one").stream for _ in range(64 + 4 + 2)]
+    assert served.count(None) == 1
+
+
+def test_a_reader_with_the_plan_of_before_serves_who_is_next(any_server: AnyServer) -> None:
+    singles = planned(any_server.client())
+    queue = singles.queue
+    late = ShuffleQueue(queue.client, "planned", 16)
+    for _ in range(30):
+        late.read(GROUP, "late")
+    singles.put(9, {"a": 1})
+    while not plan_of(queue):
+        queue.read(GROUP, "one")
+    turns = plan_of(queue)
+    assert [late.read(GROUP, "late").stream for _ in turns] == [int(n) for n in turns]
+
+
+def test_the_mark_of_a_legacy_stream_stands_for_no_other(any_server: AnyServer) -> None:
+    """As many marks as streams, and one of them is missing all the same."""
+    singles = SingleStreams(any_server.client(), "planned", 4)
+    queue = singles.queue
+    for _ in range(40):
+        for stream in range(4):
+            singles.put(stream, {"a": 1})
+    while not plan_of(queue):
+        queue.ack(queue.read(GROUP, "one"))
+    names = queue.keys.group(GROUP)
+    queue.client.zrem(names.pending, 3)
+    queue.client.zadd(names.pending, {"-1": 1})
+    queue.client.hdel(queue.keys.meta, f"plan:{GROUP}")
+    for _ in range(12):
+        queue.read(GROUP, "dies")
+        require_marks(queue)
+    assert queue.client.zscore(names.pending, 3)

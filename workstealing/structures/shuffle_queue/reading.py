@@ -33,6 +33,7 @@ from workstealing.structures.shuffle_queue.names import (
     RETURNED,
     GroupNames,
 )
+from workstealing.structures.shuffle_queue.plan import Plan
 
 ANNOUNCE_SECONDS = 5.0
 CONSUMERS_KNOWN = 4096
@@ -50,11 +51,11 @@ class View:
 
     Fields: names: of the group's keys; fixed: the keys that every read passes; text: the group's
     name; heads: numbers of the streams that are expected next; window: how many are passed;
-    plan: the numbers of those that are served next, as the queue has them, as texts; span: how
-    many streams there are; delays: pickup delays to be counted; hits: reads since the window was
-    changed; fresh: whether the heads are those of the last reply; is_short: whether the ring was
-    shorter than the window; announced: consumer -> when it was last announced, by this
-    process's clock.
+    plan: of who is served next, if there is one; last: the number of the stream that was served
+    last, as a text; span: how many streams there are; delays: pickup delays to be counted; hits:
+    reads since the window was changed; fresh: whether the heads are those of the last reply;
+    is_short: whether the ring was shorter than the window; announced: consumer -> when it was last
+    announced, by this process's clock.
     """
 
     names: GroupNames
@@ -63,7 +64,8 @@ class View:
     heads: tuple[int, ...]
     span: int
     delays: PickupDelays
-    plan: tuple[str, ...] = ()
+    plan: Plan | None = None
+    last: str = ""
     window: int = LEAST_WINDOW
     hits: int = 0
     fresh: bool = False
@@ -145,11 +147,13 @@ class Reading(QueueBase):
         if announced is None or self.monotonic() - announced >= often:
             yield from self.announce_steps(view, consumer)
         left = ""
-        if n == 1 and prefer is None and len(view.plan) > 1 and not view.delays.is_full:
+        if n == 1 and prefer is None and view.plan and not view.delays.is_full:
             found = yield from self._next(view, consumer)
             if isinstance(found, Message):
                 return [found], False
             left = found
+        elif view.plan:
+            self._expect(view, view.plan, view.last)
         counts = view.delays.take()
         try:
             looked = yield from self._full_look(view, consumer, n, prefer, left, counts)
@@ -168,14 +172,15 @@ class Reading(QueueBase):
         # One reader alone knows exactly whose turn it is.
         window = view.window - 1
         for _ in range(2):
-            plan = view.plan
-            if len(plan) < 2:
+            # Another thread may change the view; what is sent is of one moment.
+            plan, last = view.plan, view.last
+            numbers = plan.following(last, window) if plan else ()
+            if plan is None or not numbers:
                 break
-            numbers = tuple(dict.fromkeys(plan[: min(window, len(plan) - 1)]))
             reply = yield Operation(
                 self.script("next"),
                 (keys.meta, *[keys.stream(int(number)) for number in numbers]),
-                (view.names.group, consumer, *numbers),
+                (view.names.group, consumer, plan.name, last),
                 same,
             )
             if isinstance(reply, list):
@@ -183,23 +188,32 @@ class Reading(QueueBase):
                 number = as_text(first)
                 if seconds:
                     now = int(seconds) * 1000 + int(micros) // 1000 + self.clock_shift_ms
-                    view.plan = plan[plan.index(number) + 1 :]
+                    view.last = number
                     self._note_hit(view)
                     # Those of all other looks are counted where they are served.
                     found = [(number, entry[0], 1, entry[1])]
                     (message,) = self._messages(view, consumer, now, found)
                     view.delays.add(message.pickup_delay_ms)
                     return message
-                view.heads = tuple(map(int, dict.fromkeys((number, *plan))))
+                self._expect(view, plan, number, number)
+                view.plan = None
                 return as_text(entry)
-            view.plan = tuple(as_text(reply).split())
+            last, _, planned = as_text(reply).partition(" ")
+            view.plan, view.last = Plan.of(planned), last
             if not view.plan:
                 return ""
             self._note_miss(view)
             window = MOST_STREAMS
         if view.plan:
-            view.heads = tuple(map(int, dict.fromkeys(view.plan)))
+            self._expect(view, view.plan, view.last)
         return ""
+
+    def _expect(self, view: View, plan: Plan, last: str, *first: str) -> None:
+        """Expect the streams that come by a plan after the one that was served last."""
+        heads = (*first, *plan.following(last, MOST_STREAMS))
+        if plan.end is not None:
+            heads += (plan.end,)
+        view.heads = tuple(map(int, dict.fromkeys(heads)))
 
     def _full_look(  # noqa: PLR0917 - one caller, which has these
         self,
@@ -230,16 +244,19 @@ class Reading(QueueBase):
                 same,
             )
             kind, now, next_heads, *rest = reply
-            left, view.plan = "", ()
+            left, view.plan = "", None
             heads = tuple(number for number in map(int, next_heads) if number != LEGACY)
             if kind == _FOUND:
-                plan, *rest = rest
-                view.plan = planned = tuple(as_text(plan).split())
-                if planned:
-                    heads = tuple(map(int, dict.fromkeys(planned)))
+                text, *rest = rest
                 view.heads = heads
-                # A plan goes round where it has seen the whole ring.
-                view.is_short = len(heads) < (len(planned) or window)
+                view.is_short = len(heads) < window
+                plan = Plan.of(as_text(text))
+                if plan:
+                    # A plan goes round where it has seen the whole ring.
+                    view.plan, view.last = plan, as_text(rest[-1][0])
+                    view.is_short = plan.end is None
+                    self._expect(view, plan, view.last)
+                    heads = view.heads
                 view.fresh = True
                 self._note_hit(view)
                 is_cut = len(rest) < n and bool(heads) and heads[0] not in expected
