@@ -35,7 +35,7 @@ def seen_and_lost(server: RedisServer, group: str | None = None) -> tuple[Log, l
     if group is not None:
         log.group(group).seek(15)
     restore = saved(log.client)
-    log.append(*entries(50, 17))
+    log.append(*entries(53, 17))
     for _ in range(2):
         compact(log.client, cold_s=0)
     assert log.read(0, 50) == entries(50)
@@ -60,6 +60,30 @@ def test_so_it_does_if_something_else_has_seen_it(redis7: RedisServer) -> None:
     # By now it is as long as it was when it was read.
     Log(redis7.client(), "l").append(*[b"y"] * 20)
     assert log.read(10, 33) == [*now[10:], b"x"]
+
+
+def test_so_it_does_if_an_append_has_made_it_longer(redis7: RedisServer) -> None:
+    log, now = seen_and_lost(redis7)
+    Log(redis7.client(), "l").append(*[b"y"] * 9)
+    # One reply says both that it was shorter and that it is longer.
+    assert log.append(*[b"x"] * 5) == 51
+    assert log.read(15, 5) == now[15:20]
+
+
+def test_a_reply_that_another_has_overtaken_is_no_older_data(redis7: RedisServer) -> None:
+    log = made(redis7.client(), 25)
+    for _ in range(2):
+        compact(log.client, cold_s=0)
+    assert log.read(0, 20) == entries(20)
+    Log(redis7.client(), "l").append(b"x")
+    steps = log.read_steps(20, 1)
+    step = next(steps)
+    late = log.client.execute_command(*step.args, **step.options)
+    assert log.append(b"x") == 26
+    with pytest.raises(StopIteration) as told:
+        steps.send(late)
+    assert told.value.value[1] == entries(21, 20)
+    assert len(log.cache) == 2
 
 
 def test_a_group_hands_out_what_is_there_now(redis7: RedisServer) -> None:

@@ -90,6 +90,7 @@ class Appending(LogBase):
             reply = yield from as_bytes(self.operation("append", *settings))
             offset = int(reply[0])
             if offset >= 0:
+                self.has_lost(known, offset)
                 _, kept, *waiting = reply
                 self.note(next=offset + len(batch), kept=int(kept), groups=tuple(waiting))
                 yield from self._wake(set(waiting).difference(known.groups[:WOKEN_GROUPS]))
@@ -97,6 +98,7 @@ class Appending(LogBase):
             if offset == -2:
                 return Written(int(reply[1]), int(reply[2]), reply[3].decode())
             _, tail, kept, block, *waiting = reply
+            self.has_lost(known, int(tail))
             self.note(next=int(tail), kept=int(kept), block=int(block), groups=tuple(waiting))
             # The log's own blocks may be smaller than was expected.
             checked_entries(batch, int(block))

@@ -97,19 +97,24 @@ class LogBase:
         return Operation(self.script(name), keys, args, same)
 
     def note(self, **facts: Any) -> None:
-        """Remember what a reply has told of the log.
-
-        If it ends sooner than it did, its server has come back with older data, and gives offsets
-        again: what is kept of its blocks may be what was lost.
-        """
+        """Remember what a reply has told of the log."""
         known = self.known
-        if facts.get("next", known.next) < known.next:
-            self.cache.clear()
         if facts.get("block", known.block) != known.block:
             # Another log of this name, before this one or after it: which, the next read says.
             facts.setdefault("epoch", b"")
         # One assignment: threads see all of it or nothing.
         self.known = replace(known, **facts)
+
+    def has_lost(self, asked: Known, tail: int) -> bool:
+        """Say whether the log ends sooner than it did; then let go of what is kept of its blocks.
+
+        For its server has come back with older data and gives offsets again, or it is another log.
+        Arguments: asked: what was known before the question; tail: where the log ends by the reply.
+        """
+        if tail >= asked.next:
+            return False
+        self.cache.clear()
+        return True
 
     def run(self, steps: Steps[Any]) -> Any:
         """Run steps: at once, or as something to await."""

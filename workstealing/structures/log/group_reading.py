@@ -13,7 +13,7 @@ from typing import Any
 
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Steps
-from workstealing.structures.log.base import as_bytes, checked_integer, same
+from workstealing.structures.log.base import Known, as_bytes, checked_integer, same
 from workstealing.structures.log.blocks import DamagedBlockError
 from workstealing.structures.log.codecs import UndecodableEntryError, decode_all
 from workstealing.structures.log.group_entries import (
@@ -82,6 +82,7 @@ class GroupReading:
         One round trip if it goes as expected; one for those that are handed out again.
         """
         for tried in range(_TRIES):
+            known = self.log.known
             spare = min((1 << tried) - 1, _MOST_SPARE_BLOCKS)
             low, kept, operation = self._read(count, waiter, waits, turn, member, spare)
             reply = yield from self._call(operation)
@@ -92,7 +93,7 @@ class GroupReading:
                 self._next = number * block
                 self.log.note(block=block, epoch=epoch)
                 continue
-            found = yield from self._found(reply[1:], kept, low)
+            found = yield from self._found(reply[1:], known, kept, low)
             if found:
                 return found
             # All that was due had been handed out too often; a turn was used up with it.
@@ -122,10 +123,14 @@ class GroupReading:
         )
         return low, kept, operation
 
-    def _found(self, reply: list[Any], kept: list[Any], low: int) -> Steps[list[GroupEntry]]:
+    def _found(
+        self, reply: list[Any], known: Known, kept: list[Any], low: int
+    ) -> Steps[list[GroupEntry]]:
         block, epoch, tail, start, read, delivery, attempts, again, condemned, kinds, *items = reply
-        log, known = self.log, self.log.known
+        log = self.log
         log.note(block=block, epoch=epoch, next=tail)
+        # What was kept here may be none of it.
+        is_sure = not log.has_lost(known, tail)
         if condemned:
             yield from self._bury(condemned)
         offsets = [int(each[0]) for each in again]
@@ -143,8 +148,6 @@ class GroupReading:
                     fresh += log.entries_in(
                         *(kind, item, start + len(fresh), start + read, kept, low, block, epoch)
                     )
-                # Older data than before: what was kept here may be none of it.
-                is_sure = known.next <= tail or epoch != known.epoch
             except DamagedBlockError:
                 is_sure = False
             if not is_sure:

@@ -125,8 +125,8 @@ class Reading(LogBase):
                 # The log was deleted meanwhile: what is there now is another one's.
                 break
             stop = min(stop, tail)
-            if tail < known.next and epoch == known.epoch:
-                # Older data than before: what was kept here may be none of it.
+            if self.has_lost(known, tail):
+                # What was kept here may be none of it.
                 kinds, items = b"", []
             if position < min(first, stop):
                 found += [None] * (min(first, stop) - position)
