@@ -212,7 +212,11 @@ class AsyncLogGroup(
         Awaitable[GroupInfo],
     ]
 ):
-    """A `LogGroup` of an `AsyncLog`: every method is awaited."""
+    """A `LogGroup` of an `AsyncLog`: every method is awaited.
+
+    A `read` that is cancelled just as entries come may have been given them: they are then as those
+    of a member that has died.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
