@@ -17,6 +17,7 @@ from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.jobs import QueueBacklog, QueueExpiry, ShuffleQueueReaper
 from workstealing.recruiting import Slice
 from workstealing.structures.shuffle_queue import ShuffleQueue
+from workstealing.testing import ManualClock
 
 Queue = ShuffleQueue
 LONG_AGO_MS = 1_000
@@ -338,6 +339,27 @@ class TestSweep:
                 slices += 1
                 assert slices < 1000
         assert not any(keys_of(client, f"q{number}") for number in range(10))
+
+    def test_what_was_deleted_before_the_time_was_up_counts(self, redis7: RedisServer) -> None:
+        """A slice that ran out of time at its second queue said that it had done nothing."""
+        client = redis7.client()
+        for name in ("{s}a", "{s}b"):
+            idle(used(queue_on(client, name)))
+        job, clock = expiry(client), ManualClock()
+        collector = job._collector
+        real = collector._delete
+
+        def slowly(*args: Any) -> int:
+            deleted = real(*args)
+            clock.advance(10.0)
+            return deleted
+
+        collector._delete = slowly  # type: ignore[method-assign]
+        (part,) = job.parts(1)
+        before = len(client.keys("*/queue/*"))
+        done = job.for_part(part).perform(Slice(1000, 10.0, clock))
+        assert done == before - len(client.keys("*/queue/*")) > 0
+        assert job.backlog().queues == 1
 
     def test_nothing_to_divide(self, queue: Queue) -> None:
         assert expiry(queue).parts(2) == []

@@ -12,7 +12,7 @@ from workstealing.errors import LayoutError
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget, checked
 from workstealing.store.scripts import Script
-from workstealing.structures.namespaces.due_collecting import DueCollector
+from workstealing.structures.namespaces.due_collecting import DueCollector, left_of
 from workstealing.structures.namespaces.due_index import DueIndex, DueKey
 from workstealing.structures.namespaces.due_walk import PATIENCE_SECONDS, Served, due_backlog
 
@@ -46,14 +46,14 @@ class KeyCollector(DueCollector):
         return KeyBacklog(*due_backlog(self._index, seconds))
 
     def serve(
-        self, found: list[DueKey], most: int, slice: Slice, timeout: float = PATIENCE_SECONDS
+        self, found: list[DueKey], most: int, slice: Slice, timeout: float | None = PATIENCE_SECONDS
     ) -> Served:
         """Remove keys in one round trip; entries whose key has gone otherwise count too."""
         # A key whose lease was extended counts as served: its due time stands in the index.
         some = found[:most]
         # One script for each index shard.
         slice.spend(len({due.shard for due in some}))
-        return Served(self._remove(some, Budget(slice.remaining(), timeout)), len(some))
+        return Served(self._remove(some, left_of(slice, timeout)), len(some))
 
     def _remove(self, found: list[DueKey], budget: Budget) -> int:
         """Remove keys of one node in one round trip, by a script for each index shard."""

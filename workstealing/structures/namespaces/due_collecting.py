@@ -10,7 +10,7 @@ from workstealing.errors import LayoutError, OutOfTime
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import TIMEOUT_SECONDS, Budget
+from workstealing.store.connection import Budget
 from workstealing.structures.namespaces.due_index import DueIndex, DueKey
 from workstealing.structures.namespaces.due_walk import (
     PATIENCE_SECONDS,
@@ -37,12 +37,13 @@ class DueCollector(abc.ABC):
 
     @abc.abstractmethod
     def serve(
-        self, found: list[DueKey], most: int, slice: Slice, timeout: float = PATIENCE_SECONDS
+        self, found: list[DueKey], most: int, slice: Slice, timeout: float | None = PATIENCE_SECONDS
     ) -> Served:
         """Remove at most so many items of keys that the due index names and that lie on one node.
 
         Arguments: found: the keys; most; slice: bounds the time; timeout: of a single wait, in
-        seconds. Errors: OutOfTime if nothing was removed; Aborted; connection faults.
+        seconds, None: as for every job. Errors: OutOfTime if nothing was removed; Aborted;
+        connection faults.
         """
 
     def collect(self, slice: Slice) -> int:
@@ -58,7 +59,7 @@ class DueCollector(abc.ABC):
         problem: LayoutError | None = None
         try:
             for found in self._index.looks(slice):
-                served = self.serve(found, slice.limit - removed, slice, TIMEOUT_SECONDS)
+                served = self.serve(found, slice.limit - removed, slice, None)
                 removed += served.items
                 problem = served.problem or problem
                 if removed >= slice.limit or slice.expired:
@@ -91,6 +92,11 @@ class DueCollector(abc.ABC):
         layout = self._index.layout(Budget(slice.remaining()))
         if layout is not None:
             layout.require_writable()
+
+
+def left_of(slice: Slice, timeout: float | None) -> Budget:
+    """Return the time that is left of a slice; timeout: as of `DueCollector.serve`."""
+    return Budget(slice.remaining()) if timeout is None else Budget(slice.remaining(), timeout)
 
 
 C = TypeVar("C", bound=DueCollector)

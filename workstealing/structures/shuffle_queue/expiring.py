@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from workstealing.errors import LayoutError, OutOfTime
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget
-from workstealing.structures.namespaces.due_collecting import DueCollector
+from workstealing.structures.namespaces.due_collecting import DueCollector, left_of
 from workstealing.structures.namespaces.due_index import DueIndex, DueKey
 from workstealing.structures.namespaces.due_walk import PATIENCE_SECONDS, Served, due_backlog
 from workstealing.structures.shuffle_queue.deleting import KEYS_A_SCRIPT, Deleted, delete_some
@@ -43,7 +43,7 @@ class QueueCollector(DueCollector):
         return QueueBacklog(*due_backlog(self._index, seconds))
 
     def serve(
-        self, found: list[DueKey], most: int, slice: Slice, timeout: float = PATIENCE_SECONDS
+        self, found: list[DueKey], most: int, slice: Slice, timeout: float | None = PATIENCE_SECONDS
     ) -> Served:
         """Delete keys of queues, one queue after the other; two round trips for each script."""
         deleted, served = 0, 0
@@ -63,11 +63,11 @@ class QueueCollector(DueCollector):
                 served += 1
         return Served(deleted, served, problem)
 
-    def _delete(self, due: DueKey, limit: int, slice: Slice, timeout: float) -> int:
+    def _delete(self, due: DueKey, limit: int, slice: Slice, timeout: float | None) -> int:
         """Delete at most so many keys of one queue; fewer if somebody has come back."""
         deleted = 0
         while deleted < limit:
-            budget = Budget(slice.remaining(), timeout)
+            budget = left_of(slice, timeout)
             slice.spend(2)
             try:
                 some = self._delete_some(due, min(limit - deleted, KEYS_A_SCRIPT), budget)

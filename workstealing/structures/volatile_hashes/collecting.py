@@ -16,7 +16,7 @@ from workstealing.store.attempt import attempt
 from workstealing.store.connection import Budget, checked
 from workstealing.store.scripts import Script
 from workstealing.store.twin import Node
-from workstealing.structures.namespaces.due_collecting import DueCollector
+from workstealing.structures.namespaces.due_collecting import DueCollector, left_of
 from workstealing.structures.namespaces.due_index import DueIndex, DueKey, scored
 from workstealing.structures.namespaces.due_walk import PATIENCE_SECONDS, Served
 from workstealing.structures.volatile_hashes.layout import HashNames
@@ -226,7 +226,7 @@ class Collector(DueCollector):
             return self._collect_when_full(due, slice, limit)
 
     def serve(
-        self, found: list[DueKey], most: int, slice: Slice, timeout: float = PATIENCE_SECONDS
+        self, found: list[DueKey], most: int, slice: Slice, timeout: float | None = PATIENCE_SECONDS
     ) -> Served:
         """Remove at most so many expired fields of hashes of one node, in one round trip.
 
@@ -243,7 +243,7 @@ class Collector(DueCollector):
         if node not in self._loaded:
             # The text once; the server knows the others by its digest then.
             commands[0] = ("EVAL", script.body, *commands[0][2:])
-        replies = self._twin.call(node, commands, Budget(slice.remaining(), timeout))
+        replies = self._twin.call(node, commands, left_of(slice, timeout))
         self._loaded.add(node)
         fields, handled = 0, 0
         problem: LayoutError | None = None
