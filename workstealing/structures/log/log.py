@@ -49,8 +49,9 @@ class _Log(
         LayoutError; those of redis-py, of a full server for instance: then nothing is written,
         except that after a lost connection it may be. Who repeats it then appends twice, and
         redis-py does so by itself: give it a client without retries where that matters. One round
-        trip; one more when others have filled a block, or a group was made, since the last call.
-        About 12 Redis commands, three for each block and five for each group.
+        trip; one more when others have filled a block, or somebody has begun to wait in a group,
+        since the last call; one more for each 64 groups beyond the first 64 in which somebody
+        waits. About 12 Redis commands, three for each block and some 15 for each such group.
         """
         appended: _IntT = self.run(self.append_steps(entries, backlog))
         return appended
