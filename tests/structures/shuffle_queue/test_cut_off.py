@@ -1,0 +1,152 @@
+"""A reply that never comes, a wait that is given up, a cancel that comes too late."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from support.faulty_server import FaultyServer
+from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.servers import RedisServer
+from workstealing.jobs import ShuffleQueueReaper
+from workstealing.recruiting import Slice
+from workstealing.structures import RedisStore, ShuffleQueue, TimeShardQueue
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def queue(redis7: RedisServer) -> Any:
+    return ShuffleQueue(redis7.client(), "q", streams=1, streams_per_tenant=1)
+
+
+def reap(queue: Any, **options: Any) -> None:
+    """Do as much as a reaper does in many slices."""
+    reaper = ShuffleQueueReaper(queue, **{"idle_s": 0.001, **options})
+    for _ in range(20):
+        reaper.perform(Slice(25, 10.0))
+
+
+@pytest.mark.parametrize(("retries", "times"), [(0, 1), (3, 2)])
+def test_a_lost_reply_of_a_write_is_repeated_by_retries_only(
+    redis7: RedisServer, queue: Any, retries: int, times: int
+) -> None:
+    with FaultyServer(redis7.port) as between:
+        client = redis.Redis(port=between.port, retry=Retry(NoBackoff(), retries), protocol=2)
+        writer = ShuffleQueue(client, "q", streams=1, streams_per_tenant=1)
+        writer.write("t", {"n": 0})
+        between.fail(len(between.names()) + 1, "cut")
+        if retries:
+            assert writer.write("t", {"n": 1})
+        else:
+            with pytest.raises(redis.ConnectionError):
+                writer.write("t", {"n": 1})
+    found = [each.fields[b"n"] for each in queue.read_many("g", "c", 10)]
+    assert sorted(found) == [b"0"] + [b"1"] * times
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_a_lost_reply_of_a_put_is_there_once(redis7: RedisServer, retries: int) -> None:
+    """Its id is made here, so that a client's retries say the same message again."""
+    kept = TimeShardQueue(RedisStore(redis7.client()), "letters")
+    with FaultyServer(redis7.port) as between:
+        client = redis.Redis(port=between.port, retry=Retry(NoBackoff(), retries), protocol=2)
+        queue = TimeShardQueue(RedisStore(client), "letters")
+        queue.put("0")
+        between.fail(len(between.names()) + 1, "cut")
+        if retries:
+            assert queue.put("1")
+        else:
+            with pytest.raises(redis.ConnectionError):
+                queue.put("1")
+    found = [each.message for each in kept.take_many("c", 10, drain_all=True)]
+    assert found == [b"0", b"1"]
+
+
+def test_what_a_repeated_read_was_given_first_is_pending_until_it_is_reaped(
+    redis7: RedisServer, queue: Any
+) -> None:
+    queue.read("g", "c")
+    written = [queue.write("t", {"n": number}) for number in range(2)]
+    with FaultyServer(redis7.port) as between:
+        client = redis.Redis(port=between.port, retry=Retry(NoBackoff(), 3), protocol=2)
+        reader = ShuffleQueue(client, "q", streams=1, streams_per_tenant=1)
+        assert reader.read("h", "d") is not None
+        reader.view("g").announced["d"] = reader.monotonic()
+        between.fail(len(between.names()) + 1, "cut")
+        found = reader.read("g", "d")
+    assert found is not None
+    assert queue.stats("g")["pending"] == 2
+    assert queue.ack(found) == 1
+    reap(queue)
+    (again,) = queue.read_many("g", "c", 10)
+    assert {again.id, found.id} == set(written)
+    assert again.attempts == 2
+
+
+async def test_what_a_cancelled_read_was_given_is_pending_until_it_is_reaped(
+    redis7: RedisServer, queue: Any
+) -> None:
+    queue.read("g", "c")
+    written = queue.write("t", {"n": 1})
+    with FaultyServer(redis7.port) as between:
+        client = redis.asyncio.Redis(
+            port=between.port, retry=AsyncRetry(NoBackoff(), 0), protocol=2
+        )
+        reader = ShuffleQueue(client, "q", streams=1, streams_per_tenant=1)
+        await reader.length()
+        reader.view("g").announced["d"] = reader.monotonic()
+        between.fail(len(between.names()) + 1, "half_silent")
+        reading = asyncio.ensure_future(reader.read("g", "d"))
+        async with asyncio.timeout(20):
+            while queue.stats("g")["pending"] == 0:  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0.005)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        between.reset()
+        # The half of a reply that had come is nobody else's.
+        assert await reader.read("g", "d") is None
+        assert await reader.length() == 1
+        await client.aclose()
+    reap(queue)
+    again = queue.read("g", "c")
+    assert again is not None
+    assert (again.id, again.attempts) == (written, 2)
+
+
+def test_what_was_set_aside_is_beyond_its_tracking_id(queue: Any) -> None:
+    queue.read("g", "c")
+    written = queue.write("t", {"n": 1}, tracking_id="x")
+    assert queue.read("g", "c") is not None
+    while not queue.dead("g"):
+        reap(queue, max_attempts=1)
+    # Another group may have it still: then that one loses it, and the dead stays all the same.
+    assert not queue.cancel("x")
+    assert [each.id for each in queue.dead("g")] == [written]
+    assert queue.discard("g", written) == 1
+    assert queue.revive("g", written) == 0
+
+
+def test_a_client_that_decodes_leaves_other_bytes_to_one_that_does_not(
+    redis7: RedisServer, queue: Any
+) -> None:
+    decoding = ShuffleQueue(
+        redis7.client(decode_responses=True), "q", streams=1, streams_per_tenant=1
+    )
+    queue.read("g", "c")
+    written = queue.write("t", {"a": b"\xff"})
+    with pytest.raises(UnicodeDecodeError):
+        decoding.read("g", "c")
+    assert decoding.read("g", "c") is None
+    reap(queue)
+    again = queue.read("g", "c")
+    assert again is not None
+    assert (again.id, again.fields) == (written, {b"a": b"\xff"})
