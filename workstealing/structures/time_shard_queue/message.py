@@ -155,7 +155,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _checked(seconds: float, due: Any) -> int:
-    if not abs(seconds) <= _LAST_MS / 1000:
+    # As a float the last microseconds of that year are its end.
+    if not abs(seconds) <= (_LAST_MS + 1) / 1000:
         raise ConfigurationError(f"due={due!r} is no time before the year 10000: give one that is")
     # Rounded up: a message is never readable before its time.
-    return math.ceil(seconds * 1000 - 1e-3)
+    return min(_LAST_MS, math.ceil(seconds * 1000 - 1e-3))
