@@ -1,18 +1,22 @@
 """Fixtures that every test may use: real servers, started when first asked for, wiped after use.
 
-The servers live as long as the test session (one set for each xdist worker). A test that changes a
-server's settings, or wants its own, takes `start_redis`.
+The servers live as long as the test session (one set for each xdist worker); each test that takes
+one, by name or by `request.getfixturevalue`, finds it empty. A test that changes a server's
+settings, or wants its own, takes `start_redis`.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis.utils
 from hypothesis import HealthCheck, settings
 
 from support.postgres import PostgresServer, find_postgres
@@ -26,7 +30,7 @@ from support.servers import (
 )
 
 # Only here may a folder of tests ask for a plugin.
-pytest_plugins = ["workstealing.testing.pytest_plugin"]
+pytest_plugins = ["workstealing.testing.pytest_plugin", "support.leftovers"]
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 
@@ -37,11 +41,13 @@ _COMMON: dict[str, Any] = {
     "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 }
 settings.register_profile("dev", max_examples=50, **_COMMON)
-settings.register_profile("ci", max_examples=200, print_blob=True, **_COMMON)
+settings.register_profile("ci", max_examples=100, print_blob=True, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "dev"))
 
 SPARK = Path(__file__).parent / "spark"
-_SERVERS = ("redis7", "redis8", "valkey8", "cluster", "cluster8", "fakeredis_server")
+# redis-py reads its own package's metadata for each client that is made: 1 ms, or a third of what
+# a cluster's client costs.
+redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -77,44 +83,76 @@ def _find(product: str, major: int) -> Any:
 
 
 @pytest.fixture(scope="session")
-def redis7() -> Iterator[RedisServer]:
-    """One plain Redis 7."""
+def shared_redis7() -> Iterator[RedisServer]:
     with RedisServer(_find("redis", 7), 7, name="redis7") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def redis8() -> Iterator[RedisServer]:
-    """One plain Redis 8, with the native field commands."""
+def shared_redis8() -> Iterator[RedisServer]:
     with RedisServer(_find("redis", 8), 8, name="redis8") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def valkey8() -> Iterator[RedisServer]:
-    """One plain Valkey 8, without native field commands."""
+def shared_valkey8() -> Iterator[RedisServer]:
     with RedisServer(_find("valkey", 8), 8, name="valkey8") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[RedisCluster3]:
-    """A Redis 7 cluster of three masters."""
+def shared_cluster() -> Iterator[RedisCluster3]:
     with RedisCluster3(_find("redis", 7), 7, name="cluster") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def cluster8() -> Iterator[RedisCluster3]:
-    """A Redis 8 cluster of three masters."""
+def shared_cluster8() -> Iterator[RedisCluster3]:
     with RedisCluster3(_find("redis", 8), 8, name="cluster8") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def fakeredis_server() -> FakeRedisServer:
-    """A fakeredis in this process, speaking as Redis 6.2 does."""
+def shared_fakeredis_server() -> FakeRedisServer:
     return FakeRedisServer()
+
+
+_wiped_after: dict[str, str] = {}
+
+
+@pytest.fixture(autouse=True)
+def _wiping() -> Iterator[ExitStack]:
+    """Wipe the servers that were lent when all else of the test is over: it is set up first."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def _lent(name: str, what: str) -> Any:
+    """Make the fixture that lends a shared server to one test; it is wiped however it was taken.
+
+    Who finds something in it fails, and names the test whose threads or processes still write.
+    """
+
+    def lent(request: pytest.FixtureRequest, _wiping: ExitStack) -> AnyServer:
+        server: AnyServer = request.getfixturevalue(f"shared_{name}")
+        before, _wiped_after[name] = _wiped_after.get(name), request.node.nodeid
+        _wiping.callback(server.wipe)
+        keys = server.size()
+        assert not keys, (
+            f"{name} holds {keys} keys: something of {before} has written after its end"
+        )
+        return server
+
+    lent.__doc__ = what
+    return pytest.fixture(name=name)(lent)
+
+
+redis7 = _lent("redis7", "One plain Redis 7.")
+redis8 = _lent("redis8", "One plain Redis 8, with the native field commands.")
+valkey8 = _lent("valkey8", "One plain Valkey 8, without native field commands.")
+cluster = _lent("cluster", "A Redis 7 cluster of three masters.")
+cluster8 = _lent("cluster8", "A Redis 8 cluster of three masters.")
+fakeredis_server = _lent("fakeredis_server", "A fakeredis in this process, in Redis 6.2's dialect.")
 
 
 @pytest.fixture(scope="session")
@@ -139,20 +177,10 @@ def postgres() -> Iterator[PostgresServer]:
         pytest.param("cluster", id="cluster", marks=[pytest.mark.real, pytest.mark.cluster]),
     ]
 )
-def any_server(request: pytest.FixtureRequest) -> Iterator[AnyServer]:
+def any_server(request: pytest.FixtureRequest) -> AnyServer:
     """Each kind of server in turn: a contract that takes it runs once on every one."""
     server: AnyServer = request.getfixturevalue(request.param)
-    yield server
-    server.wipe()
-
-
-@pytest.fixture(autouse=True)
-def _wiped(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Wipe, after each test, the shared servers that the test has asked for by name."""
-    used = [request.getfixturevalue(name) for name in _SERVERS if name in request.fixturenames]
-    yield
-    for server in used:
-        server.wipe()
+    return server
 
 
 @pytest.fixture

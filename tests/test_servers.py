@@ -25,6 +25,17 @@ async def test_any_server_has_an_asynchronous_client(any_server: AnyServer) -> N
         assert await client.get("key") == "value"
 
 
+@pytest.mark.parametrize("time", [1, 2])
+@pytest.mark.parametrize("name", ["redis7", "cluster", "fakeredis_server"])
+def test_a_server_is_wiped_although_it_was_not_asked_for_by_a_parameter(
+    name: str, time: int, request: pytest.FixtureRequest
+) -> None:
+    server: AnyServer = request.getfixturevalue(name)
+    assert server.size() == 0
+    server.client().set("key", "value")
+    assert server.size() == 1
+
+
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_any_server_speaks_both_protocols(any_server: AnyServer, protocol: int) -> None:
     client = any_server.client(protocol=protocol)

@@ -71,6 +71,10 @@ def serve() -> Iterator[Callable[..., str]]:
         server.shutdown()
         thread.join(10)
         server.server_close()
+    # A request that is still answered may write, and the Redis is wiped next.
+    for thread in threading.enumerate():
+        if "process_request" in thread.name:
+            thread.join(10)
 
 
 class Watch:
@@ -95,10 +99,11 @@ class Watch:
 
 
 @pytest.fixture
-def open_page(chromium: Any) -> Iterator[Callable[..., Any]]:
+def open_page(chromium: Any, serve: Callable[..., str]) -> Iterator[Callable[..., Any]]:
     """Open an address in a context of its own: `open_page(address, token=..., **options)`.
 
-    At the end no page may have had an error or have asked anybody but its own server.
+    At the end no page may have had an error or have asked anybody but its own server. They are
+    closed before the servers, which they would hold up.
     """
     contexts, watches = [], []
 

@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from redis.client import PubSub, PubSubWorkerThread
 
 from workstealing.recruiting import Recruiter, Slice
 
@@ -46,9 +48,25 @@ def run_python() -> Callable[[str], str]:
 
 
 @pytest.fixture
-def kept_signals() -> Iterator[None]:
-    """Give pytest its signal handlers back: RQ's workers take them and keep them."""
+def rq_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let RQ's workers run in this process, and leave nothing of theirs in it.
+
+    They take pytest's signal handlers and keep them; and they stop their subscription's thread, but
+    not at once where it waits for a message, which it does for a minute.
+    """
     kept = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    subscriptions: list[PubSubWorkerThread] = []
+
+    def run_in_thread(pubsub: PubSub, sleep_time: float, **options: Any) -> PubSubWorkerThread:
+        del sleep_time
+        subscriptions.append(original(pubsub, sleep_time=0.01, **options))
+        return subscriptions[-1]
+
+    original = PubSub.run_in_thread
+    monkeypatch.setattr(PubSub, "run_in_thread", run_in_thread)
     yield
     for each, handler in kept.items():
         signal.signal(each, handler)
+    for thread in subscriptions:
+        # Once more: it may have begun after it was stopped.
+        thread.stop()

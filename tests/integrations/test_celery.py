@@ -60,6 +60,9 @@ def worker(app: Celery, pool: str = "solo") -> Iterator[Any]:
             shutdown_timeout=PATIENCE,
         ) as running:
             yield running
+        # A worker that is terminated leaves its threads.
+        with contextlib.suppress(AttributeError):
+            running.pool.executor.shutdown()
     finally:
         root.setLevel(level)
         root.handlers[:] = handlers

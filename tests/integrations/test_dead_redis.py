@@ -84,7 +84,7 @@ def test_celery(recruiter: Recruiter) -> None:
     check(recruiter, TIMES)
 
 
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("rq_here")
 def test_rq(recruiter: Recruiter, redis7: RedisServer) -> None:
     queue = rq.Queue(connection=redis7.client())
     jobs = [queue.enqueue("operator.add", 1, number) for number in range(TIMES)]

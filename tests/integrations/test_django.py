@@ -10,7 +10,7 @@ from typing import Any
 
 import django
 import pytest
-from asgiref.sync import iscoroutinefunction
+from asgiref.sync import SyncToAsync, iscoroutinefunction
 from django.conf import settings
 from django.core import checks
 from django.core.asgi import get_asgi_application
@@ -136,6 +136,12 @@ class Site:
             MIDDLEWARE=list(middleware or (OURS, COMMON)),
             WORKSTEALING={"RECRUITER": self.recruiter, **setting},
         )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _djangos_thread() -> None:
+    """Begin the one thread in which a process's synchronous views run; it never ends."""
+    SyncToAsync.single_thread_executor.submit(int).result()
 
 
 @pytest.fixture

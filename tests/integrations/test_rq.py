@@ -29,7 +29,7 @@ from workstealing.testing import always, always_recruiting
 PATIENCE = 60.0
 TESTS = Path(__file__).parents[1]
 
-pytestmark = pytest.mark.usefixtures("kept_signals")
+pytestmark = pytest.mark.usefixtures("rq_here")
 
 
 def enlisted(recruiter: Recruiter) -> int:

@@ -17,7 +17,7 @@ def faulty(redis7: RedisServer) -> Iterator[FaultyServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def backend(redis7: RedisServer) -> Iterator[RedisServer]:
     """Redis 7 with a user who has a password and may do everything."""
     admin = redis7.client()

@@ -1,13 +1,14 @@
 """Real Redis and Valkey servers on free loopback ports, each private to the test that started it.
 
 All three kinds (RedisServer, RedisCluster3, FakeRedisServer) answer to `name`, `is_cluster`,
-`is_real`, `client()`, `async_client()`, `wipe()` and `stop()`, so that one contract runs on each.
+`is_real`, `client()`, `async_client()`, `size()`, `wipe()` and `stop()`: one contract runs on each.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -23,7 +24,9 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from support import leftovers
 from support.processes import end, free_port, spawn
+from support.wire import ask
 
 START_SECONDS = 20.0
 POLL_SECONDS = 0.005
@@ -51,6 +54,10 @@ class AnyServer(Protocol):
 
     def async_client(self, **options: Any) -> Any:
         """Return an asynchronous client; use it by `async with`, which closes it."""
+        ...
+
+    def size(self) -> int:
+        """Return how many keys there are, in all databases."""
         ...
 
     def wipe(self) -> None:
@@ -154,6 +161,11 @@ class RedisServer:
         """Return a redis.asyncio.Redis; use it by `async with`, which closes it."""
         return redis.asyncio.Redis(**{"host": "127.0.0.1", "port": self.port, **options})
 
+    def size(self) -> int:
+        """Return how many keys there are, in all databases."""
+        (said,) = ask(self.port, "INFO keyspace")
+        return sum(int(keys) for keys in re.findall(rb"keys=(\d+)", said))
+
     def wipe(self) -> None:
         """Remove all data, close the clients handed out, and start the server again if it died."""
         self._clients.close()
@@ -161,16 +173,17 @@ class RedisServer:
             self.restart()
             return
         try:
-            with contextlib.closing(self.probe(5.0)) as client:
-                client.flushall()
+            ask(self.port, "FLUSHALL")
         except redis.RedisError:
             # A test has left it stopped, wedged or closed to writes.
             self.restart()
 
     def restart(self) -> None:
         """End the process and start it anew on the same port, empty, with its first options."""
+        before = self.process.pid
         end(self.process)
         self._start()
+        leftovers.replaced(before, self.process.pid)
 
     def kill(self) -> None:
         """Kill the process as a crash would (SIGKILL), and wait until it is gone."""
@@ -316,6 +329,10 @@ class RedisCluster3:
             if slot < end_slot
         )
 
+    def size(self) -> int:
+        """Return how many keys there are on all nodes."""
+        return sum(node.size() for node in self.nodes)
+
     def wipe(self) -> None:
         """Remove all data from every node, and bring back nodes that a test has killed."""
         self._clients.close()
@@ -354,8 +371,7 @@ class RedisCluster3:
 
     def _wait_until_whole(self) -> None:
         for node in self.nodes:
-            with contextlib.closing(node.probe(5.0)) as client:
-                wait_until(partial(_is_whole, client), f"{node.name} to join")
+            wait_until(partial(_is_whole, node.port), f"{node.name} to join")
 
 
 class FakeRedisServer:
@@ -377,6 +393,10 @@ class FakeRedisServer:
         """Return a FakeAsyncRedis of this server; options are redis-py's."""
         return fakeredis.FakeAsyncRedis(server=self.server, version=self.version, **options)
 
+    def size(self) -> int:
+        """Return how many keys there are, in all databases."""
+        return sum(len(database) for database in self.server.dbs.values())
+
     def wipe(self) -> None:
         """Forget all data."""
         self.server.connected = True
@@ -396,13 +416,14 @@ def wait_until(is_so: Callable[[], bool], what: str, seconds: float = START_SECO
         time.sleep(POLL_SECONDS)
 
 
-def _is_whole(client: redis.Redis) -> bool:
+def _is_whole(port: int) -> bool:
     """Say whether this node sees a cluster that is up and in which nobody is suspected."""
-    info = client.execute_command("CLUSTER INFO")
-    nodes = client.execute_command("CLUSTER NODES")
+    info, nodes = ask(port, "CLUSTER INFO", "CLUSTER NODES")
+    said = set(info.split())
+    # A line: id, address, flags, master, two times, epoch, state of the link, slots.
+    lines = [line.split() for line in nodes.splitlines()]
     return (
-        info["cluster_state"] == "ok"
-        and info["cluster_slots_ok"] == "16384"
-        and info["cluster_known_nodes"] == "3"
-        and not any("fail" in node["flags"] or not node["connected"] for node in nodes.values())
+        {b"cluster_state:ok", b"cluster_slots_ok:16384"} <= said
+        and len(lines) == 3
+        and not any(b"fail" in line[2] or line[7] != b"connected" for line in lines)
     )

@@ -5,11 +5,9 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -158,13 +156,6 @@ class Model:
         return not any(self.waiting[group].values())
 
 
-@pytest.fixture(scope="module")
-def own_redis7(redis7: RedisServer) -> Iterator[RedisServer]:
-    """Hypothesis runs many examples in one test: each takes a queue of another name."""
-    yield redis7
-    redis7.wipe()
-
-
 step = st.one_of(
     st.tuples(st.just("write"), st.integers(0, 7), st.integers(1, 4)),
     st.tuples(st.just("read"), st.integers(0, 2), st.integers(1, 6)),
@@ -180,11 +171,11 @@ step = st.one_of(
     seed=st.integers(0, 2**16),
 )
 def test_any_placement_is_fair(
-    own_redis7: RedisServer, placement: list[int], steps: list[tuple[str, int, int]], seed: int
+    redis7: RedisServer, placement: list[int], steps: list[tuple[str, int, int]], seed: int
 ) -> None:
     """Random streams, groups that come late, and consumers that take, acknowledge and return."""
     rng = random.Random(seed)
-    client = own_redis7.client()
+    client = redis7.client()
     singles = SingleStreams(client, f"placed-{uuid4()}", 16)
     queue, model = singles.queue, Model()
     held: dict[str, list[Any]] = defaultdict(list)
