@@ -57,9 +57,12 @@ def test_each_entry_goes_to_exactly_one_of_many_members(server: AnyReal, block_m
 
     # A member that has found a stop reads no more, and there is one for each: all of them end.
     def write_all() -> None:
-        at_once([partial(write, each) for each in range(writers)])
-        for stop in stops:
-            log_of(server).append(stop)
+        try:
+            at_once([partial(write, each) for each in range(writers)])
+        finally:
+            # Also after an error of a writer's: members that wait for their stop would hide it.
+            for stop in stops:
+                log_of(server).append(stop)
 
     if block_ms:
         at_once([write_all, *[partial(read, each) for each in range(members)]])
