@@ -1,25 +1,34 @@
 #!/usr/bin/env bash
-# Runs the tests: scripts/test.sh WORKERS [pytest's arguments]. Those of Spark run by themselves: one
-# session serves them all, and with pandas and pyarrow loaded every fork of the others would cost
-# several times as much.
+# Runs the tests: scripts/test.sh WORKERS [pytest's arguments]. Those of Spark are a process of their
+# own: one session serves them all, and with pandas and pyarrow loaded every fork of the others would
+# cost several times as much. It runs beside the others, because both wait for much of their time;
+# what it says comes after what they say.
 set -uo pipefail
 
 cd "$(dirname "$0")/.."
 workers=${1:?usage: scripts/test.sh WORKERS [pytest arguments]}
 shift
 nothing=5 # pytest's status where no test was selected
-status=$nothing
 
 part() {
-    local code
     # -P keeps the checkout's root off the import path, so that nothing can import `jobs` or `lua`.
-    WORKSTEALING_TEST_PART=$1 .venv/bin/python -P -m pytest "${@:2}"
-    code=$?
-    if [ $code != $nothing ] && { [ $status = $nothing ] || [ $status = 0 ]; }; then
-        status=$code
-    fi
+    WORKSTEALING_TEST_PART=$1 exec .venv/bin/python -P -m pytest "${@:2}"
 }
 
-part others -n "$workers" --dist worksteal "$@"
-part spark "$@"
+said=$(mktemp)
+spark=
+# A child in the background does not hear Ctrl-C, but hears SIGTERM.
+trap '[ -z "$spark" ] || kill "$spark"; rm -f "$said"' EXIT
+trap 'exit 130' INT TERM
+part spark "$@" > "$said" 2>&1 &
+spark=$!
+(part others -n "$workers" --dist worksteal "$@")
+status=$?
+wait "$spark"
+code=$?
+spark=
+cat "$said"
+if [ $code != $nothing ] && { [ $status = $nothing ] || [ $status = 0 ]; }; then
+    status=$code
+fi
 exit $status
