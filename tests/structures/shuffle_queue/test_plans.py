@@ -11,6 +11,7 @@ from workstealing.jobs import ShuffleQueueReaper
 from workstealing.recruiting import Slice
 from workstealing.structures import ShuffleQueue
 from workstealing.structures.shuffle_queue.plan import Plan
+from workstealing.testing import ManualClock
 
 GROUP = "workers"
 FIELDS = ("plan", "group", "turns")
@@ -36,6 +37,12 @@ def planned(client: Any, streams: int = 4, each: int = 30) -> SingleStreams:
     while not plan_of(singles.queue):
         singles.queue.ack(singles.queue.read(GROUP, "one"))
     return singles
+
+
+def scripts_run(client: Any) -> int:
+    """Return how many scripts the server has run."""
+    called: int = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    return called
 
 
 def require_marks(queue: Any) -> None:
@@ -150,6 +157,34 @@ def test_a_legacy_stream_comes_in_where_a_plan_goes_round(any_server: AnyServer)
     queue.client.xadd("planned", {"a": 1})
     served = [queue.read(GROUP, "one").stream for _ in range(64 + 4 + 2)]
     assert served.count(None) == 1
+
+
+def test_a_legacy_stream_comes_in_however_slowly_it_is_read(any_server: AnyServer) -> None:
+    """Who announces itself hands over its pickup delays: it never has 64 of them."""
+    queue = planned(any_server.client(), streams=4, each=40).queue
+    clock = ManualClock()
+    queue.monotonic = clock.monotonic
+    queue.client.xadd("planned", {"a": 1})
+    served = []
+    for _ in range(20):
+        clock.advance(1.0)
+        served.append(queue.read(GROUP, "slow").stream)
+    assert served.count(None) == 1
+
+
+def test_a_plan_that_has_ended_tells_where_the_next_read_begins(redis7: RedisServer) -> None:
+    """A stream that is empty at its turn costs a full read, and no further round trip."""
+    queue = planned(redis7.client(), streams=8, each=4).queue
+    queue.client.hdel(queue.keys.meta, f"plan:{GROUP}")
+    while not plan_of(queue):
+        queue.read(GROUP, "one")
+    for _ in range(5):
+        assert queue.read(GROUP, "one")
+    turns = plan_of(queue)
+    queue.client.delete(queue.keys.stream(int(turns[0])))
+    before = scripts_run(queue.client)
+    assert queue.read(GROUP, "one").stream == int(turns[1])
+    assert scripts_run(queue.client) - before == 2
 
 
 def test_a_reader_with_the_plan_of_before_serves_who_is_next(any_server: AnyServer) -> None:

@@ -144,10 +144,14 @@ class Reading(QueueBase):
         announced = view.announced.get(consumer)
         # A queue that is read is in use, however short its time to live.
         often = min(ANNOUNCE_SECONDS, self.ttl / 4)
+        # A plan may go round for ever; a full look, by which a legacy stream comes in, is due both
+        # after so many messages and after so long.
+        is_due = view.delays.is_full
         if announced is None or self.monotonic() - announced >= often:
             yield from self.announce_steps(view, consumer)
+            is_due = True
         left = ""
-        if n == 1 and prefer is None and view.plan and not view.delays.is_full:
+        if n == 1 and prefer is None and view.plan and not is_due:
             found = yield from self._next(view, consumer)
             if isinstance(found, Message):
                 return [found], False
@@ -198,10 +202,13 @@ class Reading(QueueBase):
                 self._expect(view, plan, number, number)
                 view.plan = None
                 return as_text(entry)
+            if not reply:
+                # Most often the stream whose turn it is has nothing left.
+                self._expect(view, plan, last)
+                view.plan = None
+                return ""
             last, _, planned = as_text(reply).partition(" ")
             view.plan, view.last = Plan.of(planned), last
-            if not view.plan:
-                return ""
             self._note_miss(view)
             window = MOST_STREAMS
         if view.plan:
