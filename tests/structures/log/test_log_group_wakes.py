@@ -246,6 +246,21 @@ def test_a_group_that_is_none_keeps_the_entries_out_for_which_it_had_to_be_woken
     assert turns(groups) == [1, 1]
 
 
+@pytest.mark.parametrize("broken", [0, 1, 2])
+def test_what_cannot_be_woken_makes_no_append_fail_that_is_done(
+    any_server: AnyServer, monkeypatch: pytest.MonkeyPatch, broken: int
+) -> None:
+    """Whoever is told that nothing was changed appends the same entries again."""
+    monkeypatch.setattr(appending, "WOKEN_GROUPS", 1)
+    groups = groups_on(any_server, 3)
+    for group in groups:
+        in_line(group)
+    log = log_on(any_server)
+    log.client.set(groups[broken].keys.granted, "text")
+    assert log.append(b"x") == 0
+    assert turns(groups) == [int(each != broken) for each in range(3)]
+
+
 def once(step: Any) -> Steps[Any]:
     """Yield one step, and return what it gives."""
     return (yield step)

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from redis.exceptions import RedisError, ResponseError
+
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Steps
 from workstealing.structures.log.base import (
@@ -110,13 +112,21 @@ class Appending(LogBase):
     def _wake(self, groups: Iterable[bytes]) -> Steps[None]:
         """Wake those who wait in groups that the script of an append has not woken.
 
-        Whoever dies in between leaves it to those who wait: they look now and then.
+        Whoever dies in between leaves it to those who wait: they look now and then. So do those
+        whom this cannot wake: it raises nothing of Redis.
         """
         left = list(groups)
         while left:
             keys = (self.keys.meta, *self._waking(left[:WOKEN_GROUPS]))
-            yield from as_bytes(self.operation("wake_groups", keys))
             del left[:WOKEN_GROUPS]
+            try:
+                yield from as_bytes(self.operation("wake_groups", keys))
+            except ResponseError:
+                # What is foreign there must not keep the others asleep.
+                continue
+            except RedisError:
+                # The entries are there: to say that they are not would have them written twice.
+                return
 
     def _waking(self, groups: Iterable[bytes]) -> list[bytes]:
         """Return the keys by which those who wait in groups are woken."""
