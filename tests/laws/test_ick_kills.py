@@ -12,15 +12,14 @@ import os
 import random
 import signal
 import struct
-import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 
+from support.children import in_child
 from support.patience import PATIENT_SECONDS, set_timeout
 from support.servers import RedisServer
 from workstealing.errors import Aborted
@@ -124,20 +123,6 @@ def work_on(client: redis.Redis, documents: list[bytes], seconds: float = 0.0) -
         client.zadd("done", done, gt=True)
 
 
-def forked(work: Callable[[], None]) -> int:
-    """Run work in a forked child."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-            os._exit(0)
-        except BaseException:  # noqa: BLE001 - nothing of a child may get into pytest's own frames
-            traceback.print_exc(file=sys.__stderr__)
-        finally:
-            os._exit(1)
-    return child
-
-
 def kill(child: int) -> None:
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
@@ -167,10 +152,10 @@ def test_a_thousand_kills_lose_nothing(
 
     def consumer(place: int) -> int:
         seed = rng.random()
-        return forked(lambda: consume(port, place, hash(seed), shared))
+        return in_child(lambda: consume(port, place, hash(seed), shared))
 
     for number in range(PRODUCERS):
-        running[100 + number] = forked(lambda number=number: produce(port, number, shared))
+        running[100 + number] = in_child(lambda number=number: produce(port, number, shared))
     for place in range(CONSUMERS):
         running[place] = consumer(place)
     died_holding = 0

@@ -9,8 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +18,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from support.children import ended_well, in_child
 from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
@@ -49,26 +49,6 @@ def fill(server: RedisServer, hashes: int, fields: int) -> None:
         pipe.execute()
 
 
-def in_child(work: Callable[[], Any]) -> int:
-    """Do the work in a forked child; return its process id."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        except BaseException:  # noqa: BLE001 - nothing of a child may get into pytest's own frames
-            traceback.print_exc(file=sys.__stderr__)
-        finally:
-            os._exit(status)
-    return child
-
-
-def assert_done(child: int) -> None:
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-
-
 def attempts(client: redis.Redis, who: str, times: int) -> None:
     """Make attempts whose replies name the one who asked, and count them in one key each."""
     for i in range(times):
@@ -96,7 +76,7 @@ class TestFork:
         children = [in_child(lambda n=n: attempts(client, f"child {n}", 150)) for n in range(3)]
         attempts(client, "parent", 150)
         for child in children:
-            assert_done(child)
+            ended_well(child)
         # The parent has kept its connection: no child has closed or used it.
         assert twin_ports(redis7) - others == {before}
         assert {int(redis7.client().get(f"child {n}") or 0) for n in range(3)} == {150}
@@ -127,7 +107,7 @@ class TestFork:
         os.read(begun, 1)
         os.close(begun)
         mine = collect()
-        assert_done(child)
+        ended_well(child)
         theirs = int(os.read(read, 100))
         os.close(read)
         os.close(write)
@@ -153,7 +133,7 @@ class TestFork:
         thread.start()
         assert inside.wait(20)
         child = in_child(lambda: attempts(client, "child", 20))
-        assert_done(child)
+        ended_well(child)
         go_on.set()
         thread.join()
         assert done == [[b"OK"]]

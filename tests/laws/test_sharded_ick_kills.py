@@ -10,15 +10,14 @@ import contextlib
 import os
 import random
 import signal
-import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
 
+from support.children import ended_well, in_child
 from support.deaths import died_of_the_switch, doors_of
 from support.faulty_server import FaultyServer, KillSwitch
 from support.servers import RedisCluster3, RedisServer, wait_until
@@ -224,21 +223,6 @@ class World:
                         break
 
 
-def in_child(work: Callable[[], Any]) -> int:
-    """Do the work in a forked child; return its process id."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        except BaseException:  # noqa: BLE001 - nothing of a child may get into pytest's own frames
-            traceback.print_exc(file=sys.__stderr__)
-        finally:
-            os._exit(status)
-    return child
-
-
 @contextlib.contextmanager
 def processes() -> Iterator[Callable[[Callable[[], Any]], int]]:
     """Start children that are killed at the end, if they have not ended by then."""
@@ -256,11 +240,6 @@ def processes() -> Iterator[Callable[[Callable[[], Any]], int]]:
                 if os.waitpid(child, os.WNOHANG) == (0, 0):
                     os.kill(child, signal.SIGKILL)
                     os.waitpid(child, 0)
-
-
-def ended_well(child: int) -> None:
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_nobody_works_on_what_another_has_in_hand(redis7: RedisServer) -> None:

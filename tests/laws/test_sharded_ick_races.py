@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import traceback
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import redis
 
+from support.children import ended_well, in_child
 from support.servers import RedisServer
 from workstealing.structures import NoLease, ShardedIck
 
@@ -19,21 +14,6 @@ ICK_SHARDS = 5
 LEASES = 60
 
 pytestmark = pytest.mark.real
-
-
-def in_child(work: Callable[[], Any]) -> int:
-    """Do the work in a forked child; return its process id."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        except BaseException:  # noqa: BLE001 - nothing of a child may get into pytest's own frames
-            traceback.print_exc(file=sys.__stderr__)
-        finally:
-            os._exit(status)
-    return child
 
 
 def take_leases(port: int, name: str) -> None:
@@ -66,8 +46,7 @@ def test_one_holder_at_a_time_and_everybody_has_a_turn(redis7: RedisServer) -> N
         for number in range(PROCESSES)
     ]
     for child in children:
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 0
+        ended_well(child)
     counts = []
     for shard in range(ICK_SHARDS):
         log = [line.decode().split() for line in client.lrange(f"log:{shard}", 0, -1)]

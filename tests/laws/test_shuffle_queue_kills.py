@@ -10,15 +10,13 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import time
-import traceback
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import redis
 
+from support.children import in_child
 from support.deaths import died_of_the_switch
 from support.faulty_server import FaultyServer, KillSwitch
 from support.patience import patient  # noqa: F401 - an autouse fixture
@@ -172,19 +170,6 @@ def test_clients_between_any_two_commands(redis7: RedisServer) -> None:
     assert world.recovered > CLIENTS / 4
     world.finish()
     assert world.consumers_left() <= 1
-
-
-def in_child(work: Callable[[], Any]) -> int:
-    """Do the work in a forked child, for ever; return its process id."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        except BaseException:  # noqa: BLE001 - nothing of a child may get into pytest's own frames
-            traceback.print_exc(file=sys.__stderr__)
-        finally:
-            os._exit(1)
-    return child
 
 
 def test_processes_at_any_moment(redis7: RedisServer) -> None:

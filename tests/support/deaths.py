@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from support.children import in_child
 from support.faulty_server import FaultyServer, KillSwitch
 from support.servers import RedisCluster3
 
@@ -27,17 +26,12 @@ def died_of_the_switch(
 ) -> bool:
     """Do the work in a forked child whose commands the switch counts; say whether it was killed."""
     ready, go = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            os.read(ready, 1)
-            work()
-            status = 0
-        except BaseException:  # noqa: BLE001 - nothing of a child may get into pytest's own frames
-            traceback.print_exc(file=sys.__stderr__)
-        finally:
-            os._exit(status)
+
+    def work_when_told() -> None:
+        os.read(ready, 1)
+        work()
+
+    child = in_child(work_when_told)
     switch.victim = child
     for server in servers:
         server.reset()
