@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import pty
 import signal
 import subprocess
 import sys
@@ -17,6 +15,7 @@ import pytest
 
 from support.processes import end, spawn
 from support.servers import RedisCluster3, RedisServer, wait_until
+from support.terminals import on_terminal
 from workstealing.cli import queue_shuffle
 from workstealing.structures import ShuffleQueue
 
@@ -382,29 +381,7 @@ def test_observe_draws_in_place_on_a_terminal(queue: ShuffleQueue) -> None:
     for number in range(3):
         queue.write("acme \x1b[31m", {"message": str(number)})
     queue.read("g", "c")
-    leader, follower = pty.openpty()
-    process = spawn(
-        [
-            *(sys.executable, "-m", "workstealing", "queue", "observe", "mails"),
-            *("--times", "2", "--interval", "10ms"),
-        ],
-        stdout=follower,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "140", "LINES": "40"},
-    )
-    os.close(follower)
-    drawn = b""
-    while True:
-        try:
-            part = os.read(leader, 65536)
-        except OSError:
-            break
-        if not part:
-            break
-        drawn += part
-    os.close(leader)
-    _, err = process.communicate()
-    assert process.returncode == 0, err
+    drawn, _ = on_terminal("queue", "observe", "mails", "--times", "2", "--interval", "10ms")
     assert b"ShuffleQueue mails: 3 messages" in drawn
     assert b"group g: 2 waiting, 1 pending" in drawn
     # The tenant's name is text: it has turned nothing red by itself.

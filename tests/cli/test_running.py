@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
 import textwrap
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from support.servers import RedisServer
+from support.terminals import on_terminal
 from workstealing.metrics.fleet import Fleet
 from workstealing.metrics.ledger import read
 from workstealing.structures import DurableKeys, VolatileHashes
@@ -416,26 +416,9 @@ def test_what_is_drained_is_in_the_ledger_and_what_the_fleet_pauses_rests(
 
 def test_a_bar_is_drawn_where_somebody_looks_on(app_module: MakeApp, tmp_path: Path) -> None:
     name = app_module(PLAIN)
-    leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "workstealing", "drain", "--app", name, "--json"],
-        stdout=subprocess.PIPE,
-        stderr=follower,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
-        cwd=tmp_path,
+    drawn, out = on_terminal(
+        "drain", "--app", name, "--json", stream="stderr", columns=100, folder=tmp_path
     )
-    os.close(follower)
-    drawn = b""
-    while True:
-        try:
-            part = os.read(leader, 65536)
-        except OSError:
-            break
-        if not part:
-            break
-        drawn += part
-    os.close(leader)
-    out, _ = process.communicate()
     assert json.loads(out)["drained"] is True
     assert b"items in all" in drawn
 

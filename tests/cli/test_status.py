@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import subprocess
 import sys
 import time
@@ -16,6 +14,7 @@ import pytest
 
 from support.processes import free_port
 from support.servers import RedisCluster3, RedisServer
+from support.terminals import on_terminal
 from workstealing.metrics.fleet import Fleet
 from workstealing.metrics.ledger import Ledger
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
@@ -182,38 +181,8 @@ def test_top_looks_again_and_again(command: Any, redis7: RedisServer) -> None:
 
 def test_top_draws_in_place_on_a_terminal(redis7: RedisServer, tmp_path: Path) -> None:
     report(redis7, outcome=Outcome.ABORTED)
-    leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "workstealing",
-            "top",
-            "--url",
-            redis7.url,
-            "--times",
-            "2",
-            "--interval",
-            "10ms",
-        ],
-        stdout=follower,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "140", "LINES": "40"},
-        cwd=tmp_path,
-    )
-    os.close(follower)
-    drawn = b""
-    while True:
-        try:
-            part = os.read(leader, 65536)
-        except OSError:
-            break
-        if not part:
-            break
-        drawn += part
-    os.close(leader)
-    _, err = process.communicate()
-    assert process.returncode == 0, err
+    again = ("--times", "2", "--interval", "10ms")
+    drawn, _ = on_terminal("top", "--url", redis7.url, *again, folder=tmp_path)
     # The job's name is text: it has turned nothing red by itself.
     assert b"sweep \\x1b[31m" in drawn
     assert b"were aborted" in drawn
