@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
+from support.examples import EXAMPLES, refusal_of, run_by_readme
 from support.processes import free_port
 from support.servers import RedisServer
 
-FOLDER = Path(__file__).parents[2] / "examples" / "due_times"
-SECONDS = 120
+FOLDER = EXAMPLES / "due_times"
 ROUND = 8 * 0.5
 """How long all time shards' turns take together."""
 
 
 def run_example(*arguments: str) -> tuple[list[str], dict[str, float]]:
     """Run the command of the README; return the observer's lines, and the figures."""
-    (command,) = re.findall(
-        r"^    \.venv/bin/python (\S+)$", (FOLDER / "README.md").read_text(), re.M
-    )
-    clean = {name: value for name, value in os.environ.items() if not name.endswith("REDIS_URL")}
-    done = subprocess.run(
-        [sys.executable, "-P", command, *arguments],
-        cwd=FOLDER.parents[1],
-        env=clean,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    # On a busy machine a recruit may run out of time, and says so.
-    assert not re.sub(r"(?m)^job '[\w.:]+' failed: (TimeoutError|OutOfTime): .*\n", "", done.stderr)
-    observed, _, report = done.stdout.partition("\n\n")
+    printed = run_by_readme(FOLDER, *arguments)
+    observed, _, report = printed.partition("\n\n")
     figures, above = {}, ""
     for indent, what, value in re.findall(r"^( *)(\S.*?) +(-|[\d.]+)(?: s)?$", report, re.M):
         above = above if indent else what
@@ -90,12 +71,5 @@ def test_by_its_command_and_on_a_server_of_the_users_own(redis7: RedisServer) ->
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:{}/0", "nonsense"])
 def test_a_redis_that_cannot_be_used_is_said_in_a_sentence(url: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", FOLDER / "due_times.py", "--url", url.format(free_port())],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch(r"due_times: the Redis cannot be used: .+\n", done.stderr)
+    said = refusal_of(FOLDER / "due_times.py", "--url", url.format(free_port()))
+    assert re.fullmatch(r"due_times: the Redis cannot be used: .+\n", said)

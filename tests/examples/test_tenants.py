@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from support.examples import EXAMPLES, refusal_of, run_by_readme
 from support.processes import free_port
 from support.servers import RedisServer
 
-FOLDER = Path(__file__).parents[2] / "examples" / "tenants"
-SECONDS = 120
+FOLDER = EXAMPLES / "tenants"
 MESSAGES = 1150
 
 
 def run_example(**environment: str) -> dict[str, tuple[int, ...]]:
     """Run the command of the README; return the figures of each row, the rows' headings joined."""
-    (command,) = re.findall(
-        r"^    \.venv/bin/python (\S+)$", (FOLDER / "README.md").read_text(), re.M
-    )
-    clean = {name: value for name, value in os.environ.items() if not name.endswith("REDIS_URL")}
-    done = subprocess.run(
-        [sys.executable, "-P", command],
-        cwd=FOLDER.parents[1],
-        env={**clean, **environment},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    # On a busy machine a recruit may run out of time, and says so.
-    assert not re.sub(r"(?m)^job '[\w.:]+' failed: (TimeoutError|OutOfTime): .*\n", "", done.stderr)
+    printed = run_by_readme(FOLDER, **environment)
     figures = {}
     above: dict[int, str] = {}
-    for line in done.stdout.splitlines():
+    for line in printed.splitlines():
         title, numbers = re.fullmatch(r"(.*?)((?:  +\d+)*)", line).groups()
         depth = len(title) - len(title.lstrip())
         above = {each: text for each, text in above.items() if each < depth}
@@ -81,12 +62,5 @@ def test_on_a_server_of_the_users_own(redis7: RedisServer) -> None:
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:{}/0", "nonsense"])
 def test_a_redis_that_cannot_be_used_is_said_in_a_sentence(url: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", FOLDER / "tenants.py", "--url", url.format(free_port())],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch(r"tenants: the Redis cannot be used: .+\n", done.stderr)
+    said = refusal_of(FOLDER / "tenants.py", "--url", url.format(free_port()))
+    assert re.fullmatch(r"tenants: the Redis cannot be used: .+\n", said)
