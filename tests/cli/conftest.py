@@ -59,6 +59,25 @@ class Command:
         assert isinstance(answer, dict)
         return answer
 
+    def well(self, app: str) -> tuple[dict[tuple[str, str], Any], dict[str, int]]:
+        """Ask for the `status` of an application that must be well.
+
+        Returns: of each structure, by kind and name, its size, how much of it is due, and how much
+        is dead; and the backlog of each job.
+        """
+        said = self.json("status", "--app", app)
+        assert (said["is_well"], said["troubles"]) == (True, [])
+        structures = {
+            (each["kind"], each["name"]): (each["size"], each["due"]["count"], each["dead"])
+            for each in said["structures"]
+        }
+        return structures, {each["name"]: each["backlog"] for each in said["jobs"]}
+
+    def checks(self, app: str, status: int = 0) -> dict[str, tuple[str, str]]:
+        """Ask the `doctor`; return the level of each check, and what was said."""
+        said = self.json("doctor", "--app", app, status=status)
+        return {each["what"]: (each["level"], each["said"]) for each in said["checks"]}
+
     def refused(self, *arguments: str) -> str:
         """Return the sentence that it says to wrong use."""
         assert self(*arguments, status=2) == ""

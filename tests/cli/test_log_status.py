@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support.app_clients import client_source
 from support.patience import patient
 from support.servers import RedisCluster3, RedisServer
 from workstealing.jobs import LogCompactor
@@ -26,7 +27,7 @@ APP = """
     from workstealing.jobs import LogCompactor, LogTrimmer
     from workstealing.structures import Log
 
-    client = redis.{client}.from_url({url!r})
+    client = {client}
     recruiter = Recruiter()
     activity = Log(client, "activity", block=10)
     recruiter.install(LogCompactor(activity, cold_s=0), rate=0.1)
@@ -35,8 +36,7 @@ APP = """
 
 
 def app(server: RedisServer | RedisCluster3) -> str:
-    client = "RedisCluster" if server.is_cluster else "Redis"
-    return APP.format(client=client, url=server.url.replace("redis+cluster", "redis"))
+    return APP.format(client=client_source(server))
 
 
 def fill(server: RedisServer | RedisCluster3) -> Any:
@@ -46,17 +46,11 @@ def fill(server: RedisServer | RedisCluster3) -> Any:
 
 
 def check_status(command: Any, name: str) -> None:
-    said = command.json("status", "--app", name)
-    assert (said["is_well"], said["troubles"]) == (True, [])
-    found = {
-        (each["kind"], each["name"]): (each["size"], each["due"]["count"], each["dead"])
-        for each in said["structures"]
-    }
+    found, jobs = command.well(name)
     assert found == {
         ("log", "activity"): (75, 7, 0),
         ("trimmed log", "activity"): (75, 4, None),
     }
-    jobs = {each["name"]: each["backlog"] for each in said["jobs"]}
     assert jobs == {"log_compactor.activity": 7, "log_trimmer.activity": 4}
     text = command("status", "--app", name)
     assert "7 blocks to compact" in text
@@ -101,8 +95,7 @@ def test_what_nobody_has_used_yet_is_not_made_by_looking(
 ) -> None:
     said = command.json("status", "--app", app_module(app(redis7)))
     assert [(each["size"], each["due"]["count"]) for each in said["structures"]] == [(0, 0)] * 2
-    checks = command.json("doctor", "--app", app_module(app(redis7)))["checks"]
-    found = {each["what"]: (each["level"], each["said"]) for each in checks}
+    found = command.checks(app_module(app(redis7)))
     nothing = ("note", "log activity: nothing has been written yet")
     assert found["job log_compactor.activity"] == found["job log_trimmer.activity"] == nothing
     assert found["client"][0] == "ok"
@@ -125,9 +118,10 @@ def test_doctor_examines_logs(
     command: Any, app_module: MakeApp, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check(status: int = 0) -> tuple[str, str]:
-        said = command.json("doctor", "--app", app_module(app(redis7)), status=status)
-        (found,) = [each for each in said["checks"] if each["what"] == "job log_trimmer.activity"]
-        return found["level"], found["said"]
+        found: tuple[str, str] = command.checks(app_module(app(redis7)), status)[
+            "job log_trimmer.activity"
+        ]
+        return found
 
     log = fill(redis7)
     assert check() == ("ok", "log activity: blocks of 10 entries, layout version 1")

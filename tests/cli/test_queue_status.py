@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support.app_clients import client_source
 from support.patience import patient
 from support.servers import RedisCluster3, RedisServer, wait_until
 from support.set_clock import SetClock
@@ -29,7 +30,7 @@ APP = """
     from workstealing.structures import ShuffleQueue, TimeShardQueue
     from workstealing.structures.time_shard_queue import RedisStore
 
-    client = redis.{client}.from_url({url!r})
+    client = {client}
     recruiter = Recruiter()
     mails = ShuffleQueue(client, "mails", clock_shift_ms=600_000, ttl=86400.0)
     recruiter.install(ShuffleQueueReaper(mails, idle_s=0.001), rate=0.1)
@@ -40,9 +41,7 @@ APP = """
 
 
 def app(server: RedisServer | RedisCluster3, shards: int = 6) -> str:
-    client = "RedisCluster" if server.is_cluster else "Redis"
-    url = server.url.replace("redis+cluster", "redis")
-    return APP.format(client=client, url=url, shards=shards)
+    return APP.format(client=client_source(server), shards=shards)
 
 
 def fill(server: RedisServer | RedisCluster3) -> None:
@@ -64,18 +63,12 @@ def fill(server: RedisServer | RedisCluster3) -> None:
 
 
 def check_status(command: Any, name: str) -> None:
-    said = command.json("status", "--app", name)
-    assert (said["is_well"], said["troubles"]) == (True, [])
-    found = {
-        (each["kind"], each["name"]): (each["size"], each["due"]["count"], each["dead"])
-        for each in said["structures"]
-    }
+    found, jobs = command.well(name)
     assert found == {
         ("shuffle queue", "mails"): (5, 3, 0),
         ("shuffle queues", "shuffle_queues"): (1, 0, None),
         ("time shard queue", "reminders"): (4, 2, 0),
     }
-    jobs = {each["name"]: each["backlog"] for each in said["jobs"]}
     assert jobs == {
         "shuffle_queue_reaper.mails": 3,
         "queue_expiry.shuffle_queues": 0,
@@ -132,18 +125,14 @@ def test_drain_gives_back_what_dead_consumers_held(
 def test_doctor_examines_both_queues(
     command: Any, app_module: MakeApp, redis7: RedisServer
 ) -> None:
-    def checks(name: str, status: int = 0) -> dict[str, tuple[str, str]]:
-        said = command.json("doctor", "--app", name, status=status)
-        return {each["what"]: (each["level"], each["said"]) for each in said["checks"]}
-
     name = app_module(app(redis7))
-    before = checks(name)
+    before = command.checks(name)
     for job in ("shuffle_queue_reaper.mails", "time_shard_sweeper.reminders"):
         assert before[f"job {job}"][0] == "note"
         assert "nothing has been written yet" in before[f"job {job}"][1]
     assert before["client"][0] == "ok"
     fill(redis7)
-    after = checks(name)
+    after = command.checks(name)
     assert after["job shuffle_queue_reaper.mails"] == (
         "ok",
         "namespace shuffle_queues: streams, layout version 1",
@@ -152,7 +141,7 @@ def test_doctor_examines_both_queues(
         "ok",
         "queue reminders: 6 time shards of 3600 s",
     )
-    other = checks(app_module(app(redis7, shards=5)), status=1)
+    other = command.checks(app_module(app(redis7, shards=5)), status=1)
     assert other["job time_shard_sweeper.reminders"] == (
         "fault",
         "queue reminders: has 6 time shards of 3600 s, and this process 5 time shards of 3600 s",
@@ -163,7 +152,7 @@ def test_doctor_examines_both_queues(
     )
     assert "asyncio" in on_asyncio
     job = "job time_shard_sweeper.reminders"
-    assert checks(app_module(on_asyncio), status=1)[job] == other[job]
+    assert command.checks(app_module(on_asyncio), status=1)[job] == other[job]
 
 
 def test_doctor_says_that_a_queue_is_being_dropped(
