@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support.completions import assert_completed, offered_by_bash
 from workstealing.cli.arguments import COMMANDS, build
 
 EXTRAS = [
@@ -118,13 +119,9 @@ def test_a_missing_extra_is_named() -> None:
 def test_every_command_and_option_is_completed(command: Any, shell: str) -> None:
     script = command("completion", shell)
     _, parsers = build()
-    for name, parser in parsers.items():
+    for parser in parsers.values():
         parser.complete()
-        assert name in script
-        for action in parser._actions:
-            for option in action.option_strings:
-                # fish names options without their dashes.
-                assert option.lstrip("-") in script, (name, option)
+    assert_completed(script, parsers)
     assert command.json("completion", shell)["script"] == script.removesuffix("\n")
 
 
@@ -139,17 +136,7 @@ def test_every_command_and_option_is_completed(command: Any, shell: str) -> None
 def test_bash_completes(
     command: Any, tmp_path: Path, typed: tuple[str, ...], offered: set[str]
 ) -> None:
-    file = tmp_path / "completion"
-    file.write_text(command("completion", "bash"))
-    words = " ".join(f"'{word}'" for word in typed)
-    script = (
-        f"source {file}; COMP_WORDS=({words}); COMP_CWORD={len(typed) - 1};"
-        f" _shtab_workstealing workstealing '{typed[-1]}'; echo ${{COMPREPLY[@]}}"
-    )
-    done = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, check=True, env={**os.environ}
-    )
-    assert set(done.stdout.split()) == offered
+    assert offered_by_bash(command("completion", "bash"), typed, tmp_path) == offered
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.completions import assert_completed, offered_by_bash
 from workstealing.cli.arguments import build
 from workstealing.cli.queue import ACTIONS
 from workstealing.cli.values import share, waiting, when
@@ -140,11 +139,7 @@ def test_an_actions_help(command: Any, name: str) -> None:
 def test_every_action_and_option_is_completed(command: Any, shell: str) -> None:
     script = command("completion", shell)
     assert set(actions()) == set(ACTIONS)
-    for name, parser in actions().items():
-        assert name in script
-        for action in parser._actions:
-            for option in action.option_strings:
-                assert option.lstrip("-") in script, (name, option)
+    assert_completed(script, actions())
 
 
 @pytest.mark.parametrize(
@@ -158,17 +153,7 @@ def test_every_action_and_option_is_completed(command: Any, shell: str) -> None:
 def test_bash_completes(
     command: Any, tmp_path: Path, typed: tuple[str, ...], offered: set[str]
 ) -> None:
-    file = tmp_path / "completion"
-    file.write_text(command("completion", "bash"))
-    words = " ".join(f"'{word}'" for word in typed)
-    script = (
-        f"source {file}; COMP_WORDS=({words}); COMP_CWORD={len(typed) - 1};"
-        f" _shtab_workstealing workstealing '{typed[-1]}'; echo ${{COMPREPLY[@]}}"
-    )
-    done = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, check=True, env={**os.environ}
-    )
-    assert set(done.stdout.split()) == offered
+    assert offered_by_bash(command("completion", "bash"), typed, tmp_path) == offered
 
 
 def test_messages_may_stand_anywhere() -> None:
