@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import pytest
 import redis
 
+from support.breaks import KINDS, every_break
 from support.compacted_logs import assert_sound, assert_whole, compact, compactor, forms, made
 from support.deaths import every_death
-from support.faults import assert_nothing_sent_after, client_of
+from support.faults import HANDSHAKE, client_of
 from support.faulty_server import FaultyServer
-from support.patience import patient, set_timeout  # noqa: F401 - an autouse fixture
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing.errors import Aborted
 from workstealing.recruiting import Slice
@@ -20,7 +19,6 @@ from workstealing.structures.log import Log
 pytestmark = pytest.mark.real
 
 COUNT = 25
-HANDSHAKE = ["AUTH", "SELECT"]
 LOOK = ["HMGET", "TIME", "ZCARD", "ZRANGE", "ZRANGE", "ZCOUNT", "ZRANGE", "ZRANGE"]
 SIZES = ["WATCH", "HMGET", *["TYPE", "ZSCORE", "MEMORY"] * 2]
 SEALING = [
@@ -29,7 +27,6 @@ SEALING = [
 ]
 # The first look has not known that two are cold, and their window is as wide.
 COMPRESSING = [*LOOK, *SIZES, "GET", "GET", "MULTI", *["ZREM", "SET"] * 2, "EXEC"]
-KINDS = ["cut", "half", "silent", "garbage"]
 
 
 def prepared(client: redis.Redis, *, later: bool) -> Log:
@@ -63,20 +60,6 @@ def check(client: redis.Redis, log: Log, *, later: bool) -> None:
     assert list(client.scan_iter("*")) == []
 
 
-@pytest.fixture
-def backend(start_redis: Callable[..., RedisServer]) -> RedisServer:
-    server = start_redis(7)
-    user = server.client()
-    user.execute_command("ACL", "SETUSER", "worker", "on", ">secret", "~*", "+@all")
-    return server
-
-
-@pytest.fixture
-def faulty(backend: RedisServer) -> Iterator[FaultyServer]:
-    with FaultyServer(backend.port) as server:
-        yield server
-
-
 @pytest.mark.parametrize("later", [False, True])
 def test_a_slice_sends_what_these_tests_expect(
     backend: RedisServer, faulty: FaultyServer, later: bool
@@ -95,23 +78,20 @@ def test_a_connection_that_breaks_at_each_command(
     faulty: FaultyServer,
     kind: str,
     later: bool,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whether or not the command has come to be done."""
     expected = [*HANDSHAKE, *(COMPRESSING if later else SEALING)]
     direct = backend.client(db=1)
-    for at in range(1, len(expected) + 1):
-        log = prepared(direct, later=later)
-        faulty.reset()
-        faulty.fail(at, kind)
-        with monkeypatch.context() as patched:
-            if kind == "silent":
-                set_timeout(patched, 0.1)
-            with pytest.raises((redis.ConnectionError, redis.TimeoutError)):
-                slice_by(client_of(faulty.port), later=later)
-        if len(faulty.seen) >= at:
-            assert_nothing_sent_after(faulty, at, kind, expected)
-        check(direct, log, later=later)
+    logs: list[Log] = []
+
+    def prepare() -> None:
+        logs[:] = [prepared(direct, later=later)]
+
+    def work(client: redis.Redis) -> None:
+        slice_by(client, later=later)
+
+    for _ in every_break(faulty, kind, expected, prepare, work):
+        check(direct, logs[0], later=later)
 
 
 @pytest.mark.parametrize("later", [False, True])

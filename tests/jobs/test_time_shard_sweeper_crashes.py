@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 
+from support.breaks import KINDS, every_break
 from support.deaths import every_death
-from support.faults import assert_nothing_sent_after, client_of
+from support.faults import HANDSHAKE, client_of
 from support.faulty_server import FaultyServer
-from support.patience import patient, set_timeout  # noqa: F401 - an autouse fixture
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from support.time_shards import (
     Wall,
@@ -33,10 +34,6 @@ COMMANDS = [
     *("WATCH", "TIME", "ZRANGE", "SRANDMEMBER", "ZRANGE", "SCARD"),
     *("MULTI", "EVAL", "EXEC"),
 ]
-HANDSHAKE = ["AUTH", "SELECT"]
-# After garbage the other commands of the same batch are still on their way to the real server, and
-# may be done at any moment of the check.
-KINDS = ["cut", "half", "silent", "garbage"]
 LIMIT = 50
 
 
@@ -113,20 +110,6 @@ class Case:
         only_layout_is_left([self.client])
 
 
-@pytest.fixture
-def backend(start_redis: Callable[..., RedisServer]) -> RedisServer:
-    server = start_redis(7)
-    user = server.client()
-    user.execute_command("ACL", "SETUSER", "worker", "on", ">secret", "~*", "+@all")
-    return server
-
-
-@pytest.fixture
-def faulty(backend: RedisServer) -> Iterator[FaultyServer]:
-    with FaultyServer(backend.port) as server:
-        yield server
-
-
 def test_an_attempt_sends_what_these_tests_expect(
     backend: RedisServer, faulty: FaultyServer
 ) -> None:
@@ -141,24 +124,21 @@ def test_a_connection_that_breaks_at_each_command(
     backend: RedisServer,
     faulty: FaultyServer,
     kind: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whether or not the command has come to be done."""
     expected = [*HANDSHAKE, *COMMANDS]
     direct = backend.client(db=1)
-    for at in range(1, len(expected) + 1):
+    cases: list[Case] = []
+
+    def prepare() -> None:
         direct.flushdb()
-        case = Case(direct)
-        faulty.reset()
-        faulty.fail(at, kind)
-        with monkeypatch.context() as patched:
-            if kind == "silent":
-                set_timeout(patched, 0.1)
-            with pytest.raises((redis.ConnectionError, redis.TimeoutError)):
-                case.sweep(client_of(faulty.port))
-        if len(faulty.seen) >= at:
-            assert_nothing_sent_after(faulty, at, kind, expected)
-        case.check()
+        cases[:] = [Case(direct)]
+
+    def work(client: redis.Redis) -> None:
+        cases[0].sweep(client)
+
+    for _ in every_break(faulty, kind, expected, prepare, work):
+        cases[0].check()
 
 
 def test_a_sweeper_that_is_killed_before_or_after_each_command(redis7: RedisServer) -> None:
