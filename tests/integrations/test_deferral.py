@@ -11,6 +11,7 @@ from workstealing.recruiting import Recruiter
 from workstealing.recruiting import deferral as module
 from workstealing.recruiting.deferral import Deferral, current, defer
 from workstealing.recruiting.faultlog import FaultLog
+from workstealing.testing import ManualClock
 
 
 class Note:
@@ -23,17 +24,6 @@ class Note:
     def enlist(self) -> None:
         """Note that it was asked."""
         self.events.append(self.name)
-
-
-class HandClock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        """Return the time that was set."""
-        return self.now
 
 
 def test_default_enlists_once_at_close(recruiter: Recruiter, events: list[object]) -> None:
@@ -166,7 +156,7 @@ def test_the_slice_finds_no_request(events: list[object]) -> None:
 def test_a_when_that_raises_is_logged_and_means_no(
     events: list[object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = HandClock()
+    clock = ManualClock(0.0)
     monkeypatch.setattr(module, "when_faults", FaultLog(clock))
 
     def request() -> None:
@@ -179,7 +169,7 @@ def test_a_when_that_raises_is_logged_and_means_no(
             request()
         assert len(caplog.records) == 1
         assert caplog.records[0].exc_info is not None
-        clock.now = 60.0
+        clock.advance(60.0)
         request()
     assert events == []
     assert len(caplog.records) == 2

@@ -30,19 +30,9 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import SENT, Command, OneAttempt
 from workstealing.store.keys import key_slot
 from workstealing.structures import VolatileHashes
+from workstealing.testing import ManualClock
 
 PATIENCE = 30.0
-
-
-class HandClock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        """Return the time that was set."""
-        return self.now
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +43,12 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock(100.0)
 
 
 @pytest.fixture
-def make(clock: HandClock) -> Iterator[Callable[..., Ledger]]:
+def make(clock: ManualClock) -> Iterator[Callable[..., Ledger]]:
     """Make ledgers that are sent when the test says so, and end their threads afterwards."""
     made: list[Ledger] = []
 
@@ -70,6 +60,10 @@ def make(clock: HandClock) -> Iterator[Callable[..., Ledger]]:
     yield make
     for ledger in made:
         ledger.close(timeout=1.0)
+    for ledger in made:
+        # It may still be about to send, and would write into a server that has been wiped.
+        if ledger._thread is not None:
+            ledger._thread.join(PATIENCE)
 
 
 def work(ledger: Ledger, job: str, outcome: Outcome, items: int = 0, seconds: float = 0.0) -> None:
@@ -144,14 +138,14 @@ def test_a_minute_knows_nothing_of_the_last_ones_gauges(
 
 
 def test_minutes_are_apart_and_expire(
-    any_server: AnyServer, make: Callable[..., Ledger], clock: HandClock
+    any_server: AnyServer, make: Callable[..., Ledger], clock: ManualClock
 ) -> None:
     client = any_server.client()
     ledger = make(client, keep_seconds=600)
     ledger.on_enlisted(1)
     assert ledger.flush(PATIENCE)
     # As far as the ledger knows, two minutes have passed since the server told its time.
-    clock.now += 120.0
+    clock.advance(120.0)
     ledger.on_enlisted(2)
     assert ledger.flush(PATIENCE)
     now = int(client.execute_command("EVAL", ledgers._TIME, 1, minute_key("default", 0)))
@@ -196,7 +190,7 @@ def test_the_number_of_hashes_is_bounded() -> None:
 
 
 def test_one_small_pipeline_an_interval(
-    redis7: RedisServer, make: Callable[..., Ledger], clock: HandClock
+    redis7: RedisServer, make: Callable[..., Ledger], clock: ManualClock
 ) -> None:
     ledger = make(redis7.client(), interval=10.0)
     ledger.on_enlisted(1)
@@ -218,15 +212,15 @@ def connections(client: Any) -> int:
 
 
 def test_it_is_sent_when_the_interval_is_over(
-    redis7: RedisServer, make: Callable[..., Ledger], clock: HandClock
+    redis7: RedisServer, make: Callable[..., Ledger], clock: ManualClock
 ) -> None:
     client = redis7.client()
     ledger = make(client, interval=10.0)
     ledger.on_enlisted(1)
-    clock.now += 9.0
+    clock.advance(9.0)
     ledger.on_enlisted(1)
     assert ledger._thread is None
-    clock.now += 1.0
+    clock.advance(1.0)
     ledger.on_enlisted(1)
     until = time.monotonic() + PATIENCE
     while sum(m.enlisted for m in read(client, minutes=2)) < 3:
@@ -236,14 +230,14 @@ def test_it_is_sent_when_the_interval_is_over(
 def test_the_thread_is_woken_once_an_interval(
     redis7: RedisServer,
     make: Callable[..., Ledger],
-    clock: HandClock,
+    clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ledger = make(redis7.client(), interval=10.0)
     woken: list[float] = []
-    monkeypatch.setattr(ledger, "_rouse", lambda: woken.append(clock.now))
+    monkeypatch.setattr(ledger, "_rouse", lambda: woken.append(clock.monotonic()))
     for _ in range(25):
-        clock.now += 1.0
+        clock.advance(1.0)
         ledger.on_enlisted(1)
         work(ledger, "expiry", Outcome.IDLE)
         ledger.on_observed("expiry", 1.0, 1)
@@ -656,13 +650,13 @@ def test_a_capped_job_stops_when_the_fleet_has_spent_its_day(
 
 
 def test_a_new_day_has_spent_nothing(
-    redis7: RedisServer, make: Callable[..., Ledger], clock: HandClock
+    redis7: RedisServer, make: Callable[..., Ledger], clock: ManualClock
 ) -> None:
     ledger = make(redis7.client())
     ledger.spend(50)
     assert ledger.flush(PATIENCE)
     assert ledger.spent_today() == 50
-    clock.now += 86_400.0
+    clock.advance(86_400.0)
     assert ledger.spent_today() == 0
     ledger.spend(3)
     assert ledger.spent_today() == 3

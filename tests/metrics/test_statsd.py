@@ -18,19 +18,9 @@ import pytest
 from workstealing.errors import ConfigurationError
 from workstealing.metrics.statsd import StatsDHooks
 from workstealing.recruiting import Outcome, Recruiter
+from workstealing.testing import ManualClock
 
 PATIENCE = 30.0
-
-
-class HandClock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        """Return the time that was set."""
-        return self.now
 
 
 class Receiver:
@@ -77,12 +67,12 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock(100.0)
 
 
 @pytest.fixture
-def make(receiver: Receiver, clock: HandClock) -> Iterator[Callable[..., StatsDHooks]]:
+def make(receiver: Receiver, clock: ManualClock) -> Iterator[Callable[..., StatsDHooks]]:
     """Make hooks that send to the receiver, and end their threads afterwards."""
     made: list[StatsDHooks] = []
 
@@ -150,16 +140,18 @@ def test_a_recruiter_reports(make: Callable[..., StatsDHooks], receiver: Receive
 
 
 def test_sends_once_an_interval(
-    make: Callable[..., StatsDHooks], receiver: Receiver, clock: HandClock
+    make: Callable[..., StatsDHooks], receiver: Receiver, clock: ManualClock
 ) -> None:
     hooks = make(interval=1.0)
-    for clock.now in (100.0, 100.5, 100.9):
+    for seconds in (0.0, 0.5, 0.375):
+        clock.advance(seconds)
         hooks.on_enlisted(1)
     assert hooks._thread is None
-    clock.now = 101.0
+    clock.advance(0.125)
     hooks.on_enlisted(1)
     assert receiver.packet() == ["workstealing.enlisted:4|c"]
-    for clock.now in (101.0, 101.5, 101.9, 102.0):
+    for seconds in (0.0, 0.5, 0.375, 0.125):
+        clock.advance(seconds)
         hooks.on_enlisted(1)
     assert receiver.packet() == ["workstealing.enlisted:4|c"]
     assert receiver.nothing_left()
@@ -179,7 +171,7 @@ def test_nothing_counted_nothing_sent(make: Callable[..., StatsDHooks], receiver
 def test_a_hanging_resolver_holds_nobody_up(
     make: Callable[..., StatsDHooks],
     receiver: Receiver,
-    clock: HandClock,
+    clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     resolve = socket.getaddrinfo
@@ -199,11 +191,11 @@ def test_a_hanging_resolver_holds_nobody_up(
     hooks = make(host="statsd.invalid", interval=1.0)
     hooks.on_enlisted(1)
     assert askers == []
-    clock.now += 1.0
+    clock.advance(1.0)
     hooks.on_enlisted(1)
     assert asked.wait(PATIENCE)
     for _ in range(1_000):
-        clock.now += 1.0
+        clock.advance(1.0)
         hooks.on_enlisted(1)
         hooks.on_outcome("expiry", Outcome.WORKED, 1, 0.001, None)
     assert not hooks.flush(timeout=0.0)
@@ -226,7 +218,7 @@ def test_a_hanging_resolver_holds_nobody_up(
 def test_a_name_that_does_not_resolve_is_tried_again_later(
     make: Callable[..., StatsDHooks],
     receiver: Receiver,
-    clock: HandClock,
+    clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -237,7 +229,7 @@ def test_a_name_that_does_not_resolve_is_tried_again_later(
     def fail(host: Any, *arguments: Any, **options: Any) -> Any:
         if host != "statsd.invalid":
             return resolve(host, *arguments, **options)
-        trials.append(clock.now)
+        trials.append(clock.monotonic())
         if not found:
             raise socket.gaierror(socket.EAI_NONAME, "no such name")
         return resolve("127.0.0.1", *arguments, **options)
@@ -254,10 +246,10 @@ def test_a_name_that_does_not_resolve_is_tried_again_later(
 
     # Without a flush the next trial waits its turn, however often the interval passes.
     assert not hooks._deliver()
-    clock.now += 29.0
+    clock.advance(29.0)
     assert not hooks._deliver()
     assert len(trials) == 3
-    clock.now += 1.0
+    clock.advance(1.0)
     found = True
     hooks.on_enlisted(1)
     receiver.packet()
