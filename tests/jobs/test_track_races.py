@@ -16,7 +16,6 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
@@ -25,26 +24,16 @@ from hypothesis.stateful import (
 
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
-from support.table_source import TableSource
+from support.table_races import IDS, TableRace, pause
 from workstealing.errors import Aborted
 from workstealing.jobs import TrackQueued, UntrackDone
 from workstealing.recruiting import Slice
 from workstealing.store.connection import OneAttempt
-from workstealing.structures import TrackedSet
 
-IDS = [f"id{i}" for i in range(5)]
-SUB_SETS = 2
 LIMIT = 3
 CHANCE = random.Random()
 
 pytestmark = pytest.mark.real
-
-
-def pause(*_: Any) -> None:
-    """Let others go on, if this is a job that runs step by step."""
-    parent = greenlet.getcurrent().parent
-    if parent is not None:
-        parent.switch()
 
 
 @pytest.fixture
@@ -71,26 +60,19 @@ def perform(job: Any) -> None:
         job.perform(Slice(LIMIT, 600.0))
 
 
-class Racing(RuleBasedStateMachine):
+class Racing(TableRace):
     """The table, the set, the application, and up to three recruits at a time."""
 
-    server: RedisServer
+    # Safe are ids that have had work without a break since they came into the set or were tracked.
 
     def __init__(self) -> None:
         super().__init__()
-        self.client = self.server.client()
-        self.client.flushall()
-        self.source = TableSource()
-        self.source.before = self.source.after = pause
-        self.tracked = TrackedSet(self.client, "queued", self.source, sub_sets=SUB_SETS)
         CHANCE.seed(3)
         self.jobs = (
             TrackQueued(self.tracked, LIMIT),
             UntrackDone(self.tracked, LIMIT, random=CHANCE.random),
         )
         self.recruits: list[greenlet.greenlet] = []
-        # Ids that have had work without a break since they came into the set or were tracked.
-        self.safe: set[str] = set()
         self.seen: set[str] = set()
 
     @initialize(
@@ -99,39 +81,20 @@ class Racing(RuleBasedStateMachine):
         cursor=st.sampled_from([None, "", "id2", "zzz", b"\xff\x00"]),
     )
     def begin_anywhere(self, members: set[str], work: set[str], cursor: Any) -> None:
-        self.source.work = set(work)
+        self.table.work = set(work)
         for member in members:
             ids, _ = self.tracked.names.keys(self.tracked.names.sub_set_of(member.encode()))
             self.client.sadd(ids, member)
         if cursor is not None:
             self.client.set(self.tracked.names.cursor, cursor)
         self.seen = self.members()
-        self.safe = self.seen & self.source.work
-
-    @rule(name=st.sampled_from(IDS), tracks=st.booleans())
-    def work_comes(self, name: str, tracks: bool) -> None:
-        self.source.work.add(name)
-        if tracks:
-            self.track(name)
+        self.safe = self.seen & self.table.work
 
     @rule()
     def work_comes_again(self) -> None:
         # For what a recruit may just have been told to have none.
-        for idle in sorted(self.seen - self.source.work):
+        for idle in sorted(self.seen - self.table.work):
             self.work_comes(idle, tracks=True)
-
-    @rule(name=st.sampled_from(IDS), untracks=st.booleans())
-    def work_ends(self, name: str, untracks: bool) -> None:
-        self.source.work.discard(name)
-        self.safe.discard(name)
-        if untracks:
-            self.untrack(name)
-
-    @rule(name=st.sampled_from(IDS))
-    def track(self, name: str) -> None:
-        self.tracked.track(name)
-        if name in self.source.work:
-            self.safe.add(name)
 
     @rule(name=st.sampled_from(IDS))
     def untrack(self, name: str) -> None:
@@ -141,7 +104,7 @@ class Racing(RuleBasedStateMachine):
     @rule(what=st.sampled_from(["cursor", "table", "cursor and garbage"]))
     def something_is_lost(self, what: str) -> None:
         if what == "table":
-            self.source.work.clear()
+            self.table.work.clear()
             self.safe.clear()
         else:
             self.client.set(self.tracked.names.cursor, what)
@@ -171,15 +134,11 @@ class Racing(RuleBasedStateMachine):
     def forget_the_finished(self) -> None:
         self.recruits = [each for each in self.recruits if not each.dead]
 
-    def members(self) -> set[str]:
-        keys = [self.tracked.names.keys(each)[0] for each in range(SUB_SETS)]
-        return {member.decode() for key in keys for member in self.client.smembers(key)}
-
     @invariant()
     def note(self) -> None:
         members = self.members()
         assert self.safe <= members, "an id with work was removed"
-        self.safe |= (members - self.seen) & self.source.work
+        self.safe |= (members - self.seen) & self.table.work
         self.seen = members
 
     def teardown(self) -> None:
@@ -191,11 +150,11 @@ class Racing(RuleBasedStateMachine):
                 for _ in self.run(job):
                     pass
         for _ in range(300):
-            if self.members() == self.source.work:
+            if self.members() == self.table.work:
                 break
             for _ in self.run(self.jobs[1]):
                 pass
-        assert self.members() == self.source.work
+        assert self.members() == self.table.work
 
     def run(self, job: Any) -> Iterator[None]:
         recruit = greenlet.greenlet(perform)

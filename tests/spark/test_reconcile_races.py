@@ -14,7 +14,6 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
@@ -23,6 +22,7 @@ from hypothesis.stateful import (
 
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
+from support.table_races import IDS, SUB_SETS, TableRace, pause
 from support.table_source import TableSource
 from workstealing.spark.reconciling import _step
 from workstealing.store.connection import Budget, OneAttempt
@@ -30,17 +30,7 @@ from workstealing.structures import TrackedSet
 from workstealing.structures.tracked_set.scanning import scan
 from workstealing.structures.tracked_set.settling import generations
 
-IDS = [f"id{i}" for i in range(5)]
-SUB_SETS = 2
-
 pytestmark = pytest.mark.real
-
-
-def pause(*_: Any) -> None:
-    """Let the application go on, if this is a task that runs step by step."""
-    parent = greenlet.getcurrent().parent
-    if parent is not None:
-        parent.switch()
 
 
 @pytest.fixture
@@ -81,24 +71,15 @@ def reconcile_by_hand(tracked: TrackedSet, table: TableSource, *, reads_late: bo
     return [error for error in errors if error]
 
 
-class Racing(RuleBasedStateMachine):
+class Racing(TableRace):
     """The table, the set, the application, and up to two reconciliations."""
 
-    server: RedisServer
-    has_source: bool
+    # Safe are ids with committed work whose track() came after it.
 
     def __init__(self) -> None:
         super().__init__()
-        self.client = self.server.client()
-        self.client.flushall()
-        self.table = TableSource()
-        self.table.before = self.table.after = pause
-        source = self.table if self.has_source else None
-        self.tracked = TrackedSet(self.client, "queued", source, sub_sets=SUB_SETS)
         self.tracked.open()
         self.under_way: list[greenlet.greenlet] = []
-        # Ids with committed work whose track() came after it.
-        self.safe: set[str] = set()
 
     @initialize(
         members=st.sets(st.sampled_from([*IDS, "garbage"])), work=st.sets(st.sampled_from(IDS))
@@ -108,25 +89,6 @@ class Racing(RuleBasedStateMachine):
         if members:
             self.tracked.track(sorted(members))
         self.safe = members & work
-
-    @rule(name=st.sampled_from(IDS), tracks=st.booleans())
-    def work_comes(self, name: str, tracks: bool) -> None:
-        self.table.work.add(name)
-        if tracks:
-            self.track(name)
-
-    @rule(name=st.sampled_from(IDS))
-    def track(self, name: str) -> None:
-        self.tracked.track(name)
-        if name in self.table.work:
-            self.safe.add(name)
-
-    @rule(name=st.sampled_from(IDS), untracks=st.booleans())
-    def work_ends(self, name: str, untracks: bool) -> None:
-        self.table.work.discard(name)
-        self.safe.discard(name)
-        if untracks:
-            self.tracked.untrack(name)
 
     @rule(late=st.booleans(), steps=st.integers(0, 9))
     def begin(self, late: bool, steps: int) -> None:
@@ -149,10 +111,6 @@ class Racing(RuleBasedStateMachine):
                 assert not (task.dead and said), said
                 self.nothing_with_work_is_gone()
         self.under_way = [each for each in self.under_way if not each.dead]
-
-    def members(self) -> set[str]:
-        keys = [self.tracked.names.keys(each)[0] for each in range(SUB_SETS)]
-        return {member.decode() for key in keys for member in self.client.smembers(key)}
 
     @invariant()
     def nothing_with_work_is_gone(self) -> None:
