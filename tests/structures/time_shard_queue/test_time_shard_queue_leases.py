@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from support.servers import AnyServer
 from support.set_clock import SetClock
 from support.time_shard_queues import TURN, ahead_of, everything, queue_on, totals
@@ -15,16 +13,6 @@ from workstealing.structures import TimeShardQueue
 LEASE = 30.0
 LATER_MS = 60_000
 _LAYOUT = b"ws:time_shard_queue:layout"
-
-
-@pytest.fixture
-def clock() -> SetClock:
-    return SetClock()
-
-
-@pytest.fixture
-def queue(any_server: AnyServer, clock: SetClock) -> TimeShardQueue:
-    return queue_on(any_server, clock)
 
 
 class TestLeases:

@@ -21,11 +21,6 @@ LAYOUT = b"ws:time_shard_queue:layout:letters"
 LEASE = 30.0
 
 
-@pytest.fixture
-def clock() -> SetClock:
-    return SetClock()
-
-
 def fill(queue: TimeShardQueue, clock: Any) -> int:
     """Leave something of each kind; return how many messages are not consumed."""
     clock.now = START

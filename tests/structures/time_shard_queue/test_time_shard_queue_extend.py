@@ -23,16 +23,6 @@ LEASE = 30.0
 LATER_MS = 60_000
 
 
-@pytest.fixture
-def clock() -> SetClock:
-    return SetClock()
-
-
-@pytest.fixture
-def queue(any_server: AnyServer, clock: SetClock) -> TimeShardQueue:
-    return queue_on(any_server, clock)
-
-
 def take_one(queue: TimeShardQueue, clock: SetClock) -> Taken:
     """Put a message and take it at its turn."""
     queue.put("hello")

@@ -18,16 +18,6 @@ from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.structures import AsyncTimeShardQueue, RedisStore, Taken, TimeShardQueue
 
 
-@pytest.fixture
-def clock() -> SetClock:
-    return SetClock()
-
-
-@pytest.fixture
-def queue(any_server: AnyServer, clock: SetClock) -> TimeShardQueue:
-    return queue_on(any_server, clock)
-
-
 class TestTurns:
     def test_a_message_is_taken_at_its_time_shards_turn_and_not_before(
         self, queue: TimeShardQueue, clock: SetClock

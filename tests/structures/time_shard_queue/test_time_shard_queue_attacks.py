@@ -24,16 +24,6 @@ LAYOUT = b"ws:time_shard_queue:layout:letters"
 HUGE = 10**400
 
 
-@pytest.fixture
-def clock() -> SetClock:
-    return SetClock()
-
-
-@pytest.fixture
-def queue(any_server: AnyServer, clock: SetClock) -> TimeShardQueue:
-    return queue_on(any_server, clock)
-
-
 class TestArguments:
     def test_numbers_that_no_float_holds(self, any_server: AnyServer, clock: SetClock) -> None:
         queue = queue_on(any_server, clock)

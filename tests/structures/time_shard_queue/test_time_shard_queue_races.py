@@ -33,11 +33,6 @@ EXTENSION = 1e6
 """Longer than all that passes in the model, in seconds."""
 
 
-@pytest.fixture
-def clock() -> SetClock:
-    return SetClock()
-
-
 @pytest.fixture(params=["redis7", "redis8", "valkey8", "cluster"])
 def server(request: pytest.FixtureRequest) -> Iterator[AnyServer]:
     found: AnyServer = request.getfixturevalue(request.param)
