@@ -740,3 +740,18 @@ def test_a_whole_day_is_read_in_few_round_trips(
 def test_bad_arguments(redis7: RedisServer, options: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigurationError, match=word):
         Ledger(redis7.client(), **options)
+
+
+def test_a_closed_ledger_writes_no_more(redis7: RedisServer, make: Callable[..., Ledger]) -> None:
+    client = redis7.client()
+    ledger = make(client)
+    # Its thread is woken once more, to end; it must not send an empty batch.
+    for _ in range(20):
+        work(ledger, "expiry", Outcome.WORKED, 1)
+        ledger._closed = False
+        assert ledger.flush(PATIENCE)
+        ledger.close(PATIENCE)
+        client.flushall()
+        assert ledger._thread is not None
+        ledger._thread.join(PATIENCE)
+        assert client.dbsize() == 0

@@ -135,6 +135,9 @@ class Gathering(Hooks, ABC, Generic[Batch]):
     def _run(self) -> None:
         while not self._closed:
             self._rest()
+            with self._lock:
+                if self._closed and not self._waiting:
+                    break
             delivered = False
             try:
                 delivered = self._deliver()
