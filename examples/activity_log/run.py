@@ -154,7 +154,7 @@ class Run:
         self._recruiter.install(trimmer, rate=0.05)
         with Visitors(site, self._options.pace):
             self._watch()
-        done = self._settle(len(past), readers)
+        done = self._settle(len(past), readers, trimmer)
         self._summarize(len(past), self._answers)
         if self._wish.is_set():
             print("stopped before the end: nothing is proved")
@@ -204,8 +204,8 @@ class Run:
             self._popularity.rewind(REWIND)
         self._wish.wait(half)
 
-    def _settle(self, past: int, readers: Readers) -> bool:
-        """Wait until readers have read all, and recruits have compacted all; say whether."""
+    def _settle(self, past: int, readers: Readers, trimmer: LogTrimmer) -> bool:
+        """Wait until all is read, and recruits have compacted and trimmed all; say whether."""
 
         def is_done() -> bool:
             facts = self._log.info()
@@ -217,6 +217,7 @@ class Run:
                 and not self._alerts.group.pending()
                 and facts.sealed == facts.compressed
                 and facts.open <= 1
+                and trimmer.backlog().blocks == 0
             )
 
         give_up = time.monotonic() + END_SECONDS
