@@ -33,6 +33,7 @@ from workstealing.cli.demo.interrupting import stop_wish
 from workstealing.cli.demo.traffic import zipf_requests
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry
+from workstealing.recruiting.outcome import OUTCOMES, spoken
 from workstealing.spark import install, recruits, register
 from workstealing.store.embedded import EmbeddedServer
 
@@ -317,8 +318,7 @@ class Run:
         self._claim(found, "the page finds documents")
         print(f"enlisted: {totals.enlisted} tasks and batches")
         for name, job in sorted(totals.jobs.items()):
-            kinds = ("worked", "idle", "aborted", "failed", "skipped")
-            said = ", ".join(f"{getattr(job, kind)} {kind}" for kind in kinds)
+            said = ", ".join(f"{getattr(job, kind)} {spoken(kind)}" for kind in OUTCOMES)
             print(f"  {name}: {job.recruited} recruited ({said}), {job.items} items")
 
     def _claim(self, is_good: bool, text: str) -> None:

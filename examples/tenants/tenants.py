@@ -25,6 +25,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from workstealing import Recruiter, connect
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import QueueExpiry, ShuffleQueueReaper
+from workstealing.recruiting.outcome import OUTCOMES, spoken
 from workstealing.structures import ShuffleQueue
 
 GROUP = "workers"
@@ -154,8 +155,8 @@ def report(plain: Service, shuffled: Service) -> None:
     row("enlisted", *(each["enlisted"] for each in recruits))
     for title, jobs in (("reap", reapers), ("delete idle queues", expiries)):
         row(f"  recruited to {title}", *(each["recruited"] for each in jobs))
-        for outcome in ("worked", "idle", "skipped", "failed"):
-            row(f"    {outcome}", *(each[outcome] for each in jobs))
+        for outcome in OUTCOMES:
+            row(f"    {spoken(outcome)}", *(each[outcome] for each in jobs))
         row("    items", *(each["items"] for each in jobs))
     row("streams that realtime and bulk share", *map(shared_streams, both))
 

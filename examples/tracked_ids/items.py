@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from workstealing import Recruiter, connect
 from workstealing.jobs import TrackQueued, UntrackDone
+from workstealing.recruiting.outcome import OUTCOMES, spoken
 from workstealing.structures import TrackedSet
 from workstealing.structures.sources import SqlSource
 
@@ -105,8 +106,7 @@ def main() -> None:
         site.heal()
 
         for name, figures in site.recruiter.stats()["jobs"].items():
-            kinds = ("worked", "idle", "aborted", "failed", "skipped")
-            print(name, *(f"{figures[kind]} {kind}" for kind in kinds), sep=", ")
+            print(name, *(f"{figures[kind]} {spoken(kind)}" for kind in OUTCOMES), sep=", ")
         source.close()
         engine.dispose()
 

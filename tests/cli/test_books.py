@@ -12,9 +12,10 @@ from workstealing.cli.demo.figures import Figures, Verdict, garbage_without, per
 from workstealing.cli.demo.ledger import FiguresFile, WriteLedger, last_deadlines, total_figures
 from workstealing.cli.demo.show import LiveTable, summary
 from workstealing.recruiting import Recruiter, Slice
+from workstealing.recruiting.outcome import OUTCOMES
 
 KEYS = [
-    *("requests", "enlisted", "recruited", "worked", "idle", "aborted", "failed", "skipped"),
+    *("requests", "enlisted", "recruited", *OUTCOMES),
     *("items", "garbage_peak", "garbage_end", "garbage_without", "oldest_garbage_s"),
     *("p50_ms", "p99_ms", "errors"),
 ]

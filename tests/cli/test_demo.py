@@ -18,12 +18,13 @@ import pytest
 
 from support.processes import spawn
 from support.servers import RedisCluster3, RedisServer, wait_until
+from workstealing.recruiting.outcome import OUTCOMES
 
 PATIENCE = 60.0
 MARK = "WORKSTEALING_TEST_MARK"
 REAL_LOG = Path(__file__).resolve().parents[3] / "shared" / "data" / "apache_access.log.gz"
 KEYS = {
-    *("requests", "enlisted", "recruited", "worked", "idle", "aborted", "failed", "skipped"),
+    *("requests", "enlisted", "recruited", *OUTCOMES),
     *("items", "garbage_peak", "garbage_end", "garbage_without", "oldest_garbage_s"),
     *("p50_ms", "p99_ms", "errors"),
 }
@@ -108,8 +109,7 @@ def checked(demo: Demo) -> dict[str, Any]:
     assert status in {0, 1}, demo.said
     figures: dict[str, Any] = json.loads(out)
     assert set(figures) == KEYS
-    outcomes = ("worked", "idle", "aborted", "failed", "skipped")
-    assert figures["recruited"] == sum(figures[name] for name in outcomes)
+    assert figures["recruited"] == sum(figures[name] for name in OUTCOMES)
     assert figures["requests"] > 0
     assert figures["errors"] == 0
     assert 0 < figures["enlisted"] <= figures["requests"]

@@ -261,6 +261,7 @@ def test_drain_goes_on_after_an_abort(command: Any, app_module: MakeApp) -> None
         "idle": 3,
         "aborted": 3,
         "failed": 0,
+        "out_of_time": 0,
         "skipped": 0,
     }
 

@@ -11,6 +11,7 @@ from workstealing.dashboard.own_minutes import OwnMinutes
 from workstealing.dashboard.watching import Due
 from workstealing.metrics.fleet import Setting
 from workstealing.metrics.minutes import JobMinute, Minute
+from workstealing.recruiting.outcome import OUTCOMES
 
 PRESENT = 1_763_650_020
 NOW = PRESENT + 30.0
@@ -59,7 +60,7 @@ def test_rates_are_of_the_time_that_was_covered() -> None:
     assert shown.items_per_second == pytest.approx(5 * 600 / (240 + offset))
     assert shown.recruited_per_minute == pytest.approx(5 * 30 * 60 / (240 + offset))
     assert shown.slice_seconds == pytest.approx(0.01)
-    assert shown.outcomes == {"worked": 1200, "idle": 600, "aborted": 0, "failed": 0, "skipped": 0}
+    assert shown.outcomes == dict.fromkeys(OUTCOMES, 0) | {"worked": 1200, "idle": 600}
     assert shown.rate == 0.01
     # A ledger that has only just begun.
     young = figures(minutes(1, recruited=30, worked=30, items=600))
@@ -153,7 +154,7 @@ def test_a_long_name_is_found_under_what_the_ledger_calls_it() -> None:
 
 
 def stats(enlisted: int, **job: Any) -> dict[str, Any]:
-    counts = ("recruited", "worked", "idle", "aborted", "failed", "skipped", "items")
+    counts = ("recruited", *OUTCOMES, "items")
     zero = dict.fromkeys(counts, 0)
     return {"enlisted": enlisted, "jobs": {"tidy": {**zero, "seconds": 0.0, "rate": 0.1, **job}}}
 

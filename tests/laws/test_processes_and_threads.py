@@ -24,6 +24,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Outcome
+from workstealing.recruiting.outcome import OUTCOMES
 from workstealing.recruiting.slice import Slice
 from workstealing.store import attempt, twin_of
 from workstealing.structures import VolatileHashes
@@ -173,8 +174,7 @@ class TestThreads:
         stats = recruiter.stats()
         figures = stats["jobs"][job.name]
         assert stats["enlisted"] == figures["recruited"] == 1_600
-        outcomes = ("worked", "idle", "aborted", "failed", "skipped")
-        assert sum(figures[name] for name in outcomes) == 1_600  # type: ignore[literal-required]
+        assert sum(figures[name] for name in OUTCOMES) == 1_600  # type: ignore[literal-required]
         assert figures["failed"] == 0
         while recruiter.enlist() is Outcome.WORKED:
             pass

@@ -7,12 +7,18 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import fields
+from importlib.resources import files
 from typing import Any
 
 import pytest
 
 from workstealing import Outcome, Recruiter
-from workstealing.recruiting import FunctionJob
+from workstealing.cli.demo.figures import Figures
+from workstealing.metrics.minutes import JobMinute
+from workstealing.recruiting import FunctionJob, JobStats
+from workstealing.recruiting.outcome import OUTCOMES, PERFORMED
+from workstealing.spark.counting import JobTotals
 from workstealing.testing import ManualClock, RecordingHooks, always, never
 
 THREADS, EACH = 8, 200_000
@@ -108,8 +114,22 @@ def test_outcomes_are_named_in_lower_case() -> None:
         "idle",
         "aborted",
         "failed",
+        "out_of_time",
         "skipped",
     ]
+
+
+def test_every_shape_of_figures_has_every_outcome() -> None:
+    shapes: list[set[str]] = [
+        {each.name for each in fields(shape)} for shape in (JobMinute, JobTotals, Figures)
+    ]
+    for names in (*shapes, set(JobStats.__annotations__)):
+        assert set(OUTCOMES) <= names
+    css = files("workstealing.dashboard").joinpath("static/dashboard.css").read_text()
+    for outcome in OUTCOMES:
+        assert css.count(f"--{outcome}: #") == 2
+        assert f".bar .{outcome} " in css
+    assert set(OUTCOMES) - set(PERFORMED) == {"skipped"}
 
 
 def test_without_jobs_everybody_is_dismissed_and_counted() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from workstealing import Aborted, Hooks, Job, Outcome, Recruiter, Slice
-from workstealing.errors import ConfigurationError, OutOfTime
+from workstealing.errors import ConfigurationError, LayoutError, OutOfTime
 from workstealing.recruiting import FunctionJob
 from workstealing.testing import ManualClock, OutcomeEvent, RecordingHooks, always
 
@@ -67,15 +67,41 @@ class TestResult:
         assert caplog.records == []
         assert hooks.outcomes[0].error is None
 
-    @pytest.mark.parametrize(
-        "error", [ValueError("bad"), OSError("gone"), OutOfTime("late"), StopIteration()]
-    )
+    @pytest.mark.parametrize("error", [ValueError("bad"), OSError("gone"), StopIteration()])
     def test_every_other_exception_is_a_failure_and_is_swallowed(self, error: Exception) -> None:
         hooks = RecordingHooks()
         recruiter = installed(raising(error))
         recruiter.add_hook(hooks)
         assert recruiter.enlist() is Outcome.FAILED
         assert hooks.outcomes[0].error is error
+
+    def test_a_slice_that_was_too_short_is_no_failure(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        hooks, clock = RecordingHooks(), ManualClock()
+        recruiter = installed(raising(OutOfTime("late")), clock=clock)
+        recruiter.add_hook(hooks)
+        assert {recruiter.enlist() for _ in range(7)} == {Outcome.OUT_OF_TIME}
+        assert hooks.outcomes[0].error is None
+        figures = recruiter.stats()["jobs"]["sweep"]
+        assert (figures["out_of_time"], figures["failed"], figures["breaker_open"]) == (7, 0, False)
+        (line,) = caplog.records
+        assert line.levelname == "WARNING"
+        assert line.message == (
+            "job 'sweep': its slice of 10 ms was over before anything could be handled; install it"
+            " with longer slices (seconds=)"
+        )
+        clock.advance(60.0)
+        recruiter.enlist()
+        assert caplog.records[1].message.endswith("(7 times since the last report)")
+
+    def test_a_slice_that_ran_out_of_time_after_some_items_has_worked(self) -> None:
+        def part(slice: Slice) -> int:
+            clock.advance(2 * slice.seconds)
+            return 3
+
+        clock = ManualClock()
+        assert installed(part, clock=clock).enlist() is Outcome.WORKED
 
 
 class HostTimeout(Exception):
@@ -187,7 +213,7 @@ class TestLog:
         )
 
     @pytest.mark.parametrize(
-        "error", [OutOfTime("too little time is left"), ConnectionRefusedError("nobody listens")]
+        "error", [LayoutError("it is foreign"), ConnectionRefusedError("nobody listens")]
     )
     def test_what_says_all_there_is_to_say_comes_without_a_traceback(
         self, error: Exception, caplog: pytest.LogCaptureFixture
@@ -373,6 +399,7 @@ class TestStats:
                     "idle": 0,
                     "aborted": 0,
                     "failed": 0,
+                    "out_of_time": 0,
                     "skipped": 0,
                     "items": 10,
                     "seconds": 0.5,

@@ -8,7 +8,14 @@ from typing import Any
 
 from workstealing.cli.apps import add_app_option, application_prints_to_stderr, load_app
 from workstealing.cli.output import add_json_option, note, print_json, printable, say
-from workstealing.cli.performing import Deadline, Listener, Performed, progress_bar, send_counts
+from workstealing.cli.performing import (
+    FAULTY,
+    Deadline,
+    Listener,
+    Performed,
+    progress_bar,
+    send_counts,
+)
 from workstealing.cli.run import add_slice_options, check_jobs
 from workstealing.cli.values import at_least, duration
 from workstealing.errors import ConfigurationError
@@ -137,7 +144,7 @@ class Drain:
         if outcome is Outcome.WORKED:
             turn.doubts = 0
         # An aborted slice met another writer, who is welcome: the next one finds what is left.
-        turn.faults = turn.faults + 1 if outcome is Outcome.FAILED else 0
+        turn.faults = turn.faults + 1 if outcome in FAULTY else 0
         if turn.idle >= self._options.idle:
             # Slices look at random places, on a cluster at one node each: where a job can count
             # what waits everywhere, that decides.
@@ -153,7 +160,7 @@ class Drain:
             # Paused, or the server could not be reached: asking again at once helps nobody.
             turn.ended = "skipped"
         elif turn.faults >= MOST_FAULTS:
-            turn.ended = "failed"
+            turn.ended = "failed" if outcome is Outcome.FAILED else "slices too short"
 
     def _of(self, name: str) -> tuple[Performed, str]:
         return self._heard.jobs[name], self._turns[name].ended or "out of time"

@@ -11,9 +11,13 @@ from typing import Any
 
 from workstealing.cli.output import note, printable
 from workstealing.recruiting import Hooks, Outcome, Recruiter
+from workstealing.recruiting.outcome import OUTCOMES, spoken
 
 SLICE_SECONDS = 1.0
 """How long a slice may take: nobody waits for this process, and its connections are cold."""
+
+FAULTY = (Outcome.FAILED, Outcome.OUT_OF_TIME)
+"""The outcomes of slices that were performed and came to nothing because something is wrong."""
 
 
 @dataclass(slots=True)
@@ -25,9 +29,7 @@ class Performed:
     """
 
     slices: int = 0
-    outcomes: dict[str, int] = field(
-        default_factory=lambda: {each.value: 0 for each in Outcome if each is not Outcome.DISMISSED}
-    )
+    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
     items: int = 0
     seconds: float = 0.0
     error: str | None = None
@@ -38,7 +40,7 @@ class Performed:
 
     def as_text(self) -> str:
         """Return the figures for people."""
-        happened = [f"{count} {name}" for name, count in self.outcomes.items() if count]
+        happened = [f"{count} {spoken(name)}" for name, count in self.outcomes.items() if count]
         return (
             f"{self.items:,} items in {self.slices} slice{'' if self.slices == 1 else 's'}"
             f" ({', '.join(happened) or 'none'}), {self.seconds:.2f} s"

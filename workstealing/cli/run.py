@@ -6,18 +6,26 @@ import argparse
 
 from workstealing.cli.apps import add_app_option, application_prints_to_stderr, load_app
 from workstealing.cli.output import add_json_option, note, print_json, printable, say
-from workstealing.cli.performing import SLICE_SECONDS, Deadline, Listener, progress_bar, send_counts
+from workstealing.cli.performing import (
+    FAULTY,
+    SLICE_SECONDS,
+    Deadline,
+    Listener,
+    progress_bar,
+    send_counts,
+)
 from workstealing.cli.values import at_least, duration
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Outcome, Recruiter
 
 FAILED = 1
+BAD = (*FAULTY, Outcome.SKIPPED)
 
 DESCRIPTION = """\
 Perform slices of one job in this process, without a draw. They are counted like any others.
 """
 EPILOG = """\
-exit status: 0, or 1 if a slice failed or was skipped, or 2 for bad input.
+exit status: 0, or 1 if a slice failed, was out of time or was skipped, or 2 for bad input.
 """
 
 
@@ -63,7 +71,7 @@ def add_slice_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Perform the slices.
 
-    Returns: 0, or 1 if one failed or was skipped. Raises: WorkStealingError for bad input.
+    Returns: 0, or 1 if one came to nothing by a fault. Raises: WorkStealingError for bad input.
     """
     recruiter = load_app(options.app)
     check_jobs(recruiter, options.job)
@@ -81,11 +89,11 @@ def run(options: argparse.Namespace) -> int:
                 options.job, limit=options.slice, seconds=options.slice_seconds
             )
             show(number, f"{options.job}: {heard.jobs[options.job].items:,} items")
-            if outcome in (Outcome.FAILED, Outcome.SKIPPED):
+            if outcome in BAD:
                 break
         send_counts(recruiter)
     done = heard.jobs[options.job]
-    is_good = not (done.outcomes["failed"] or done.outcomes["skipped"])
+    is_good = not any(done.outcomes[each.value] for each in BAD)
     if options.json:
         print_json(
             {"job": options.job, "dry_run": False, "passed_s": deadline.passed, **done.as_dict()}

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from workstealing.recruiting.outcome import OUTCOMES, PERFORMED
+
 MINUTE = 60
 HOUR = 60
 """How many minutes a page looks back."""
@@ -22,8 +24,6 @@ ABORTED_SHARE = 0.2
 LEDGER_NAME_LENGTH = 200
 FEWEST = 20
 """Of fewer recruits than this no share is worth a complaint."""
-
-OUTCOMES = ("worked", "idle", "aborted", "failed", "skipped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,7 @@ def job_figures(
     local = local or {}
     found = [slot.jobs.get(ledger_name(name)) if slot is not None else None for slot in slots]
     recent = [each for each in found[-RECENT:] if each is not None]
-    slices = [each for each in recent if each.worked + each.idle + each.aborted + each.failed]
-    performed = sum(e.worked + e.idle + e.aborted + e.failed for e in slices)
+    performed = sum(getattr(each, outcome) for each in recent for outcome in PERFORMED)
     outcomes = {
         outcome: sum(getattr(each, outcome) for each in found if each is not None)
         for outcome in OUTCOMES
@@ -135,7 +134,7 @@ def job_figures(
         is_here=bool(local),
         recruited_per_minute=sum(each.recruited for each in recent) * MINUTE / covered,
         items_per_second=sum(each.items for each in recent) / covered,
-        slice_seconds=sum(each.seconds for each in slices) / performed if performed else None,
+        slice_seconds=sum(each.seconds for each in recent) / performed if performed else None,
         outcomes=outcomes,
         backlog=backlog,
         oldest_seconds=oldest,
@@ -172,12 +171,12 @@ def _problems(job: JobFigures, slots: Sequence[Any]) -> list[str]:
         problems.append("does not keep up: garbage grows older")
     if job.breaker_open:
         problems.append("its breaker is open: the server could not be reached")
-    recruits = sum(job.outcomes.values())
-    if recruits >= FEWEST:
-        if job.outcomes["aborted"] > recruits * ABORTED_SHARE:
-            problems.append(f"{job.outcomes['aborted'] / recruits:.0%} of its slices were aborted")
-        if job.outcomes["failed"] > recruits * ABORTED_SHARE:
-            problems.append(f"{job.outcomes['failed'] / recruits:.0%} of its slices failed")
+    performed = sum(job.outcomes[outcome] for outcome in PERFORMED)
+    if performed >= FEWEST:
+        if job.outcomes["aborted"] > performed * ABORTED_SHARE:
+            problems.append(f"{job.outcomes['aborted'] / performed:.0%} of its slices were aborted")
+        if job.outcomes["failed"] > performed * ABORTED_SHARE:
+            problems.append(f"{job.outcomes['failed'] / performed:.0%} of its slices failed")
     elif job.outcomes["failed"]:
         problems.append(f"{job.outcomes['failed']} of its slices failed")
     if not (job.paused or job.fleet_paused) and _is_quiet(job, slots):

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from workstealing.dashboard.figures import HOUR, MINUTE, OUTCOMES
+from workstealing.dashboard.figures import HOUR, MINUTE
 from workstealing.metrics.minutes import JobMinute, Minute
+from workstealing.recruiting.outcome import OUTCOMES
 
 
 class OwnMinutes:

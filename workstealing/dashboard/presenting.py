@@ -9,9 +9,10 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
-from workstealing.dashboard.figures import MINUTE, OLD_SECONDS, OUTCOMES, JobFigures, job_figures
+from workstealing.dashboard.figures import MINUTE, OLD_SECONDS, JobFigures, job_figures
 from workstealing.dashboard.queries import DeadItem, Snapshot, StructureFigures
 from workstealing.dashboard.watched import short_id
+from workstealing.recruiting.outcome import OUTCOMES, spoken
 
 LONGEST_SHOWN = 120
 CHARTED = 8
@@ -261,7 +262,7 @@ def _outcomes(outcomes: dict[str, int]) -> dict[str, Any]:
         width = 100 * outcomes[kind] / total if total else 0.0
         bar.append({"kind": kind, "x": round(x, 2), "width": round(width, 2)})
         x += width
-    said = [f"{number(outcomes[kind])} {kind}" for kind in OUTCOMES if outcomes[kind]]
+    said = [f"{number(outcomes[kind])} {spoken(kind)}" for kind in OUTCOMES if outcomes[kind]]
     return {"bar": bar, "text": ", ".join(said) or "none"}
 
 

@@ -10,6 +10,7 @@ from workstealing.dashboard.presenting import exact_item, item_key, rate_text, v
 from workstealing.dashboard.watched import DeadBox, Watched
 from workstealing.errors import ConfigurationError, WorkStealingError
 from workstealing.recruiting import Outcome, Recruiter
+from workstealing.recruiting.outcome import spoken
 
 logger = logging.getLogger("workstealing")
 
@@ -140,4 +141,9 @@ def _perform(action: str, job: str, recruiter: Recruiter) -> str:
     items = recruiter.stats()["jobs"][job]["items"] - before
     if outcome is Outcome.FAILED:
         raise RefusedError(f"one slice of {shown} failed; the log says why")
-    return f"one slice of {shown}: {outcome.value}, {items} items"
+    if outcome is Outcome.OUT_OF_TIME:
+        raise RefusedError(
+            f"one slice of {shown} was too short to handle anything; install the job with longer"
+            " slices (seconds=)"
+        )
+    return f"one slice of {shown}: {spoken(outcome.value)}, {items} items"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workstealing.errors import ConfigurationError
-from workstealing.recruiting.outcome import Outcome
+from workstealing.recruiting.outcome import OUTCOMES
 
 MINUTE = 60
 MINUTES_OF_A_DAY = 1440
@@ -32,14 +32,13 @@ MICROSECONDS = "micros"
 RATE = "rate"
 OLDEST = "oldest"
 BACKLOG = "backlog"
-OUTCOMES = tuple(each.value for each in Outcome if each is not Outcome.DISMISSED)
 
 
 @dataclass(slots=True)
 class JobMinute:
     """One job's figures of one minute, of the whole fleet.
 
-    Fields: recruited: the sum of the five outcomes that follow; items handled; seconds that all
+    Fields: recruited: the sum of the outcomes that follow; items handled; seconds that all
     slices took; rate: the one that a process reported last; oldest_seconds and backlog: about the
     highest that a slice has seen. The last three are None where nobody has reported any.
     """
@@ -49,6 +48,7 @@ class JobMinute:
     idle: int = 0
     aborted: int = 0
     failed: int = 0
+    out_of_time: int = 0
     skipped: int = 0
     items: int = 0
     seconds: float = 0.0

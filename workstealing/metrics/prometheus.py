@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from workstealing.errors import MissingExtraError
 from workstealing.metrics.watching import OTHER_JOBS, SLICE_BUCKETS, JobNames, Watched
 from workstealing.recruiting.hooks import Hooks
-from workstealing.recruiting.outcome import Outcome
+from workstealing.recruiting.outcome import OUTCOMES, Outcome
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from workstealing.recruiting.recruiter import Recruiter
 
 _JOB = ("job_name",)
-_OUTCOMES = tuple(each.value for each in Outcome if each is not Outcome.DISMISSED)
 
 
 class PrometheusHooks(Hooks):
@@ -101,7 +100,7 @@ class PrometheusHooks(Hooks):
                 # A series that begins at 0 shows its first increase.
                 metrics.recruited.labels(name)
                 metrics.items.labels(name)
-                for outcome in _OUTCOMES:
+                for outcome in OUTCOMES:
                     metrics.outcomes.labels(name, outcome)
             metrics.rate.labels(name).set(figures["rate"])
             metrics.breaker_open.labels(name).set(bool(figures.get("breaker_open")))

@@ -6,7 +6,7 @@ These are the names, after the prefix ("workstealing" unless told otherwise):
 |---|---|---|
 | `enlisted` | counter | callers who enlisted |
 | `<job>.recruited` | counter | callers who won the draw for this job |
-| `<job>.worked`, `idle`, `aborted`, `failed`, `skipped` | counter | what became of them |
+| `<job>.<outcome>`: `worked`, `failed`, `skipped`... | counter | what became of them |
 | `<job>.items` | counter | items handled |
 | `<job>.duration` | timing | how long slices took, in milliseconds; skipped ones took no time |
 

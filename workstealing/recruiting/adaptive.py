@@ -227,6 +227,8 @@ class Controller:
 
     def _step(self, now: float, seen: Seen) -> float:
         """Return the change of the demand's logarithm that a slice calls for."""
+        if seen.outcome is Outcome.OUT_OF_TIME:
+            return math.log(_SLOW)
         if seen.outcome is Outcome.FAILED:
             return math.log(_SLOW if seen.ran_out else _FAILED)
         if seen.outcome is Outcome.ABORTED:

@@ -34,16 +34,35 @@ class FaultLog:
 
     def report(self, subject: str, error: BaseException) -> None:
         """Log that the subject failed, or count it when the subject's minute is not over."""
-        now = self._clock.monotonic()
-        with self._lock:
-            logged, missed = self._silent.get(subject, (now - _SECONDS_BETWEEN, 0))
-            if now - logged < _SECONDS_BETWEEN:
-                self._silent[subject] = (logged, missed + 1)
-                return
-            self._silent[subject] = (now, 0)
+        missed = self._missed(subject)
+        if missed is None:
+            return
         times = f"failed {missed + 1} times since the last report" if missed else "failed"
         speaks = isinstance(error, WorkStealingError) or is_connection_fault(error)
         _LOGGER.error(
             *("%s %s: %s: %s", subject, times, type(error).__name__, error),
             exc_info=None if speaks else error,
         )
+
+    def warn(self, subject: str, complaint: str) -> None:
+        """Log a complaint that is no error, at level WARNING, or count it in its minute.
+
+        Arguments: subject, whose minute is its own, apart from that of its errors; complaint, a
+        sentence.
+        """
+        missed = self._missed(f"{subject}: a warning")
+        if missed is None:
+            return
+        times = f" ({missed + 1} times since the last report)" if missed else ""
+        _LOGGER.warning("%s: %s%s", subject, complaint, times)
+
+    def _missed(self, subject: str) -> int | None:
+        """Return how many reports were passed over; None: this one is, too."""
+        now = self._clock.monotonic()
+        with self._lock:
+            logged, missed = self._silent.get(subject, (now - _SECONDS_BETWEEN, 0))
+            if now - logged < _SECONDS_BETWEEN:
+                self._silent[subject] = (logged, missed + 1)
+                return None
+            self._silent[subject] = (now, 0)
+        return missed

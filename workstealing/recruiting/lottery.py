@@ -94,9 +94,7 @@ class Installed:
         self.oldest_seconds: float | None = None
         self.backlog: int | None = None
         self.observed_at: float | None = None
-        self.outcomes = dict.fromkeys(
-            (Outcome.WORKED, Outcome.IDLE, Outcome.ABORTED, Outcome.FAILED, Outcome.SKIPPED), 0
-        )
+        self.outcomes = {each: 0 for each in Outcome if each is not Outcome.DISMISSED}
 
 
 def highest(rate: float | Adaptive) -> float:

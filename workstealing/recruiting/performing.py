@@ -6,7 +6,7 @@ import sys
 import threading
 
 from workstealing.clock import Clock
-from workstealing.errors import Skipped, is_abort, is_connection_fault
+from workstealing.errors import OutOfTime, Skipped, is_abort, is_connection_fault
 from workstealing.recruiting.adaptive import Adaptive, Seen
 from workstealing.recruiting.checks import checked_items
 from workstealing.recruiting.faultlog import FaultLog
@@ -106,6 +106,8 @@ class Performer:
             outcome = Outcome.WORKED if items else Outcome.IDLE
         except Skipped:
             outcome = Outcome.SKIPPED
+        except OutOfTime:
+            outcome = Outcome.OUT_OF_TIME
         except Exception as raised:
             if is_abort(raised):
                 outcome = Outcome.ABORTED
@@ -128,6 +130,12 @@ class Performer:
             self._record(installed, outcome, items, ended - started, error)
             if isinstance(error, Exception) and not self._timeouts.include(error):
                 self._faults.report(f"job {installed.name!r}", error)
+            elif outcome is Outcome.OUT_OF_TIME and slice is not None:
+                self._faults.warn(
+                    f"job {installed.name!r}",
+                    f"its slice of {1000 * slice.seconds:g} ms was over before anything could be"
+                    " handled; install it with longer slices (seconds=)",
+                )
             # The traceback holds this frame, and this frame would hold the traceback.
             error = None
         return outcome

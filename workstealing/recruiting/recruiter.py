@@ -27,7 +27,7 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 class JobStats(TypedDict):
-    """The figures of one job: `recruited` is the sum of the five outcomes after it.
+    """The figures of one job: `recruited` is the sum of the outcomes after it.
 
     `limit` is the most items of its next slice; `oldest_seconds` the age of the oldest garbage that
     its last look has seen, None: unknown; `adaptive` says whether its rate moves by itself;
@@ -40,6 +40,7 @@ class JobStats(TypedDict):
     idle: int
     aborted: int
     failed: int
+    out_of_time: int
     skipped: int
     items: int
     seconds: float
@@ -249,9 +250,10 @@ class Recruiter(Enlisting):
         """Return the figures of this process, as plain data.
 
         Returns: {"enlisted": count, "jobs": {name: {"rate", "recruited", "worked", "idle",
-        "aborted", "failed", "skipped", "items", "seconds", "limit", "oldest_seconds",
-        "breaker_open", "paused", "adaptive", "keeps_up"}}}; `recruited` is the sum of the five
-        outcomes after it, `seconds` is what all slices of the job took; the others as in JobStats.
+        "aborted", "failed", "out_of_time", "skipped", "items", "seconds", "limit",
+        "oldest_seconds", "breaker_open", "paused", "adaptive", "keeps_up"}}}; `recruited` is the
+        sum of the outcomes after it, `seconds` is what all slices of the job took; the others as in
+        JobStats.
         O(installed jobs).
         """
         with self._lock:
@@ -270,6 +272,7 @@ class Recruiter(Enlisting):
             "idle": outcomes[Outcome.IDLE],
             "aborted": outcomes[Outcome.ABORTED],
             "failed": outcomes[Outcome.FAILED],
+            "out_of_time": outcomes[Outcome.OUT_OF_TIME],
             "skipped": outcomes[Outcome.SKIPPED],
             "items": items,
             "seconds": seconds,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from workstealing.recruiting.hooks import Hooks
-from workstealing.recruiting.outcome import Outcome
+from workstealing.recruiting.outcome import OUTCOMES, Outcome
 
 ENLISTED = "enlisted"
 JOBS_NAMED = 1_000
@@ -20,8 +20,8 @@ _MICROSECONDS = "microseconds"
 class Counts:
     """Counts by field: "enlisted", and of each job "<figure> <job>", figures without a space.
 
-    Figures: recruited, worked, idle, aborted, failed, skipped, items, microseconds. Of the jobs,
-    the first thousand go by their names, of at most 200 bytes, all others together by "_other".
+    Figures: recruited, the outcomes by name, items, microseconds. Of the jobs, the first
+    thousand go by their names, of at most 200 bytes, all others together by "_other".
     True once something has been counted.
 
     Arguments: jobs, the names that have been seen, and how they are shown; counts that share them
@@ -103,7 +103,7 @@ class TakingHooks(Hooks):
 
 @dataclass(frozen=True, slots=True)
 class JobTotals:
-    """The figures of one job: `recruited` is the sum of the five outcomes after it.
+    """The figures of one job: `recruited` is the sum of the outcomes after it.
 
     Fields: counts of recruits and of their outcomes; items handled; seconds that all slices took.
     """
@@ -113,6 +113,7 @@ class JobTotals:
     idle: int = 0
     aborted: int = 0
     failed: int = 0
+    out_of_time: int = 0
     skipped: int = 0
     items: int = 0
     seconds: float = 0.0
@@ -141,11 +142,7 @@ def recruits_of(counts: Mapping[str, int]) -> Recruits:
 def _totals(figures: Mapping[str, int]) -> JobTotals:
     return JobTotals(
         recruited=figures.get("recruited", 0),
-        **{
-            outcome.value: figures.get(outcome.value, 0)
-            for outcome in Outcome
-            if outcome is not Outcome.DISMISSED
-        },
+        **{outcome: figures.get(outcome, 0) for outcome in OUTCOMES},
         items=figures.get("items", 0),
         seconds=figures.get(_MICROSECONDS, 0) / 1e6,
     )

@@ -16,10 +16,10 @@ class Figures:
     """What `--json` prints, in its order.
 
     Fields: requests answered, enlisted, recruited, and what became of the recruited (worked, idle,
-    aborted, failed, skipped); items: fields collected; garbage_peak and garbage_end: expired fields
-    in memory, at most and at the end; garbage_without: how many the same traffic would have left
-    without work stealing; oldest_garbage_s: how long the oldest of them has been expired, seconds;
-    p50_ms and p99_ms of the requests; errors: requests that failed.
+    aborted, failed, out of time, skipped); items: fields collected; garbage_peak and garbage_end:
+    expired fields in memory, at most and at the end; garbage_without: how many the same traffic
+    would have left without work stealing; oldest_garbage_s: how long the oldest of them has been
+    expired, seconds; p50_ms and p99_ms of the requests; errors: requests that failed.
     """
 
     requests: int
@@ -29,6 +29,7 @@ class Figures:
     idle: int
     aborted: int
     failed: int
+    out_of_time: int
     skipped: int
     items: int
     garbage_peak: int

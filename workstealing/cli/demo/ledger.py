@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from workstealing.recruiting import Hooks, Outcome, Recruiter
+from workstealing.recruiting.outcome import OUTCOMES
 
 INTERVAL_SECONDS = 0.25
-OUTCOMES = ("worked", "idle", "aborted", "failed", "skipped")
 
 
 class WriteLedger:

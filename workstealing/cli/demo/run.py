@@ -41,6 +41,7 @@ from workstealing.cli.demo.storage import ALL_HASHES, FAULTS, Storage
 from workstealing.cli.demo.traffic import Request, looped, zipf_requests
 from workstealing.config import DISABLED_VARIABLE, is_disabled
 from workstealing.errors import MissingExtraError, WorkStealingError
+from workstealing.recruiting.outcome import OUTCOMES
 from workstealing.store import EmbeddedServer
 
 WARM_UP_SECONDS = 0.5
@@ -256,11 +257,7 @@ class _Demo:
             requests=self._load.answered,
             enlisted=total["enlisted"],
             recruited=total["recruited"],
-            worked=total["worked"],
-            idle=total["idle"],
-            aborted=total["aborted"],
-            failed=total["failed"],
-            skipped=total["skipped"],
+            **{outcome: total[outcome] for outcome in OUTCOMES},
             items=total["items"],
             garbage_peak=self._peak,
             garbage_end=self._garbage,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from itertools import zip_longest
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
 from workstealing.cli.demo.figures import OVERDUE_MS, WANTED_SHARE, Figures, Verdict
+from workstealing.recruiting.outcome import OUTCOMES, spoken
 
 LINE_SECONDS = 5.0
-_OUTCOMES = ("worked", "idle", "aborted", "failed", "skipped")
 
 
 class Display(Protocol):
@@ -113,7 +114,7 @@ class LiveTable:
             ("p50", f"{figures.p50_ms:.1f} ms"),
             ("p99", f"{figures.p99_ms:.1f} ms"),
         ]
-        middle = [(name, str(getattr(figures, name))) for name in _OUTCOMES]
+        middle = [(spoken(name), str(getattr(figures, name))) for name in OUTCOMES]
         right = [
             ("fields collected", str(figures.items)),
             ("garbage now", str(figures.garbage_end)),
@@ -121,7 +122,7 @@ class LiveTable:
             ("oldest garbage", f"{figures.oldest_garbage_s:.1f} s"),
             ("errors", str(figures.errors)),
         ]
-        for row in zip(left, middle, right, strict=True):
+        for row in zip_longest(left, middle, right, fillvalue=("", "")):
             table.add_row(*(cell for pair in row for cell in pair))
         self._live.update(table, refresh=True)
 
@@ -149,7 +150,7 @@ def display(is_json: bool) -> Display:
 
 def summary(facts: Sequence[str], seconds: float, figures: Figures, verdict: Verdict) -> str:
     """Return the summary for people: what ran, its figures, and the comparison."""
-    outcomes = ", ".join(f"{getattr(figures, name)} {name}" for name in _OUTCOMES)
+    outcomes = ", ".join(f"{getattr(figures, name)} {spoken(name)}" for name in OUTCOMES)
     age = f" (the oldest expired {figures.oldest_garbage_s:.1f} s ago)"
     lines = [
         *facts,
