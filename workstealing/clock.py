@@ -32,5 +32,9 @@ class SystemClock:
     monotonic = staticmethod(time.monotonic)
     time = staticmethod(time.time)
 
+    def __repr__(self) -> str:
+        # Signatures show it as the default of an argument.
+        return "SYSTEM_CLOCK"
+
 
 SYSTEM_CLOCK = SystemClock()

@@ -20,7 +20,7 @@ from workstealing import Recruiter, connect
 from workstealing.integrations.asgi import WorkStealingMiddleware
 from workstealing.jobs import HashFieldExpiry
 from workstealing.store import EmbeddedServer, connect_async
-from workstealing.structures import VolatileHashes
+from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 
 ITEMS = 1_000
 # Seconds to live, by part.
@@ -33,7 +33,7 @@ def create_app(url: str, recruiter: Recruiter, ttls: Mapping[str, int] = TTLS) -
     Arguments: url, of Redis; recruiter, where the job is installed; ttls, seconds to live by part.
     """
     client = connect_async(url)
-    items = VolatileHashes(client, namespace="items")
+    items = AsyncVolatileHashes(client, namespace="items")
     # A slice runs in a thread, so its job has a blocking client.
     recruiter.install(HashFieldExpiry(VolatileHashes(connect(url), namespace="items")), rate=0.003)
 

@@ -181,6 +181,8 @@ def test_clients_of_every_kind_are_examined(
     command: Any, app_module: MakeApp, cluster: RedisCluster3, make: str, kind: str
 ) -> None:
     source = APP.replace("redis.Redis(", f"{make}(").replace("import redis", "import redis.asyncio")
+    if "asyncio" in make:
+        source = source.replace("VolatileHashes", "AsyncVolatileHashes")
     name = app_module(source.format(port=cluster.port, options="socket_timeout=1.5"))
     found = checks(command.json("doctor", "--app", name))
     assert found["client"][1].startswith(f"{kind}; retries ")

@@ -27,8 +27,8 @@ APP = """
     import redis
     from workstealing import Recruiter
     from workstealing.jobs import QueueExpiry, ShuffleQueueReaper, TimeShardSweeper
-    from workstealing.structures import ShuffleQueue, TimeShardQueue
-    from workstealing.structures.time_shard_queue import RedisStore
+    from workstealing.structures import AsyncRedisStore, AsyncTimeShardQueue
+    from workstealing.structures import RedisStore, ShuffleQueue, TimeShardQueue
 
     client = {client}
     recruiter = Recruiter()
@@ -148,7 +148,7 @@ def test_doctor_examines_both_queues(
     )
     on_asyncio = app(redis7, shards=5).replace(
         "TimeShardQueue(RedisStore(client)",
-        f"TimeShardQueue(RedisStore(redis.asyncio.Redis.from_url({redis7.url!r}))",
+        f"AsyncTimeShardQueue(AsyncRedisStore(redis.asyncio.Redis.from_url({redis7.url!r}))",
     )
     assert "asyncio" in on_asyncio
     job = "job time_shard_sweeper.reminders"

@@ -12,7 +12,7 @@ from workstealing.dashboard.queries import structure_figures
 from workstealing.dashboard.steering import steer_dead
 from workstealing.dashboard.watching import Watched, watch, watch_all
 from workstealing.jobs import LogCompactor, LogTrimmer
-from workstealing.structures import Log
+from workstealing.structures import AsyncLog, Log
 
 __all__ = ["patient"]
 
@@ -45,7 +45,7 @@ def test_every_server_tells_of_a_log(any_server: AnyServer) -> None:
 def test_logs_come_once_for_each_job(redis7: RedisServer) -> None:
     client = redis7.client()
     log, other = Log(client, "one"), Log(client, "two")
-    asynchronous = Log(redis7.async_client(), "others")
+    asynchronous = AsyncLog(redis7.async_client(), "others")
     compactor, trimmer = LogCompactor(log), LogTrimmer(log)
 
     def kinds(found: list[Watched]) -> list[tuple[str, str, bool]]:

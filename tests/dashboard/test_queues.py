@@ -13,7 +13,7 @@ from workstealing.dashboard.steering import steer_dead
 from workstealing.dashboard.watching import Watched, watch, watch_all
 from workstealing.jobs import QueueExpiry, ShuffleQueueReaper, TimeShardSweeper
 from workstealing.recruiting.slice import Slice
-from workstealing.structures import ShuffleQueue, TimeShardQueue
+from workstealing.structures import AsyncShuffleQueue, ShuffleQueue, TimeShardQueue
 from workstealing.structures.time_shard_queue import RedisStore
 
 __all__ = ["patient"]
@@ -76,7 +76,7 @@ def test_queues_come_once_and_the_job_knows_more(redis7: RedisServer) -> None:
     client = redis7.client()
     shuffle = ShuffleQueue(client, "mails")
     timed = TimeShardQueue(RedisStore(client), "mails")
-    asynchronous = ShuffleQueue(redis7.async_client(), "others")
+    asynchronous = AsyncShuffleQueue(redis7.async_client(), "others")
     jobs = [
         ShuffleQueueReaper(shuffle),
         TimeShardSweeper(timed),

@@ -21,7 +21,7 @@ from workstealing.jobs import HashFieldExpiry, MigrateToNative
 from workstealing.recruiting import Slice
 from workstealing.store.attempt import Attempt
 from workstealing.store.keys import SLOTS, key_slot, slot_tags
-from workstealing.structures import VolatileHashes
+from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.testing import ManualClock
 
 HOUR = 3_600
@@ -178,7 +178,7 @@ def test_a_native_namespace_is_idle(redis8: RedisServer) -> None:
 async def test_an_asyncio_client_will_do(any_server: AnyServer) -> None:
     now_hashes(any_server).hsetex("h", mapping={"a": 1, "b": 2}, ex=HOUR)
     async with any_server.async_client() as client:
-        hashes = VolatileHashes(client, NAMESPACE, clock_shift_ms=AHEAD_MS)
+        hashes = AsyncVolatileHashes(client, NAMESPACE, clock_shift_ms=AHEAD_MS)
         assert await hashes.hlen("h") == 0
         assert HashFieldExpiry(hashes).perform(slice_of(5)) == 2
 

@@ -15,7 +15,7 @@ from support.servers import AnyServer, RedisServer
 from workstealing.errors import Aborted, ConfigurationError, LayoutError
 from workstealing.jobs import IckBacklog, IckReaper
 from workstealing.recruiting import Slice
-from workstealing.structures import Ick
+from workstealing.structures import AsyncIck, Ick
 from workstealing.structures.sharded_ick import ShardedIck
 
 STALE = 500.0
@@ -403,7 +403,7 @@ class TestTheJob:
     def test_beside_an_asyncio_client(self, any_server: AnyServer) -> None:
         async def leave_one() -> Any:
             async with any_server.async_client() as client:
-                one: Any = Ick(client, "k")
+                one: Any = AsyncIck(client, "k")
                 await one.add({"a": 1})
                 await one.reserve(1)
                 age(Ick(any_server.client(), "k"))

@@ -291,9 +291,9 @@ def test_it_is_installed_as_any_job(redis7: RedisServer) -> None:
 
 async def test_it_takes_the_keys_of_an_asyncio_client(any_server: AnyServer) -> None:
     async with any_server.async_client() as client:
-        keys: AsyncDurableKeys = DurableKeys(client, NAMESPACE)
+        keys: AsyncDurableKeys = AsyncDurableKeys(client, NAMESPACE)
         await keys.set("k", 1, ex=60)
-        later: AsyncDurableKeys = DurableKeys(client, NAMESPACE, clock_shift_ms=DAY_MS)
+        later: AsyncDurableKeys = AsyncDurableKeys(client, NAMESPACE, clock_shift_ms=DAY_MS)
         assert collect_all(KeyExpiry(later)) == 1
         assert await client.exists("k") == 0
 

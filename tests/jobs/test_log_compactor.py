@@ -30,7 +30,7 @@ from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, LayoutError, MissingExtraError
 from workstealing.jobs import LogBacklog, LogCompactor
 from workstealing.recruiting import Slice
-from workstealing.structures.log import Log
+from workstealing.structures.log import AsyncLog, Log
 from workstealing.structures.log.blocks import DamagedBlockError
 
 
@@ -140,7 +140,7 @@ class TestForms:
         async with any_server.async_client() as async_client:
             if hasattr(async_client, "initialize"):
                 await async_client.initialize()
-            log = Log(async_client, "l")
+            log = AsyncLog(async_client, "l")
             assert LogCompactor(log).perform(Slice(5, 10.0)) == 3
             assert await log.read(0, 35) == entries(35)
 

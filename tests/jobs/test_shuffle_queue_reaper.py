@@ -16,7 +16,7 @@ from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.jobs import ShuffleQueueBacklog, ShuffleQueueReaper
 from workstealing.recruiting import Slice
-from workstealing.structures.shuffle_queue import ShuffleQueue
+from workstealing.structures.shuffle_queue import AsyncShuffleQueue, ShuffleQueue
 from workstealing.structures.shuffle_queue.names import LEGACY, RETURNED
 
 OLD_MS = 1_000_000
@@ -615,7 +615,7 @@ class TestRefusals:
 def test_an_asyncio_queue(redis7: RedisServer) -> None:
     async def work() -> None:
         client = redis.asyncio.Redis(port=redis7.port)
-        queue: Any = ShuffleQueue(client, "q", streams=8, streams_per_tenant=2)
+        queue: Any = AsyncShuffleQueue(client, "q", streams=8, streams_per_tenant=2)
         await queue.write("t", {b"a": b"1"})
         await queue.read("g", "c")
         age(queue_on(redis7.client()))

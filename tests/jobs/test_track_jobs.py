@@ -14,7 +14,7 @@ from support.table_source import TableSource
 from workstealing.errors import Aborted, ConfigurationError, LayoutError, Skipped
 from workstealing.jobs import TrackQueued, UntrackDone
 from workstealing.recruiting import Outcome, Slice
-from workstealing.structures import TrackedSet
+from workstealing.structures import AsyncTrackedSet, TrackedSet
 from workstealing.testing import always
 
 
@@ -159,7 +159,7 @@ def test_jobs_refuse_foreign_data(any_server: AnyServer) -> None:
 
 async def test_jobs_work_for_asyncio_sets_too(redis7: RedisServer) -> None:
     async with redis7.async_client() as client:
-        tracked = TrackedSet(client, "queued", TableSource(["a"]))
+        tracked = AsyncTrackedSet(client, "queued", TableSource(["a"]))
         assert TrackQueued(tracked).perform(slice_of(50)) == 1
         assert await tracked.is_tracked("a")
 

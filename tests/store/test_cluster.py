@@ -23,7 +23,8 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store import Twin, attempt, twin_of
 from workstealing.store.connection import Budget
 from workstealing.store.keys import key_slot
-from workstealing.structures import VolatileHashes
+from workstealing.store.twin import is_async
+from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.testing import RecordingHooks, always
 
 HOUR_MS = 3_600_000
@@ -115,7 +116,8 @@ def topology_reads(cluster: RedisCluster3) -> int:
 
 
 def job_on(client: Any, limit: int = 5) -> HashFieldExpiry:
-    hashes = VolatileHashes(client, namespace=NAMESPACE, backend="emulated", clock_shift_ms=HOUR_MS)
+    kind: Any = AsyncVolatileHashes if is_async(client) else VolatileHashes
+    hashes = kind(client, namespace=NAMESPACE, backend="emulated", clock_shift_ms=HOUR_MS)
     return HashFieldExpiry(hashes, limit=limit)
 
 

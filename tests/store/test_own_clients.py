@@ -28,7 +28,7 @@ from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.slice import Slice
 from workstealing.store import Twin, attempt, twin_of
 from workstealing.store.connection import Budget
-from workstealing.structures import VolatileHashes
+from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 
 HOUR_MS = 3_600_000
 
@@ -126,9 +126,9 @@ class TestClients:
     async def test_asyncio_clients(self, redis7: RedisServer) -> None:
         for options in ({}, {"protocol": 3, "decode_responses": True}, {"db": 3}):
             async with redis7.async_client(**options) as client:
-                filler = VolatileHashes(client, namespace="own", backend="emulated")
+                filler = AsyncVolatileHashes(client, namespace="own", backend="emulated")
                 await filler.hsetex("h", mapping={"a": 1, "b": 2}, ex=60)
-                hashes = VolatileHashes(
+                hashes = AsyncVolatileHashes(
                     client, namespace="own", backend="emulated", clock_shift_ms=HOUR_MS
                 )
                 assert HashFieldExpiry(hashes).perform(Slice(5, 2.0)) == 2

@@ -140,7 +140,7 @@ def test_the_story(keys: DurableKeys) -> None:
 
 async def test_the_story_on_an_asyncio_client(any_server: AnyServer) -> None:
     async with any_server.async_client() as client:
-        keys: AsyncDurableKeys = DurableKeys(client, NAMESPACE)
+        keys: AsyncDurableKeys = AsyncDurableKeys(client, NAMESPACE)
         assert isinstance(keys, AsyncDurableKeys)
         for name, args, options, wanted in STORY:
             reply = await getattr(keys, name)(*args, **options)
@@ -162,7 +162,7 @@ def test_the_story_on_a_pipeline(keys: DurableKeys, transaction: bool) -> None:
 
 async def test_the_story_on_an_asyncio_pipeline(any_server: AnyServer) -> None:
     async with any_server.async_client() as client:
-        keys: AsyncDurableKeys = DurableKeys(client, NAMESPACE)
+        keys: AsyncDurableKeys = AsyncDurableKeys(client, NAMESPACE)
         async with keys.pipeline() as pipe:
             pipe.set("k", 1, ex=100).incr("visits")
             pipe.plain.set("{k}mine", 2)
@@ -658,7 +658,7 @@ def test_a_lease_by_with(keys: DurableKeys, later: DurableKeys) -> None:
 
 async def test_a_lease_by_async_with(any_server: AnyServer) -> None:
     async with any_server.async_client() as client:
-        keys: AsyncDurableKeys = DurableKeys(client, NAMESPACE)
+        keys: AsyncDurableKeys = AsyncDurableKeys(client, NAMESPACE)
         async with keys.lock("lease", 10) as lease:
             assert await keys.get("lease") == str(lease.token).encode()
             assert await lease.extend(50) is True

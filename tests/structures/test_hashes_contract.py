@@ -72,7 +72,7 @@ class Namespace:
         return redis.Redis(connection_pool=redis.ConnectionPool(**where, **options))
 
     def async_hashes(self, client: Any, ahead_ms: int = 0) -> AsyncVolatileHashes:
-        hashes: AsyncVolatileHashes = VolatileHashes(
+        hashes: AsyncVolatileHashes = AsyncVolatileHashes(
             client, "contract", backend=self.backend, clock_shift_ms=ahead_ms
         )
         return hashes

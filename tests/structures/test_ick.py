@@ -15,7 +15,7 @@ import redis
 
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, CrossSlotError
-from workstealing.structures import Ick
+from workstealing.structures import AsyncIck, Ick
 
 INF = math.inf
 
@@ -65,7 +65,7 @@ class Driven:
 
     async def _async_call(self, method: str, args: Any, options: Any) -> Any:
         async with self._server.async_client(**self._options) as client:
-            ick: Any = Ick(client, self._key)
+            ick: Any = AsyncIck(client, self._key)
             ick.token = self._token
             if self.form == "asyncio":
                 result = await getattr(ick, method)(*args, **options)

@@ -497,7 +497,7 @@ class TestOtherClients:
 
     async def test_asyncio(self, any_server: AnyServer) -> None:
         client = any_server.async_client()
-        sharded: AsyncShardedIck = ShardedIck(client, "orders", 4)
+        sharded: AsyncShardedIck = AsyncShardedIck(client, "orders", 4)
         assert await sharded.open() == 4
         assert await sharded.add(MEMBERS) == (200, 0)
         async with sharded.lease("w") as ick:

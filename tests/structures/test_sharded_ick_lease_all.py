@@ -11,7 +11,7 @@ from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.jobs import IckReaper
 from workstealing.recruiting import Slice
-from workstealing.structures import LeasedIck, LeaseLost, NoLease, ShardedIck
+from workstealing.structures import AsyncShardedIck, LeasedIck, LeaseLost, NoLease, ShardedIck
 from workstealing.structures.sharded_ick.holding import Leases, ShardLook, look
 from workstealing.structures.sharded_ick.steps import drive
 
@@ -262,7 +262,7 @@ class TestReservations:
 def test_asyncio(any_server: AnyServer) -> None:
     async def run() -> None:
         async with any_server.async_client() as client:
-            sharded = ShardedIck(client, "orders", 4)
+            sharded = AsyncShardedIck(client, "orders", 4)
             await sharded.add(MEMBERS)
             leases = await sharded.lease_all("reader", ttl=60)
             reserved = await leases.reserve(dict.fromkeys(range(4), 1000))

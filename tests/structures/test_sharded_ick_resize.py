@@ -8,7 +8,7 @@ import pytest
 
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError
-from workstealing.structures import NoLease, ShardedIck
+from workstealing.structures import AsyncShardedIck, NoLease, ShardedIck
 from workstealing.structures.sharded_ick.layout import shard_of
 
 MEMBERS = {f"member {i}": float(i) for i in range(300)}
@@ -110,7 +110,7 @@ def test_a_producer_that_knows_the_old_number(any_server: AnyServer) -> None:
 
 async def test_an_asyncio_pipeline_that_knows_the_old_number(any_server: AnyServer) -> None:
     client = any_server.async_client()
-    old: Any = ShardedIck(client, "orders", 3)
+    old: Any = AsyncShardedIck(client, "orders", 3)
     await old.open()
     finish(sharded_on(any_server), 5)
     async with old.pipeline() as pipe:

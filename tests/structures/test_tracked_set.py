@@ -75,7 +75,7 @@ def test_100_000_ids_in_one_call(redis7: RedisServer) -> None:
 
 async def test_awaited(any_server: AnyServer) -> None:
     async with any_server.async_client() as client:
-        tracked = TrackedSet(client, "queued")
+        tracked = AsyncTrackedSet(client, "queued")
         assert isinstance(tracked, AsyncTrackedSet)
         assert await tracked.is_tracked(1) is False
         assert await tracked.track([1, 2, 3]) == 3
@@ -279,7 +279,7 @@ def test_drift_of_nothing_and_of_what_agrees(redis7: RedisServer) -> None:
 
 async def test_drift_is_awaited(redis7: RedisServer) -> None:
     async with redis7.async_client() as client:
-        tracked = TrackedSet(client, "queued", Drawable(["1", "2"]))
+        tracked = AsyncTrackedSet(client, "queued", Drawable(["1", "2"]))
         await tracked.track(["1", "x"])
         drift = await tracked.drift(200, confidence=0.9999999)
         assert drift.stale.low < 0.5 < drift.stale.high

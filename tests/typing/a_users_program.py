@@ -44,6 +44,7 @@ from workstealing.structures import (
     AsyncLease,
     AsyncLeasedIck,
     AsyncLog,
+    AsyncRedisStore,
     AsyncShardedIck,
     AsyncShuffleQueue,
     AsyncTimeShardQueue,
@@ -114,9 +115,9 @@ def clients(one: redis.Redis, cluster: redis.RedisCluster) -> None:
     assert_type(VolatileHashes(one, "items", allow_eviction=["allkeys-lru"]), VolatileHashes)
     assert_type(DurableKeys(cluster), DurableKeys)
     # The class follows the client, for type checkers too.
-    assert_type(VolatileHashes(connect_async()), AsyncVolatileHashes)
-    assert_type(DurableKeys(connect_async(), namespace="leases"), AsyncDurableKeys)
-    assert_type(Ick(connect_async(), "dirty"), AsyncIck)
+    assert_type(AsyncVolatileHashes(connect_async()), AsyncVolatileHashes)
+    assert_type(AsyncDurableKeys(connect_async(), namespace="leases"), AsyncDurableKeys)
+    assert_type(AsyncIck(connect_async(), "dirty"), AsyncIck)
 
 
 class Pages(VolatileHashes):
@@ -208,7 +209,7 @@ def tracked(engine: sqlalchemy.Engine) -> None:
 
 
 async def asynchronous_tracked(client: redis.asyncio.RedisCluster, source: Source) -> bool:
-    queued = TrackedSet(client, "queued", source=source)
+    queued = AsyncTrackedSet(client, "queued", source=source)
     assert_type(queued, AsyncTrackedSet)
     await queued.track([17, 18])
     assert_type(await queued.drift(), Drift)
@@ -279,7 +280,7 @@ def consume() -> None:
 
 
 async def asynchronous_consume(client: redis.asyncio.Redis) -> None:
-    sharded = ShardedIck(client, "documents")
+    sharded = AsyncShardedIck(client, "documents")
     assert_type(sharded, AsyncShardedIck)
     assert_type(await sharded.open(), int)
     await sharded.add({"document:1": 1.5})
@@ -314,7 +315,7 @@ def tenants() -> None:
 
 
 async def tenants_awaited() -> None:
-    queue = ShuffleQueue(connect_async(), "predictions")
+    queue = AsyncShuffleQueue(connect_async(), "predictions")
     assert_type(queue, AsyncShuffleQueue)
     assert_type(await queue.read("workers", "worker 7"), Message | None)
     assert_type(await queue.length(), int)
@@ -346,7 +347,7 @@ def time_shards() -> None:
 
 
 async def time_shards_awaited() -> None:
-    queue = TimeShardQueue(RedisStore(connect_async()), "reminders")
+    queue = AsyncTimeShardQueue(AsyncRedisStore(connect_async()), "reminders")
     assert_type(queue, AsyncTimeShardQueue)
     assert_type(await queue.take("worker 7"), Taken | None)
     assert_type(await queue.delete("1-ab"), bool)
@@ -374,7 +375,7 @@ def logs(client: redis.Redis) -> None:
 
 
 async def asynchronous_logs(client: redis.asyncio.Redis) -> None:
-    log = Log(client, "activity")
+    log = AsyncLog(client, "activity")
     assert_type(log, AsyncLog)
     assert_type(await log.append(b"entry"), int)
     assert_type(await log.read(0, with_info=True), tuple[LogInfo, list[Any]])

@@ -44,7 +44,7 @@ from workstealing.store.keys import key_slot
 from workstealing.store.operations import as_layout_error, drive
 from workstealing.store.twin import Twin, is_async
 from workstealing.structures.namespaces.layout import Layout
-from workstealing.structures.volatile_hashes import VolatileHashes
+from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 
 __all__ = ["JobMinute", "Ledger", "Minute", "read", "total"]
 
@@ -97,9 +97,8 @@ class Ledger(Gathering["_Batch"]):
                 f" {_LONGEST_KEEP_SECONDS}, less than a day"
             )
         self.name = checked_ledger_name(name)
-        self.hashes: Any = VolatileHashes(
-            client, namespace=namespace_of(name), allow_eviction=allow_eviction
-        )
+        kind: Any = AsyncVolatileHashes if is_async(client) else VolatileHashes
+        self.hashes: Any = kind(client, namespace=namespace_of(name), allow_eviction=allow_eviction)
         self._twin: Twin = self.hashes.twin
         self._slot = key_slot(minute_key(name, 0))
         self._keep_seconds = keep_seconds

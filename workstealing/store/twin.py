@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 import redis
@@ -32,6 +32,9 @@ from workstealing.store.keys import require_one_slot
 
 BlockingClient = redis.Redis | redis.RedisCluster
 AsyncClient = redis_asyncio.Redis | redis_asyncio.RedisCluster
+# The kind of client that a form of a structure takes.
+ClientT = TypeVar("ClientT")
+_PACKAGE = "workstealing."
 
 # What identifies a node to a twin: its address in a cluster or behind sentinels, None for the only
 # server there is.
@@ -308,3 +311,30 @@ def twin_of(client: Any) -> Twin:
     if twin is None:
         twin = _twins.setdefault(client, Twin(client))
     return twin
+
+
+def twin_for(structure: Any, client: Any) -> Twin:
+    """Return the twin of a structure's client.
+
+    Arguments: structure: its class says by `_is_async_client` which clients it takes. Errors:
+    ConfigurationError for the other kind of client, which names the class that takes it. No round
+    trip.
+    """
+    twin = twin_of(client)
+    wants_async: bool = structure._is_async_client  # noqa: SLF001 - redis-py's own name for it
+    if is_async(client) is not wants_async:
+        raise wrong_form(structure, "client")
+    return twin
+
+
+def wrong_form(structure: Any, given: str) -> ConfigurationError:
+    """Return the error for a blocking structure on an asyncio client (or store), or the reverse.
+
+    Arguments: structure; given: the word for it, client or store.
+    """
+    ours = (each for each in type(structure).__mro__ if each.__module__.startswith(_PACKAGE))
+    name = next(ours).__name__
+    is_ours = name.startswith("Async")
+    right = name.removeprefix("Async") if is_ours else f"Async{name}"
+    kind = "a blocking" if is_ours else "an asyncio"
+    return ConfigurationError(f"{name} was given {kind} {given}: give it to {right}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Generic, NamedTuple, Self, TypeVar, overload
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import require_one_slot, to_bytes
@@ -15,10 +15,10 @@ from workstealing.store.scripts import load
 from workstealing.store.twin import (
     AsyncClient,
     BlockingClient,
+    ClientT,
     Twin,
-    is_async,
     is_cluster,
-    twin_of,
+    twin_for,
 )
 from workstealing.structures.ick_dead import DeadCommands
 from workstealing.structures.ick_names import IckNames, Member, as_text
@@ -209,23 +209,26 @@ class _IckCommands(StatsCommands, DeadCommands, Generic[_AddedT, _BatchT, _Commi
         self.token = token
 
 
-class _Ick(_IckCommands[_AddedT, _BatchT, _CommittedT, _IntT]):
+class _Ick(
+    _IckCommands[_AddedT, _BatchT, _CommittedT, _IntT],
+    Generic[ClientT, _AddedT, _BatchT, _CommittedT, _IntT],
+):
     """What the blocking and the asyncio form share: the client, and the key's names."""
 
-    def __init__(self, client: Any, key: Member) -> None:
-        self.client = client
-        self.twin: Twin = twin_of(client)
+    def __init__(self, client: ClientT, key: Member) -> None:
+        self.client: Any = client
+        self.twin: Twin = twin_for(self, client)
         self.names = _checked_names(client, key)
         self.token = ""
 
 
-class Ick(_Ick[Added, Batch, Committed, int]):
+class Ick(_Ick[BlockingClient, Added, Batch, Committed, int]):
     """A priority queue with write folding and two-phase commit for one consumer.
 
     A member that is added again keeps its lower score, so that hot members do not starve; it can be
     dirtied while it is being worked on, and is then reserved again, so that nothing is forgotten.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster (an asyncio client gives an `AsyncIck`);
+    Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncIck` takes an asyncio client);
     key: the Ick's own. On a cluster a key is refused if redis-ick's names for its sets would lie in
     other slots (``a}b``, ``{}x``, ``x{y``). The slots of Redis Enterprise's own hashing policy are
     not supported for keys with braces, as redis-ick's are not.
@@ -236,20 +239,7 @@ class Ick(_Ick[Added, Batch, Committed, int]):
     Source: seed of ProsperWorks' redis-ick, with reservations fenced by tokens added.
     """
 
-    # mypy would have it return a subclass; who calls it is told the right type even so.
-    @overload
-    def __new__(  # type: ignore[misc]
-        cls, client: AsyncClient, key: Member
-    ) -> AsyncIck: ...
-
-    @overload
-    def __new__(cls, client: BlockingClient, key: Member) -> Self: ...
-
-    def __new__(cls, client: Any, key: Member) -> Any:
-        """Make an `AsyncIck` where the client is an asyncio one."""
-        if cls is Ick and is_async(client):
-            return AsyncIck(client, key)
-        return super().__new__(cls)
+    _is_async_client: Literal[False] = False
 
     def _perform(self, plan: Plan) -> Any:
         return perform(self.client, plan)
@@ -259,8 +249,18 @@ class Ick(_Ick[Added, Batch, Committed, int]):
         return IckPipeline(self, transaction)
 
 
-class AsyncIck(_Ick[Awaitable[Added], Awaitable[Batch], Awaitable[Committed], Awaitable[int]]):
+class AsyncIck(
+    _Ick[
+        AsyncClient,
+        Awaitable[Added],
+        Awaitable[Batch],
+        Awaitable[Committed],
+        Awaitable[int],
+    ]
+):
     """An `Ick` on a redis.asyncio client: every method is awaited."""
+
+    _is_async_client: Literal[True] = True
 
     def _perform(self, plan: Plan) -> Any:
         return perform_async(self.client, plan)

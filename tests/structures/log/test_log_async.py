@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from support.servers import AnyServer
-from workstealing.structures import AsyncLog, Log, LogInfo
+from workstealing.structures import AsyncLog, LogInfo
 
 
 async def test_story_on_asyncio(any_server: AnyServer) -> None:
     async with any_server.async_client() as client:
-        log = Log(client, "visits", 10)
+        log = AsyncLog(client, "visits", 10)
         assert isinstance(log, AsyncLog)
         entries = [b"entry %d" % number for number in range(35)]
         assert await log.append(*entries[:30]) == 0
@@ -34,7 +34,7 @@ async def test_story_on_asyncio(any_server: AnyServer) -> None:
 
 async def test_a_coroutine_waits_for_its_very_offset(any_server: AnyServer) -> None:
     async with any_server.async_client() as client:
-        log = Log(client, "visits", 10)
+        log = AsyncLog(client, "visits", 10)
         await log.append(b"0")
         reads = [
             asyncio.create_task(log.read(offset, 5, block_ms=20_000)) for offset in (1, 2, 2, 3)

@@ -13,7 +13,7 @@ from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.structures.log.blocks import compress, seal
 from workstealing.structures.log.codecs import UndecodableEntryError
 from workstealing.structures.log.group import GroupEntry, GroupInfo, LogGroup
-from workstealing.structures.log.log import Log
+from workstealing.structures.log.log import AsyncLog, Log
 
 # By the clock of who looks: what was handed out so long ago has been forgotten by its member.
 MINUTE_MS = 60_001
@@ -455,7 +455,7 @@ def test_a_full_server_lets_a_group_read_and_acknowledge(
 
 async def test_story_on_asyncio(any_server: AnyServer) -> None:
     async with any_server.async_client() as client:
-        log = Log(client, "l", 10)
+        log = AsyncLog(client, "l", 10)
         group = log.group("mail", acknowledged=True)
         assert await group.read() == []
         await log.append(*[b"e%d" % each for each in range(25)])

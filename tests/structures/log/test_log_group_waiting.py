@@ -17,7 +17,7 @@ from support.servers import AnyServer, RedisServer, wait_until
 from workstealing.structures.log import group as group_module
 from workstealing.structures.log.group import GroupEntry, LogGroup
 from workstealing.structures.log.group_waiting import Nothing, Place, TurnWaiter, wait_for_turn
-from workstealing.structures.log.log import Log
+from workstealing.structures.log.log import AsyncLog, Log
 
 # Far beyond what a busy machine may take, far below the block.
 BLOCK_MS, SOON_S = 60_000, 20.0
@@ -343,7 +343,7 @@ async def test_on_asyncio_too_nothing_falls_between_look_and_wait(
 
     monkeypatch.setattr(TurnWaiter, "wait_for_turn", wait)
     async with any_server.async_client() as client:
-        log = Log(client, "l", 10)
+        log = AsyncLog(client, "l", 10)
         group = log.group("mail", acknowledged=True, max_attempts=1)
         started = time.monotonic()
         assert len(await group.read(block_ms=BLOCK_MS)) == 1
@@ -446,7 +446,7 @@ def test_a_wait_that_is_cut_off_is_taken_up_again(redis7: RedisServer) -> None:
 @pytest.mark.real
 async def test_a_cancelled_wait_holds_up_nobody(redis7: RedisServer) -> None:
     async with redis7.async_client(socket_timeout=0.1) as client:
-        log = Log(client, "l", 10)
+        log = AsyncLog(client, "l", 10)
         group = log.group("mail")
         for _ in range(2):
             task = asyncio.create_task(group.read(block_ms=BLOCK_MS))
@@ -464,7 +464,7 @@ async def test_a_cancelled_wait_holds_up_nobody(redis7: RedisServer) -> None:
 @pytest.mark.real
 async def test_sixteen_coroutines_are_served_in_order_too(redis7: RedisServer) -> None:
     async with redis7.async_client() as client:
-        log = Log(client, "l", 10)
+        log = AsyncLog(client, "l", 10)
         served: list[int] = []
         group = log.group("mail")
 

@@ -8,7 +8,7 @@ import pytest
 
 from support.servers import RedisServer
 from workstealing.errors import ConfigurationError
-from workstealing.structures import ShuffleQueue
+from workstealing.structures import AsyncShuffleQueue, ShuffleQueue
 from workstealing.structures.shuffle_queue.reading import CONSUMERS_KNOWN
 
 CENTURY = 100 * 365 * 86400
@@ -32,7 +32,7 @@ def test_a_field_that_no_utf8_can_write_is_named(queue: Any, fields: dict[str, A
 @pytest.mark.real
 async def test_on_asyncio_too(redis7: RedisServer) -> None:
     async with redis7.async_client() as client:
-        queue = ShuffleQueue(client, "q", streams=8)
+        queue = AsyncShuffleQueue(client, "q", streams=8)
         with pytest.raises(ConfigurationError, match="the field 'b' cannot be written"):
             await queue.write("t", {"a": 1, "b": "\ud800"})
         assert await queue.length() == 0

@@ -17,7 +17,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing.jobs import ShuffleQueueReaper
 from workstealing.recruiting import Slice
-from workstealing.structures import RedisStore, ShuffleQueue, TimeShardQueue
+from workstealing.structures import AsyncShuffleQueue, RedisStore, ShuffleQueue, TimeShardQueue
 
 pytestmark = pytest.mark.real
 
@@ -100,7 +100,7 @@ async def test_what_a_cancelled_read_was_given_is_pending_until_it_is_reaped(
         client = redis.asyncio.Redis(
             port=between.port, retry=AsyncRetry(NoBackoff(), 0), protocol=2
         )
-        reader = ShuffleQueue(client, "q", streams=1, streams_per_tenant=1)
+        reader = AsyncShuffleQueue(client, "q", streams=1, streams_per_tenant=1)
         await reader.length()
         reader.view("g").announced["d"] = reader.monotonic()
         between.fail(len(between.names()) + 1, "half_silent")

@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from support.servers import AnyServer, RedisServer
-from workstealing.structures import ShuffleQueue
+from workstealing.structures import AsyncShuffleQueue, ShuffleQueue
 
 NAME = "queue.pickup_delay_ms"
 
@@ -38,7 +38,7 @@ async def test_on_asyncio_too(redis7: RedisServer) -> None:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(finished))
     client = redis7.async_client()
-    queue = ShuffleQueue(client, "spans")
+    queue = AsyncShuffleQueue(client, "spans")
     await queue.write("t", {"a": 1})
     with provider.get_tracer("tests").start_as_current_span("work"):
         message = await queue.read("g", "c")

@@ -197,7 +197,7 @@ def test_a_server_that_has_gone_is_told_of(start_redis: Callable[..., RedisServe
 
 async def test_story_on_asyncio(any_server: AnyServer) -> None:
     async with any_server.async_client() as client:
-        queue = ShuffleQueue(client, "q", streams=8)
+        queue = AsyncShuffleQueue(client, "q", streams=8)
         assert isinstance(queue, AsyncShuffleQueue)
         first = await queue.write("a", {"n": 1}, tracking_id="t")
         await queue.write("a", {"n": 2})
@@ -231,7 +231,7 @@ async def test_on_asyncio_too_nothing_falls_between_look_and_wait(
 
     monkeypatch.setattr(waiting.AsyncWaiter, "wait", wait)
     async with any_server.async_client() as client:
-        queue = ShuffleQueue(client, "q", streams=8)
+        queue = AsyncShuffleQueue(client, "q", streams=8)
         started = time.monotonic()
         message = got(await queue.read("g", "c", block_ms=BLOCK_MS))
         assert message.fields in ({b"n": b"1"}, {b"n": b"2"})
@@ -244,7 +244,7 @@ async def test_on_asyncio_too_nothing_falls_between_look_and_wait(
 async def test_a_cancelled_wait_leaves_nothing_behind(redis7: RedisServer) -> None:
     admin = redis7.client()
     async with redis7.async_client(socket_timeout=0.1) as client:
-        queue = ShuffleQueue(client, "q", streams=8)
+        queue = AsyncShuffleQueue(client, "q", streams=8)
         for _ in range(2):
             task = asyncio.create_task(queue.read("g", "c", block_ms=BLOCK_MS))
             await asyncio.to_thread(wait_until, lambda: _blocked(admin) == 1, "the read to sleep")

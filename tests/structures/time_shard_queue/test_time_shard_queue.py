@@ -15,7 +15,13 @@ from support.servers import AnyServer, RedisServer
 from support.set_clock import ApartClock, SetClock
 from support.time_shard_queues import TURN, ahead_of, everything, queue_on, totals
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.structures import AsyncTimeShardQueue, RedisStore, Taken, TimeShardQueue
+from workstealing.structures import (
+    AsyncRedisStore,
+    AsyncTimeShardQueue,
+    RedisStore,
+    Taken,
+    TimeShardQueue,
+)
 
 
 class TestTurns:
@@ -366,7 +372,7 @@ class TestArguments:
 class TestAsyncio:
     async def test_the_same_awaited(self, any_server: AnyServer, clock: SetClock) -> None:
         async with any_server.async_client() as client:
-            queue = TimeShardQueue(RedisStore(client), "letters", 6, 60, clock=clock)
+            queue = AsyncTimeShardQueue(AsyncRedisStore(client), "letters", 6, 60, clock=clock)
             assert isinstance(queue, AsyncTimeShardQueue)
             ids = [await queue.put(str(number), due=1000.0 + number) for number in range(5)]
             assert await queue.take("reader") is None
@@ -386,4 +392,6 @@ class TestAsyncio:
             assert drained is not None
             assert drained.id == ids[1]
             with pytest.raises(ConfigurationError):
-                await TimeShardQueue(RedisStore(client), "letters", 4, 60, clock=clock).open()
+                await AsyncTimeShardQueue(
+                    AsyncRedisStore(client), "letters", 4, 60, clock=clock
+                ).open()

@@ -16,7 +16,7 @@ from support.time_shard_queues import TURN, ahead_of, everything, queue_on, tota
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.jobs import TimeShardSweeper
 from workstealing.recruiting import Slice
-from workstealing.structures import RedisStore, TimeShardQueue
+from workstealing.structures import AsyncRedisStore, AsyncTimeShardQueue, RedisStore, TimeShardQueue
 
 LEASE = 30.0
 LATER_MS = 60_000
@@ -94,7 +94,7 @@ class TestAfterAFlush:
 
     async def test_with_asyncio(self, any_server: AnyServer, clock: SetClock) -> None:
         async with any_server.async_client() as client:
-            queue = TimeShardQueue(RedisStore(client), "letters", 6, 60, clock=clock)
+            queue = AsyncTimeShardQueue(AsyncRedisStore(client), "letters", 6, 60, clock=clock)
             await queue.put("before")
             any_server.wipe()
             await queue.put("after")
@@ -188,7 +188,7 @@ class TestANodeThatIsDown:
 
     async def test_with_asyncio(self, redis7: RedisServer, clock: SetClock) -> None:
         async with redis7.async_client() as client:
-            queue = TimeShardQueue(RedisStore(client), "letters", 6, 60, clock=clock)
+            queue = AsyncTimeShardQueue(AsyncRedisStore(client), "letters", 6, 60, clock=clock)
             message_id = await queue.put("hello")
             clock.go(TURN)
             queue.time_shards = Failing(queue.time_shards, {3})  # type: ignore[assignment]

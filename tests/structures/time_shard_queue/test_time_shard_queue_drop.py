@@ -15,7 +15,7 @@ from support.servers import AnyServer, RedisServer
 from support.set_clock import START, SetClock
 from support.time_shard_queues import TURN, ahead_of, everything, queue_on
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.structures import RedisStore, TimeShardQueue
+from workstealing.structures import AsyncRedisStore, AsyncTimeShardQueue, RedisStore, TimeShardQueue
 
 LAYOUT = b"ws:time_shard_queue:layout:letters"
 LEASE = 30.0
@@ -126,7 +126,7 @@ class TestDropping:
 
     async def test_with_asyncio(self, any_server: AnyServer, clock: SetClock) -> None:
         async with any_server.async_client() as client:
-            queue = TimeShardQueue(RedisStore(client), "letters", 6, 60, clock=clock)
+            queue = AsyncTimeShardQueue(AsyncRedisStore(client), "letters", 6, 60, clock=clock)
             await queue.put("hello")
             assert await queue.drop() == 1
             assert everything(any_server) == {}

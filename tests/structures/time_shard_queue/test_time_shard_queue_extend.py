@@ -17,7 +17,7 @@ from support.time_shard_queues import TURN, ahead_of, everything, queue_on, tota
 from workstealing.errors import Aborted, ConfigurationError
 from workstealing.jobs import TimeShardSweeper
 from workstealing.recruiting import Slice
-from workstealing.structures import RedisStore, Taken, TimeShardQueue
+from workstealing.structures import AsyncRedisStore, AsyncTimeShardQueue, Taken, TimeShardQueue
 
 LEASE = 30.0
 LATER_MS = 60_000
@@ -151,7 +151,7 @@ class TestExtensions:
 
     async def test_with_asyncio(self, any_server: AnyServer, clock: SetClock) -> None:
         async with any_server.async_client() as client:
-            queue = TimeShardQueue(RedisStore(client), "letters", 6, 60, clock=clock)
+            queue = AsyncTimeShardQueue(AsyncRedisStore(client), "letters", 6, 60, clock=clock)
             await queue.put("hello")
             clock.go(TURN)
             taken = await queue.take("slow", LEASE)

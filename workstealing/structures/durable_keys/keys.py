@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterable
-from typing import Any, Literal, Self, overload
+from typing import Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import SLOTS
@@ -16,12 +16,12 @@ from workstealing.store.operations import (
     perform,
     perform_async,
 )
-from workstealing.store.twin import AsyncClient, BlockingClient, is_async, is_cluster
+from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
 from workstealing.structures.durable_keys.commands import Translator
 from workstealing.structures.durable_keys.layout import KeyNames
 from workstealing.structures.durable_keys.lease import AsyncLease, Lease
 from workstealing.structures.durable_keys.pipeline import AsyncKeyPipeline, KeyPipeline
-from workstealing.structures.durable_keys.surface import Surface, empty_reply
+from workstealing.structures.durable_keys.surface import AsyncSurface, BlockingSurface, empty_reply
 from workstealing.structures.namespaces.layout import (
     INDEX_SHARDS_OF_A_SERVER,
     Layout,
@@ -31,12 +31,12 @@ from workstealing.structures.namespaces.layout import (
 from workstealing.structures.namespaces.namespaced import Namespaced
 
 
-class _Keys(Namespaced, Surface):
+class _Keys(Namespaced[ClientT]):
     """What the blocking and the asyncio form share: the namespace, its layout, its translator."""
 
     def __init__(
         self,
-        client: Any,
+        client: ClientT,
         namespace: str = "default",
         *,
         allow_eviction: Collection[str] = (),
@@ -74,7 +74,7 @@ class _Keys(Namespaced, Surface):
         return self.translator.translate(layout, args, options)
 
 
-class DurableKeys(_Keys):
+class DurableKeys(_Keys[BlockingClient], BlockingSurface):
     """Strings that live exactly until their deadline, however full the server is.
 
     For locks, leases and expensive recomputes. A key with a time to live of Redis' own is the first
@@ -82,8 +82,8 @@ class DurableKeys(_Keys):
     alone. Their deadlines stand in a due index. Expired means gone for every reader here, from the
     millisecond of the deadline on, by the server's clock; `KeyExpiry` frees the memory.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster of the user's own (an asyncio client
-    gives an `AsyncDurableKeys`); namespace: what groups the keys that one job collects, 1 to 64
+    Arguments: client: a redis.Redis or redis.RedisCluster of the user's own (`AsyncDurableKeys`
+    takes an asyncio client); namespace: what groups the keys that one job collects, 1 to 64
     letters, digits, dots, dashes or underscores; allow_eviction: names of ``allkeys-*`` policies
     that are accepted although they may evict a durable key; clock_shift_ms: for tests, how far
     this object's clock is ahead of the server's.
@@ -96,36 +96,6 @@ class DurableKeys(_Keys):
     Source: seed of Jim Nelson's talk on work stealing at the Internet Archive ("expire keys only
     after their time-to-live passes").
     """
-
-    # By this redis-py's types tell which replies are awaited.
-    _is_async_client: Literal[False] = False
-
-    # mypy would have it return a subclass; who calls it is told the right type even so.
-    @overload
-    def __new__(  # type: ignore[misc]
-        cls,
-        client: AsyncClient,
-        namespace: str = ...,
-        *,
-        allow_eviction: Collection[str] = ...,
-        clock_shift_ms: int = ...,
-    ) -> AsyncDurableKeys: ...
-
-    @overload
-    def __new__(
-        cls,
-        client: BlockingClient,
-        namespace: str = ...,
-        *,
-        allow_eviction: Collection[str] = ...,
-        clock_shift_ms: int = ...,
-    ) -> Self: ...
-
-    def __new__(cls, client: Any, *args: Any, **options: Any) -> Any:
-        """Make an `AsyncDurableKeys` where the client is an asyncio one."""
-        if is_async(client):
-            return AsyncDurableKeys(client, *args, **options)
-        return super().__new__(cls)
 
     def open(self) -> Layout:
         """Read the namespace's layout, or write it down at its first use; return it.
@@ -161,10 +131,8 @@ class DurableKeys(_Keys):
         return KeyPipeline(self, transaction)
 
 
-class AsyncDurableKeys(_Keys):
+class AsyncDurableKeys(_Keys[AsyncClient], AsyncSurface):
     """`DurableKeys` on a redis.asyncio client: every command is awaited."""
-
-    _is_async_client: Literal[True] = True
 
     async def open(self) -> Layout:
         """Read or write down the namespace's layout; see `DurableKeys.open`."""

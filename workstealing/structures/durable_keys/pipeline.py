@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from workstealing.store.operations import Steps, drive, drive_async
 from workstealing.store.pipeline import AsyncPlanPipeline, BlockingPlanPipeline, PlanPipeline
-from workstealing.structures.durable_keys.surface import Surface
+from workstealing.structures.durable_keys.surface import BlockingSurface
 from workstealing.structures.namespaces.layout import Layout
 
 if TYPE_CHECKING:
     from workstealing.structures.durable_keys.keys import AsyncDurableKeys, DurableKeys
 
 
-class _Pipeline(Surface, PlanPipeline):
-    """What both forms of a pipeline share; see `KeyPipeline`."""
+class _Pipeline(BlockingSurface, PlanPipeline):
+    """What both forms of a pipeline share; see `KeyPipeline`.
 
-    # As redis-py types its own pipelines: by the replies that `execute` will return.
-    _is_async_client: Literal[False] = False
+    It is typed as redis-py types its own pipelines: by the replies that `execute` will return.
+    """
 
     def __init__(self, keys: Any, transaction: bool) -> None:
         super().__init__(keys.client, transaction)

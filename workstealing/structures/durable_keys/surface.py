@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Awaitable
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from redis.commands.core import BasicKeyCommands
 from redis.typing import AsyncClientProtocol, SyncClientProtocol
@@ -26,24 +26,6 @@ class Surface:
 
     # redis-py's protocol for its command classes asks for it; none of the commands here uses it.
     _event_dispatcher: Any = None
-
-    set = BasicKeyCommands.set
-    get = BasicKeyCommands.get
-    getex = BasicKeyCommands.getex
-    getdel = BasicKeyCommands.getdel
-    mget = BasicKeyCommands.mget
-    ttl = BasicKeyCommands.ttl
-    pttl = BasicKeyCommands.pttl
-    expiretime = BasicKeyCommands.expiretime
-    pexpiretime = BasicKeyCommands.pexpiretime
-    expire = BasicKeyCommands.expire
-    pexpire = BasicKeyCommands.pexpire
-    expireat = BasicKeyCommands.expireat
-    pexpireat = BasicKeyCommands.pexpireat
-    persist = BasicKeyCommands.persist
-    delete = BasicKeyCommands.delete
-    unlink = BasicKeyCommands.unlink
-    exists = BasicKeyCommands.exists
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run, or queue, one command of redis-py's; what all the methods end in."""
@@ -103,6 +85,64 @@ class Surface:
         it (any more), in which case nothing is changed. One round trip.
         """
         return self.execute_command("EXTEND", name, _checked_token(token), _milliseconds(ttl))
+
+
+# A type checker binds redis-py's methods to the class that they are taken from, and tells by
+# `_is_async_client` which replies are awaited.
+class _Blocking(BasicKeyCommands):
+    _is_async_client: Literal[False] = False
+
+
+class _Asynchronous(BasicKeyCommands):
+    _is_async_client: Literal[True] = True
+
+
+class BlockingSurface(Surface):
+    """The commands of a blocking client, and of pipelines, by redis-py's own signatures."""
+
+    _is_async_client: Literal[False] = False
+
+    set = _Blocking.set
+    get = _Blocking.get
+    getex = _Blocking.getex
+    getdel = _Blocking.getdel
+    mget = _Blocking.mget
+    ttl = _Blocking.ttl
+    pttl = _Blocking.pttl
+    expiretime = _Blocking.expiretime
+    pexpiretime = _Blocking.pexpiretime
+    expire = _Blocking.expire
+    pexpire = _Blocking.pexpire
+    expireat = _Blocking.expireat
+    pexpireat = _Blocking.pexpireat
+    persist = _Blocking.persist
+    delete = _Blocking.delete
+    unlink = _Blocking.unlink
+    exists = _Blocking.exists
+
+
+class AsyncSurface(Surface):
+    """The same commands, awaited."""
+
+    _is_async_client: Literal[True] = True
+
+    set = _Asynchronous.set
+    get = _Asynchronous.get
+    getex = _Asynchronous.getex
+    getdel = _Asynchronous.getdel
+    mget = _Asynchronous.mget
+    ttl = _Asynchronous.ttl
+    pttl = _Asynchronous.pttl
+    expiretime = _Asynchronous.expiretime
+    pexpiretime = _Asynchronous.pexpiretime
+    expire = _Asynchronous.expire
+    pexpire = _Asynchronous.pexpire
+    expireat = _Asynchronous.expireat
+    pexpireat = _Asynchronous.pexpireat
+    persist = _Asynchronous.persist
+    delete = _Asynchronous.delete
+    unlink = _Asynchronous.unlink
+    exists = _Asynchronous.exists
 
 
 def empty_reply(args: tuple[Any, ...], options: dict[str, Any]) -> list[Any] | None:

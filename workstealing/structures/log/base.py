@@ -11,7 +11,7 @@ from redis.exceptions import NoScriptError
 from workstealing.errors import ConfigurationError
 from workstealing.store.operations import Operation, Plain, Steps
 from workstealing.store.scripts import Script, load
-from workstealing.store.twin import Twin, is_cluster, twin_of
+from workstealing.store.twin import Twin, is_cluster, twin_for
 from workstealing.structures.log.cache import BlockCache
 from workstealing.structures.log.codecs import codec_of
 from workstealing.structures.log.names import LogNames
@@ -74,7 +74,7 @@ class LogBase:
         clock_shift_ms: int = 0,
     ) -> None:
         # Checks that this is a client of redis-py; makes no connection.
-        self.twin: Twin = twin_of(client)
+        self.twin: Twin = twin_for(self, client)
         self.client = client
         self.keys = LogNames(name)
         self.name = self.keys.text

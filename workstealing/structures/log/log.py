@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
-from typing import Any, Generic, Literal, Self, TypeVar, overload
+from functools import cached_property
+from typing import Any, Generic, Literal, TypeVar, overload
 
 from redis.exceptions import ResponseError
 
 from workstealing.store.blocking import AsyncAsker, ask, checked_block
 from workstealing.store.operations import Steps, as_layout_error, drive, drive_async
-from workstealing.store.twin import AsyncClient, BlockingClient, is_async
 from workstealing.structures.log.appending import Appending
 from workstealing.structures.log.codecs import decode_all
 from workstealing.structures.log.deleting import Deleting
@@ -176,7 +176,7 @@ class Log(_Log[int, bool, LogFacts, list[Any], tuple[LogInfo, list[Any]], LogGro
     while they are written to; `LogCompactor` makes a string of each full one, and compresses those
     that have gone cold. The cost of a read does not depend on where it is.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster (an asyncio client gives an `AsyncLog`);
+    Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncLog` takes an asyncio client);
     name: the log's; all its keys share one hash slot, and on a cluster a name with a lone brace is
     refused. block: how many entries a block has, 1 to 100,000, if this client makes the log; one
     that exists keeps its own. codec: None for bytes, "json", "msgpack", or an object with encode()
@@ -189,38 +189,8 @@ class Log(_Log[int, bool, LogFacts, list[Any], tuple[LogInfo, list[Any]], LogGro
     compression of blocks.
     """
 
+    _is_async_client: Literal[False] = False
     _group_kind = LogGroup
-
-    # mypy would have it return a subclass; who calls it is told the right type even so.
-    @overload
-    def __new__(  # type: ignore[misc]
-        cls,
-        client: AsyncClient,
-        name: str | bytes,
-        block: int = ...,
-        *,
-        codec: Any = ...,
-        cache_blocks: int = ...,
-        clock_shift_ms: int = ...,
-    ) -> AsyncLog: ...
-
-    @overload
-    def __new__(
-        cls,
-        client: BlockingClient,
-        name: str | bytes,
-        block: int = ...,
-        *,
-        codec: Any = ...,
-        cache_blocks: int = ...,
-        clock_shift_ms: int = ...,
-    ) -> Self: ...
-
-    def __new__(cls, client: Any, *args: Any, **options: Any) -> Any:
-        """Make an `AsyncLog` where the client is an asyncio one."""
-        if is_async(client):
-            return AsyncLog(client, *args, **options)
-        return super().__new__(cls)
 
     def run(self, steps: Steps[Any]) -> Any:
         """Run steps and return what they return; a script's refusal becomes a LayoutError."""
@@ -291,11 +261,12 @@ class AsyncLog(
 ):
     """A `Log` on a redis.asyncio client: every method is awaited."""
 
+    _is_async_client: Literal[True] = True
     _group_kind = AsyncLogGroup
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._asker = AsyncAsker(self.twin)
+    @cached_property
+    def _asker(self) -> AsyncAsker:
+        return AsyncAsker(self.twin)
 
     async def aclose(self) -> None:
         """Close the connections on which reads have waited."""

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Generic
 
-from workstealing.store.twin import Twin, twin_of
+from workstealing.store.twin import ClientT, Twin, twin_for
 from workstealing.structures.namespaces.layout import Layout, checked_policies
 
 
-class Namespaced:
+class Namespaced(Generic[ClientT]):
     """A client, a namespace on it, and what this process knows of the namespace's layout.
 
     Arguments: client: any client of redis-py; namespace; allow_eviction: names of ``allkeys-*``
-    policies that are accepted. Errors: ConfigurationError. Makes no connection.
+    policies that are accepted. Errors: ConfigurationError, also for the client of the other form.
+    Makes no connection.
     """
 
-    def __init__(self, client: Any, namespace: str, allow_eviction: Collection[str]) -> None:
+    def __init__(self, client: ClientT, namespace: str, allow_eviction: Collection[str]) -> None:
         self._policies = checked_policies(allow_eviction)
-        # Checks that this is a client of redis-py; makes no connection.
-        self.twin: Twin = twin_of(client)
-        self.client = client
+        # Checks the client; makes no connection.
+        self.twin: Twin = twin_for(self, client)
+        self.client: Any = client
         self.namespace = namespace
         self._layout: Layout | None = None
         self._registered: set[int] = set()

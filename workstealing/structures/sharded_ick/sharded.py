@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import random
 import time
-from typing import Any, Self, overload
+from typing import Any, Generic, Literal
 
 from redis.exceptions import RedisError
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError
-from workstealing.store.twin import AsyncClient, BlockingClient, Twin, is_async, twin_of
-from workstealing.structures.ick import Ick
+from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, Twin, twin_for
+from workstealing.structures.ick import AsyncIck, Ick
 from workstealing.structures.ick_names import Member
 from workstealing.structures.sharded_ick.core import Core
 from workstealing.structures.sharded_ick.holding import Leases, reserved_page, take_all
@@ -35,19 +35,20 @@ from workstealing.structures.sharded_ick.surface import Surface
 PAUSE_SECONDS = 0.050
 
 
-class _Object(Surface):
+class _Object(Surface, Generic[ClientT]):
     _leased_kind: type[Any]
+    _ick_kind: type[Any]
 
     def __init__(
         self,
-        client: Any,
+        client: ClientT,
         name: Member,
         ick_shards: int | None = None,
         *,
         clock_shift_ms: int = 0,
     ) -> None:
-        self.client = client
-        self.twin: Twin = twin_of(client)
+        self.client: Any = client
+        self.twin: Twin = twin_for(self, client)
         self.core = Core(name, ick_shards, clock_shift_ms)
         # Chance and pauses are set by tests.
         self._random = random.random
@@ -71,7 +72,8 @@ class _Object(Surface):
             raise ConfigurationError(
                 f"nobody knows yet how many ick shards {self.core.text!r} has: call open() first"
             )
-        return [Ick(self.client, self.core.names(shard).version) for shard in range(count)]
+        names = map(self.core.names, range(count))
+        return [self._ick_kind(self.client, each.version) for each in names]
 
     def lease_all(self, consumer: str, ttl: float = 30.0, *, take_over: bool = False) -> Any:
         """Take the leases of all ick shards, for a consumer that wants the whole, or none of them.
@@ -104,50 +106,26 @@ class _Object(Surface):
         return self._perform(reserved_page(self.core, ick_shard, token, start))
 
 
-class ShardedIck(_Object):
+class ShardedIck(_Object[BlockingClient]):
     """Several Icks behind one name, so that several consumers work at once.
 
     CRC-32 of a member chooses its ick shard; each ick shard lies in a cluster slot of its own, and
     has one consumer at a time, by a lease.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster (an asyncio client gives an
-    `AsyncShardedIck`); name: any; ick_shards: how many, 1 to 1,024; None: as many as there are;
+    Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncShardedIck` takes an asyncio
+    client); name: any; ick_shards: how many, 1 to 1,024; None: as many as there are;
     clock_shift_ms: for tests, how far this object's clock is ahead of the server's. The number is
     written down at the first use; another one is refused later, and changed by `resize`.
     """
 
-    # mypy would have it return a subclass; who calls it is told the right type even so.
-    @overload
-    def __new__(  # type: ignore[misc]
-        cls,
-        client: AsyncClient,
-        name: Member,
-        ick_shards: int | None = ...,
-        *,
-        clock_shift_ms: int = ...,
-    ) -> AsyncShardedIck: ...
-
-    @overload
-    def __new__(
-        cls,
-        client: BlockingClient,
-        name: Member,
-        ick_shards: int | None = ...,
-        *,
-        clock_shift_ms: int = ...,
-    ) -> Self: ...
-
-    def __new__(cls, client: Any, *args: Any, **options: Any) -> Any:
-        """Make an `AsyncShardedIck` where the client is an asyncio one."""
-        if cls is ShardedIck and is_async(client):
-            return AsyncShardedIck(client, *args, **options)
-        return super().__new__(cls)
+    _is_async_client: Literal[False] = False
 
     def _perform(self, steps: Steps[Any]) -> Any:
         return drive(self.client, steps)
 
     _sleep = staticmethod(time.sleep)
     _leased_kind = LeasedIck
+    _ick_kind = Ick
 
     def open(self) -> int:
         """Read the layout, or write it down; return the number of ick shards.
@@ -194,14 +172,17 @@ class ShardedIck(_Object):
         return ShardedIckPipeline(self, transaction)
 
 
-class AsyncShardedIck(_Object):
+class AsyncShardedIck(_Object[AsyncClient]):
     """A `ShardedIck` on a redis.asyncio client: its calls are awaited, its leases by async with."""
+
+    _is_async_client: Literal[True] = True
 
     def _perform(self, steps: Steps[Any]) -> Any:
         return drive_async(self.client, steps)
 
     _sleep = staticmethod(asyncio.sleep)
     _leased_kind = AsyncLeasedIck
+    _ick_kind = AsyncIck
 
     async def open(self) -> int:
         """Read the layout, or write it down; see `ShardedIck.open`."""

@@ -34,7 +34,7 @@ def same(reply: Any) -> Any:
     return reply
 
 
-class QueueBase(Namespaced):
+class QueueBase(Namespaced[Any]):
     """A client, a queue's name and settings, and what this process knows of the queue.
 
     Attributes: name: the queue's, as a text; names: of the namespace; keys: of the queue; streams;

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Awaitable, Collection, Mapping
-from typing import Any, Generic, Self, TypeVar, overload
+from collections.abc import Awaitable, Mapping
+from functools import cached_property
+from typing import Any, Generic, Literal, TypeVar
 
 from redis.exceptions import ResponseError
 
 from workstealing.store.operations import Steps, as_layout_error, drive, drive_async
-from workstealing.store.twin import AsyncClient, BlockingClient, is_async
 from workstealing.structures.shuffle_queue.dead import DeadCommands, DeadMessage
 from workstealing.structures.shuffle_queue.deleting import DeletingCommands
 from workstealing.structures.shuffle_queue.message import Message
@@ -51,10 +51,6 @@ class _Queue(
     Generic[_IdT, _MessageT, _MessagesT, _IntT, _BoolT, _GroupsT, _StatsT, _DeadT],
 ):
     """What the blocking and the asyncio form have in common."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._views = {}
 
     def write(
         self,
@@ -211,8 +207,8 @@ class ShuffleQueue(
     each, so that a tenant with a million messages delays nobody but who shares its streams.
     At least once: what is delivered stays pending until `ack`.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster (an asyncio client gives an
-    `AsyncShuffleQueue`); name: the queue's; all its keys share one hash slot, and on a cluster a
+    Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncShuffleQueue` takes an
+    asyncio client); name: the queue's; all its keys share one hash slot, and on a cluster a
     name with a lone brace is refused. A stream at the name itself, of other producers, is read too,
     by the group of that same name, so that a plain stream can be moved over without a pause.
     streams and streams_per_tenant: may differ between processes and change at any time, nothing is
@@ -228,42 +224,7 @@ class ShuffleQueue(
     have messages added.
     """
 
-    # mypy would have it return a subclass; who calls it is told the right type even so.
-    @overload
-    def __new__(  # type: ignore[misc]
-        cls,
-        client: AsyncClient,
-        name: str | bytes,
-        streams: int = ...,
-        streams_per_tenant: int = ...,
-        ttl: float = ...,
-        notify: bool = ...,
-        *,
-        namespace: str = ...,
-        allow_eviction: Collection[str] = ...,
-        clock_shift_ms: int = ...,
-    ) -> AsyncShuffleQueue: ...
-
-    @overload
-    def __new__(
-        cls,
-        client: BlockingClient,
-        name: str | bytes,
-        streams: int = ...,
-        streams_per_tenant: int = ...,
-        ttl: float = ...,
-        notify: bool = ...,
-        *,
-        namespace: str = ...,
-        allow_eviction: Collection[str] = ...,
-        clock_shift_ms: int = ...,
-    ) -> Self: ...
-
-    def __new__(cls, client: Any, *args: Any, **options: Any) -> Any:
-        """Make an `AsyncShuffleQueue` where the client is an asyncio one."""
-        if is_async(client):
-            return AsyncShuffleQueue(client, *args, **options)
-        return super().__new__(cls)
+    _is_async_client: Literal[False] = False
 
     def _run(self, steps: Steps[Any]) -> Any:
         try:
@@ -296,9 +257,11 @@ class AsyncShuffleQueue(
 ):
     """A `ShuffleQueue` on a redis.asyncio client: every method is awaited."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._waiter = AsyncWaiter(self.twin)
+    _is_async_client: Literal[True] = True
+
+    @cached_property
+    def _waiter(self) -> AsyncWaiter:
+        return AsyncWaiter(self.twin)
 
     async def aclose(self) -> None:
         """Close the connections on which reads have waited."""

@@ -12,6 +12,7 @@ stream come in, or an entry return, removes the plan in the same script, so that
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -89,7 +90,9 @@ class Nothing:
 class Reading(QueueBase):
     """The steps of a look for messages, which never waits."""
 
-    _views: dict[str | bytes, View]
+    @cached_property
+    def _views(self) -> dict[str | bytes, View]:
+        return {}
 
     def view(self, group: str | bytes) -> View:
         """Return what this process knows of a group.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar, overload
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from workstealing.clock import WallClock
 from workstealing.errors import ConfigurationError
 from workstealing.structures.time_shard_queue.message import (
     LONGEST_CONSUMER,
@@ -222,8 +221,8 @@ class TimeShardQueue(
     no harm. A message therefore waits for its time shard's turn: see `docs/time_shard_queue.md`.
     Messages are delivered at least once: a take is a lease.
 
-    Arguments: store: where it is kept, `RedisStore(client)` (a store for asyncio gives an
-    `AsyncTimeShardQueue`); name; shards: N, 4 to 1,024, from 6 on with a time shard that nobody
+    Arguments: store: where it is kept, `RedisStore(client)` (`AsyncTimeShardQueue` takes a
+    store for asyncio); name; shards: N, 4 to 1,024, from 6 on with a time shard that nobody
     touches; period_s: seconds; max_attempts: how often a message may be taken in vain before it is
     set aside; clock: what chooses time shards, for tests. N and the period are written down at the
     first use and the same for all.
@@ -231,36 +230,7 @@ class TimeShardQueue(
     Source: the time shards of cassandra-ruby-queue (whose own arithmetic jumps at each hour).
     """
 
-    # mypy would have it return a subclass; who calls it is told the right type even so.
-    @overload
-    def __new__(  # type: ignore[misc]
-        cls,
-        store: AsyncStore,
-        name: str | bytes,
-        shards: int = ...,
-        period_s: float = ...,
-        *,
-        max_attempts: int = ...,
-        clock: WallClock = ...,
-    ) -> AsyncTimeShardQueue: ...
-
-    @overload
-    def __new__(
-        cls,
-        store: BlockingStore,
-        name: str | bytes,
-        shards: int = ...,
-        period_s: float = ...,
-        *,
-        max_attempts: int = ...,
-        clock: WallClock = ...,
-    ) -> Self: ...
-
-    def __new__(cls, store: Any, *args: Any, **options: Any) -> Any:
-        """Make an `AsyncTimeShardQueue` where the store is for asyncio."""
-        if cls is TimeShardQueue and getattr(store, "asynchronous", False):
-            return AsyncTimeShardQueue(store, *args, **options)
-        return super().__new__(cls)
+    _is_async_client: Literal[False] = False
 
     def _do(self, steps: Steps) -> Any:
         reply: Any = None
@@ -284,6 +254,8 @@ class AsyncTimeShardQueue(
     ]
 ):
     """A `TimeShardQueue` on a store for asyncio: every method is awaited."""
+
+    _is_async_client: Literal[True] = True
 
     async def _do(self, steps: Steps) -> Any:
         reply: Any = None

@@ -13,6 +13,7 @@ from typing import Any
 from workstealing.clock import SYSTEM_CLOCK, WallClock
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
+from workstealing.store.twin import wrong_form
 from workstealing.structures.time_shard_queue.message import (
     DeadMessage,
     Taken,
@@ -32,6 +33,8 @@ Steps = Generator[Any, Any, Any]
 class Rules:
     """The rules of one queue; see `TimeShardQueue` for the arguments."""
 
+    _is_async_client: bool
+
     def __init__(
         self,
         store: Any,
@@ -48,6 +51,8 @@ class Rules:
             raise ConfigurationError(
                 f"a store was expected, not {type(store).__name__}: give RedisStore(client)"
             )
+        if bool(getattr(store, "asynchronous", False)) is not self._is_async_client:
+            raise wrong_form(self, "store")
         self.rotation: Rotation = rotation_of(shards, period_s)
         """Whose turn it is when; pure functions of a clock."""
         self.max_attempts: int = checked_number("max_attempts", max_attempts, 10**6)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Self, overload
+from collections.abc import Awaitable, Collection, Iterable, Sequence
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from redis.exceptions import ResponseError
 
@@ -25,7 +25,7 @@ from workstealing.store.pipeline import (
     checked_results,
 )
 from workstealing.store.scripts import Script, load
-from workstealing.store.twin import AsyncClient, BlockingClient, Twin, is_async, twin_of
+from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, Twin, twin_for
 from workstealing.structures.sources import Source
 from workstealing.structures.tracked_set.drift import Drift, measure
 from workstealing.structures.tracked_set.layout import Id, Names, id_bytes, open_layout
@@ -33,6 +33,12 @@ from workstealing.structures.tracked_set.layout import Id, Names, id_bytes, open
 SUB_SETS = 256
 IDS_A_CALL = 1000
 _OPERATIONS_A_PIPELINE = 512
+
+
+# What a call gives back: the result, something to await, or the pipeline.
+_BoolT = TypeVar("_BoolT")
+_BoolsT = TypeVar("_BoolsT")
+_IntT = TypeVar("_IntT")
 
 
 class _NoScript(Script):
@@ -62,7 +68,7 @@ class _Reading(Operation):
         return self.args
 
 
-class _TrackedCommands:
+class _TrackedCommands(Generic[_BoolT, _BoolsT, _IntT]):
     """What the blocking, the asyncio and the pipeline form have in common."""
 
     names: Names
@@ -70,15 +76,16 @@ class _TrackedCommands:
     def _perform(self, plan: Plan) -> Any:
         raise NotImplementedError
 
-    def is_tracked(self, id: Id) -> Any:  # noqa: A002 - the word of the field
+    def is_tracked(self, id: Id) -> _BoolT:  # noqa: A002 - the word of the field
         """Say whether an id is tracked. Returns: a bool. One SISMEMBER, one round trip."""
         member = id_bytes(id)
         ids, _ = self.names.keys(self.names.sub_set_of(member))
-        return self._perform(
+        found: _BoolT = self._perform(
             Plan((_Reading("SISMEMBER", ids, member),), lambda replies: bool(replies[0]))
         )
+        return found
 
-    def are_tracked(self, ids: Iterable[Id]) -> Any:
+    def are_tracked(self, ids: Iterable[Id]) -> _BoolsT:
         """Say of each id whether it is tracked.
 
         Returns: a list of bools, in the order of the ids. One SMISMEMBER for each sub-set
@@ -93,7 +100,7 @@ class _TrackedCommands:
                 known.update(zip(group, map(bool, reply), strict=True))
             return [known[member] for member in members]
 
-        return self._perform(
+        found: _BoolsT = self._perform(
             Plan(
                 tuple(
                     _Reading("SMISMEMBER", self.names.keys(sub_set)[0], *group)
@@ -102,8 +109,9 @@ class _TrackedCommands:
                 read,
             )
         )
+        return found
 
-    def track(self, ids: Id | Iterable[Id]) -> Any:
+    def track(self, ids: Id | Iterable[Id]) -> _IntT:
         """Note that ids have work; call it once that work is committed in the database.
 
         Returns: how many were not tracked before. Each sub-set's ids (1,000 at a time) are added
@@ -111,21 +119,22 @@ class _TrackedCommands:
         """
         return self._change("tracked_track", ids)
 
-    def untrack(self, ids: Id | Iterable[Id]) -> Any:
+    def untrack(self, ids: Id | Iterable[Id]) -> _IntT:
         """Note that ids have no work any more; without this call `UntrackDone` finds out.
 
         Returns: how many were tracked before. Round trips as of `track`.
         """
         return self._change("tracked_untrack", ids)
 
-    def count(self) -> Any:
+    def count(self) -> _IntT:
         """Count the tracked ids. One SCARD for each sub-set, in one round trip to each node."""
         sub_sets = range(self.names.sub_sets)
-        return self._perform(
+        counted: _IntT = self._perform(
             Plan(tuple(_Reading("SCARD", self.names.keys(each)[0]) for each in sub_sets), sum)
         )
+        return counted
 
-    def _change(self, script: str, ids: Id | Iterable[Id]) -> Any:
+    def _change(self, script: str, ids: Id | Iterable[Id]) -> _IntT:
         single = isinstance(ids, str | int | bytes)
         members = _members((ids,) if single else ids)  # type: ignore[arg-type]
         operations = tuple(
@@ -138,15 +147,16 @@ class _TrackedCommands:
             for sub_set, group in self.names.grouped(members).items()
             for start in range(0, len(group), IDS_A_CALL)
         )
-        return self._perform(Plan(operations, sum))
+        changed: _IntT = self._perform(Plan(operations, sum))
+        return changed
 
 
-class _Opened:
+class _Opened(Generic[ClientT]):
     """What both clients' forms share: the names, the source, and whether the layout was seen."""
 
     def __init__(
         self,
-        client: Any,
+        client: ClientT,
         key: str | bytes,
         source: Source | None = None,
         *,
@@ -158,8 +168,8 @@ class _Opened:
                 f"allow_eviction takes a list of policies: give [{allow_eviction!r}]"
             )
         self.names = Names(key, sub_sets)
-        self.client = client
-        self.twin: Twin = twin_of(client)
+        self.client: Any = client
+        self.twin: Twin = twin_for(self, client)
         self.source = source
         self.allow_eviction = frozenset(allow_eviction)
         self.is_open = False
@@ -173,11 +183,11 @@ class _Opened:
         return self.source
 
 
-class TrackedSet(_Opened, _TrackedCommands):
+class TrackedSet(_Opened[BlockingClient], _TrackedCommands[bool, list[bool], int]):
     """Which ids have work: a set in Redis that two jobs keep in step with a database table.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster (an asyncio client gives an
-    `AsyncTrackedSet`); key: its name; source: what answers for the table (see `Source`), needed by
+    Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncTrackedSet` takes an asyncio
+    client); key: its name; source: what answers for the table (see `Source`), needed by
     the jobs and `drift` only; sub_sets: over how many sub-sets the ids are spread, so that a busy
     application does not abort every removal (part of the layout: fixed by the first use);
     allow_eviction: maxmemory policies that are accepted although they may evict a sub-set.
@@ -189,34 +199,7 @@ class TrackedSet(_Opened, _TrackedCommands):
     Source: Jim Nelson's talk on work stealing at the Internet Archive.
     """
 
-    # mypy would have it return a subclass; who calls it is told the right type even so.
-    @overload
-    def __new__(  # type: ignore[misc]
-        cls,
-        client: AsyncClient,
-        key: str | bytes,
-        source: Source | None = ...,
-        *,
-        sub_sets: int = ...,
-        allow_eviction: Collection[str] = ...,
-    ) -> AsyncTrackedSet: ...
-
-    @overload
-    def __new__(
-        cls,
-        client: BlockingClient,
-        key: str | bytes,
-        source: Source | None = ...,
-        *,
-        sub_sets: int = ...,
-        allow_eviction: Collection[str] = ...,
-    ) -> Self: ...
-
-    def __new__(cls, client: Any, *args: Any, **options: Any) -> Any:
-        """Make an `AsyncTrackedSet` where the client is an asyncio one."""
-        if cls is TrackedSet and is_async(client):
-            return AsyncTrackedSet(client, *args, **options)
-        return super().__new__(cls)
+    _is_async_client: Literal[False] = False
 
     def open(self) -> None:
         """Check the layout, or write it down, once."""
@@ -265,8 +248,13 @@ class TrackedSet(_Opened, _TrackedCommands):
         )
 
 
-class AsyncTrackedSet(_Opened, _TrackedCommands):
+class AsyncTrackedSet(
+    _Opened[AsyncClient],
+    _TrackedCommands[Awaitable[bool], Awaitable[list[bool]], Awaitable[int]],
+):
     """A `TrackedSet` on a redis.asyncio client: every method is awaited."""
+
+    _is_async_client: Literal[True] = True
 
     async def open(self) -> None:
         """Check the layout, or write it down, once."""
@@ -313,7 +301,10 @@ class AsyncTrackedSet(_Opened, _TrackedCommands):
         )
 
 
-class TrackedSetPipeline(_TrackedCommands, BlockingPlanPipeline):
+class TrackedSetPipeline(
+    _TrackedCommands["TrackedSetPipeline", "TrackedSetPipeline", "TrackedSetPipeline"],
+    BlockingPlanPipeline,
+):
     """The methods of a `TrackedSet`, and the user's own commands, sent together by `execute`.
 
     On a cluster only commands of one sub-set share a slot; redis-py sends them without MULTI there.
@@ -333,7 +324,12 @@ class TrackedSetPipeline(_TrackedCommands, BlockingPlanPipeline):
         return super().execute(raise_on_error)
 
 
-class AsyncTrackedSetPipeline(_TrackedCommands, AsyncPlanPipeline):
+class AsyncTrackedSetPipeline(
+    _TrackedCommands[
+        "AsyncTrackedSetPipeline", "AsyncTrackedSetPipeline", "AsyncTrackedSetPipeline"
+    ],
+    AsyncPlanPipeline,
+):
     """A `TrackedSetPipeline` whose `execute` is awaited."""
 
     def __init__(self, tracked: AsyncTrackedSet, transaction: bool) -> None:

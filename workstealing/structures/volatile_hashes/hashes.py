@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable
-from typing import Any, Self, overload
+from typing import Any
 
 from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import SLOTS
 from workstealing.store.operations import Plain, Steps, as_layout_error, drive, drive_async, run
-from workstealing.store.twin import AsyncClient, BlockingClient, is_async, is_cluster
+from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
 from workstealing.structures.namespaces.layout import (
     INDEX_SHARDS_OF_A_SERVER,
     Layout,
@@ -30,12 +30,12 @@ BACKENDS = ("auto", "emulated", "native")
 _MIGRATION_SECONDS = 5.0
 
 
-class _Hashes(Namespaced):
+class _Hashes(Namespaced[ClientT]):
     """What the blocking and the asyncio form share: the namespace, its layout, its translator."""
 
     def __init__(
         self,
-        client: Any,
+        client: ClientT,
         namespace: str = "default",
         *,
         backend: str = "auto",
@@ -109,15 +109,15 @@ class _Hashes(Namespaced):
         return (yield Plain(args, options))
 
 
-class VolatileHashes(_Hashes, BlockingSurface):
+class VolatileHashes(_Hashes[BlockingClient], BlockingSurface):
     """Hashes whose fields expire one by one, by Redis 8's API on any Redis from 6.2 on.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster of the user's own (an asyncio client
-    gives an `AsyncVolatileHashes`); namespace: what groups the hashes that one job collects, 1 to
-    64 letters, digits, dots, dashes or underscores; backend: "auto" (native where a new namespace's
-    server has the commands), "emulated" or "native"; allow_eviction: names of ``allkeys-*``
-    policies that are accepted although they may evict a hash's deadlines without the hash;
-    clock_shift_ms: for tests, how far this object's clock is ahead of the server's.
+    Arguments: client: a redis.Redis or redis.RedisCluster of the user's own
+    (`AsyncVolatileHashes` takes an asyncio client); namespace: what groups the hashes that one job
+    collects, 1 to 64 letters, digits, dots, dashes or underscores; backend: "auto" (native where a
+    new namespace's server has the commands), "emulated" or "native"; allow_eviction: names of
+    ``allkeys-*`` policies that are accepted although they may evict a hash's deadlines without the
+    hash; clock_shift_ms: for tests, how far this object's clock is ahead of the server's.
 
     The values stay in an ordinary hash at the user's own key; other keys are in the catalogue in
     ``lua/README.md``. Expired means gone for every reader at once; `HashFieldExpiry` frees memory.
@@ -127,35 +127,6 @@ class VolatileHashes(_Hashes, BlockingSurface):
     for it. Makes no connection before the first command; that one costs two or three round trips
     more, to read the namespace's layout.
     """
-
-    # mypy would have it return a subclass; who calls it is told the right type even so.
-    @overload
-    def __new__(  # type: ignore[misc]
-        cls,
-        client: AsyncClient,
-        namespace: str = ...,
-        *,
-        backend: str = ...,
-        allow_eviction: Collection[str] = ...,
-        clock_shift_ms: int = ...,
-    ) -> AsyncVolatileHashes: ...
-
-    @overload
-    def __new__(
-        cls,
-        client: BlockingClient,
-        namespace: str = ...,
-        *,
-        backend: str = ...,
-        allow_eviction: Collection[str] = ...,
-        clock_shift_ms: int = ...,
-    ) -> Self: ...
-
-    def __new__(cls, client: Any, *args: Any, **options: Any) -> Any:
-        """Make an `AsyncVolatileHashes` where the client is an asyncio one."""
-        if is_async(client):
-            return AsyncVolatileHashes(client, *args, **options)
-        return super().__new__(cls)
 
     def open(self) -> Layout:
         """Read the namespace's layout, or write it down at its first use; return it.
@@ -189,7 +160,7 @@ class VolatileHashes(_Hashes, BlockingSurface):
         return HashPipeline(self, transaction)
 
 
-class AsyncVolatileHashes(_Hashes, AsyncSurface):
+class AsyncVolatileHashes(_Hashes[AsyncClient], AsyncSurface):
     """`VolatileHashes` on a redis.asyncio client: every command is awaited."""
 
     async def open(self) -> Layout:
