@@ -1,40 +1,133 @@
-"""Single flight: at most one slice runs in a process, whichever recruiter it belongs to."""
+"""Single flight: at most one slice runs in a process, whichever recruiter it belongs to.
+
+A host's time-out may be raised between any two steps of any thread, in whatever would clean up as
+well. So nothing here is set at the beginning and put back at the end: a place is held by a `Run`,
+and the interpreter itself says whether a run is still under way.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Generator
+from typing import Generic, TypeVar
+
+from workstealing.clock import SYSTEM_CLOCK
+
+T = TypeVar("T")
+
+
+class Run(Generic[T]):
+    """One call of a function, which anybody may ask whether it is still running.
+
+    It runs inside a generator, because the interpreter marks a generator's end in one step with
+    leaving it, however it is left. An exception that is kept, and whose traceback holds the frames,
+    does not prolong a run. A greenlet that waits in the midst of one is still running it.
+
+    Arguments: call, a function of nothing.
+    """
+
+    __slots__ = ("_steps",)
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._steps = _calling(call)
+
+    def __call__(self) -> T:
+        """Call the function, once; return its result, or raise what it raises."""
+        try:
+            next(self._steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        raise AssertionError("the generator of a run has no step")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the call has begun and has not ended."""
+        return self._steps.gi_running
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the call has ended, however it did."""
+        return self._steps.gi_frame is None
+
+
+def _calling(call: Callable[[], T]) -> Generator[None, None, T]:
+    if call is None:
+        yield  # What makes this a generator; never reached.
+    return call()
+
+
+class _Place(Generic[T]):
+    """One holder of the place, and where to read who came after it."""
+
+    __slots__ = ("job", "next", "run", "started")
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        self.started = SYSTEM_CLOCK.monotonic()
+        self.run: Run[T | None]
+        self.next: dict[str, _Place[object]] = {}
 
 
 class Flight:
     """A place for one slice at a time.
 
-    The holder is known by a token that it makes beforehand, not by an answer that it must not miss:
-    a host's time-out may be raised by a signal between any two steps, and a place that nobody knows
-    to be taken would never be free again. Nothing here waits, so threads, greenlets, signal
-    handlers and finalizers may all ask.
+    It is free as soon as its holder's run has ended: nobody frees it. Nothing here waits or locks,
+    so threads, greenlets, signal handlers and finalizers may all ask.
     """
 
-    __slots__ = ("_holder",)
+    __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self._holder: dict[str, object] = {}
+        self.reset()
 
-    def claim(self, token: object) -> bool:
-        """Take the place for the token if it is free; say whether the token holds it."""
-        # setdefault on a dict with str keys is one step for every thread.
-        return self._holder.setdefault("slice", token) is token
+    def run(self, job: str, call: Callable[[], T]) -> T | None:
+        """Call the function, unless another call is running here.
 
-    def release(self, token: object) -> None:
-        """Free the place if the token holds it; otherwise do nothing."""
-        if self._holder.get("slice") is token:
-            del self._holder["slice"]
+        Arguments: job, the name that `holder` gives; call, a function of nothing that does not
+        return None. Returns: its result, or None where the place was taken. Raises: what it raises.
+        """
+        place: _Place[T] = _Place(job)
+        place.run = Run(lambda: call() if self._claim(place) else None)
+        return place.run()
+
+    def holder(self) -> tuple[str, float] | None:
+        """Say which job holds the place, and since when.
+
+        Returns: the job's name and the monotonic seconds (of `time.monotonic`) at which its slice
+        took the place; None when it is free. A slice that never returns is seen by its age: nothing
+        else runs in this process meanwhile. No command.
+        """
+        last = self._newest()
+        return (last.job, last.started) if last.run.is_running else None
 
     def reset(self) -> None:
         """Free the place, whoever holds it."""
-        self._holder.clear()
+        nobody: _Place[object] = _Place("")
+        nobody.run = Run(lambda: None)
+        self._last = nobody
+
+    def _claim(self, place: _Place[T]) -> bool:
+        """Take the place if it is free; called by the run that is to hold it."""
+        while True:
+            last = self._newest()
+            if last.run.is_running:
+                return False
+            # One step for every thread: of those who see the same holder gone, one comes next.
+            if last.next.setdefault("next", place) is place:  # type: ignore[arg-type]
+                self._last = place  # type: ignore[assignment]
+                return True
+
+    def _newest(self) -> _Place[object]:
+        # Who took the place may have been cut short before it could say so in `_last`.
+        last = self._last
+        while last.next:
+            last = last.next["next"]
+        return last
 
 
 FLIGHT = Flight()
+"""The place of this process."""
 
 if hasattr(os, "register_at_fork"):
     # The thread that ran the parent's slice does not exist in the child.

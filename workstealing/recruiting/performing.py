@@ -61,15 +61,10 @@ class Performer:
         host's time-out, once the process is free for the next slice and the outcome is counted.
         """
         self._hooks.recruited(installed.name)
-        token = object()
-        try:
-            if installed.paused or not FLIGHT.claim(token):
-                return self.skip(installed)
-            if installed.breaker.is_open(self._clock.monotonic()):
-                return self.skip(installed)
-            return self._perform(installed, bounds)
-        finally:
-            FLIGHT.release(token)
+        if installed.paused:
+            return self.skip(installed)
+        outcome = FLIGHT.run(installed.name, lambda: self._in_flight(installed, bounds))
+        return self.skip(installed) if outcome is None else outcome
 
     def skip(self, installed: Installed) -> Outcome:
         """Count a recruit who could not perform; touches nothing."""
@@ -94,6 +89,11 @@ class Performer:
         if seconds is None:
             seconds = self._seconds if installed.seconds is None else installed.seconds
         return Slice(installed.limit if limit is None else limit, seconds, self._clock)
+
+    def _in_flight(self, installed: Installed, bounds: Bounds) -> Outcome:
+        if installed.breaker.is_open(self._clock.monotonic()):
+            return self.skip(installed)
+        return self._perform(installed, bounds)
 
     def _perform(self, installed: Installed, bounds: Bounds) -> Outcome:
         started = self._clock.monotonic()
