@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from support.servers import RedisServer, wait_until
 from workstealing.cli.demo.figures import Figures, Verdict, garbage_without, percentile
 from workstealing.cli.demo.ledger import FiguresFile, WriteLedger, last_deadlines, total_figures
 from workstealing.cli.demo.show import LiveTable, summary
+from workstealing.cli.demo.storage import Storage
 from workstealing.recruiting import Recruiter, Slice
 from workstealing.recruiting.outcome import OUTCOMES
+from workstealing.store.keys import key_slot
 
 KEYS = [
     *("requests", "enlisted", "recruited", *OUTCOMES),
@@ -66,23 +69,74 @@ def test_all_processes_figures_are_added_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overdue", "left", "is_good"),
+    ("overdue", "left", "is_enough"),
     [(0, 0, True), (100, 0, True), (100, 10, True), (100, 11, False), (1, 1, False)],
 )
-def test_nine_in_ten_overdue_fields_must_have_been_collected(
-    overdue: int, left: int, is_good: bool
-) -> None:
+def test_what_a_busy_machine_leaves_is_a_sentence(overdue: int, left: int, is_enough: bool) -> None:
     verdict = Verdict(overdue, left)
-    assert verdict.is_good is is_good
-    text = summary(["facts"], 5.0, figures(garbage_without=123), verdict)
+    assert verdict.is_enough is is_enough
+    assert verdict.broken == []
+    text = summary(["facts"], 5.0, figures(garbage_without=123), verdict, "it was busy")
     assert "would have left 123 fields" in text
-    assert ("too few" in text) is not is_good
+    assert ("the plan was 90 % or more: it was busy" in text) is not is_enough
+    assert text.endswith(
+        "the laws held: no reader was given an expired field, and one process then"
+        " found and removed all 0 that had expired by then"
+    )
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ({"readable": 2}, "readers were given 2 expired fields"),
+        ({"lost": 3}, "no job found 3 expired fields"),
+        ({"faults": 4}, "the app answered 4 requests with an error"),
+    ],
+)
+def test_a_law_that_is_broken_is_an_error(broken: dict[str, int], said: str) -> None:
+    verdict = Verdict(**broken)
+    assert verdict.broken == [said]
+    text = summary([], 5.0, figures(), verdict, "")
+    assert text.endswith(f"a law was broken: {said}")
+    assert "the laws held" not in text
+
+
+def test_a_look_that_did_not_end_is_no_broken_law() -> None:
+    verdict = Verdict(lost=None)
+    assert verdict.broken == []
+    assert "there was no time to look" in summary([], 5.0, figures(), verdict, "")
+
+
+@pytest.mark.real
+def test_what_the_storage_finds_of_each_law(redis7: RedisServer) -> None:
+    with Storage(redis7.url) as storage:
+        storage.keys.update(("a", "b", "c"))
+        for key in ("a", "b", "c"):
+            storage.hashes.hsetex(key, "f", "v", px=1)
+        storage.hashes.hsetex("a", "g", "v", ex=60)
+        fields = [(key, "f") for key in ("a", "b", "c")]
+        wait_until(lambda: storage.readable(fields) == 0, "the fields to expire")
+        # A reader that is given one would be counted: this one is.
+        assert storage.readable([*fields, ("a", "g")]) == 1
+        assert storage.left(fields) == 3
+        # An index that has lost its entry: what no job can find is counted.
+        names = storage.hashes.names
+        client = redis7.client()
+        shard = storage.hashes.layout.shard_of(key_slot(b"c"))
+        client.zrem(names.due(shard), b"c")
+        storage.drain(seconds=60.0)
+        assert client.hexists("c", "f") == storage.left(fields)
+        storage.hashes.hsetex("c", "h", "v", px=1)
+        wait_until(lambda: storage.readable([("c", "h")]) == 0, "the field to expire")
+        removed, is_done = storage.drain(seconds=60.0)
+        assert (removed > 0, is_done, storage.left(fields)) == (True, True, 0)
+        assert storage.drain(seconds=0.0) == (0, False)
 
 
 @pytest.mark.parametrize(("fields", "expected"), [(0, "0 fields at the end, 3"), (2, "0.5 s ago")])
 def test_only_garbage_that_is_there_has_an_age(fields: int, expected: str) -> None:
     end = figures(garbage_end=fields, garbage_peak=3, oldest_garbage_s=0.5 if fields else 0)
-    assert expected in summary(["facts"], 5.0, end, Verdict(0, 0))
+    assert expected in summary(["facts"], 5.0, end, Verdict(), "")
 
 
 def test_percentiles_are_values_that_occurred() -> None:

@@ -27,6 +27,7 @@ KEYS = {
     *("requests", "enlisted", "recruited", *OUTCOMES),
     *("items", "garbage_peak", "garbage_end", "garbage_without", "oldest_garbage_s"),
     *("p50_ms", "p99_ms", "errors"),
+    *("overdue", "left", "readable", "drained", "lost", "faults"),
 }
 
 
@@ -106,12 +107,14 @@ def start_demo() -> Iterator[Any]:
 def checked(demo: Demo) -> dict[str, Any]:
     """Wait for a run with --json; return its figures when all that must hold does."""
     status, out = demo.end()
-    assert status in {0, 1}, demo.said
+    # However busy the machine is: only a broken law is an error.
+    assert status == 0, demo.said
     figures: dict[str, Any] = json.loads(out)
     assert set(figures) == KEYS
     assert figures["recruited"] == sum(figures[name] for name in OUTCOMES)
     assert figures["requests"] > 0
     assert figures["errors"] == 0
+    assert (figures["readable"], figures["lost"], figures["faults"]) == (0, 0, 0)
     assert 0 < figures["enlisted"] <= figures["requests"]
     assert figures["garbage_end"] <= figures["garbage_peak"]
     assert 0 < figures["p50_ms"] <= figures["p99_ms"]
@@ -134,7 +137,8 @@ def test_a_run_on_the_embedded_server(start_demo: Any) -> None:
 def test_a_run_for_people(start_demo: Any) -> None:
     demo = start_demo("--seconds", "1", "--workers", "1")
     status, out = demo.end()
-    assert status in {0, 1}
+    assert status == 0
+    assert "the laws held: no reader was given an expired field" in out
     assert "rate = 3 x inflow / (enlisted x limit)" in out
     assert "1 worker process\n" in out
     assert "without work stealing the same traffic would have left" in out
@@ -148,7 +152,9 @@ def test_with_nobody_recruited_all_garbage_stays(start_demo: Any) -> None:
     # The books are closed a moment before the garbage is counted.
     assert 0 < figures["garbage_without"] <= figures["garbage_end"]
     assert figures["oldest_garbage_s"] > 2
-    assert status == 1
+    # One process finds all of it afterwards.
+    assert figures["drained"] >= figures["garbage_without"]
+    assert status == 0
 
 
 def test_the_kill_switch_is_said_aloud(start_demo: Any) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-# Of the fields that were overdue for longer, this share must have been collected.
+# Of the fields that were overdue for longer, this share is collected where the machine has time.
 OVERDUE_MS = 2000
 WANTED_SHARE = 0.9
 
@@ -47,14 +47,21 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the garbage was kept down.
+    """Whether the laws held, and whether the garbage was kept down.
 
     Fields: overdue: fields that were overdue for more than two seconds at the end, had nobody
-    collected them; left: how many of those are still there.
+    collected them; left: how many of those were still there; readable: expired fields that a reader
+    was still given; drained: expired fields that one process removed after the load had ended;
+    lost: expired fields that it did not find, None where it had no time to look everywhere; faults:
+    requests that the app answered with an error.
     """
 
-    overdue: int
-    left: int
+    overdue: int = 0
+    left: int = 0
+    readable: int = 0
+    drained: int = 0
+    lost: int | None = 0
+    faults: int = 0
 
     @property
     def share(self) -> float:
@@ -62,9 +69,18 @@ class Verdict:
         return 1.0 - self.left / self.overdue if self.overdue else 1.0
 
     @property
-    def is_good(self) -> bool:
-        """Whether enough of them were collected."""
+    def is_enough(self) -> bool:
+        """Whether as many were collected as on a machine that has time for it."""
         return self.share >= WANTED_SHARE
+
+    @property
+    def broken(self) -> list[str]:
+        """The laws that were broken, as clauses; how busy the machine is has no part in them."""
+        return [
+            *([f"readers were given {self.readable} expired fields"] if self.readable else ()),
+            *([f"no job found {self.lost} expired fields"] if self.lost else ()),
+            *([f"the app answered {self.faults} requests with an error"] if self.faults else ()),
+        ]
 
 
 def garbage_without(last_deadlines: Mapping[tuple[str, str], int], now_ms: int) -> int:

@@ -13,6 +13,7 @@ from workstealing.cli.demo.traffic import Request
 
 REQUEST_SECONDS = 10.0
 _ANSWERS = (200, 304)
+_SERVER_ERROR = 500
 
 
 class _Client:
@@ -63,6 +64,7 @@ class Load:
         self._started = 0.0
         self._latencies = [array("d") for _ in range(clients)]
         self._errors = [0] * clients
+        self._faults = [0] * clients
         self._threads = [
             threading.Thread(target=self._run, args=(number,), daemon=True)
             for number in range(clients)
@@ -77,6 +79,11 @@ class Load:
     def errors(self) -> int:
         """How many requests have failed."""
         return sum(self._errors)
+
+    @property
+    def faults(self) -> int:
+        """How many requests the server has answered with an error of its own."""
+        return sum(self._faults)
 
     def latencies(self, recent: int | None = None) -> list[float]:
         """Return the seconds that each answer has taken, sorted.
@@ -126,6 +133,7 @@ class Load:
             return
         if status not in _ANSWERS:
             self._errors[number] += 1
+            self._faults[number] += status >= _SERVER_ERROR
             return
         self._latencies[number].append(time.monotonic() - begin)
         if etag is not None:

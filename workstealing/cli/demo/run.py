@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from workstealing.cli.demo import database
@@ -50,6 +51,8 @@ START_SECONDS = 30.0
 LOAD_SHARE = 0.4
 LOWEST_PACE, HIGHEST_PACE = 10.0, 400.0
 TICK_SECONDS = 0.5
+# After the load: for how long one process looks for what the recruits have left.
+DRAIN_SECONDS = 20.0
 # The live table shows the percentiles of so many answers to each client.
 RECENT = 200
 EXTRA_MODULES = ("flask", "gunicorn", "rich")
@@ -72,13 +75,13 @@ def run(options: argparse.Namespace) -> int:
             demo.watch(shown)
         figures, verdict = demo.finish()
     if options.json:
-        text = json.dumps(figures.as_dict())
+        text = json.dumps(figures.as_dict() | asdict(verdict))
     else:
         facts = () if shown.stands_with_summary else demo.facts
-        text = summary(facts, demo.seconds, figures, verdict)
+        text = summary(facts, demo.seconds, figures, verdict, demo.reason(figures))
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-    return 0 if verdict.is_good else 1
+    return 1 if verdict.broken else 0
 
 
 class _Demo:
@@ -99,7 +102,7 @@ class _Demo:
         self._logged = logged
         self._wish = wish
         self._garbage = self._peak = 0
-        self._oldest = 0.0
+        self._oldest = self._pace = 0.0
         self.seconds = 0.0
         self.facts: list[str] = []
         self._folder = Path(
@@ -152,7 +155,7 @@ class _Demo:
             WARM_UP_SECONDS,
             self._wish.is_set,
         )
-        pace = min(HIGHEST_PACE, max(LOWEST_PACE, LOAD_SHARE * able))
+        self._pace = pace = min(HIGHEST_PACE, max(LOWEST_PACE, LOAD_SHARE * able))
         requests = self._requests(round(pace * self._options.seconds))
         expected = forecast(requests, pace, self._plan.lives)
         rate = expected.rate() if self._options.rate is None else self._options.rate
@@ -204,11 +207,34 @@ class _Demo:
             # Before the books are read: each worker completes them as it ends.
             self._web.stop()
             last = last_deadlines(self._folder)
-            overdue = [field for field, deadline in last.items() if deadline < now - OVERDUE_MS]
-            verdict = Verdict(len(overdue), self._storage.left(overdue))
+            expired = [field for field, deadline in last.items() if deadline <= now]
+            overdue = [field for field in expired if last[field] < now - OVERDUE_MS]
+            left, readable = self._storage.left(overdue), self._storage.readable(expired)
+            drained, is_done = self._storage.drain(DRAIN_SECONDS)
+            verdict = Verdict(
+                overdue=len(overdue),
+                left=left,
+                readable=readable,
+                drained=drained,
+                lost=self._storage.left(expired) if is_done else None,
+                faults=self._load.faults,
+            )
         except FAULTS as error:
             raise WorkStealingError(f"Redis went away during the run: {error}") from error
         return self._figures(garbage_without(last, now)), verdict
+
+    def reason(self, figures: Figures) -> str:
+        """Say why less was collected than planned, as far as this run can tell."""
+        if not figures.recruited:
+            return "nobody was recruited"
+        if self._options.rate is not None:
+            return f"the rate was given as {self._options.rate:g}"
+        able = figures.requests / max(self.seconds, 0.001)
+        return (
+            f"the machine answered {able:.0f} of {self._pace:.0f} requests/s,"
+            f" {figures.out_of_time} of {figures.recruited} slices were out of time, and its load"
+            f" average is {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+        )
 
     def _requests(self, count: int) -> list[Request]:
         if self._logged is None:

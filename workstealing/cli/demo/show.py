@@ -148,8 +148,13 @@ def display(is_json: bool) -> Display:
     return LiveTable("workstealing demo")
 
 
-def summary(facts: Sequence[str], seconds: float, figures: Figures, verdict: Verdict) -> str:
-    """Return the summary for people: what ran, its figures, and the comparison."""
+def summary(
+    facts: Sequence[str], seconds: float, figures: Figures, verdict: Verdict, reason: str
+) -> str:
+    """Return the summary for people: what ran, its figures, the comparison, and the laws.
+
+    Arguments: reason: why less was collected than planned, if less was.
+    """
     outcomes = ", ".join(f"{getattr(figures, name)} {spoken(name)}" for name in OUTCOMES)
     age = f" (the oldest expired {figures.oldest_garbage_s:.1f} s ago)"
     lines = [
@@ -171,9 +176,22 @@ def summary(facts: Sequence[str], seconds: float, figures: Figures, verdict: Ver
     if verdict.overdue:
         lines.append(
             f"of {verdict.overdue} fields overdue for more than {OVERDUE_MS / 1000:g} s,"
-            f" {100 * verdict.share:.1f} % were collected"
-            f" ({'enough' if verdict.is_good else 'too few'}: {100 * WANTED_SHARE:g} % are wanted)"
+            f" {100 * verdict.share:.1f} % were collected while the load ran"
         )
+        if not verdict.is_enough:
+            lines.append(f"the plan was {100 * WANTED_SHARE:g} % or more: {reason}")
     else:
         lines.append(f"no field was overdue for more than {OVERDUE_MS / 1000:g} s")
+    lines.append(_laws(verdict))
     return "\n".join(lines)
+
+
+def _laws(verdict: Verdict) -> str:
+    if verdict.broken:
+        return f"a law was broken: {' and '.join(verdict.broken)}"
+    rest = (
+        "there was no time to look for all that was left"
+        if verdict.lost is None
+        else f"one process then found and removed all {verdict.drained} that had expired by then"
+    )
+    return f"the laws held: no reader was given an expired field, and {rest}"

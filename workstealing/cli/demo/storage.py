@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
@@ -14,9 +15,10 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 
-from workstealing.errors import WorkStealingError
+from workstealing.errors import Aborted, OutOfTime, WorkStealingError
 from workstealing.jobs import HashFieldExpiry
 from workstealing.jobs.hash_field_expiry import Backlog
+from workstealing.recruiting.slice import Slice
 from workstealing.store import connect
 from workstealing.store.keys import key_slot
 from workstealing.structures import VolatileHashes
@@ -27,6 +29,9 @@ ALL_HASHES = 1_000_000
 # All that redis-py raises when a server is not there, not Redis, or refuses.
 FAULTS = (redis.RedisError, RedisClusterException, OSError)
 _BATCH = 500
+_DRAIN_SLICE_SECONDS = 0.5
+# A slice looks at a part of a cluster's index only.
+_EMPTY_LOOKS = 20
 
 T = TypeVar("T")
 
@@ -76,17 +81,46 @@ class Storage:
 
         Arguments: (key, field) pairs. One round trip for each 500 hashes.
         """
-        by_key: dict[str, list[str]] = defaultdict(list)
-        for key, field in fields:
-            by_key[key].append(field)
         count = 0
-        for batch in _batches(by_key.items()):
+        for batch in _batches(_by_key(fields).items()):
             # Past the volatile hashes, which would not show what has expired.
             queue = self._client.pipeline(transaction=False)
             for key, names in batch:
                 queue.hmget(key, names)
             count += sum(value is not None for reply in queue.execute() for value in reply)
         return count
+
+    def readable(self, fields: Iterable[tuple[str, str]]) -> int:
+        """Return how many of these fields a reader is given.
+
+        Arguments: (key, field) pairs. One round trip for each 500 hashes.
+        """
+        count = 0
+        for batch in _batches(_by_key(fields).items()):
+            with self.hashes.pipeline(transaction=False) as queue:
+                for key, names in batch:
+                    queue.hmget(key, names)
+                count += sum(value is not None for reply in queue.execute() for value in reply)
+        return count
+
+    def drain(self, seconds: float) -> tuple[int, bool]:
+        """Collect what is left, slice by slice.
+
+        Arguments: seconds, for how long at most. Returns: how many fields were removed, and whether
+        nothing was left in the end.
+        """
+        removed, found_nothing = 0, 0
+        end = time.monotonic() + seconds
+        while found_nothing < _EMPTY_LOOKS:
+            if time.monotonic() >= end:
+                return removed, False
+            try:
+                handled = self._job.perform(Slice(self._job.limit, _DRAIN_SLICE_SECONDS))
+            except (Aborted, OutOfTime):
+                continue
+            removed += handled
+            found_nothing = 0 if handled else found_nothing + 1
+        return removed, True
 
     def remove(self) -> None:
         """Remove every key of the namespace, by name. One round trip for each 500 hashes."""
@@ -125,6 +159,13 @@ class Storage:
                 ) from fault
         finally:
             self._client.close()
+
+
+def _by_key(fields: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for key, field in fields:
+        found[key].append(field)
+    return found
 
 
 def _batches(items: Collection[T] | Iterable[T]) -> Iterator[list[T]]:
