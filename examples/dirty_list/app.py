@@ -24,6 +24,15 @@ CHANGES = 2_000
 PRODUCERS = 2
 CONSUMERS = 3
 BATCH = 25
+MEANINGS = {
+    "documents": "rows of the table",
+    "changes": "updates of rows by the producers; a row may be changed many times",
+    "in a dead consumer's hand": "documents that a consumer had reserved when it died",
+    "wrong in the index": "documents whose last change the index lacks: 0 is what we want",
+    "left in the queue": "documents that nobody has indexed yet: 0 at the end",
+    "enlisted": "empty reads, at which a consumer had a moment to spare",
+    "returned by the reaper": "documents that a recruit took back from the dead consumer",
+}
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -147,7 +156,7 @@ def main() -> None:
         redis.Redis.from_url(server.url) as client,
     ):
         for what, number in run(client, Path(folder)).items():
-            print(f"{what}: {number}")
+            print(f"{number:6}  {what}: {MEANINGS[what]}")
 
 
 if __name__ == "__main__":

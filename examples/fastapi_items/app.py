@@ -92,9 +92,15 @@ def redis_url() -> Iterator[str]:
 
 
 def main() -> None:
-    """Serve on http://127.0.0.1:8000 until Ctrl+C."""
+    """Serve on a free port, or on PORT, until Ctrl+C."""
     with redis_url() as url:
-        uvicorn.run(create_app(url, Recruiter()), port=int(os.environ.get("PORT", "8000")))
+        port = int(os.environ.get("PORT", "0"))
+        config = uvicorn.Config(create_app(url, Recruiter()), port=port, log_level="warning")
+        bound = config.bind_socket()
+        address = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        print(f"curl -i {address}/item/17     # X-Cache: miss, then hit", flush=True)
+        print(f"curl {address}/figures        # who enlisted, who was recruited", flush=True)
+        uvicorn.Server(config).run(sockets=[bound])
 
 
 if __name__ == "__main__":

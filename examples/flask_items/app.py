@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import flask
+from werkzeug.serving import make_server
 
 from workstealing import Recruiter, connect
 from workstealing.integrations.flask import WorkStealing
@@ -79,6 +80,10 @@ def create_app(
         response.make_conditional(flask.request)
         return response
 
+    @app.get("/figures")
+    def figures() -> dict[str, Any]:
+        return dict(recruiter.stats())
+
     return app
 
 
@@ -95,12 +100,18 @@ def create_database(path: str | Path, items: int = 1_000) -> None:
 
 
 def main() -> None:
-    """Serve on http://127.0.0.1:5000, from a throw-away Redis unless REDIS_URL names another."""
+    """Serve on a free port, or on PORT, from a throw-away Redis unless REDIS_URL names another."""
     with tempfile.TemporaryDirectory() as folder:
         database = Path(folder, "items.sqlite")
         create_database(database)
         client = connect(os.environ.get("REDIS_URL", "embedded://"))
-        create_app(client, Recruiter(), database).run(port=5000)
+        app = create_app(client, Recruiter(), database)
+        port = int(os.environ.get("PORT", "0"))
+        server = make_server("127.0.0.1", port, app, threaded=True)
+        address = f"http://127.0.0.1:{server.server_port}"
+        print(f"curl -i {address}/item/17     # X-Cache: miss, then hit", flush=True)
+        print(f"curl {address}/figures        # who enlisted, who was recruited", flush=True)
+        server.serve_forever()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,12 @@ from workstealing.structures import DurableKeys
 
 LEASE_SECONDS = 0.25
 REPORTS = 5
+MEANINGS = {
+    "held by another": "tries that found the report taken, and enlisted",
+    "died": "workers that ended with a lease in their hands",
+    "stored": "reports that the archive took from the holder of the lease",
+    "refused, too late": "results of a worker whose lease had ended; its token was too small",
+}
 
 
 class Archive:
@@ -61,7 +67,7 @@ class Worker:
         else:
             time.sleep(seconds)
             stored = self.archive.store(name, f"{name} by lease {token}", token)
-            became = "stored" if stored else "refused: too late"
+            became = "stored" if stored else "refused, too late"
             self.keys.release(f"report:{name}", token)
         self.counts[became] += 1
         return became
@@ -101,9 +107,9 @@ def main() -> None:
     """Run it on a throw-away Redis, unless REDIS_URL names another."""
     client = connect(os.environ.get("REDIS_URL", "embedded://"))
     counts, left = run(client)
-    for became, count in counts.most_common():
-        print(f"{count:5}  {became}")
-    print(f"{left:5}  leases of the dead left in Redis")
+    for became, meaning in MEANINGS.items():
+        print(f"{counts[became]:5}  {became}: {meaning}")
+    print(f"{left:5}  leases of the dead left in Redis: recruits have removed the others")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ def test_it_runs_by_one_command() -> None:
         [sys.executable, SOURCE], capture_output=True, text=True, timeout=120, check=False
     )
     assert result.returncode == 0, result.stderr
-    said = dict(line.rsplit(": ", 1) for line in result.stdout.splitlines())
+    lines = re.findall(r"^ *(\d+)  (.+?): \S.+$", result.stdout, re.M)
+    assert len(lines) == len(result.stdout.splitlines())
+    said = {what: number for number, what in lines}
     assert said["documents"] == "500"
     assert said["changes"] == "2000"
     assert int(said["in a dead consumer's hand"]) > 0

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from support.processes import end, free_port, spawn
+from support.processes import end, spawn
 from support.servers import RedisServer, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -87,21 +87,23 @@ def start(redis7: RedisServer, tmp_path: Path) -> Iterator[Callable[[str], Shop]
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(example: str) -> Shop:
-        port, log = free_port(), tmp_path / "log"
+        log = tmp_path / "log"
         command = command_of(example)
-        if example == "django_items":
-            command.append(f"127.0.0.1:{port}")
         with log.open("wb") as file:
             processes.append(
                 spawn(
                     command,
                     cwd=ROOT,
-                    env=environment(REDIS_URL=redis7.url, PORT=str(port)),
+                    env=environment(REDIS_URL=redis7.url),
                     stdout=file,
                     stderr=subprocess.STDOUT,
                 )
             )
-        shop = Shop(processes[-1], port, log)
+        address = re.compile(r"^curl -i http://127\.0\.0\.1:(\d+)/item/17 ", re.M)
+        wait_until(lambda: address.search(log.read_text()), f"the address of {example}", SECONDS)
+        found = address.search(log.read_text())
+        assert found is not None
+        shop = Shop(processes[-1], int(found[1]), log)
         wait_until(shop.answers, f"{example} to answer", SECONDS)
         return shop
 
@@ -110,7 +112,7 @@ def start(redis7: RedisServer, tmp_path: Path) -> Iterator[Callable[[str], Shop]
         end(process)
 
 
-@pytest.mark.parametrize("example", ["fastapi_items", "django_items"])
+@pytest.mark.parametrize("example", ["fastapi_items", "django_items", "flask_items"])
 def test_a_shop_serves_and_its_fast_exits_enlist(
     start: Callable[[str], Shop], example: str
 ) -> None:

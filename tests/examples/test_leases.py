@@ -15,12 +15,12 @@ FOLDER = EXAMPLES / "leases"
 def run_example(**environment: str) -> dict[str, int]:
     """Run the example; return what it counted."""
     said = run_by_readme(FOLDER, **environment)
-    return {what: int(count) for count, what in re.findall(r"^ *(\d+)  (.+)$", said, re.M)}
+    return {what: int(count) for count, what in re.findall(r"^ *(\d+)  (.+): \S.+$", said, re.M)}
 
 
 def check(counts: dict[str, int]) -> None:
     assert counts["stored"] == 1
-    assert counts["refused: too late"] == 1
+    assert counts["refused, too late"] == 1
     assert counts["died"] == 5
     assert counts["held by another"] > 100
     assert counts["leases of the dead left in Redis"] == 0
