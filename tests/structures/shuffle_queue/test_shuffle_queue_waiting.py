@@ -255,3 +255,98 @@ async def test_a_cancelled_wait_leaves_nothing_behind(redis7: RedisServer) -> No
         ShuffleQueue(redis7.client(), "q", streams=8).write("a", {"n": 1})
         assert got(await queue.read("g", "c", block_ms=BLOCK_MS)).fields == {b"n": b"1"}
         await queue.aclose()
+
+
+def scripts_of(server: RedisServer) -> int:
+    """Return how many scripts a server has run."""
+    stats = server.client().info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("tenants", [("a",), ("a", "b", "c")])
+def test_a_woken_reader_goes_to_the_stream_that_it_was_told_of(
+    redis7: RedisServer, monkeypatch: pytest.MonkeyPatch, tenants: tuple[str, ...]
+) -> None:
+    """One script a woken read: it threw away the name of the stream, and looked up to three times."""
+    queue = ShuffleQueue(redis7.client(), "q")
+    other = ShuffleQueue(redis7.client(), "q")
+    woken: list[int] = []
+    real = waiting.wait
+
+    def wait(*args: Any) -> int | None:
+        other.write(tenants[len(woken) % len(tenants)], {"n": 1})
+        named = real(*args)
+        woken.append(scripts_of(redis7))
+        return named
+
+    monkeypatch.setattr(queue_module, "wait", wait)
+    assert queue.read("g", "c") is None
+    for _ in range(6):
+        message = got(queue.read("g", "c", block_ms=BLOCK_MS))
+        assert scripts_of(redis7) - woken[-1] == 1
+        queue.ack(message)
+    assert len(woken) == 6
+
+
+@pytest.mark.real
+def test_a_reader_that_is_woken_too_late_finds_that_out_by_one_script(
+    redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = (ShuffleQueue(redis7.client(), "q") for _ in range(2))
+    counts: list[int] = []
+    real = waiting.wait
+
+    def wait(*args: Any) -> int | None:
+        counts.append(scripts_of(redis7))
+        if len(counts) > 1:
+            return None
+        other.write("a", {"n": 1})
+        other.ack(got(other.read("g", "other")))
+        named = real(*args)
+        counts[0] = scripts_of(redis7)
+        return named
+
+    monkeypatch.setattr(queue_module, "wait", wait)
+    monkeypatch.setattr(waiting.Patience, "next_seconds", lambda *_: 1.0 if len(counts) < 2 else None)
+    assert queue.read("g", "c", block_ms=BLOCK_MS) is None
+    assert len(counts) == 2
+    assert counts[1] - counts[0] == 1
+
+
+@pytest.mark.real
+async def test_a_woken_coroutine_goes_to_the_stream_that_it_was_told_of(
+    redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = ShuffleQueue(redis7.client(), "q")
+    woken: list[int] = []
+    real = waiting.AsyncWaiter.wait
+
+    async def wait(*args: Any) -> int | None:
+        other.write("a", {"n": 1})
+        named = await real(*args)
+        woken.append(scripts_of(redis7))
+        return named
+
+    monkeypatch.setattr(waiting.AsyncWaiter, "wait", wait)
+    async with redis7.async_client() as client:
+        queue = AsyncShuffleQueue(client, "q")
+        assert await queue.read("g", "c") is None
+        for _ in range(3):
+            message = got(await queue.read("g", "c", block_ms=BLOCK_MS))
+            assert scripts_of(redis7) - woken[-1] == 1
+            await queue.ack(message)
+        await queue.aclose()
+    assert len(woken) == 3
+
+
+def test_what_a_notification_names_is_read_from_any_reply_and_never_trusted() -> None:
+    keys = ShuffleQueue(redis.Redis(), "q").keys
+    entry = [b"1-0", [b"s", b"17"]]
+    assert waiting.woken_by(keys, [[keys.notifications, [entry]]]) == 17
+    assert waiting.woken_by(keys, {keys.notifications: [entry]}) == 17
+    assert waiting.woken_by(keys, [[keys.legacy, [[b"1-0", [b"a", b"b"]]]]]) == -1
+    for number in (b"4096", b"-2", b"x", b""):
+        assert waiting.woken_by(keys, [[keys.notifications, [[b"1-0", [b"s", number]]]]]) is None
+    for reply in (None, [], {}, [[keys.notifications, []]], [[keys.notifications, [[b"1-0", []]]]]):
+        assert waiting.woken_by(keys, reply) is None

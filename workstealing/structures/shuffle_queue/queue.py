@@ -123,8 +123,8 @@ class _Queue(
         prefer = checked_stream(prefer_stream)
         patience = Patience(checked_block(block_ms), self.ttl, not self.notify, self.monotonic)
 
-        def look() -> Steps[list[Message] | Nothing]:
-            return self.look_steps(view, consumer, n or 1, prefer)
+        def look(woken: int | None) -> Steps[list[Message] | Nothing]:
+            return self.look_steps(view, consumer, n or 1, prefer, woken)
 
         return self._read_on(look, patience, n is None)
 
@@ -233,14 +233,15 @@ class ShuffleQueue(
             raise as_layout_error(error) or error from None
 
     def _read_on(self, look: Any, patience: Patience, is_single: bool) -> Any:
+        woken = None
         while True:
-            found = self._run(look())
+            found = self._run(look(woken))
             if not isinstance(found, Nothing):
                 return found[0] if is_single else found
             seconds = patience.next_seconds(found)
             if seconds is None:
                 return None if is_single else []
-            wait(self.twin, self.keys, found, seconds)
+            woken = wait(self.twin, self.keys, found, seconds)
 
 
 class AsyncShuffleQueue(
@@ -274,11 +275,12 @@ class AsyncShuffleQueue(
             raise as_layout_error(error) or error from None
 
     async def _read_on(self, look: Any, patience: Patience, is_single: bool) -> Any:
+        woken = None
         while True:
-            found = await self._run(look())
+            found = await self._run(look(woken))
             if not isinstance(found, Nothing):
                 return found[0] if is_single else found
             seconds = patience.next_seconds(found)
             if seconds is None:
                 return None if is_single else []
-            await self._waiter.wait(self.keys, found, seconds)
+            woken = await self._waiter.wait(self.keys, found, seconds)

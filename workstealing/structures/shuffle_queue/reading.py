@@ -39,6 +39,8 @@ from workstealing.structures.shuffle_queue.plan import Plan
 ANNOUNCE_SECONDS = 5.0
 CONSUMERS_KNOWN = 4096
 MOST_MESSAGES = 1000
+MESSAGES_A_SCRIPT = 100
+"""How many messages one script serves: more are read in pieces, so that none holds up the server."""
 LEAST_WINDOW = 2
 # After so many reads that found what they expected, a quarter fewer streams are passed: what an
 # empty stretch of the ring has let it grow to costs the server more than the read itself.
@@ -117,33 +119,46 @@ class Reading(QueueBase):
         return known
 
     def look_steps(
-        self, view: View, consumer: str | bytes, n: int, prefer: int | None
+        self,
+        view: View,
+        consumer: str | bytes,
+        n: int,
+        prefer: int | None,
+        woken: int | None = None,
     ) -> Steps[list[Message] | Nothing]:
-        """Look for at most n messages.
+        """Look for at most n messages, at most `MESSAGES_A_SCRIPT` by each script.
 
         Arguments: view: of the group; consumer: its name; n; prefer: the number of a stream that
-        goes first, or None. Returns: the messages, or `Nothing`. Errors: LayoutError. One round
-        trip, if it goes as expected.
+        goes first, or None; woken: the number of the stream that a notification has named, or None.
+        Returns: the messages, or `Nothing`. Errors: LayoutError. One round trip for each piece, if
+        it goes as expected.
         """
-        found = yield from self._look_once(view, consumer, n, prefer)
+        piece = min(n, MESSAGES_A_SCRIPT)
+        found = yield from self._look_once(view, consumer, piece, prefer, woken)
         if isinstance(found, Nothing):
             return found
-        messages, is_cut = found
-        while is_cut and len(messages) < n:
+        messages, is_more = found
+        while is_more and len(messages) < n:
+            piece = min(n - len(messages), MESSAGES_A_SCRIPT)
             try:
-                found = yield from self._look_once(view, consumer, n - len(messages), None)
+                found = yield from self._look_once(view, consumer, piece, None)
             except Exception:  # noqa: BLE001 - what was delivered must not be lost by what was not
                 break
             if isinstance(found, Nothing):
                 break
-            more, is_cut = found
+            more, is_more = found
             messages += more
         return messages
 
     def _look_once(
-        self, view: View, consumer: str | bytes, n: int, prefer: int | None
+        self,
+        view: View,
+        consumer: str | bytes,
+        n: int,
+        prefer: int | None,
+        woken: int | None = None,
     ) -> Steps[tuple[list[Message], bool] | Nothing]:
-        """Look once; say too whether a stream that was not expected cut it short."""
+        """Look once, for one piece; say too whether there may be more than was found."""
         announced = view.announced.get(consumer)
         # A queue that is read is in use, however short its time to live.
         often = min(ANNOUNCE_SECONDS, self.ttl / 4)
@@ -163,7 +178,7 @@ class Reading(QueueBase):
             self._expect(view, view.plan, view.last)
         counts = view.delays.take()
         try:
-            looked = yield from self._full_look(view, consumer, n, prefer, left, counts)
+            looked = yield from self._full_look(view, consumer, n, prefer, woken, left, counts)
         except ResponseError:
             view.delays.put_back(counts)
             raise
@@ -231,6 +246,7 @@ class Reading(QueueBase):
         consumer: str | bytes,
         n: int,
         prefer: int | None,
+        woken: int | None,
         left: str,
         counts: str,
     ) -> Steps[tuple[list[Message], bool] | Nothing]:
@@ -240,6 +256,9 @@ class Reading(QueueBase):
         first = "" if prefer is None else prefer
         missed = 0
         expected = view.heads[: max(view.window, n)]
+        if woken is not None and not left:
+            # What filled an empty ring is most likely the one that is in it.
+            expected = () if woken == LEGACY else (woken,)
         while True:
             if prefer is not None and prefer not in expected:
                 expected = (prefer, *expected)
@@ -269,8 +288,8 @@ class Reading(QueueBase):
                     heads = view.heads
                 view.fresh = True
                 self._note_hit(view)
-                is_cut = len(rest) < n and bool(heads) and heads[0] not in expected
-                return self._messages(view, consumer, now, rest), is_cut
+                is_cut = bool(heads) and heads[0] not in expected
+                return self._messages(view, consumer, now, rest), len(rest) >= n or is_cut
             if kind == _NOTHING:
                 # Whoever was served before is the likeliest to be next, but that is a guess.
                 view.fresh = False

@@ -9,6 +9,10 @@ everybody who wakes looks for himself. While a ring holds anything, whoever slee
 notification coming that is newer than his look. The legacy stream's writers add no notification, so
 the same XREAD waits on that stream too, from its last id at the look. A delayed message returns by
 the clock: a look tells when the next one does, and who delays one adds a notification.
+
+A notification names the stream that came in, and so whoever wakes looks there first. That is a
+guess, like all that a reader expects: the look serves the stream whose turn it is, whatever it was
+told, and finds nothing only where the ring is empty.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import Any
 
 from workstealing.store.blocking import AsyncAsker, ask, checked_block, milliseconds
 from workstealing.store.twin import Twin
-from workstealing.structures.shuffle_queue.names import QueueNames
+from workstealing.structures.shuffle_queue.names import LEGACY, MOST_STREAMS, QueueNames
 from workstealing.structures.shuffle_queue.reading import Nothing
 
 __all__ = ["AsyncWaiter", "Patience", "block_command", "checked_block", "wait"]
@@ -69,17 +73,36 @@ def block_command(keys: QueueNames, nothing: Nothing, seconds: float) -> tuple[A
     )
 
 
-def wait(twin: Twin, keys: QueueNames, nothing: Nothing, seconds: float) -> None:
+def woken_by(keys: QueueNames, reply: Any) -> int | None:
+    """Return the number of the stream that a wait's reply names, None where it names none."""
+    if not reply:
+        return None
+    # A dict of streams by RESP3, a list of pairs by RESP2.
+    found = dict(reply.items() if isinstance(reply, dict) else reply)
+    if keys.legacy in found:
+        return LEGACY
+    try:
+        ((_, (_, number)),) = found[keys.notifications]
+        named = int(number)
+    except (KeyError, TypeError, ValueError):
+        # Others may have written anything there.
+        return None
+    return named if LEGACY <= named < MOST_STREAMS else None
+
+
+def wait(twin: Twin, keys: QueueNames, nothing: Nothing, seconds: float) -> int | None:
     """Wait until something may be there, or the time is over, on a connection of its own.
 
-    A fault of that connection only ends the wait. One round trip.
+    A fault of that connection only ends the wait. Returns: the number of the stream that came in,
+    None where nobody says. One round trip.
     """
-    ask(twin, keys.slot, block_command(keys, nothing, seconds), seconds)
+    return woken_by(keys, ask(twin, keys.slot, block_command(keys, nothing, seconds), seconds))
 
 
 class AsyncWaiter(AsyncAsker):
     """Connections of their own on which coroutines wait; one for each that waits at a time."""
 
-    async def wait(self, keys: QueueNames, nothing: Nothing, seconds: float) -> None:
+    async def wait(self, keys: QueueNames, nothing: Nothing, seconds: float) -> int | None:
         """Wait as `wait` does, without holding up the event loop."""
-        await self.ask(keys.slot, block_command(keys, nothing, seconds), seconds)
+        command = block_command(keys, nothing, seconds)
+        return woken_by(keys, await self.ask(keys.slot, command, seconds))
