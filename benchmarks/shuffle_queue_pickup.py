@@ -120,7 +120,7 @@ class _Plain:
         got = self._client.xreadgroup("g", consumer, {self.KEY: ">"}, count=1, block=BLOCK_MS)
         if not got:
             return None
-        ((entry, fields),) = (got[self.KEY.encode()][0] if isinstance(got, dict) else got[0][1])
+        ((entry, fields),) = got[self.KEY.encode()][0] if isinstance(got, dict) else got[0][1]
         took = time.time() - float(fields[b"at"])
         self._client.xack(self.KEY, "g", entry)
         self._client.xdel(self.KEY, entry)
@@ -164,7 +164,9 @@ def _wakes(server: RedisServer) -> list[Figure]:
 
 def _scripts(server: RedisServer) -> float:
     info = server.client().info("commandstats")
-    return float(sum(info.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval")))
+    return float(
+        sum(info.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval"))
+    )
 
 
 def _woken(port: int, make: Callable[[Any], Any], *, seed: int) -> list[float]:

@@ -1,5 +1,5 @@
 -- Forgets messages that a group of a shuffle queue has set aside, for good.
--- KEYS: meta, dead. ARGV: their places (at most 1,000).
+-- KEYS: meta, dead. ARGV: their places (at most 100).
 -- Returns how many there were.
 --@include shuffle_queue_upkeep
 local dead = KEYS[2]

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import redis
 
 from support.servers import RedisServer
 from workstealing.errors import ConfigurationError
+from workstealing.jobs import ShuffleQueueReaper
+from workstealing.recruiting.slice import Slice
+from workstealing.store.twin import Twin
 from workstealing.structures import AsyncShuffleQueue, ShuffleQueue
+from workstealing.structures.shuffle_queue.names import MESSAGES_A_SCRIPT
 from workstealing.structures.shuffle_queue.reading import CONSUMERS_KNOWN
 
 CENTURY = 100 * 365 * 86400
@@ -61,3 +66,110 @@ def test_a_delay_may_be_as_long_as_a_ttl(queue: Any) -> None:
     assert queue.nack(message, delay=CENTURY) == 1
     assert queue.stats("g")["delayed"] == 1
     assert queue.read("g", "c") is None
+
+
+def handled_by(reply: Any) -> int:
+    """Return how many messages a script has handled, by its reply."""
+    if isinstance(reply, int):
+        return reply
+    return len(reply) - 4 if isinstance(reply, list) and reply and reply[0] == 0 else 0
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("groups", [("g",), ("g", "h")])
+def test_whoever_asks_for_many_gets_them_in_pieces(
+    queue: Any, monkeypatch: pytest.MonkeyPatch, groups: tuple[str, ...]
+) -> None:
+    """No script handles more than a piece: one of a thousand messages took up to 40 ms."""
+    for group in groups:
+        assert queue.read(group, "c") is None
+    written = [queue.write(f"tenant-{n % 7}", {"n": n}) for n in range(2 * MESSAGES_A_SCRIPT + 50)]
+    sizes: list[int] = []
+    execute = queue.client.execute_command
+
+    def recording(*args: Any, **options: Any) -> Any:
+        reply = execute(*args, **options)
+        sizes.append(handled_by(reply))
+        return reply
+
+    def pieces() -> list[int]:
+        found = [size for size in sizes if size]
+        sizes.clear()
+        return found
+
+    def are_bounded(found: list[int]) -> bool:
+        return sum(found) == len(written) and max(found) <= MESSAGES_A_SCRIPT and len(found) >= 3
+
+    monkeypatch.setattr(queue.client, "execute_command", recording)
+    messages = queue.read_many("g", "c", 1000)
+    assert sorted(each.id for each in messages) == sorted(written)
+    assert are_bounded(pieces())
+    assert queue.extend(*messages) == len(written)
+    assert are_bounded(pieces())
+    assert queue.nack(*messages) == len(written)
+    assert are_bounded(pieces())
+    messages = queue.read_many("g", "c", 1000)
+    assert are_bounded(pieces())
+    assert queue.ack(*messages) == len(written)
+    assert are_bounded(pieces())
+
+
+@pytest.mark.real
+def test_a_reaper_of_any_limit_sets_aside_in_pieces_and_the_dead_go_back_in_pieces(
+    queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(3 * MESSAGES_A_SCRIPT):
+        queue.write("tenant", {"n": n})
+    assert len(queue.read_many("g", "c", 1000)) == 3 * MESSAGES_A_SCRIPT
+    buried: list[int] = []
+    call = Twin.call
+
+    def recording(twin: Twin, node: Any, commands: Any, budget: Any) -> list[Any]:
+        replies = call(twin, node, commands, budget)
+        buried.extend(reply[1] for reply in replies if isinstance(reply, list) and len(reply) == 7)
+        return replies
+
+    monkeypatch.setattr(Twin, "call", recording)
+    reaper = ShuffleQueueReaper(queue, 1000, idle_s=0.001, max_attempts=1)
+    while sum(buried) < 3 * MESSAGES_A_SCRIPT:
+        reaper.perform(Slice(1000, 10.0))
+    assert max(buried) <= MESSAGES_A_SCRIPT
+    ids = [each.id for each in queue.dead("g", 1000)]
+    sizes: list[int] = []
+    execute = queue.client.execute_command
+
+    def recording_command(*args: Any, **options: Any) -> Any:
+        reply = execute(*args, **options)
+        sizes.append(handled_by(reply))
+        return reply
+
+    monkeypatch.setattr(queue.client, "execute_command", recording_command)
+    middle = MESSAGES_A_SCRIPT * 3 // 2
+    assert queue.revive("g", *ids[:middle]) == middle
+    assert queue.discard("g", *ids[middle:]) == middle
+    found = [size for size in sizes if size]
+    assert sum(found) == 2 * middle
+    assert max(found) <= MESSAGES_A_SCRIPT
+
+
+@pytest.mark.real
+def test_a_fault_between_two_pieces_loses_none_of_those_that_were_read(
+    queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = [queue.write("tenant", {"n": n}) for n in range(2 * MESSAGES_A_SCRIPT)]
+    execute = queue.client.execute_command
+    got: list[int] = []
+
+    def cut(*args: Any, **options: Any) -> Any:
+        if sum(got) >= MESSAGES_A_SCRIPT:
+            raise redis.ConnectionError("cut")
+        reply = execute(*args, **options)
+        got.append(handled_by(reply))
+        return reply
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.client, "execute_command", cut)
+        first = queue.read_many("g", "c", 1000)
+    assert len(first) == MESSAGES_A_SCRIPT
+    rest = queue.read_many("g", "c", 1000)
+    assert sorted(each.id for each in (*first, *rest)) == sorted(written)

@@ -59,7 +59,7 @@ BETWEEN: Between = {
 def test_what_comes_between_the_look_and_the_wait_ends_the_wait(
     any_server: AnyServer, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """The published queue slept from the newest notification on, and so through a message."""
+    """Whoever waits from the newest notification on sleeps through what came before it."""
     queue = ShuffleQueue(any_server.client(), "q", streams=8)
     other = ShuffleQueue(any_server.client(), "q", streams=8)
     waits: list[float] = []
@@ -268,7 +268,7 @@ def scripts_of(server: RedisServer) -> int:
 def test_a_woken_reader_goes_to_the_stream_that_it_was_told_of(
     redis7: RedisServer, monkeypatch: pytest.MonkeyPatch, tenants: tuple[str, ...]
 ) -> None:
-    """One script a woken read: it threw away the name of the stream, and looked up to three times."""
+    """One script a woken read: it threw the stream's name away, and looked up to three times."""
     queue = ShuffleQueue(redis7.client(), "q")
     other = ShuffleQueue(redis7.client(), "q")
     woken: list[int] = []
@@ -308,7 +308,9 @@ def test_a_reader_that_is_woken_too_late_finds_that_out_by_one_script(
         return named
 
     monkeypatch.setattr(queue_module, "wait", wait)
-    monkeypatch.setattr(waiting.Patience, "next_seconds", lambda *_: 1.0 if len(counts) < 2 else None)
+    monkeypatch.setattr(
+        waiting.Patience, "next_seconds", lambda *_: 1.0 if len(counts) < 2 else None
+    )
     assert queue.read("g", "c", block_ms=BLOCK_MS) is None
     assert len(counts) == 2
     assert counts[1] - counts[0] == 1

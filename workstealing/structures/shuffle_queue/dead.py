@@ -14,8 +14,8 @@ from workstealing.structures.shuffle_queue.message import (
     read_message,
     split_id,
 )
+from workstealing.structures.shuffle_queue.names import MESSAGES_A_SCRIPT
 
-IDS_A_CHUNK = 1000
 # How often the groups may change while messages are being revived.
 _TRIES = 100
 # What a call gives back: the result, or something to await.
@@ -67,8 +67,9 @@ class DeadCommands(QueueBase, Generic[_DeadT, _IntT]):
         They get new ids, wait at the end of their stream, and are delivered to this group alone
         (those of the legacy stream to whoever reads it). Arguments: group; ids: of `dead`. Returns:
         how many were dead. Errors: ConfigurationError for what is no id; LayoutError; those of
-        redis-py: a server that is out of memory has changed nothing of the 1,000 at hand. One round
-        trip for each 1,000, each atomic, and one when the groups have changed.
+        redis-py: a server that is out of memory has changed nothing of the 100 at hand. One round
+        trip for each 100, each atomic, and one when the groups have changed; those that a fault or
+        a kill has prevented are dead still.
         """
         revived: _IntT = self._run(self._revive_steps(group, _places(ids)))
         return revived
@@ -77,7 +78,7 @@ class DeadCommands(QueueBase, Generic[_DeadT, _IntT]):
         """Forget messages that were set aside, for good.
 
         Arguments: group; ids: of `dead`. Returns: how many were dead. Errors: ConfigurationError;
-        LayoutError. One round trip for each 1,000 ids.
+        LayoutError. One round trip for each 100 ids, each atomic; the rest is dead still.
         """
         discarded: _IntT = self._run(self._discard_steps(group, _places(ids)))
         return discarded
@@ -90,16 +91,18 @@ class DeadCommands(QueueBase, Generic[_DeadT, _IntT]):
     def _discard_steps(self, group: str | bytes, places: list[str]) -> Steps[int]:
         names = self.keys.group(group)
         discarded = 0
-        for first in range(0, len(places), IDS_A_CHUNK):
-            some = places[first : first + IDS_A_CHUNK]
+        for first in range(0, len(places), MESSAGES_A_SCRIPT):
+            some = places[first : first + MESSAGES_A_SCRIPT]
             reply = yield self.operation("discard", (self.keys.meta, names.dead), *some)
             discarded += int(reply)
         return discarded
 
     def _revive_steps(self, group: str | bytes, places: list[str]) -> Steps[int]:
         revived = 0
-        for first in range(0, len(places), IDS_A_CHUNK):
-            revived += yield from self._revive_some(group, places[first : first + IDS_A_CHUNK])
+        for first in range(0, len(places), MESSAGES_A_SCRIPT):
+            revived += yield from self._revive_some(
+                group, places[first : first + MESSAGES_A_SCRIPT]
+            )
         return revived
 
     def _revive_some(self, group: str | bytes, places: list[str]) -> Steps[int]:

@@ -18,6 +18,12 @@ SHUFFLE_QUEUES = Structure(
 QUEUE_VERSION = "1"
 """What the field `mark` of a queue's `meta` says."""
 MOST_STREAMS = 4096
+MESSAGES_A_SCRIPT = 100
+"""How many messages one script reads, settles, recovers, revives or lists at most.
+
+Who asks for more gets it in so many pieces, so that no script holds the server up for long; each
+piece is atomic, and what lies between two of them is said where the call is described.
+"""
 LEGACY = -1
 """The number by which the legacy stream stands in a ring, and in the ids of entries."""
 RETURNED = "workstealing:returned"

@@ -105,8 +105,11 @@ class _Queue(
         """Return up to n messages, in turn: one of each stream, and round again.
 
         Arguments: n: 1 to 1,000; others as of `read`. Returns: a list, empty if nothing came. It
-        waits for the first message only. Errors and round trips as of `read`; about six Redis
-        commands a message.
+        waits for the first message only. Errors as of `read`. More than 100 are read in pieces of
+        up to 100, each by a script of its own, between which others may read too: a fault after the
+        first piece ends the call with the messages that were read, and a process that is killed
+        then leaves them pending, for the reaper to return. Round trips as of `read` for each piece;
+        about six Redis commands a message.
         """
         return self._read(group, consumer, checked_count(n), block_ms, prefer_stream)  # type: ignore[no-any-return]
 
@@ -136,8 +139,9 @@ class _Queue(
         """Say that messages are done. What every group has acknowledged is deleted.
 
         Returns: how many were still pending, whoever had them. Errors: ConfigurationError;
-        LayoutError. One round trip for each group and 500 messages; three Redis commands a message
-        with one group, more with several.
+        LayoutError. One round trip for each group and 100 messages, each atomic: those of the
+        pieces that a fault or a kill has prevented stay pending, and the reaper returns them. Three
+        Redis commands a message with one group, more with several.
         """
         acked: _IntT = self._run(self.ack_steps(messages))
         return acked
@@ -149,7 +153,7 @@ class _Queue(
         not those that have been delivered again since, be it to this consumer. A message that fails
         for ever is given back for ever: `ShuffleQueueReaper` sets it aside past its cap, which is
         its own setting, so that no `nack` decides by another. Errors: ConfigurationError;
-        LayoutError. One round trip for each group and 500 messages.
+        LayoutError. One round trip for each group and 100 messages, in pieces as of `ack`.
         """
         given: _IntT = self._run(self.nack_steps(messages, delay))
         return given
@@ -158,8 +162,8 @@ class _Queue(
         """Say that messages are still being worked on, so that the reaper leaves them alone.
 
         The queue is in use too, so that its ttl starts anew. Returns: how many were still this
-        delivery's. Errors: ConfigurationError; LayoutError. One round trip for each group and 500
-        messages.
+        delivery's. Errors: ConfigurationError; LayoutError. One round trip for each group and 100
+        messages, in pieces as of `ack`.
         """
         extended: _IntT = self._run(self.extend_steps(messages))
         return extended

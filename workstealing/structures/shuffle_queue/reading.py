@@ -30,6 +30,7 @@ from workstealing.structures.shuffle_queue.message import (
 )
 from workstealing.structures.shuffle_queue.names import (
     LEGACY,
+    MESSAGES_A_SCRIPT,
     MOST_STREAMS,
     RETURNED,
     GroupNames,
@@ -39,8 +40,6 @@ from workstealing.structures.shuffle_queue.plan import Plan
 ANNOUNCE_SECONDS = 5.0
 CONSUMERS_KNOWN = 4096
 MOST_MESSAGES = 1000
-MESSAGES_A_SCRIPT = 100
-"""How many messages one script serves: more are read in pieces, so that none holds up the server."""
 LEAST_WINDOW = 2
 # After so many reads that found what they expected, a quarter fewer streams are passed: what an
 # empty stretch of the ring has let it grow to costs the server more than the read itself.

@@ -14,6 +14,7 @@ from workstealing.store.connection import Budget, Command
 from workstealing.store.twin import Twin
 from workstealing.structures.shuffle_queue.names import (
     LEGACY,
+    MESSAGES_A_SCRIPT,
     RETURNED,
     GroupNames,
     QueueNames,
@@ -194,7 +195,7 @@ class QueueReaper(Tidying):
     def _trim(self, numbers: Sequence[int], slice: Slice, limit: int) -> int:
         names = self._names
         numbers = numbers[:limit]
-        each = limit // len(numbers)
+        each = min(limit // len(numbers), MESSAGES_A_SCRIPT)
         commands = [
             self.script(
                 "trim",
@@ -261,6 +262,7 @@ class QueueReaper(Tidying):
 
     def _reap_command(self, facts: Facts, group: GroupNames, number: int, limit: int) -> Command:
         names, settings = self._names, self._settings
+        limit = min(limit, MESSAGES_A_SCRIPT)
         others: list[bytes] = []
         if number == LEGACY:
             # All groups read it under one name.

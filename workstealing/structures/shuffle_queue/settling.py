@@ -10,9 +10,8 @@ from workstealing.store.operations import Operation, Steps
 from workstealing.structures.names import checked_text
 from workstealing.structures.shuffle_queue.base import LONGEST_SECONDS, QueueBase, same
 from workstealing.structures.shuffle_queue.message import Message, as_text
-from workstealing.structures.shuffle_queue.names import LEGACY
+from workstealing.structures.shuffle_queue.names import LEGACY, MESSAGES_A_SCRIPT
 
-MESSAGES_A_SCRIPT = 500
 STREAMS_A_SCRIPT = 512
 # How often a tracking id may be given to another message while one is being cancelled.
 _TRIES = 100
@@ -25,7 +24,7 @@ class Settling(QueueBase):
         """Say that messages are done.
 
         Arguments: messages: as they were read. Returns: how many were pending. Errors:
-        ConfigurationError; LayoutError. One script for each group and 500 messages.
+        ConfigurationError; LayoutError. One script for each group and 100 messages.
         """
         keys = self.keys
         acked = 0
@@ -42,7 +41,7 @@ class Settling(QueueBase):
 
         Arguments: messages: as they were read; delay: seconds until they may be served again.
         Returns: how many were still this delivery's. Errors: ConfigurationError; LayoutError. One
-        script for each group and 500 messages.
+        script for each group and 100 messages.
         """
         delay_ms = _checked_delay(delay)
         parts = list(_in_parts(messages))
@@ -66,7 +65,7 @@ class Settling(QueueBase):
         """Let the idle time of messages start anew.
 
         Arguments: messages: as they were read. Returns: how many were still this delivery's.
-        Errors: ConfigurationError; LayoutError. One script for each group and 500 messages.
+        Errors: ConfigurationError; LayoutError. One script for each group and 100 messages.
         """
         parts = list(_in_parts(messages))
         if not parts:
