@@ -38,13 +38,17 @@ class LogCompactor(DivisibleJob):
     slice is aborted. Every reader of the log needs
     the codec: choose ``zlib`` if some of them lack the extra.
 
-    A block that is larger than most_bytes, or than what a whole slice compresses in time (reckoned
-    as 100 MB/s with zstd, 25 MB/s with zlib, less at higher levels), is left as it is; that is
-    logged once, and `too_large` counts them. A server without MEMORY USAGE cannot tell: there every
-    block is read.
+    Each process learns how many bytes a second it compresses (reckoned at first as 100 MB/s with
+    zstd, 25 MB/s with zlib, less at higher levels), and a slice begins only what fits into what is
+    left of it. A block that fits into no whole slice at that pace, or is larger than most_bytes, or
+    than 32 MiB where it is to be compressed, is left as it is; that is logged once, and `too_large`
+    counts them. Where a block would fit into another slice but not into the rest of this one, or
+    the machine was slower than it had been, the slice ends as out of time, with nothing changed. A
+    server without MEMORY USAGE cannot tell sizes: there every block is read.
 
     One slice: two round trips to look, one where nothing is to be done; one for the sizes, one to
-    read and one to write, in one attempt.
+    read and one to write, in one attempt. A server whose memory is full refuses that attempt; then
+    one script, in one more round trip, does the same to what has not changed since it was read.
     """
 
     def __init__(
@@ -90,7 +94,8 @@ class LogCompactor(DivisibleJob):
         """Seal or compress up to ``slice.limit`` blocks of one log, in one attempt.
 
         Returns: how many (would be, on a dry run). Errors: Aborted if somebody evicted, deleted or
-        compacted one of them meanwhile; LayoutError; DamagedBlockError; connection faults; an error
+        compacted one of them meanwhile; OutOfTime if none of them fits into what is left of the
+        slice; LayoutError; DamagedBlockError; connection faults; an error
         of Redis if idle_s is set and the server keeps no such record.
         """
         return self.compact(drawn(len(self.logs), self._random), slice)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis
 
 from support.compacted_logs import (
     BLOCK,
@@ -188,21 +187,6 @@ def test_a_client_that_keeps_blocks_which_are_evicted_since(client: Any) -> None
         assert reader.read(25, 20) == [
             entry(each) if each >= left else None for each in range(25, 45)
         ]
-
-
-def test_a_full_server_changes_nothing(start_redis: Callable[..., RedisServer]) -> None:
-    client = start_redis(7, maxmemory_policy="noeviction").client()
-    log = made(client)
-    for later in (False, True):
-        before = forms(client, log)
-        client.config_set("maxmemory", 1)
-        with pytest.raises(redis.exceptions.OutOfMemoryError):
-            compact(client, later=later)
-        assert forms(client, log) == before
-        client.config_set("maxmemory", 0)
-        assert_sound(client, log)
-        assert compact(client, later=later) == 3
-    assert_whole(client, 35)
 
 
 SECONDS = 1.0

@@ -187,3 +187,56 @@ class TestWithoutTheExtra:
 def test_auto_is_zstd_where_it_is_installed() -> None:
     assert compress_codec("auto") == "zstd"
     assert compress_codec("zlib") == "zlib"
+
+
+@pytest.mark.parametrize("codec", ["zlib", "zstd"])
+@pytest.mark.parametrize("entries", [1, 1000])
+def test_a_small_block_cannot_ask_for_much_memory(codec: str, entries: int) -> None:
+    """Some kilobytes that say they hold half a gigabyte: refused before any room is made."""
+    length = 500 * 1024 * 1024
+    if codec == "zlib":
+        stream = zlib.compressobj(9)
+        stored = b"".join(stream.compress(bytes(1 << 20)) for _ in range(500)) + stream.flush()
+    else:
+        made = zstandard.ZstdCompressor().compressobj(size=length)
+        stored = b"".join(made.compress(bytes(1 << 20)) for _ in range(500)) + made.flush()
+    letter = {"zlib": b"z", "zstd": b"s"}[codec]
+    block = struct.pack(">3sBcBHII", b"WSL", 1, letter, 0, 0, entries, length) + stored
+    # What lies about it in the header alone is found out by the frame, or where it should end.
+    liar = struct.pack(">3sBcBHII", b"WSL", 1, letter, 0, 0, entries, 8000) + stored
+    tracemalloc.start()
+    try:
+        for call in (lambda each: compress(each, "raw"), open_block, entries_of):
+            for each in (block, liar):
+                with pytest.raises(DamagedBlockError):
+                    call(each)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", ["zlib", "zstd"])
+def test_no_block_is_compressed_that_nobody_would_open(codec: str) -> None:
+    least = MOST_COMPRESSED_BYTES - 4
+    assert len(open_block(compress(seal([bytes(least)]), codec)).entries()[0]) == least
+    with pytest.raises(ConfigurationError, match="too many to be compressed"):
+        compress(seal([bytes(least + 1)]), codec)
+
+
+@pytest.mark.parametrize("codec", ["zlib", "zstd"])
+def test_compressing_may_be_broken_off_between_pieces(codec: str) -> None:
+    block = seal([b"x%d" % number * 1000 for number in range(1000)])
+    places: list[int] = []
+    assert open_block(compress(block, codec, between=places.append)).entries() == entries_of(block)
+    assert places == sorted(places)
+    assert len(places) > 10
+    assert max(b - a for a, b in itertools.pairwise([0, *places])) <= 64 * 1024
+    assert places[-1] == len(block) - HEADER_BYTES
+
+    def stop(done: int) -> None:
+        raise KeyError(done)
+
+    with pytest.raises(KeyError):
+        compress(block, codec, between=stop)
+    # What was broken off leaves nothing behind.
+    assert open_block(compress(block, codec)).entries() == entries_of(block)

@@ -41,6 +41,7 @@ from workstealing.errors import (
 __all__ = [
     "HEADER_BYTES",
     "LONGEST_BLOCK_BYTES",
+    "MOST_COMPRESSED_BYTES",
     "BlockHead",
     "DamagedBlockError",
     "SealedBlock",
@@ -58,6 +59,13 @@ VERSION = 1
 HEADER_BYTES = _HEADER.size
 # The server's proto-max-bulk-len: no string in Redis can be longer.
 LONGEST_BLOCK_BYTES = 512 * 1024 * 1024
+MOST_COMPRESSED_BYTES = 32 * 1024 * 1024
+"""How many bytes the raw body of a compressed block has at most; a larger one stays raw.
+
+A few kilobytes may decompress into anything. So a reader makes room for no more than this, whatever
+a block says of itself.
+"""
+_PIECE_BYTES = 64 * 1024
 _LETTERS = {"raw": b"r", "zlib": b"z", "zstd": b"s"}
 _NAMES = {letter: name for name, letter in _LETTERS.items()}
 _DEFAULT_LEVELS = {"zlib": 6, "zstd": 3}
@@ -151,15 +159,23 @@ def seal(entries: Sequence[bytes], codec: str = "raw", level: int | None = None)
     return _sealed(codec, len(ends), body, level)
 
 
-def compress(block: bytes, codec: str, level: int | None = None) -> bytes:
+def compress(
+    block: bytes,
+    codec: str,
+    level: int | None = None,
+    *,
+    between: Callable[[int], None] | None = None,
+) -> bytes:
     """Return a sealed block with another codec, its entries not split on the way.
 
     Arguments: block: a sealed block of any codec; codec: ``raw``, ``zlib`` or ``zstd``; level: of
-    the compression, 0 to 9 for zlib, 1 to 22 for zstd, by default 6 and 3. Errors:
-    ConfigurationError; MissingExtraError; DamagedBlockError; LayoutError.
+    the compression, 0 to 9 for zlib, 1 to 22 for zstd, by default 6 and 3; between: is called after
+    each 64 KiB with how many bytes are done, and may raise to break off. Errors:
+    ConfigurationError, also for more than 32 MiB of entries; MissingExtraError; DamagedBlockError;
+    LayoutError.
     """
     head = head_of(block)
-    return _sealed(codec, head.entries, _body(block, head), level)
+    return _sealed(codec, head.entries, _body(block, head), level, between)
 
 
 def compress_codec(codec: str = "auto") -> str:
@@ -199,6 +215,11 @@ def head_of(block: bytes) -> BlockHead:
         )
     if version != VERSION or 4 * count > length or length > LONGEST_BLOCK_BYTES:
         raise damaged("its header contradicts itself")
+    if letter != b"r" and length > MOST_COMPRESSED_BYTES:
+        raise damaged(
+            f"it is compressed and says that it holds {length} bytes, and no such block has more"
+            f" than {MOST_COMPRESSED_BYTES}"
+        )
     name = _NAMES.get(letter)
     if name is None:
         raise LayoutError(
@@ -211,7 +232,8 @@ def head_of(block: bytes) -> BlockHead:
 def open_block(block: bytes) -> SealedBlock:
     """Return a sealed block decompressed, ready to be kept and read from often.
 
-    Errors: MissingExtraError if its codec is not installed; DamagedBlockError; LayoutError.
+    Errors: MissingExtraError if its codec is not installed; DamagedBlockError, for one that says
+    that it is larger than a compressed block may be before any room is made for it; LayoutError.
     """
     head = head_of(block)
     if head.codec == "raw":
@@ -230,12 +252,25 @@ def entries_of(block: bytes, start: int = 0, stop: int | None = None) -> list[by
     return open_block(block).entries(start, stop)
 
 
-def _sealed(codec: str, count: int, body: bytes, level: int | None) -> bytes:
+def _sealed(
+    codec: str,
+    count: int,
+    body: bytes,
+    level: int | None,
+    between: Callable[[int], None] | None = None,
+) -> bytes:
     letter = _LETTERS.get(codec)
     if letter is None:
         raise ConfigurationError(f"codec is {codec!r}; expected one of {', '.join(_LETTERS)}")
     header = _HEADER.pack(_MAGIC, VERSION, letter, 0, 0, count, len(body))
-    return header + (body if codec == "raw" else _compressed(codec, _columns(body, count), level))
+    if codec == "raw":
+        return header + body
+    if len(body) > MOST_COMPRESSED_BYTES:
+        raise ConfigurationError(
+            f"{count} entries of {len(body)} bytes are too many to be compressed: a compressed"
+            f" block has at most {MOST_COMPRESSED_BYTES}; leave it raw"
+        )
+    return header + _compressed(codec, _columns(body, count), level, between)
 
 
 def _columns(body: bytes, count: int) -> bytes:
@@ -264,12 +299,25 @@ def checked_level(codec: str, level: int | None) -> int:
     return level
 
 
-def _compressed(codec: str, body: bytes, level: int | None) -> bytes:
+def _compressed(
+    codec: str, body: bytes, level: int | None, between: Callable[[int], None] | None
+) -> bytes:
     level = checked_level(codec, level)
+    stream: Any
     if codec == "zlib":
-        return zlib.compress(body, level)
-    made: bytes = _own(("compress", level), _compressor).compress(body)
-    return made
+        stream = zlib.compressobj(level)
+    else:
+        stream = _own(("compress", level), _compressor).compressobj(size=len(body))
+    if between is None:
+        return b"".join((stream.compress(body), stream.flush()))
+    made = []
+    view = memoryview(body)
+    for start in range(0, len(body), _PIECE_BYTES):
+        piece = view[start : start + _PIECE_BYTES]
+        made.append(stream.compress(piece))
+        between(start + len(piece))
+    made.append(stream.flush())
+    return b"".join(made)
 
 
 def _body(block: bytes, head: BlockHead) -> bytes:

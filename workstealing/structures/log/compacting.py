@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
-from workstealing.errors import LayoutError
+from workstealing.errors import Aborted, LayoutError, OutOfTime
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import Attempt, attempt
 from workstealing.store.connection import Budget, Command, checked
+from workstealing.store.operations import as_layout_error
 from workstealing.structures.log.base import LogBase
 from workstealing.structures.log.blocks import (
     LONGEST_BLOCK_BYTES,
+    MOST_COMPRESSED_BYTES,
     DamagedBlockError,
     compress,
     head_of,
@@ -33,7 +36,13 @@ _BYTES_A_SECOND = {
     "zlib": ((6, 25e6), (9, 8e6)),
     "zstd": ((4, 100e6), (9, 30e6), (15, 8e6), (22, 2e6)),
 }
-"""Up to which level a codec handles so many bytes, on a slow machine."""
+"""Up to which level a codec handles so many bytes: what is reckoned with at first."""
+
+_HOPE = 1.25
+"""How much faster a compactor takes itself to be after each slice in which nothing fitted."""
+
+_FADING = 0.95
+"""What is left of the best pace after each slice that has been slower."""
 
 _MOST_LEFT = 1000
 
@@ -78,9 +87,37 @@ class Compaction:
 
     @property
     def bytes_a_second(self) -> float:
-        """What is reckoned with, so that a slice ends in time, its compression included."""
+        """What is reckoned with before this process has measured anything."""
         speeds = _BYTES_A_SECOND[self.codec]
         return next(speed for level, speed in speeds if (self.level or 0) <= level)
+
+
+class Pace:
+    """How many bytes a second are handled here, as this process has measured it last.
+
+    What was slower than expected counts at once, and what was faster by half: so a slice begins
+    what fits. Where nothing fits nothing is measured; so each such slice makes it more hopeful, up
+    to the best of late, which a busy hour lowers only bit by bit.
+
+    Arguments: bytes_a_second: what is reckoned with at first.
+    """
+
+    def __init__(self, bytes_a_second: float) -> None:
+        self.bytes_a_second = bytes_a_second
+        self.best = bytes_a_second
+
+    def note(self, size: int, seconds: float) -> None:
+        """Learn from so many bytes that took so long."""
+        if size <= 0 or seconds <= 0:
+            return
+        seen = size / seconds
+        now = self.bytes_a_second
+        self.bytes_a_second = min(seen, (now + seen) / 2)
+        self.best = max(self.best * _FADING, self.bytes_a_second)
+
+    def hope(self) -> None:
+        """Note that nothing was begun, since nothing fitted."""
+        self.bytes_a_second = min(self.best, self.bytes_a_second * _HOPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +127,20 @@ class _Candidate:
     number: int
     since: float
     is_list: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What a slice does to a block.
+
+    Fields: candidate; size: how many entries its list or bytes its string has, None if it is lost;
+    form: its next one, empty to keep this one; is_finished: whether compactors are done with it.
+    """
+
+    candidate: _Candidate
+    size: int | None
+    form: bytes = b""
+    is_finished: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +165,12 @@ class Compactor:
         self._keys = log.keys
         self._settings = settings
         self._random = random
-        # What has been said to be too large, by epoch and number.
-        self._left: set[tuple[bytes, int]] = set()
+        # The bytes of what has been said to be too large, by epoch and number.
+        self._left: dict[tuple[bytes, int], int] = {}
         self._cold = 0
+        self._pace = Pace(settings.bytes_a_second)
+        # How long the two round trips behind the compression took last: they must fit, too.
+        self._trip_seconds = 0.0
 
     @property
     def too_large(self) -> int:
@@ -126,26 +180,33 @@ class Compactor:
     def compact(self, slice: Slice, *, dry_run: bool = False) -> int:
         """Seal or compress up to ``slice.limit`` blocks in one attempt.
 
-        Returns: how many (would be, on a dry run). Errors: Aborted; LayoutError; DamagedBlockError;
-        connection faults. Five round trips, or one where nothing is to be done.
+        Returns: how many (would be, on a dry run). Errors: Aborted; OutOfTime if what is left of
+        the slice does for none of them; LayoutError; DamagedBlockError; connection faults. Five
+        round trips, or one where nothing is to be done; one more where the server is full.
         """
         window = WINDOW * slice.limit + len(self._left)
         look, candidates = self._look(Budget(slice.remaining()), window, slice)
         slice.observe(oldest_seconds=look.backlog.oldest_seconds, backlog=look.backlog.blocks)
-        chosen = self._chosen(look, candidates, slice.limit)
+        chosen = self._chosen(look, candidates, slice)
         if not chosen:
             return 0
         blocks = [self._keys.block(each.number) for each in chosen]
-        with attempt(self._log.twin, *blocks, slice=slice) as current:
-            try:
-                handled, commands = self._prepared(current, look, chosen, slice, dry_run=dry_run)
-            except (LayoutError, DamagedBlockError, ResponseError):
-                # Damage, or somebody came between two of our reads? EXEC knows.
-                current.commit(("EXISTS", blocks[0]))
-                raise
-            if commands:
-                current.commit(*commands)
-            return handled
+        changes: list[_Change] = []
+        try:
+            with attempt(self._log.twin, *blocks, slice=slice) as current:
+                try:
+                    handled, changes = self._prepared(current, look, chosen, slice, dry_run=dry_run)
+                except (LayoutError, DamagedBlockError, ResponseError):
+                    # Damage, or somebody came between two of our reads? EXEC knows.
+                    current.commit(("EXISTS", blocks[0]))
+                    raise
+                if changes:
+                    began = time.monotonic()
+                    current.commit(*self._commands(look, changes))
+                    self._trip_seconds = time.monotonic() - began
+        except OutOfMemoryError:
+            self._change_when_full(look, changes, slice)
+        return handled
 
     def _prepared(
         self,
@@ -155,18 +216,63 @@ class Compactor:
         slice: Slice,
         *,
         dry_run: bool,
-    ) -> tuple[int, list[Command]]:
-        """Read what fits the slice; return how many blocks, and the commands that replace them."""
+    ) -> tuple[int, list[_Change]]:
+        """Read what fits the slice; return how many blocks, and what replaces them."""
         sizes, gone = self._sizes(current, look, chosen)
-        fitting = self._fitting(look, sizes, slice)
+        fitting = self._fitting(look, sizes, slice, is_last=not gone and not dry_run)
         if dry_run:
             return len(fitting) + len(gone), []
-        commands = [self._forgotten(each) for each in gone]
+        changes = [_Change(each, None) for each in gone]
         if fitting:
             contents = current.read(*map(self._read_command, fitting))
             for candidate, content in zip(fitting, contents, strict=True):
-                commands += self._compacted(look, candidate, content)
-        return len(fitting) + len(gone), commands
+                try:
+                    changes.append(self._compacted(look, candidate, content, slice))
+                except OutOfTime:
+                    # What is done already is worth its place; only the rest is for the next one.
+                    if not changes:
+                        raise
+                    break
+        return len(changes), changes
+
+    def _commands(self, look: _Look, changes: list[_Change]) -> list[Command]:
+        """Return the commands that make the changes."""
+        commands: list[Command] = []
+        for each in changes:
+            number = each.candidate.number
+            commands.append(("ZREM", self._set_of(each.candidate), number))
+            if each.form:
+                commands.append(("SET", self._keys.block(number), each.form))
+            if not each.is_finished:
+                commands.append(("ZADD", self._keys.raw, int(look.now), number))
+        return commands
+
+    def _change_when_full(self, look: _Look, changes: list[_Change], slice: Slice) -> None:
+        """Make the changes by one script, which a full server does not refuse.
+
+        It finds by itself whether anything has changed since the look, and then does nothing.
+        """
+        keys = self._keys
+        script = self._log.script("compact")
+        blocks = [keys.block(each.candidate.number) for each in changes]
+        settings: list[Any] = [look.block, look.epoch, int(look.now)]
+        for each in changes:
+            kind = "list" if each.candidate.is_list else "string"
+            settings += [
+                each.candidate.number,
+                "none" if each.size is None else kind,
+                each.size or 0,
+                each.form,
+                int(each.is_finished),
+            ]
+        sent = (keys.meta, keys.full, keys.raw, *blocks)
+        command = ("EVAL", script.body, len(sent), *sent, *settings)
+        try:
+            (done,) = self._call(Budget(slice.remaining()), slice, command)
+        except ResponseError as error:
+            raise as_layout_error(error) or error from None
+        if not done:
+            raise Aborted("another writer changed a block of the log since it was read")
 
     def backlog(self, budget: Budget) -> LogBacklog:
         """Count what waits. Up to two round trips; errors: LayoutError, connection faults."""
@@ -252,13 +358,20 @@ class Compactor:
             )
         return epoch or b"", int(block or 0)
 
-    def _chosen(self, look: _Look, candidates: list[_Candidate], limit: int) -> list[_Candidate]:
-        """Return up to so many candidates, at random, without those that were too large."""
-        left = [each for each in candidates if (look.epoch, each.number) not in self._left]
+    def _chosen(self, look: _Look, candidates: list[_Candidate], slice: Slice) -> list[_Candidate]:
+        """Return as many candidates as a slice may have, at random, without what is too large."""
+        most = self._most_bytes(slice)
+        left = [each for each in candidates if self._left.get((look.epoch, each.number), 0) <= most]
         chosen: list[_Candidate] = []
-        while left and len(chosen) < limit:
+        while left and len(chosen) < slice.limit:
             chosen.append(left.pop(int(self._random() * len(left))))
         return chosen
+
+    def _most_bytes(self, slice: Slice) -> int:
+        """Return how large a block may be for the whole of a slice to do."""
+        settings = self._settings
+        longest = MOST_COMPRESSED_BYTES if settings.compresses else LONGEST_BLOCK_BYTES
+        return int(min(settings.most_bytes, longest, slice.seconds * self._pace.best))
 
     def _sizes(
         self, current: Attempt, look: _Look, chosen: list[_Candidate]
@@ -308,26 +421,50 @@ class Compactor:
         return commands
 
     def _fitting(
-        self, look: _Look, sizes: list[tuple[_Candidate, int | None]], slice: Slice
+        self,
+        look: _Look,
+        sizes: list[tuple[_Candidate, int | None]],
+        slice: Slice,
+        *,
+        is_last: bool,
     ) -> list[_Candidate]:
-        """Return the blocks that this slice can read and compress in time; say which never fit."""
-        settings = self._settings
-        speed = settings.bytes_a_second
-        most = min(settings.most_bytes, LONGEST_BLOCK_BYTES, slice.seconds * speed)
-        room = min(most, max(0.0, slice.remaining()) * speed)
-        fitting = []
+        """Return the blocks that this slice can read and compress in time; say which never fit.
+
+        Errors: OutOfTime if there are some, and what is left of the slice does for none; nothing
+        is read then, and is_last says that nothing else is to be done.
+        """
+        pace, most = self._pace, self._most_bytes(slice)
+        # What must stay for one read and one write.
+        left = max(0.0, slice.remaining() - 2 * self._trip_seconds)
+        room = min(most, left * pace.bytes_a_second)
+        fitting, late = [], 0
         for candidate, size in sizes:
             if size is not None and size > most:
-                self._leave(look, candidate, size, int(most))
+                self._leave(look, candidate, size, most)
             elif size is None or size <= room:
                 fitting.append(candidate)
                 room -= size or 0
+            else:
+                late = min(size, late or size)
+        if late and not fitting:
+            speed = pace.bytes_a_second
+            pace.hope()
+            if is_last:
+                raise OutOfTime(
+                    f"{left * 1000:.1f} ms are left of a slice of {slice.seconds * 1000:g} ms, and"
+                    f" a block of the log {self._log.name!r} of {late} bytes takes about"
+                    f" {late / speed * 1000:.1f} ms here: give the compactor longer slices, a"
+                    " faster codec or level, or make logs with a smaller block"
+                )
         return fitting
 
     def _leave(self, look: _Look, candidate: _Candidate, size: int, most: int) -> None:
         if len(self._left) >= _MOST_LEFT:
             self._left.clear()
-        self._left.add((look.epoch, candidate.number))
+        is_known = (look.epoch, candidate.number) in self._left
+        self._left[look.epoch, candidate.number] = size
+        if is_known:
+            return
         logger.warning(
             "block %d of the log %r takes %d bytes, and a slice of its compactor handles %d: it is"
             " left as it is; give the compactor more most_bytes and longer slices, or make logs"
@@ -345,12 +482,10 @@ class Compactor:
     def _set_of(self, candidate: _Candidate) -> bytes:
         return self._keys.full if candidate.is_list else self._keys.raw
 
-    def _forgotten(self, candidate: _Candidate) -> Command:
-        return ("ZREM", self._set_of(candidate), candidate.number)
-
-    def _compacted(self, look: _Look, candidate: _Candidate, content: Any) -> list[Command]:
-        """Return the commands that put a block's next form in place of this one."""
+    def _compacted(self, look: _Look, candidate: _Candidate, content: Any, slice: Slice) -> _Change:
+        """Return the change that puts a block's next form in place of this one."""
         settings, key = self._settings, self._keys.block(candidate.number)
+        began = time.monotonic()
         if candidate.is_list:
             raw, entries = seal(content), len(content)
         else:
@@ -359,23 +494,42 @@ class Compactor:
             raw, entries = content, head.entries
             if head.codec != "raw":
                 # A raw block that was compressed and not forgotten; there is nothing to be done.
-                return [self._forgotten(candidate)]
+                return _Change(candidate, len(content))
         if entries != look.block:
             raise LayoutError(
                 f"the key {key!r} has {entries} entries where a block of the log has {look.block};"
                 " nothing was changed"
             )
-        commands = [self._forgotten(candidate)]
         is_cold = settings.compresses and candidate.since <= look.cold_before
-        compressed = compress(raw, settings.codec, settings.level) if is_cold else raw
-        if len(compressed) < len(raw):
-            commands.append(("SET", key, compressed))
-        elif candidate.is_list:
-            commands.append(("SET", key, raw))
-        # What does not get smaller is finished as it is, and is tried once.
-        if not is_cold:
-            commands.append(("ZADD", self._keys.raw, int(look.now), candidate.number))
-        return commands
+        form = raw if candidate.is_list else b""
+        # Where the server does not tell sizes, one may be too large: it is finished raw.
+        if is_cold and len(raw) <= MOST_COMPRESSED_BYTES:
+            compressed = self._compress(raw, began, slice)
+            # What does not get smaller is finished as it is, and is tried once.
+            if len(compressed) < len(raw):
+                form = compressed
+        elif not settings.compresses:
+            self._pace.note(len(raw), time.monotonic() - began)
+        return _Change(candidate, len(content), form, is_finished=is_cold)
+
+    def _compress(self, raw: bytes, began: float, slice: Slice) -> bytes:
+        """Return a block compressed, and learn how long that takes here.
+
+        Errors: OutOfTime as soon as the slice is over: whoever lends the moment does not wait.
+        """
+
+        def between(done: int) -> None:
+            if slice.expired:
+                self._pace.note(done, time.monotonic() - began)
+                raise OutOfTime(
+                    f"the slice of {slice.seconds * 1000:g} ms was over when {done} of {len(raw)}"
+                    f" bytes of a block of the log {self._log.name!r} were compressed; the next"
+                    " recruits begin only what fits at this pace"
+                )
+
+        made = compress(raw, self._settings.codec, self._settings.level, between=between)
+        self._pace.note(len(raw), time.monotonic() - began)
+        return made
 
 
 def _candidates(pairs: Sequence[bytes], *, is_list: bool) -> list[_Candidate]:

@@ -23,7 +23,7 @@ from workstealing.structures.log.base import (
     as_bytes,
     checked_integer,
 )
-from workstealing.structures.log.blocks import SealedBlock, damaged, open_block
+from workstealing.structures.log.blocks import SealedBlock, damaged, head_of, open_block
 from workstealing.structures.log.names import LOG_VERSION
 
 BYTES_A_SCRIPT = 8 * 1024 * 1024
@@ -188,12 +188,13 @@ class Reading(LogBase):
         if kind == _KEPT:
             block = kept[number - low]
         else:
-            block = open_block(item)
-            if block.count != size:
+            head = head_of(item)
+            if head.entries != size:
                 raise LayoutError(
-                    f"block {number} of the log {self.name!r} has {block.count} entries where"
+                    f"block {number} of the log {self.name!r} has {head.entries} entries where"
                     f" {size} were expected; nothing was changed"
                 )
+            block = open_block(item)
             self.cache.put(epoch, number, block)
         assert block is not None
         return block.entries(begin, min(size, begin + stop - position))

@@ -1,0 +1,213 @@
+"""Every job that frees memory does so on a server that is full, when it is needed most."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from support.compacted_logs import assert_sound, compactor, entries, forms, made
+from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.servers import RedisServer
+from support.set_clock import SetClock
+from support.table_source import TableSource
+from workstealing.errors import Aborted
+from workstealing.jobs import (
+    HashFieldExpiry,
+    IckReaper,
+    KeyExpiry,
+    LogTrimmer,
+    MigrateToNative,
+    QueueExpiry,
+    ShuffleQueueReaper,
+    TimeShardSweeper,
+    UntrackDone,
+)
+from workstealing.recruiting import Job, Slice
+from workstealing.structures import (
+    DurableKeys,
+    Ick,
+    Log,
+    RedisStore,
+    ShuffleQueue,
+    TimeShardQueue,
+    TrackedSet,
+    VolatileHashes,
+)
+from workstealing.structures.log.compacting import Compactor
+
+pytestmark = pytest.mark.real
+
+DAY_MS = 86_400_000
+
+
+def hash_fields(client: Any) -> Job:
+    hashes = VolatileHashes(client, namespace="h", backend="emulated")
+    for number in range(20):
+        hashes.hsetex(f"h{number}", mapping={"a": "x" * 500, "b": "y"}, ex=60)
+    later = VolatileHashes(client, namespace="h", backend="emulated", clock_shift_ms=DAY_MS)
+    return HashFieldExpiry(later, limit=50)
+
+
+def keys(client: Any) -> Job:
+    durable = DurableKeys(client, namespace="d")
+    for number in range(20):
+        durable.set(f"d{number}", b"x" * 500, ex=60)
+    return KeyExpiry(DurableKeys(client, namespace="d", clock_shift_ms=DAY_MS), limit=50)
+
+
+def ick(client: Any) -> Job:
+    one = Ick(client, "i")
+    one.add({f"m{number}": number for number in range(20)})
+    one.reserve(20)
+    time.sleep(0.01)
+    return IckReaper(one, 0.001, limit=50)
+
+
+def messages(client: Any) -> Job:
+    queue = ShuffleQueue(client, "q")
+    for number in range(20):
+        queue.write(f"t{number}", {"n": number})
+    queue.read_many("g", "c", 20)
+    time.sleep(0.01)
+    return ShuffleQueueReaper(queue, limit=50, idle_s=0.001)
+
+
+def idle_queue(client: Any) -> Job:
+    queue = ShuffleQueue(client, "e")
+    queue.write("t", {"n": 1})
+    place = queue._place
+    assert place is not None
+    # Its time to live has passed long ago.
+    client.zadd(place[0], {queue.keys.name: 1})
+    return QueueExpiry(queue)
+
+
+def consumed(client: Any) -> Job:
+    clock = SetClock()
+    queue = TimeShardQueue(RedisStore(client), "s", 6, 60, clock=clock)
+    for number in range(20):
+        queue.put(f"m{number}", 1.0)
+    clock.go(121)
+    assert queue.ack(*queue.take_many("c", 20, 600.0)) == 20
+    clock.go(120)
+    return TimeShardSweeper(queue, limit=50)
+
+
+def ids(client: Any) -> Job:
+    tracked = TrackedSet(client, "t", TableSource(), sub_sets=2)
+    tracked.track(range(20))
+    return UntrackDone(tracked, limit=50)
+
+
+def full_blocks(client: Any) -> Job:
+    made(client, name="l")
+    return compactor(client, name="l")
+
+
+def cold_blocks(client: Any) -> Job:
+    made(client, name="l")
+    compactor(client, name="l").perform(Slice(100, 10.0))
+    return compactor(client, name="l", later=True)
+
+
+def old_blocks(client: Any) -> Job:
+    return LogTrimmer(made(client, name="l"), limit=50, max_entries=10)
+
+
+def hashes_to_hand_over(client: Any) -> Job:
+    hashes = VolatileHashes(client, namespace="m", backend="emulated")
+    for number in range(20):
+        hashes.hsetex(f"h{number}", mapping={"a": "x" * 500}, ex=3600)
+    return MigrateToNative(VolatileHashes(client, namespace="m"), limit=50)
+
+
+JOBS = [
+    hash_fields,
+    keys,
+    ick,
+    messages,
+    idle_queue,
+    consumed,
+    ids,
+    full_blocks,
+    cold_blocks,
+    old_blocks,
+    hashes_to_hand_over,
+]
+
+
+@pytest.fixture(params=[(7, "redis"), (8, "redis"), (8, "valkey")], ids=str)
+def client(request: pytest.FixtureRequest, start_redis: Callable[..., RedisServer]) -> Any:
+    version, product = request.param
+    return start_redis(version, product, maxmemory_policy="noeviction").client()
+
+
+@pytest.mark.parametrize("prepare", JOBS, ids=lambda each: each.__name__)
+def test_a_job_frees_memory_on_a_full_server(client: Any, prepare: Callable[[Any], Job]) -> None:
+    if prepare is hashes_to_hand_over and client.info("server")["redis_version"] < "7.4":
+        pytest.skip("this server has no field commands to hand over to")
+    job = prepare(client)
+    client.config_set("maxmemory", 1)
+    with pytest.raises(redis.exceptions.OutOfMemoryError):
+        client.set("any", 1)
+    done = 0
+    for _ in range(50):
+        try:
+            done += job.perform(Slice(job.limit, 10.0)) or 0
+        except Aborted:
+            continue
+    assert done > 0
+    assert job.perform(Slice(job.limit, 10.0)) == 0
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_compacting_a_full_server_loses_nothing(client: Any, later: bool) -> None:
+    log = made(client)
+    if later:
+        compactor(client).perform(Slice(100, 10.0))
+    client.config_set("maxmemory", 1)
+    assert compactor(client, later=later).perform(Slice(100, 10.0)) == 3
+    assert forms(client, log)[:3] != ("RRR" if later else "LLL")
+    assert Log(client, "l").read(0, 100) == entries(35)
+    client.config_set("maxmemory", 0)
+    assert_sound(client, log)
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("what", ["evict", "delete", "remake", "compact"])
+def test_what_comes_before_the_script_alone_is_left_as_it_is(
+    client: Any, monkeypatch: pytest.MonkeyPatch, later: bool, what: str
+) -> None:
+    """The attempt was refused, and somebody else comes before the script looks again."""
+    log = made(client)
+    if later:
+        compactor(client).perform(Slice(100, 10.0))
+    alone = Compactor._change_when_full
+
+    def after(*args: Any) -> None:
+        client.config_set("maxmemory", 0)
+        if what == "evict":
+            log.evict(keep=5)
+        elif what == "compact":
+            monkeypatch.setattr(Compactor, "_change_when_full", alone)
+            compactor(client, later=True).perform(Slice(100, 10.0))
+        else:
+            log.delete()
+            if what == "remake":
+                log.append(*entries(8))
+        client.config_set("maxmemory", 1)
+        alone(*args)
+
+    monkeypatch.setattr(Compactor, "_change_when_full", after)
+    client.config_set("maxmemory", 1)
+    with pytest.raises(Aborted):
+        compactor(client, later=later).perform(Slice(100, 10.0))
+    client.config_set("maxmemory", 0)
+    if what == "delete":
+        assert list(client.scan_iter("*")) == []
+    else:
+        assert_sound(client, log)
