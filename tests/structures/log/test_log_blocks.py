@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import sys
 import threading
+import tracemalloc
 import zlib
 
 import pytest
@@ -16,6 +18,7 @@ from workstealing.errors import ConfigurationError, LayoutError, MissingExtraErr
 from workstealing.structures.log import blocks
 from workstealing.structures.log.blocks import (
     HEADER_BYTES,
+    MOST_COMPRESSED_BYTES,
     DamagedBlockError,
     compress,
     compress_codec,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -201,9 +200,9 @@ class Compactor:
                     current.commit(("EXISTS", blocks[0]))
                     raise
                 if changes:
-                    began = time.monotonic()
+                    left = slice.remaining()
                     current.commit(*self._commands(look, changes))
-                    self._trip_seconds = time.monotonic() - began
+                    self._trip_seconds = left - slice.remaining()
         except OutOfMemoryError:
             self._change_when_full(look, changes, slice)
         return handled
@@ -485,7 +484,7 @@ class Compactor:
     def _compacted(self, look: _Look, candidate: _Candidate, content: Any, slice: Slice) -> _Change:
         """Return the change that puts a block's next form in place of this one."""
         settings, key = self._settings, self._keys.block(candidate.number)
-        began = time.monotonic()
+        left = slice.remaining()
         if candidate.is_list:
             raw, entries = seal(content), len(content)
         else:
@@ -504,23 +503,24 @@ class Compactor:
         form = raw if candidate.is_list else b""
         # Where the server does not tell sizes, one may be too large: it is finished raw.
         if is_cold and len(raw) <= MOST_COMPRESSED_BYTES:
-            compressed = self._compress(raw, began, slice)
+            compressed = self._compress(raw, left, slice)
             # What does not get smaller is finished as it is, and is tried once.
             if len(compressed) < len(raw):
                 form = compressed
         elif not settings.compresses:
-            self._pace.note(len(raw), time.monotonic() - began)
+            self._pace.note(len(raw), left - slice.remaining())
         return _Change(candidate, len(content), form, is_finished=is_cold)
 
-    def _compress(self, raw: bytes, began: float, slice: Slice) -> bytes:
+    def _compress(self, raw: bytes, left: float, slice: Slice) -> bytes:
         """Return a block compressed, and learn how long that takes here.
 
+        Arguments: raw; left: how many seconds the slice had when this block was begun; slice.
         Errors: OutOfTime as soon as the slice is over: whoever lends the moment does not wait.
         """
 
         def between(done: int) -> None:
             if slice.expired:
-                self._pace.note(done, time.monotonic() - began)
+                self._pace.note(done, left - slice.remaining())
                 raise OutOfTime(
                     f"the slice of {slice.seconds * 1000:g} ms was over when {done} of {len(raw)}"
                     f" bytes of a block of the log {self._log.name!r} were compressed; the next"
@@ -528,7 +528,7 @@ class Compactor:
                 )
 
         made = compress(raw, self._settings.codec, self._settings.level, between=between)
-        self._pace.note(len(raw), time.monotonic() - began)
+        self._pace.note(len(raw), left - slice.remaining())
         return made
 
 
