@@ -13,6 +13,7 @@ from support.dashboards import TOKEN, make_app, write_hour
 from workstealing import Recruiter
 from workstealing.dashboard import Watched
 from workstealing.dashboard.events import Streams
+from workstealing.metrics.minutes import minute_key
 
 Serve = Callable[..., str]
 Open = Callable[..., Any]
@@ -71,6 +72,41 @@ def test_the_charts_say_that_they_leave_jobs_out_and_label_large_figures(
     assert notes == ["8 of 9 jobs"] * 2
     page.hover("#chart-lag .u-over")
     page.locator("#chart-lag .u-value", has_text="116 d").first.wait_for()
+
+
+_INK = """(id) => {
+    const canvas = document.querySelector(`#${id} canvas`);
+    const own = getComputedStyle(document.documentElement).getPropertyValue("--line-1").trim();
+    const [r, g, b] = [1, 3, 5].map((at) => parseInt(own.slice(at, at + 2), 16));
+    const over = document.querySelector(`#${id} .u-over`);
+    const left = parseFloat(over.style.left) * devicePixelRatio;
+    const wide = parseFloat(over.style.width) * devicePixelRatio;
+    const { data } = canvas.getContext("2d").getImageData(left, 0, wide, canvas.height);
+    const parts = new Array(20).fill(0);
+    for (let at = 0; at < data.length; at += 4) {
+      const far = Math.abs(data[at] - r) + Math.abs(data[at + 1] - g) + Math.abs(data[at + 2] - b);
+      const column = (at / 4) % Math.floor(wide);
+      if (far < 60) parts[Math.min(19, Math.floor((column / wide) * 20))] += 1;
+    }
+    return parts; }"""
+
+
+def test_a_gap_is_a_gap_and_a_lonely_minute_a_point(
+    serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
+) -> None:
+    job = {"worked": 9, "items": 600, "oldest.0": 7.0}
+    write_hour(client, {"tidy": job})
+    present = int(client.time()[0]) // 60 * 60
+    for ago in (*range(18, 30), *range(31, 43)):
+        client.delete(minute_key("default", present - 60 * ago))
+    page = open_page(serve(make_app(never_recruiter, client, token=TOKEN, streams=quick())), TOKEN)
+    page.wait_for_selector("#chart-lag canvas")
+    for chart in ("chart-lag", "chart-items", "chart-traffic"):
+        ink = page.evaluate(_INK, chart)
+        # A twentieth is three minutes; another minute may have begun meanwhile.
+        assert all(ink[at] > 0 for at in (1, 2, 3, 4, 15, 16, 17, 18)), (chart, ink)
+        assert [ink[at] for at in (7, 8, 11, 12)] == [0] * 4, (chart, ink)
+        assert ink[9] + ink[10] > 0, (chart, ink)
 
 
 def test_a_page_that_hears_nothing_says_so(

@@ -9,7 +9,7 @@ from typing import Any
 from support.dashboards import make_app
 from workstealing import Recruiter
 from workstealing.cli import dashboard as command
-from workstealing.dashboard import events, queries, security, steering
+from workstealing.dashboard import events, queries, security, steering, throttle
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "dashboard.md").read_text("utf-8")
@@ -43,6 +43,9 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert events.LASTS_SECONDS == 300
     assert f"at most {events.MOST_STREAMS} streams" in said
     assert f"http://{command.HOST}:{command.PORT}/" in said
+    assert f"may give {throttle.TRIES} wrong tokens at once" in said
+    assert f"one more every {throttle.EVERY_SECONDS:g} seconds" in said
+    assert f"together {throttle.TRIES_OF_ALL} a minute" in said
     for variable in (command.TOKEN_VARIABLE, command.VIEW_TOKEN_VARIABLE):
         assert variable in said
 

@@ -16,10 +16,11 @@ from redis.retry import Retry
 from support.dashboards import TOKEN, VIEW_TOKEN, csrf_of, make_app
 from workstealing import Recruiter
 from workstealing.dashboard import security
-from workstealing.dashboard.security import Guard, is_local, is_loopback
+from workstealing.dashboard.security import Guard, cookie_name, is_local, is_loopback
 from workstealing.errors import ConfigurationError
 from workstealing.metrics.fleet import Fleet
 
+COOKIE = cookie_name("localhost", "/ws/", "default")
 CHANGES = ("/ws/jobs", "/ws/dead", "/ws/login", "/ws/logout")
 LOOKS = ("/ws/", "/ws/view.json", "/ws/events")
 
@@ -129,7 +130,7 @@ def test_who_is_not_logged_in_changes_nothing(app: flask.Flask, client: Any, pat
 
 def test_a_login_gives_a_cookie_that_no_script_and_no_other_site_has(app: flask.Flask) -> None:
     answer = app.test_client().post("/ws/login", data={"token": TOKEN})
-    cookie = SimpleCookie(answer.headers["Set-Cookie"])["workstealing_session"]
+    (cookie,) = SimpleCookie(answer.headers["Set-Cookie"]).values()
     assert cookie["httponly"] is True
     assert cookie["samesite"] == "Strict"
     assert cookie["path"] == "/ws/"
@@ -255,10 +256,10 @@ def test_a_forged_or_foreign_session_is_none(
     own = Guard(TOKEN, VIEW_TOKEN).new_session("admin")
     browser = app.test_client()
     for cookie in (other, own[:-3] + "abc", "", "x" * 3000, viewer.split(".")[0], "a.b.c"):
-        browser.set_cookie("workstealing_session", cookie, path="/ws/")
+        browser.set_cookie(COOKIE, cookie, path="/ws/")
         assert browser.get("/ws/").status_code == 401
     # Every process of a fleet takes the same one.
-    browser.set_cookie("workstealing_session", own, path="/ws/")
+    browser.set_cookie(COOKIE, own, path="/ws/")
     assert browser.get("/ws/").status_code == 200
 
 
@@ -273,6 +274,38 @@ def test_a_viewers_cookie_says_nothing_of_the_admins_token() -> None:
     assert other.visitor("127.0.0.1", "localhost", {}, one.new_session("admin")) is None
     promoted = "admin." + cookie.partition(".")[2]
     assert one.visitor("127.0.0.1", "localhost", {}, promoted) is None
+
+
+def test_two_dashboards_on_one_host_do_not_share_a_cookie(
+    never_recruiter: Recruiter, client: Any
+) -> None:
+    """Cookies know no ports: who logs in here stays logged in there."""
+    first = make_app(never_recruiter, client, token=TOKEN)
+    second = make_app(never_recruiter, client, token=TOKEN + " of another one")
+    jar: dict[str, str] = {}
+
+    def ask(app: flask.Flask, port: int, path: str = "/ws/", **data: str) -> int:
+        browser = app.test_client(use_cookies=False)
+        answer = browser.open(
+            path,
+            base_url=f"http://shop.example:{port}",
+            method="POST" if data else "GET",
+            data=data,
+            headers={"Cookie": "; ".join(f"{name}={value}" for name, value in jar.items())},
+        )
+        for name, morsel in SimpleCookie(answer.headers.get("Set-Cookie", "")).items():
+            jar[name] = morsel.value
+        return answer.status_code
+
+    assert ask(first, 8765, "/ws/login", token=TOKEN) == 303
+    assert ask(second, 8766, "/ws/login", token=TOKEN + " of another one") == 303
+    assert ask(first, 8765) == ask(second, 8766) == 200
+    assert len(jar) == 2
+    names = {
+        cookie_name(*place)
+        for place in (("a", "/", "x"), ("a:1", "/", "x"), ("a", "/b/", "x"), ("a", "/", "y"))
+    }
+    assert len(names) == 4
 
 
 def test_a_session_ends(app: flask.Flask, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -327,7 +327,15 @@ def _charts(snapshot: Snapshot) -> dict[str, Any]:
         "names": [visible(job.name, 40) for job in charted],
         "lag": [_rounded(job.lag) for job in charted],
         "items": [
-            _rounded([items / span for items, span in zip(job.items, spans, strict=True)])
+            _rounded(
+                [
+                    # A minute that nobody wrote is a gap, not a minute without work.
+                    None if enlisted is None else items / span
+                    for items, span, enlisted in zip(
+                        job.items, spans, snapshot.traffic, strict=True
+                    )
+                ]
+            )
             for job in charted
         ],
         "traffic": _rounded(snapshot.traffic),

@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -146,6 +147,17 @@ class Guard:
                 found = role
         return found
 
+    def is_trial(
+        self, headers: Headers, cookie: str | None, is_known: Callable[[str], bool]
+    ) -> bool:
+        """Say whether a request may be a guess of a token.
+
+        Arguments: headers; cookie: the session's; is_known: says whether a session was right here.
+        """
+        if not self.wants_login:
+            return False
+        return _bearer(headers) is not None or bool(cookie and not is_known(cookie))
+
     def new_session(self, role: str) -> str:
         """Return the value of the cookie of a new session."""
         nonce = secrets.token_urlsafe(18)
@@ -165,9 +177,9 @@ class Guard:
         """
         if not self.wants_login:
             return Visitor(VIEWER) if is_local(address, host, headers) else None
-        kind, _, given = (headers.get("Authorization") or "").partition(" ")
-        if kind.lower() == "bearer":
-            role = self.role_of(given.strip())
+        given = _bearer(headers)
+        if given is not None:
+            role = self.role_of(given)
             return None if role is None else Visitor(role, by_header=True)
         if not cookie:
             return None
@@ -195,6 +207,21 @@ class Guard:
 
     def _csrf(self, role: str, nonce: str) -> str:
         return hmac.new(self._keys[role], b"csrf\0" + nonce.encode(), hashlib.sha256).hexdigest()
+
+
+def cookie_name(host: str, path: str, ledger: str) -> str:
+    """Return the name of a dashboard's cookie, which no other dashboard on this host has.
+
+    Cookies know no ports, and a path below another one gets both cookies. Arguments: host: the Host
+    header, with the port; path: where the dashboard is; ledger: its name.
+    """
+    digest = hashlib.sha256("\0".join((host, path, ledger)).encode("utf-8", "surrogatepass"))
+    return f"workstealing_session_{digest.hexdigest()[:12]}"
+
+
+def _bearer(headers: Headers) -> str | None:
+    kind, _, given = (headers.get("Authorization") or "").partition(" ")
+    return given.strip() if kind.lower() == "bearer" else None
 
 
 def is_own_site(fetch_site: str | None) -> bool:

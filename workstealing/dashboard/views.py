@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,8 +11,16 @@ from workstealing.dashboard.events import Streams, as_json
 from workstealing.dashboard.own_minutes import OwnMinutes
 from workstealing.dashboard.presenting import JOB_HEADINGS, STRUCTURE_HEADINGS, blank_job, page
 from workstealing.dashboard.queries import Queries
-from workstealing.dashboard.security import HEADERS, SESSION_SECONDS, Guard, Visitor, is_own_site
+from workstealing.dashboard.security import (
+    HEADERS,
+    SESSION_SECONDS,
+    Guard,
+    Visitor,
+    cookie_name,
+    is_own_site,
+)
 from workstealing.dashboard.steering import FleetSettings, RefusedError, steer_dead, steer_job
+from workstealing.dashboard.throttle import Throttle, counted_by_fleet
 from workstealing.dashboard.watched import short_id
 from workstealing.dashboard.watching import watch_all
 from workstealing.errors import ConfigurationError, MissingExtraError
@@ -33,7 +42,6 @@ PREFIX = "/workstealing"
 """Where the blueprint is unless register_blueprint says otherwise."""
 
 LONGEST_FORM = 64 * 1024
-COOKIE = "workstealing_session"
 
 
 def create_dashboard(
@@ -73,6 +81,7 @@ def create_dashboard(
     )
     views = _Views(
         guard=guard,
+        throttle=Throttle(counted_by_fleet(client, name)),
         queries=queries,
         fleet=fleet,
         recruiter=recruiter,
@@ -89,13 +98,15 @@ class _Views:
         self,
         *,
         guard: Guard,
+        throttle: Throttle,
         queries: Queries,
         fleet: FleetSettings,
         recruiter: Recruiter,
         name: str,
         streams: Streams,
     ) -> None:
-        self._guard, self._queries, self._fleet = guard, queries, fleet
+        self._guard, self._throttle = guard, throttle
+        self._queries, self._fleet = queries, fleet
         self._recruiter, self._name, self._streams = recruiter, name, streams
 
     def blueprint(self) -> flask.Blueprint:
@@ -130,11 +141,21 @@ class _Views:
             return _plain("the form is too large", 413)
         if "Transfer-Encoding" in request.headers:
             return _plain("say how long the form is", 411)
-        visitor = self._guard.visitor(
-            request.remote_addr, request.host, request.headers, request.cookies.get(COOKIE)
-        )
+        view = (request.endpoint or "").rpartition(".")[2]
+        if self._guard.wants_login and view in ("login", "static"):
+            return None
+        cookie = request.cookies.get(self._cookie())
+        is_trial = self._guard.is_trial(request.headers, cookie, self._throttle.knows)
+        wait = self._throttle.enter(request.remote_addr) if is_trial else 0.0
+        if wait > 0:
+            return _too_many(_plain(_GUESSED.format(math.ceil(wait)), 429), wait)
+        visitor = self._guard.visitor(request.remote_addr, request.host, request.headers, cookie)
+        if is_trial:
+            self._tried(request.remote_addr, visitor is not None)
         flask.g.workstealing_visitor = visitor
         if visitor is not None:
+            if cookie and visitor.csrf:
+                self._throttle.remember(cookie)
             return None
         if not self._guard.wants_login:
             return _plain(
@@ -142,12 +163,11 @@ class _Views:
                 " give create_dashboard() a token",
                 403,
             )
-        view = (request.endpoint or "").rpartition(".")[2]
-        if view in ("login", "static"):
-            return None
-        if view == "index":
-            return self._login_page("", 401)
-        return _plain("log in first", 401)
+        response = self._login_page("", 401) if view == "index" else _plain("log in first", 401)
+        if cookie:
+            # Of a token that is no more: it would be a guess each time that it comes.
+            self._forget_cookie(response)
+        return response
 
     def _login(self) -> Any:
         request = flask.request
@@ -155,13 +175,16 @@ class _Views:
             return _plain("another site sent this form", 403)
         if not self._guard.wants_login:
             return _plain("there is no token to log in with", 403)
+        wait = self._throttle.enter(request.remote_addr)
+        if wait > 0:
+            return _too_many(self._login_page(_GUESSED.format(math.ceil(wait)), 429), wait)
         role = self._guard.role_of(request.form.get("token", ""))
+        self._tried(request.remote_addr, role is not None)
         if role is None:
-            logger.warning("a login to the dashboard from %s failed", request.remote_addr)
             return self._login_page("This token is not known here.", 403)
         response = flask.redirect(flask.url_for(".index"), 303)
         response.set_cookie(
-            COOKIE,
+            self._cookie(),
             self._guard.new_session(role),
             max_age=SESSION_SECONDS,
             path=flask.url_for(".index"),
@@ -171,18 +194,31 @@ class _Views:
         )
         return response
 
+    def _tried(self, address: str | None, was_right: bool) -> None:
+        if was_right:
+            self._throttle.right(address)
+            return
+        logger.warning("a login to the dashboard from %s failed", address)
+        self._throttle.wrong()
+
+    def _cookie(self) -> str:
+        return cookie_name(flask.request.host, flask.url_for(".index"), self._name)
+
     def _logout(self) -> Any:
         if not self._is_meant():
             return _plain(_FOREIGN, 403)
         response = flask.redirect(flask.url_for(".index"), 303)
+        self._forget_cookie(response)
+        return response
+
+    def _forget_cookie(self, response: Any) -> None:
         response.delete_cookie(
-            COOKIE,
+            self._cookie(),
             path=flask.url_for(".index"),
             secure=flask.request.is_secure,
             httponly=True,
             samesite="Strict",
         )
-        return response
 
     def _is_meant(self) -> bool:
         visitor: Visitor = flask.g.workstealing_visitor
@@ -315,6 +351,14 @@ def _after_strays(state: Any) -> None:
         return response
 
     state.app.after_request(after)
+
+
+_GUESSED = "Too many wrong tokens were given: try again in {} s."
+
+
+def _too_many(response: flask.Response, wait: float) -> flask.Response:
+    response.headers["Retry-After"] = str(math.ceil(wait))
+    return response
 
 
 def _plain(text: str, status: int) -> flask.Response:

@@ -107,6 +107,11 @@ def settings_key(name: str) -> bytes:
     return f"{{workstealing:ledger:{name}}}:fleet".encode()
 
 
+def logins_key(name: str) -> bytes:
+    """Return the key of the wrong tokens that dashboards were given in the running minute."""
+    return f"{{workstealing:ledger:{name}}}:logins".encode()
+
+
 def field_of(figure: str, job: str) -> str:
     """Return the field of one figure of a job."""
     return f"{figure}:{job}"

@@ -149,6 +149,12 @@ const SECONDS = [
   2592000, 7776000, 31536000, 315360000, 3153600000,
 ];
 
+function alone(plot, series) {
+  const values = plot.data[series];
+  const known = (place) => values[place] !== null && values[place] !== undefined;
+  return [...values.keys()].filter((at) => known(at) && !known(at - 1) && !known(at + 1));
+}
+
 function chart(id, names, height, format, special) {
   const holder = document.getElementById(id);
   holder.replaceChildren();
@@ -181,8 +187,10 @@ function chart(id, names, height, format, special) {
         stroke: css(`--line-${(number % 8) + 1}`),
         width: 2,
         fill: special.area ? `${css("--line-1")}22` : undefined,
-        points: { show: false },
-        spanGaps: true,
+        // A gap is a gap: nothing is drawn over minutes of which nothing is known. A minute between
+        // two of them, which no line reaches, is a point.
+        spanGaps: false,
+        points: { show: true, size: 4, filter: alone },
         value: (_, value) => format(value),
       })),
     ],
