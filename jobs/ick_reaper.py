@@ -86,6 +86,10 @@ class IckReaper(DivisibleJob):
         reaper = self._reaper(icks[drawn(len(icks), self._random)])
         return reaper.count(slice) if self.dry_run else reaper.reap(slice)
 
+    def warm_up(self) -> None:
+        """Load the structure's scripts and prepare connections; no round trip."""
+        self._icks()[0].twin.warm_up("ick_")
+
     def parts(self, n: int) -> list[tuple[int, ...]]:
         """Divide for a sweep: each part is a group of Icks, by number. No round trip."""
         refuse_dry_run(self.name, dry_run=self.dry_run)

@@ -100,6 +100,10 @@ class LogCompactor(DivisibleJob):
         """
         return self.compact(drawn(len(self.logs), self._random), slice)
 
+    def warm_up(self) -> None:
+        """Load the structure's scripts and prepare connections; no round trip."""
+        self.logs[0].twin.warm_up("log_")
+
     def parts(self, n: int) -> list[tuple[int, ...]]:
         """Divide for a sweep: each part is a group of logs, by number. No round trip."""
         refuse_dry_run(self.name, dry_run=self.dry_run)

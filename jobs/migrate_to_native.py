@@ -10,6 +10,7 @@ from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import DivisibleJob, PartJob
 from workstealing.recruiting.slice import Slice
 from workstealing.structures.namespaces.due_walk import DuePart
+from workstealing.structures.namespaces.layout import LAYOUT_SCRIPTS
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
 from workstealing.structures.volatile_hashes.migrating import Migrator
@@ -50,6 +51,10 @@ class MigrateToNative(DivisibleJob):
         fields; LayoutError; connection faults. One or two round trips to look, one for each hash.
         """
         return self._migrator.migrate(slice)
+
+    def warm_up(self) -> None:
+        """Load the structure's scripts and prepare connections; no round trip."""
+        self.hashes.twin.warm_up("volatile_", LAYOUT_SCRIPTS, "server_facts")
 
     def parts(self, n: int) -> list[DuePart]:
         """Divide the namespace for a sweep, by index shards; see `DivisibleJob.parts`.

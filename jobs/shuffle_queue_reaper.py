@@ -97,6 +97,10 @@ class ShuffleQueueReaper(DivisibleJob):
         """
         return self.reaper.count(slice) if self.dry_run else self.reaper.reap(slice)
 
+    def warm_up(self) -> None:
+        """Load the structure's scripts and prepare connections; no round trip."""
+        self.queue.twin.warm_up("shuffle_queue_")
+
     def parts(self, n: int) -> list[tuple[int, ...]]:
         """Divide the queue for a sweep: each part is a group of streams, by number.
 

@@ -145,6 +145,10 @@ class TimeShardSweeper(Job):
             max((one.oldest_s for one in found), default=0.0),
         )
 
+    def warm_up(self) -> None:
+        """Load the structure's scripts and prepare connections; no round trip."""
+        self.queue.time_shards.warm_up()
+
     def _choose(self, slice: Slice) -> int | None:
         """Return the time shard for this slice, or None if there is none now."""
         found = self._workable(slice.remaining())

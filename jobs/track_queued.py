@@ -12,6 +12,7 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
 from workstealing.store.connection import Budget
 from workstealing.store.scripts import load
+from workstealing.structures.namespaces.layout import LAYOUT_SCRIPTS
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
 from workstealing.structures.tracked_set.drift import ask_sub_sets
 from workstealing.structures.tracked_set.layout import id_bytes, id_text
@@ -73,6 +74,10 @@ class TrackQueued(Job):
             elif stored is not None:
                 current.commit(("DEL", names.cursor))
             return added
+
+    def warm_up(self) -> None:
+        """Load the structure's scripts and prepare connections; no round trip."""
+        self.tracked.twin.warm_up("tracked_", LAYOUT_SCRIPTS)
 
     def _add(self, members: list[bytes], slice: Slice) -> tuple[int, bool]:
         """Add those that are missing; return how many, and whether all were dealt with.

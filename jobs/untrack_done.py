@@ -9,6 +9,7 @@ from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget, checked
+from workstealing.structures.namespaces.layout import LAYOUT_SCRIPTS
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
 from workstealing.structures.tracked_set.layout import id_text
 from workstealing.structures.tracked_set.sets import checked_tracked
@@ -60,6 +61,10 @@ class UntrackDone(Job):
         if sub_set is None:
             return 0
         return settle(self.tracked, sub_set, slice, sample=slice.limit).removed
+
+    def warm_up(self) -> None:
+        """Load the structure's scripts and prepare connections; no round trip."""
+        self.tracked.twin.warm_up("tracked_", LAYOUT_SCRIPTS)
 
     def _choose(self, slice: Slice) -> int | None:
         """Return a sub-set that has ids, a larger one more likely; None if none was met.

@@ -50,6 +50,15 @@ class Job(abc.ABC):
         Skipped when it could not begin.
         """
 
+    def warm_up(self) -> None:
+        """Do what a first slice would have to do and needs no server for; by default, nothing.
+
+        `Recruiter.install` calls it once: modules to import, files to read, tables to build, which
+        would take a first slice of some milliseconds all its time. It connects to nothing. A forked
+        child keeps what its parent has prepared, so it is not called again there. What it raises is
+        logged, and the job is installed nevertheless.
+        """
+
 
 class PartJob(Job):
     """A job that stays inside one part of a divided job's keyspace, and knows when it is drained.

@@ -107,7 +107,7 @@ class Recruiter(Enlisting):
 
         Arguments: job; rate, the share of the enlisted that it wants, 0 < rate <= 1, all rates
         together at most 1, or an Adaptive, whose ceiling counts in that sum; seconds, the length of
-        its slices, by default the recruiter's.
+        its slices, by default the recruiter's. The job is warmed up first: see `Job.warm_up`.
         Raises: DuplicateJobError, RateError or ConfigurationError; then nothing has changed.
         O(installed jobs), no command.
         """
@@ -127,11 +127,20 @@ class Recruiter(Enlisting):
             raise ConfigurationError(
                 f"the dependency of job {name!r} is {dependency!r}; expected something hashable"
             ) from None
+        self._warm_up(job, name)
         with self._lock:
             given = self._roster.check_new(name, rate)
             breaker = self._breakers.setdefault(dependency, Breaker(self._breaker_seconds))
             self._roster.add(Installed(job, given, seconds, breaker, self._clock))
             self._change(Draw(self._roster.all()))
+
+    def _warm_up(self, job: Job, name: str) -> None:
+        try:
+            job.warm_up()
+        except Exception as error:
+            if self._timeouts.include(error):
+                raise
+            self._faults.report(f"the warming up of job {name!r}", error)
 
     def uninstall(self, name: str) -> None:
         """Remove a job and its figures. A slice of it that is running ends by itself.

@@ -6,9 +6,8 @@ side key therefore begins with a short tag from a fixed table, one per slot: ``{
 
 from __future__ import annotations
 
-import itertools
 from binascii import crc_hqx
-from functools import cache
+from importlib.resources import files
 
 from redis.exceptions import DataError
 
@@ -16,7 +15,10 @@ from workstealing.errors import CrossSlotError
 
 SLOTS = 16384
 _SLOT_BITS = 14
-_ALPHABET = b"0123456789abcdefghijklmnopqrstuvwxyz"
+# The tag at index s, in braces, has the hash slot s. The table is part of the data layout and never
+# changes: for each slot the first word over 0-9a-z, shorter words first, then in order. It is
+# shipped, because working it out takes longer than a slice does.
+SLOT_TAGS = tuple(files(__package__).joinpath("slot_tags.txt").read_bytes().split())
 
 
 def to_bytes(key: str | bytes | bytearray | float | memoryview) -> bytes:
@@ -51,27 +53,6 @@ def key_slot(key: bytes) -> int:
     return crc_hqx(key, 0) % SLOTS
 
 
-@cache
-def slot_tags() -> tuple[bytes, ...]:
-    """Return the table of tags: the entry at index s, in braces, has the hash slot s.
-
-    The table is part of the data layout and never changes: for each slot the first word over
-    0-9a-z, shorter words first, then in order. Built on first use, in about 40 ms, once a process.
-    """
-    tags: list[bytes | None] = [None] * SLOTS
-    missing = SLOTS
-    for length in itertools.count(1):
-        for letters in itertools.product(_ALPHABET, repeat=length):
-            word = bytes(letters)
-            slot = crc_hqx(word, 0) % SLOTS
-            if tags[slot] is None:
-                tags[slot] = word
-                missing -= 1
-                if not missing:
-                    return tuple(tag for tag in tags if tag is not None)
-    raise AssertionError("unreachable: four letters reach every slot")
-
-
 def spread_tag(name: bytes, part: int) -> bytes:
     """Return the tag of one of up to 16,384 parts of a structure, each of which has its own slot.
 
@@ -81,7 +62,7 @@ def spread_tag(name: bytes, part: int) -> bytes:
     layout of what uses it.
     """
     reversed_bits = int(f"{part:0{_SLOT_BITS}b}"[::-1], 2)
-    return slot_tags()[(key_slot(name) + reversed_bits) % SLOTS]
+    return SLOT_TAGS[(key_slot(name) + reversed_bits) % SLOTS]
 
 
 def require_one_slot(keys: tuple[bytes, ...]) -> int:

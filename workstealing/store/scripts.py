@@ -46,6 +46,15 @@ def load(name: str, clock_shift_ms: int = 0) -> Script:
     return Script(name, clock_shift_ms)
 
 
+def load_all(family: str, clock_shift_ms: int = 0) -> None:
+    """Load every script whose name begins so, before a first use has to wait for the files."""
+    for entry in files("workstealing.lua").iterdir():
+        name, dot, kind = entry.name.partition(".")
+        if dot and kind == "lua" and name.startswith(family):
+            load(name, clock_shift_ms)
+
+
+@cache
 def _read(name: str, *, include: bool) -> str:
     folder = files("workstealing.lua.include" if include else "workstealing.lua")
     source = folder / f"{name}.lua"

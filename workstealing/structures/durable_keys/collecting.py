@@ -34,6 +34,8 @@ class KeyCollector(DueCollector):
     Arguments: index: of the namespace; script: gives a script of durable keys by its name.
     """
 
+    scripts = "durable_"
+
     def __init__(self, index: DueIndex, script: Callable[[str], Script]) -> None:
         super().__init__(index)
         self._script = script

@@ -6,7 +6,7 @@ could differ from it, so nothing but the two must change together, and they shar
 
 from __future__ import annotations
 
-from workstealing.store.keys import key_slot, slot_tags
+from workstealing.store.keys import SLOT_TAGS, key_slot
 from workstealing.structures.namespaces.layout import Layout, Names, Structure
 
 DURABLE = "durable"
@@ -34,4 +34,4 @@ class KeyNames(Names):
 
     def fence(self, shard: int) -> bytes:
         """Return the key of the last fencing token of an index shard."""
-        return b"{" + slot_tags()[shard] + self._middle + b":fence"
+        return b"{" + SLOT_TAGS[shard] + self._middle + b":fence"

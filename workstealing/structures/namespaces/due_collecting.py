@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from workstealing.errors import LayoutError, OutOfTime
 from workstealing.recruiting.checks import checked_limit
@@ -19,13 +19,17 @@ from workstealing.structures.namespaces.due_walk import (
     Served,
     divided,
 )
+from workstealing.structures.namespaces.layout import LAYOUT_SCRIPTS
 
 
 class DueCollector(abc.ABC):
     """Collects the garbage of one namespace, through its due index.
 
-    Arguments: index: of the namespace. A subclass writes `serve`.
+    Arguments: index: of the namespace. A subclass names its scripts and writes `serve`.
     """
+
+    scripts: ClassVar[str]
+    """How the names of the structure's scripts begin."""
 
     def __init__(self, index: DueIndex) -> None:
         self._index = index
@@ -34,6 +38,10 @@ class DueCollector(abc.ABC):
     def dependency(self) -> Hashable:
         """What a job of this collector talks to."""
         return self._index.twin.identity
+
+    def warm_up(self) -> None:
+        """Prepare a first slice; no round trip."""
+        self._index.twin.warm_up(self.scripts, LAYOUT_SCRIPTS)
 
     @abc.abstractmethod
     def serve(
@@ -126,6 +134,10 @@ class CollectingJob(DivisibleJob, Generic[C]):
         if self.dry_run:
             return self._collector.count(slice)
         return self._collector.collect(slice)
+
+    def warm_up(self) -> None:
+        """Load the structure's scripts and prepare connections; no round trip."""
+        self._collector.warm_up()
 
     def parts(self, n: int) -> list[DuePart]:
         """Divide the namespace for a sweep, by index shards; see `DivisibleJob.parts`.

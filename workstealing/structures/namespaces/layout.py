@@ -16,10 +16,11 @@ from typing import Any, ClassVar
 from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError, EvictionPolicyError, LayoutError
-from workstealing.store.keys import SLOTS, slot_tags
+from workstealing.store.keys import SLOT_TAGS, SLOTS
 from workstealing.store.operations import Steps, as_layout_error
 from workstealing.store.scripts import load
 
+LAYOUT_SCRIPTS = "layout_"
 EMULATED, MIGRATING, NATIVE = "emulated", "migrating", "native"
 # On one server there is nothing to be spread for but the size of a sorted set and the collisions of
 # recruits. Part of the layout: a change holds for new namespaces only.
@@ -128,11 +129,11 @@ class Names:
 
     def due(self, shard: int) -> bytes:
         """Return the key of an index shard's due index."""
-        return b"{" + slot_tags()[shard] + self._due_end
+        return b"{" + SLOT_TAGS[shard] + self._due_end
 
     def mark(self, shard: int) -> bytes:
         """Return the key of an index shard's layout mark."""
-        return b"{" + slot_tags()[shard] + self._mark_end
+        return b"{" + SLOT_TAGS[shard] + self._mark_end
 
     def index_keys(self, shard: int) -> tuple[bytes, bytes]:
         """Return the keys of an index shard's due index and mark, made once."""

@@ -31,6 +31,8 @@ class QueueCollector(DueCollector):
     Arguments: index: of the namespace; clock_shift_ms: for tests.
     """
 
+    scripts = "shuffle_queue_"
+
     def __init__(self, index: DueIndex, clock_shift_ms: int) -> None:
         super().__init__(index)
         self._shift_ms = clock_shift_ms

@@ -118,6 +118,10 @@ class Sweeping(Protocol):
         """What jobs on one database have in common, so that they share a breaker."""
         ...
 
+    def warm_up(self) -> None:
+        """Do what a first slice would have to do and needs no database for; see `Job.warm_up`."""
+        ...
+
     def sweep(
         self,
         time_shard: int,

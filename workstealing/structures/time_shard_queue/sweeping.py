@@ -68,6 +68,10 @@ class RedisSweeping:
         """What jobs on one server or cluster have in common, so that they share a breaker."""
         return self._twin.identity
 
+    def warm_up(self) -> None:
+        """Load the scripts and prepare connections; no round trip."""
+        self._twin.warm_up("time_shard_", "layout_")
+
     def sweep(
         self,
         time_shard: int,

@@ -9,7 +9,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError, EvictionPolicyError, LayoutError
-from workstealing.store.keys import SLOTS, key_slot, slot_tags
+from workstealing.store.keys import SLOT_TAGS, SLOTS, key_slot
 from workstealing.store.operations import Steps, as_layout_error
 from workstealing.store.scripts import load
 
@@ -51,7 +51,7 @@ class Names:
         """Return the keys of a sub-set: its ids and its state."""
         keys = self._keys.get(sub_set)
         if keys is None:
-            prefix = b"{" + slot_tags()[self.slot(sub_set)] + b"}:ws:tracked:"
+            prefix = b"{" + SLOT_TAGS[self.slot(sub_set)] + b"}:ws:tracked:"
             number = b"%d:" % sub_set
             keys = (prefix + b"ids:" + number + self.key, prefix + b"state:" + number + self.key)
             self._keys[sub_set] = keys

@@ -44,6 +44,8 @@ class Collector(DueCollector):
     hashes by its name; clock: measures how long an attempt takes.
     """
 
+    scripts = "volatile_"
+
     def __init__(
         self,
         index: DueIndex,

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.store.keys import key_slot, slot_tags
+from workstealing.store.keys import SLOT_TAGS, key_slot
 from workstealing.store.operations import Steps
 from workstealing.structures.namespaces.layout import (
     EMULATED,
@@ -48,11 +48,11 @@ class HashNames(Names):
 
     def deadlines(self, key: bytes) -> bytes:
         """Return the key of a hash's deadlines, in the hash's own slot."""
-        return b"{" + slot_tags()[key_slot(key)] + self._deadlines_middle + key
+        return b"{" + SLOT_TAGS[key_slot(key)] + self._deadlines_middle + key
 
     def for_reading(self, key: bytes) -> tuple[bytes, ...]:
         """Return the keys of a reading script: the hash and its deadlines."""
-        return (key, b"{" + slot_tags()[key_slot(key)] + self._deadlines_middle + key)
+        return (key, b"{" + SLOT_TAGS[key_slot(key)] + self._deadlines_middle + key)
 
     def for_writing(self, key: bytes, layout: Layout) -> tuple[bytes, ...]:
         """Return the keys of a writing script: the hash, its deadlines, due index and mark."""
@@ -60,7 +60,7 @@ class HashNames(Names):
         shard = slot % layout.index_shards
         # Not by index_keys(): this is what every write does.
         index = self._index_keys.get(shard) or self.index_keys(shard)
-        return (key, b"{" + slot_tags()[slot] + self._deadlines_middle + key, *index)
+        return (key, b"{" + SLOT_TAGS[slot] + self._deadlines_middle + key, *index)
 
 
 def open_layout(
