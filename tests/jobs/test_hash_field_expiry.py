@@ -20,7 +20,7 @@ from workstealing.errors import Aborted, ConfigurationError, LayoutError
 from workstealing.jobs import HashFieldExpiry, MigrateToNative
 from workstealing.recruiting import Slice
 from workstealing.store.attempt import Attempt
-from workstealing.store.keys import SLOT_TAGS, SLOTS, key_slot
+from workstealing.store.keys import SLOTS, key_slot
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.testing import ManualClock
 
@@ -588,11 +588,6 @@ def test_a_thousand_names_on_a_cluster_are_all_collected(cluster: RedisCluster3)
             break
     assert total == 2_000
     assert hashes.client.keys("*:ttl:*") == hashes.client.keys("name-*") == []
-
-
-def test_every_slot_has_a_tag_of_its_own() -> None:
-    assert all(key_slot(b"{" + tag + b"}:x") == slot for slot, tag in enumerate(SLOT_TAGS))
-    assert len(set(SLOT_TAGS)) == SLOTS
 
 
 def test_a_slice_observes_the_age_of_the_oldest_hash_that_it_saw(any_server: AnyServer) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from workstealing import Aborted, Hooks, Job, Outcome, Recruiter, Slice
-from workstealing.errors import ConfigurationError, LayoutError, OutOfTime
+from workstealing.errors import ConfigurationError, LayoutError, OutOfTime, RateError
 from workstealing.recruiting import FunctionJob
 from workstealing.testing import ManualClock, OutcomeEvent, RecordingHooks, always
 
@@ -492,3 +492,45 @@ class TestHooks:
     def test_only_a_hook_is_added(self, wrong: Any) -> None:
         with pytest.raises(ConfigurationError, match="hook"):
             always().add_hook(wrong)
+
+
+class Warmed(Job):
+    """A job that has something to prepare."""
+
+    name = "warmed"
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.calls: list[str] = []
+        self.error = error
+
+    def warm_up(self) -> None:
+        self.calls.append("warm up")
+        if self.error is not None:
+            raise self.error
+
+    def perform(self, slice: Slice) -> int:
+        self.calls.append("perform")
+        return 1
+
+
+def test_a_job_is_warmed_up_once_when_it_is_installed() -> None:
+    recruiter, job = always(), Warmed()
+    recruiter.install(job, rate=1)
+    assert [recruiter.enlist() for _ in range(2)] == [Outcome.WORKED] * 2
+    assert job.calls == ["warm up", "perform", "perform"]
+
+
+def test_what_warming_up_raises_is_logged_and_the_job_is_installed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    recruiter, job = always(), Warmed(OSError("no such certificate"))
+    recruiter.install(job, rate=1)
+    assert "the warming up of job 'warmed' failed: OSError: no such certificate" in caplog.text
+    assert recruiter.enlist() is Outcome.WORKED
+
+
+def test_a_job_that_is_refused_is_not_warmed_up() -> None:
+    recruiter, job = always(), Warmed()
+    with pytest.raises(RateError):
+        recruiter.install(job, rate=2)
+    assert job.calls == []

@@ -206,7 +206,8 @@ class TestHandshake:
         try:
             client = redis.Redis(host="127.0.0.1", port=faulty.port, password="secret")
             assert twin_of(client).call(None, [("PING",)], Budget()) == [b"PONG"]
-            assert [seen.command for seen in faulty.seen] == [(b"AUTH", b"secret"), (b"PING",)]
+            sent = [(b"AUTH", b"default", b"secret"), (b"PING",)]
+            assert [seen.command for seen in faulty.seen] == sent
         finally:
             admin.execute_command("AUTH", "secret")
             admin.config_set("requirepass", "")

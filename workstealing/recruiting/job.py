@@ -50,7 +50,7 @@ class Job(abc.ABC):
         Skipped when it could not begin.
         """
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> None:  # noqa: B027 - most jobs have nothing to prepare
         """Do what a first slice would have to do and needs no server for; by default, nothing.
 
         `Recruiter.install` calls it once: modules to import, files to read, tables to build, which

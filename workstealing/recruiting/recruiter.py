@@ -127,6 +127,9 @@ class Recruiter(Enlisting):
             raise ConfigurationError(
                 f"the dependency of job {name!r} is {dependency!r}; expected something hashable"
             ) from None
+        with self._lock:
+            self._roster.check_new(name, rate)
+        # It reads files, so nobody else should wait for the lock meanwhile.
         self._warm_up(job, name)
         with self._lock:
             given = self._roster.check_new(name, rate)

@@ -9,17 +9,24 @@ from __future__ import annotations
 
 import inspect
 import ipaddress
+import math
 import os
 import select
 import socket
+import ssl
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from redis._parsers.socket import SocketBuffer
+from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.backoff import NoBackoff
-from redis.connection import AbstractConnection, Connection
-from redis.credentials import UsernamePasswordCredentialProvider
+from redis.cluster import RedisCluster
+from redis.connection import AbstractConnection, Connection, SSLConnection
+from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
 from redis.exceptions import (
     AskError,
     ConnectionError,
@@ -123,6 +130,75 @@ class _BoundedSocket:
         return getattr(self._sock, name)
 
 
+class Tls:
+    """A TLS context, which takes longer to make than a slice has: shared by a twin's connections.
+
+    Fields: context; files: which files of the user's it was made from, as they were then.
+    """
+
+    __slots__ = ("context", "files")
+
+    def __init__(self) -> None:
+        self.context: ssl.SSLContext | None = None
+        self.files: Any = None
+
+
+class _Handshake(AbstractConnection):
+    """Authenticates and selects the database in one round trip, and does nothing else.
+
+    It stands behind the application's own class: if that has a way of its own, that way holds.
+    """
+
+    budget: Budget
+
+    # Since HELLO 3 takes a user name besides the password, redis-py names the default one; a server
+    # without a password accepts that, and refuses a password alone.
+    names_default_user = True
+
+    def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: ARG002 - redis-py's own signature
+        """Authenticate and select the database."""
+        self._parser.on_connect(self)
+        handshake: list[Command] = []
+        credentials = self._credentials()
+        if len(credentials) == 1 and self.names_default_user:
+            credentials = ("default", *credentials)
+        if credentials:
+            handshake.append(("AUTH", *credentials))
+        if self.db:
+            handshake.append(("SELECT", self.db))
+        checked(self._round_trip(handshake))
+
+    def _credentials(self) -> tuple[str, ...]:
+        provider = self.credential_provider
+        if provider is None:
+            if not self.username and not self.password:
+                return ()
+            provider = UsernamePasswordCredentialProvider(self.username, self.password)
+        if type(provider) is UsernamePasswordCredentialProvider:
+            return tuple(provider.get_credentials())
+        # It may ask another server, which nothing else bounds.
+        given: Any = aside(
+            ("credentials", id(provider)),
+            lambda: _given_by(provider),
+            self.budget,
+            f"the credentials of {type(provider).__name__} were not given",
+        )
+        return tuple(given)
+
+    def _round_trip(self, commands: Sequence[Command]) -> list[Any]:
+        raise NotImplementedError
+
+
+def _given_by(provider: Any) -> Any:
+    """Return what a credential provider gives; called in a thread without an event loop."""
+    blocking = getattr(type(provider), "get_credentials", None)
+    if blocking is not None and blocking is not CredentialProvider.get_credentials:
+        return provider.get_credentials()
+    import asyncio
+
+    return asyncio.run(provider.get_credentials_async())
+
+
 class _BoundedTcp(Connection):
     """Opens the TCP connection: name resolution and all addresses together within the budget."""
 
@@ -134,6 +210,10 @@ class _BoundedTcp(Connection):
             sock = socket.socket(family, kind, proto)
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self.socket_keepalive:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                    for name, value in self.socket_keepalive_options.items():
+                        sock.setsockopt(socket.IPPROTO_TCP, name, value)
                 sock.settimeout(self.budget.wait_seconds())
                 sock.connect(address)
             except OSError as error:
@@ -147,30 +227,70 @@ class _BoundedTcp(Connection):
         raise last or OSError(f"no address was found for {self.host}")
 
 
+class _SharedTls(SSLConnection):
+    """Wraps a socket by the context that redis-py makes of the options, but makes it once.
+
+    Making it reads all certificates of the system, for some 20 ms. It is made anew when a file that
+    the options name has changed.
+    """
+
+    budget: Budget
+    tls: Tls
+
+    def _wrap_socket_with_ssl(self, sock: Any) -> Any:
+        context = self.tls_context()
+        sock.settimeout(self.budget.wait_seconds())
+        return context.wrap_socket(sock, server_hostname=self.host)
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Return the context, made if need be; no round trip."""
+        files = [
+            _state(path) for path in (self.certfile, self.keyfile, self.ca_certs, self.ca_path)
+        ]
+        context = self.tls.context
+        if context is None or self.tls.files != files:
+            # Around a socket that is not connected, redis-py's own method sends nothing.
+            with super()._wrap_socket_with_ssl(socket.socket()) as unconnected:
+                context = unconnected.context
+            self.tls.context, self.tls.files = context, files
+        return context
+
+
+def _state(path: str | None) -> tuple[int, ...] | None:
+    if path is None:
+        return None
+    facts = os.stat(path)  # noqa: PTH116 - it may be bytes
+    return (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+
+
 class OneAttempt(AbstractConnection):
     """What every one-attempt connection adds to the redis-py class that it is made from."""
 
     budget: Budget
+
+    def warm_up(self) -> None:
+        """Do what connecting has to do and needs no server for; no round trip."""
+        if isinstance(self, Connection):
+            # The first use of this codec imports it.
+            str(self.host).encode("idna")
+        if isinstance(self, _SharedTls):
+            self.tls_context()
 
     def _connect(self) -> Any:
         sock = super()._connect()  # type: ignore[safe-super]
         # fakeredis' connections have a queue in place of a socket, and nothing to wait for.
         return _BoundedSocket(sock, self) if isinstance(sock, socket.socket) else sock
 
-    def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: ARG002 - redis-py's own signature
-        """Authenticate and select the database, in one round trip and without anything else."""
+    @contextmanager
+    def decoding(self, decodes: bool) -> Iterator[None]:
+        """Read replies as the application has chosen, in the block; as bytes ever after."""
+        self.encoder.decode_responses = decodes
+        try:
+            yield
+        finally:
+            self.encoder.decode_responses = False
+        # The parser has kept how it was to read.
         self._parser.on_connect(self)
-        handshake: list[Command] = []
-        provider = self.credential_provider
-        if provider is None and (self.username or self.password):
-            provider = UsernamePasswordCredentialProvider(self.username, self.password)
-        if provider is not None:
-            handshake.append(("AUTH", *provider.get_credentials()))
-        if self.db:
-            handshake.append(("SELECT", self.db))
-        for reply in self._round_trip(handshake):
-            if isinstance(reply, Exception):
-                raise reply
 
     def call(self, commands: Sequence[Command], budget: Budget) -> list[Any]:
         """Send the commands in one write and read as many replies, once.
@@ -278,13 +398,15 @@ def one_attempt_class(kind: type[Any]) -> type[OneAttempt]:
     known = _classes.get(kind)
     if known is not None:
         return known
-    bases: tuple[type, ...] = (OneAttempt, kind)
-    if kind is Connection:
-        bases = (OneAttempt, _BoundedTcp)
-    elif issubclass(kind, Connection):
-        # The subclass (TLS, say) wraps the socket that the bounded base opens.
-        bases = (OneAttempt, kind, _BoundedTcp)
-    made: type[OneAttempt] = type(f"OneAttempt{kind.__name__}", bases, {})
+    bases: list[type] = [OneAttempt]
+    if kind not in (Connection, SSLConnection):
+        bases.append(kind)
+    # Behind the application's own class, which may wrap the socket that the bounded base opens.
+    if issubclass(kind, SSLConnection):
+        bases.append(_SharedTls)
+    if issubclass(kind, Connection):
+        bases.append(_BoundedTcp)
+    made: type[OneAttempt] = type(f"OneAttempt{kind.__name__}", (*bases, _Handshake), {})
     return _classes.setdefault(kind, made)
 
 
@@ -310,7 +432,65 @@ def one_attempt_options(kind: type[Any], options: Mapping[str, Any]) -> dict[str
         "health_check_interval": 0,
         "protocol": 2,
         "driver_info": None,
+        "redis_connect_func": connect_function(options),
     }
+
+
+def connect_function(options: Mapping[str, Any]) -> Callable[[Any], None] | None:
+    """Return what the application wants done with a new connection, for a blocking one, or None.
+
+    A cluster's client has a function of its own, which readies a connection for replicas after the
+    handshake: of that, only what the application has added is left.
+    """
+    wanted = options.get("redis_connect_func")
+    owner = getattr(wanted, "__self__", None)
+    is_clusters = isinstance(owner, RedisCluster | AsyncRedisCluster)
+    if is_clusters:
+        wanted = getattr(owner, "user_on_connect_func", None)
+    if wanted is None:
+        return None
+    decodes = bool(options.get("decode_responses"))
+
+    def ready(connection: OneAttempt) -> None:
+        with connection.decoding(decodes):
+            if is_clusters:
+                connection.on_connect()
+            if inspect.iscoroutinefunction(wanted):
+                _run_through(wanted(_AsyncFace(connection)))
+            else:
+                wanted(connection)
+
+    return ready
+
+
+class _AsyncFace:
+    """A blocking connection with the methods of an asynchronous one, none of which has to wait."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._connection, name)
+        if not callable(found):
+            return found
+
+        async def call(*args: Any, **options: Any) -> Any:
+            return found(*args, **options)
+
+        return call
+
+
+def _run_through(coroutine: Any) -> None:
+    """Run a coroutine that waits for nothing but its connection."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+    coroutine.close()
+    raise ConfigurationError(
+        "redis_connect_func waits for more than its connection, which a job's blocking connection"
+        " cannot do: give the jobs a client of their own without it"
+    )
 
 
 _DROPPED = frozenset(
@@ -336,6 +516,7 @@ _DROPPED = frozenset(
 )
 
 
+@cache
 def _parameters(kind: type[Any]) -> frozenset[str]:
     names: set[str] = set()
     for base in kind.__mro__:
@@ -344,26 +525,48 @@ def _parameters(kind: type[Any]) -> frozenset[str]:
     return frozenset(names)
 
 
-_lookups: dict[tuple[str, int], _Lookup] = {}
+# How long a result is of use to those who come when nobody waits for it any more, in seconds.
+_KEPT_SECONDS = 30.0
+_asides: dict[Hashable, _Aside] = {}
 
 
-class _Lookup:
-    """One name resolution, in a thread of its own, because it cannot be interrupted."""
+class _Aside:
+    """One call in a thread of its own, because it cannot be interrupted."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._target = (host, port)
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
         self.done = threading.Event()
-        self.addresses: list[Any] = []
-        self.error: OSError | None = None
+        self.ended = math.inf
+        self.result: Any = None
+        self.error: Exception | None = None
 
     def run(self) -> None:
         try:
-            self.addresses = socket.getaddrinfo(*self._target, 0, socket.SOCK_STREAM)
-        except OSError as error:
+            self.result = self._function()
+        except Exception as error:  # noqa: BLE001 - raised where somebody waits for it
             self.error = error
         finally:
-            _lookups.pop(self._target, None)
+            self.ended = time.monotonic()
             self.done.set()
+
+
+def aside(key: Hashable, function: Callable[[], Any], budget: Budget, unmet: str) -> Any:
+    """Return what a function returns that nothing else could interrupt, within the budget.
+
+    It runs in a thread of its own, one for each key at a time. If it takes longer than the budget,
+    it goes on, and its result is for whoever asks next. Arguments: unmet: what the time-out says.
+    Errors: TimeoutError; those of the function.
+    """
+    call = _asides.get(key)
+    if call is None or time.monotonic() - call.ended > _KEPT_SECONDS:
+        call = _asides[key] = _Aside(function)
+        threading.Thread(target=call.run, name=f"workstealing-{key}", daemon=True).start()
+    if not call.done.wait(budget.wait_seconds()):
+        raise TimeoutError(f"{unmet} in time")
+    _asides.pop(key, None)
+    if call.error is not None:
+        raise call.error
+    return call.result
 
 
 def resolve(host: str, port: int, budget: Budget) -> list[Any]:
@@ -379,16 +582,14 @@ def resolve(host: str, port: int, budget: Budget) -> list[Any]:
     else:
         family = socket.AF_INET if version == 4 else socket.AF_INET6
         return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
-    lookup = _lookups.get((host, port))
-    if lookup is None:
-        lookup = _lookups[host, port] = _Lookup(host, port)
-        threading.Thread(target=lookup.run, name="workstealing-resolve", daemon=True).start()
-    if not lookup.done.wait(budget.wait_seconds()):
-        raise TimeoutError(f"the name {host} was not resolved in time")
-    if lookup.error is not None:
-        raise lookup.error
-    return lookup.addresses
+    addresses: list[Any] = aside(
+        ("resolve", host, port),
+        lambda: socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM),
+        budget,
+        f"the name {host} was not resolved",
+    )
+    return addresses
 
 
-# A child of fork() has no resolving threads: what its parent waited for would never come.
-os.register_at_fork(after_in_child=_lookups.clear)
+# A child of fork() has no such threads: what its parent waited for would never come.
+os.register_at_fork(after_in_child=_asides.clear)

@@ -25,10 +25,12 @@ from workstealing.store.connection import (
     Budget,
     Command,
     OneAttempt,
+    Tls,
     one_attempt_class,
     one_attempt_options,
 )
 from workstealing.store.keys import require_one_slot
+from workstealing.store.scripts import load_all
 
 BlockingClient = redis.Redis | redis.RedisCluster
 AsyncClient = redis_asyncio.Redis | redis_asyncio.RedisCluster
@@ -94,6 +96,7 @@ class Twin:
         self._idle: dict[Node, list[OneAttempt]] = {}
         # Slot -> what the client's map said when its move was noted, and where it has gone.
         self._moved: dict[int, tuple[Node, Node]] = {}
+        self._tls = Tls()
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -240,30 +243,49 @@ class Twin:
             self._idle.setdefault(node, []).append(connection)
 
     def _make(self, node: Node) -> OneAttempt:
-        kind, options = self.settings_of(node)
+        return self._made(*self.settings_of(node))
+
+    def _made(self, kind: type[Any], options: dict[str, Any]) -> OneAttempt:
         kind = _blocking_class(kind)
-        return one_attempt_class(kind)(**one_attempt_options(kind, options))
+        connection: Any = one_attempt_class(kind)(**one_attempt_options(kind, options))
+        connection.tls = self._tls
+        connection.names_default_user = options.get("protocol") not in (2, "2")
+        made: OneAttempt = connection
+        return made
+
+    def warm_up(self, *families: str) -> None:
+        """Do what a first slice would have to do and needs no server for.
+
+        Arguments: families: how the names of the scripts begin that it will run. It loads them,
+        makes a connection object (TLS has certificates to read) and connects to nothing.
+        """
+        for family in families:
+            load_all(family)
+        self._made(*self._settings()).warm_up()
 
     def settings_of(self, node: Node) -> tuple[type[Any], dict[str, Any]]:
         """Return the application's connection class and options for a node."""
-        if node is None or not self.is_cluster:
+        kind, options = self._settings()
+        return kind, options if node is None else {**options, "host": node[0], "port": node[1]}
+
+    def _settings(self) -> tuple[type[Any], dict[str, Any]]:
+        """Return the connection class and options, whose address may be that of another node."""
+        if not self.is_cluster:
             pool = self._client.connection_pool
             kind, options = pool.connection_class, dict(pool.connection_kwargs)
-            if node is None:
-                return kind, options
-            kind = next((plain for managed, plain in _UNMANAGED if issubclass(kind, managed)), kind)
-            del options["connection_pool"]
-            return kind, {**options, "host": node[0], "port": node[1]}
+            if self._is_managed:
+                plain = (each for managed, each in _UNMANAGED if issubclass(kind, managed))
+                kind = next(plain, kind)
+                del options["connection_pool"]
+            return kind, options
         manager = self._client.nodes_manager
         if is_async(self._client):
             known = next(iter(manager.startup_nodes.values()))
-            kind, options = known.connection_class, dict(known.connection_kwargs)
-        else:
-            # There is no default node in the moment when the client reads its map anew.
-            known = self._client.get_default_node() or next(iter(manager.startup_nodes.values()))
-            pool = self._client.get_redis_connection(known).connection_pool
-            kind, options = pool.connection_class, dict(pool.connection_kwargs)
-        return kind, {**options, "host": node[0], "port": node[1]}
+            return known.connection_class, dict(known.connection_kwargs)
+        # There is no default node in the moment when the client reads its map anew.
+        known = self._client.get_default_node() or next(iter(manager.startup_nodes.values()))
+        pool = self._client.get_redis_connection(known).connection_pool
+        return pool.connection_class, dict(pool.connection_kwargs)
 
 
 def _is_managed(pool: Any) -> bool:

@@ -1,0 +1,37 @@
+"""Certificates for servers and clients of tests, made by the openssl command."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+NAMES = "subjectAltName=IP:127.0.0.1,IP:::1,DNS:localhost"
+
+
+def make_certificates(folder: Path, *names: str) -> Path:
+    """Make self-signed certificates with their keys, `<name>.crt` and `<name>.key`, in a folder.
+
+    Each is its own authority, for this machine's own addresses. `<name>.locked.key` is the key
+    under the password ``secret``. Skips the test where there is no openssl.
+    """
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl command to make a certificate with")
+    for name in names:
+        key = folder / f"{name}.key"
+        _openssl(
+            *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
+            *("-nodes", "-days", "2", "-subj", "/CN=workstealing test", "-addext", NAMES),
+            *("-keyout", str(key), "-out", str(folder / f"{name}.crt")),
+        )
+        _openssl(
+            *("pkcs8", "-topk8", "-in", str(key), "-passout", "pass:secret"),
+            *("-out", str(folder / f"{name}.locked.key")),
+        )
+    return folder
+
+
+def _openssl(*arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
