@@ -1,5 +1,5 @@
 -- Forgets dead members of an Ick for good.
--- KEYS: version, producer set, consumer set, dead. ARGV: members (at most 1,000).
+-- KEYS: version, producer set, consumer set, dead. ARGV: members (at most 500).
 -- Returns how many were dead.
 --@include ick_graves
 local problem = refuse_grave(false)

@@ -1,8 +1,10 @@
--- Commits members of an Ick, and then reserves.
--- KEYS: version, producer set, consumer set, held, attempts. ARGV: how many to reserve (1 or
--- more), 1 for backwash or 0, the caller's token ('' for none), members to commit.
--- Returns { members committed, token, { member, score, ... } }. Of a caller whose token is not the
--- one that holds nothing is committed.
+-- Commits members of an Ick, and then reserves, or begins to.
+-- KEYS: version, producer set, consumer set, held, attempts. ARGV: how many to reserve, 1 for
+-- backwash or 0, the caller's token ('' for none), members to commit (at most 1,000).
+-- Returns { members committed, token ('' if there is no new reservation), { member, score, ... }, what is
+-- left to be done ('' for nothing, else for ick_reserve_on) }. Of a caller whose token is not the one
+-- that holds nothing is committed. Without anything to reserve, backwash puts back what the caller holds:
+-- all that is reserved, unless the caller has a token that does not hold any more.
 --@include ick_reservation
 -- First what is only read: refuse(true) makes an Ick where there is none.
 local current = current_token()
@@ -10,9 +12,20 @@ local problem = type(current) == 'table' and current or refuse(true)
 if problem then
   return problem
 end
+local n, backwash, token = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3]
+if n == 0 then
+  local committed = commit(current, token, 4)
+  local is_late = token ~= '' and current ~= '' and token ~= current
+  if not backwash or is_late or redis.call('EXISTS', cset) == 0 then
+    return { committed, '', {}, '' }
+  end
+  redis.call('DEL', held)
+  local _, left, new = reserve(current, 0, true)
+  return { committed, new, {}, left }
+end
 -- A server that is out of memory lets a script go on that has begun by deleting something: without
 -- that, nobody could work off what fills it.
 redis.call('DEL', held)
-local committed = commit(current, ARGV[3], 4)
-local list = reserve(tonumber(ARGV[1]), ARGV[2] == '1')
-return { committed, hold(current, list), list }
+local committed = commit(current, token, 4)
+local list, left, new = reserve(current, n, backwash)
+return { committed, new, list, left }

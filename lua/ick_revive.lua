@@ -1,5 +1,5 @@
 -- Puts dead members of an Ick back into the producer set; the lower score wins.
--- KEYS: version, producer set, consumer set, dead. ARGV: members (at most 1,000).
+-- KEYS: version, producer set, consumer set, dead. ARGV: members (at most 500).
 -- Returns how many were dead.
 --@include ick_graves
 local problem = refuse_grave(true)

@@ -3,8 +3,9 @@
 -- KEYS: version, producer set, consumer set, held, attempts, lease, mark, dead,
 -- moving, moving dead, begun, moving attempts.
 -- ARGV: the caller's mark, the token of its lease, the layout's generation.
--- Returns how many members are to be moved; nil, with nothing changed, if the lease is not held any more
--- or the caller's layout is out of date.
+-- Returns how many members are to be moved; -1 if it is to be called again, because more was reserved than
+-- one script sets aside; nil, with nothing changed, if the lease is not held any more or the caller's layout
+-- is out of date.
 --@include ick_reservation
 --@include sharded_ick_mark
 --@include sharded_ick_lease
@@ -32,8 +33,8 @@ if redis.call('GET', KEYS[11]) ~= ARGV[3] then
     return reply
   end
   if redis.call('EXISTS', moving) == 1 then
-    -- Left by a resize whose layout was lost.
-    fold(pset, moving, redis.call('ZCARD', pset))
+    -- Left by a resize whose layout was lost, or added since the call before this one.
+    fold(pset, moving, PIECE)
   elseif redis.call('EXISTS', pset) == 1 then
     redis.call('RENAME', pset, moving)
   end
@@ -43,10 +44,13 @@ if redis.call('GET', KEYS[11]) ~= ARGV[3] then
   if redis.call('EXISTS', KEYS[12]) == 0 and redis.call('EXISTS', attempts) == 1 then
     redis.call('RENAME', attempts, KEYS[12])
   end
-  fold(cset, moving, redis.call('ZCARD', cset))
+  fold(cset, moving, PIECE)
   if exists then
     -- Whoever reserved here before has nothing to commit any more.
     hold(current, {})
+  end
+  if redis.call('EXISTS', pset, cset) > 0 then
+    return -1
   end
   redis.call('SET', KEYS[11], ARGV[3])
 end

@@ -1,10 +1,13 @@
--- Commits members of a leased ick shard, and then reserves; renews a lease that is half over.
+-- Commits members of a leased ick shard, and then reserves, or begins to; renews a lease that is half over.
 -- KEYS: version, producer set, consumer set, held, attempts, lease, mark. ARGV: how many to
--- reserve (1 or more), 1 for backwash or 0, the reservation's token ('' for none), the lease's token,
--- its time to live in ms, the mark that the lease was taken under, 1 to be told how many members were
--- reserved in place of which, or 0, members to commit.
--- Returns { members committed, token, { member, score, ... } or how many }; nil, with nothing changed, if
+-- reserve, 1 for backwash or 0, the reservation's token ('' for none), the lease's token, its time to
+-- live in ms, the mark that the lease was taken under, 1 to be told how many members were
+-- reserved in place of which, or 0, members to commit (at most 1,000).
+-- Returns { members committed, token ('' if there is no new reservation), { member, score, ... } or how many,
+-- what is left to be done ('' for nothing, else for sharded_ick_reserve_on) }; nil, with nothing changed, if
 -- the lease is not held any more. Nothing is reserved where the mark is newer: the members are to be moved.
+-- Without anything to reserve, backwash puts back all that is reserved, unless the caller has a token that
+-- does not hold any more.
 --@include ick_reservation
 --@include sharded_ick_lease
 --@include sharded_ick_mark
@@ -21,17 +24,19 @@ local problem = refuse(true)
 if problem then
   return problem
 end
-if state == 'newer' then
-  local committed = commit(current, ARGV[3], 8)
+local n, backwash, token = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3]
+local none = ARGV[7] == '1' and 0 or {}
+local is_late = token ~= '' and current ~= '' and token ~= current
+if state == 'newer' or n == 0 and (not backwash or is_late) then
+  local committed = commit(current, token, 8)
   if committed > 0 then
     extend_if_short(KEYS[6], lease, ARGV[5])
   end
-  return { committed, '', ARGV[7] == '1' and 0 or {} }
+  return { committed, '', none, '' }
 end
 -- As in ick_exchange: a server that is out of memory lets go on what has begun by deleting.
 redis.call('DEL', held)
-local committed = commit(current, ARGV[3], 8)
+local committed = commit(current, token, 8)
 extend_if_short(KEYS[6], lease, ARGV[5])
-local list = reserve(tonumber(ARGV[1]), ARGV[2] == '1')
-local token = hold(current, list)
-return { committed, token, ARGV[7] == '1' and #list / 2 or list }
+local list, left, new = reserve(current, n, backwash)
+return { committed, new, ARGV[7] == '1' and #list / 2 or list, left }

@@ -6,6 +6,9 @@ local function add_pairs(list)
   if problem then
     return problem
   end
+  if #list == 0 then
+    return { 0, 0 }
+  end
   local before = redis.call('ZCARD', pset)
   local touched = redis.pcall('ZADD', pset, 'LT', 'CH', unpack(list))
   if type(touched) == 'table' then

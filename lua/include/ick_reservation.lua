@@ -24,24 +24,29 @@ local function current_token()
   return head
 end
 
+-- The parts of a list of member, score, ... as they stand behind the head of a reservation.
+local function entries_of(head, list)
+  if #list == 0 then
+    return ''
+  end
+  local between, mile, scores = separator(head), milestone(head), {}
+  for i = 2 * MILE, #list, 2 * MILE do
+    scores[i], list[i] = list[i], list[i] .. mile
+  end
+  local text = between .. table.concat(list, between)
+  -- The list is the caller's.
+  for i, score in pairs(scores) do
+    list[i] = score
+  end
+  return text
+end
+
 -- Writes a new reservation of a list of member, score, ...; returns its token.
 local function hold(previous, list)
   local clock = redis.call('TIME')
   local token = next_token(previous, clock)
   local head = string.format('%s %d%03d', token, clock[1], math.floor(clock[2] / 1000))
-  if #list > 0 then
-    local between, mile, scores = separator(head), milestone(head), {}
-    for i = 2 * MILE, #list, 2 * MILE do
-      scores[i], list[i] = list[i], list[i] .. mile
-    end
-    redis.call('SET', held, head .. between .. table.concat(list, between))
-    -- The list is the caller's.
-    for i, score in pairs(scores) do
-      list[i] = score
-    end
-  else
-    redis.call('SET', held, head)
-  end
+  redis.call('SET', held, head .. entries_of(head, list))
   return token
 end
 
@@ -79,22 +84,65 @@ local function fold(from, to, n)
   end
 end
 
--- Tops up the consumer set to n members, and returns its first n: member, score, ...
+-- No script puts back, tops up or returns more members than this; a reservation of more is made by
+-- several, the first of which writes the token and the others only go on while it holds. A multiple
+-- of MILE, so that the milestones stand where they would in one list.
+local PIECE = 1000
 local MOST = 9007199254740991 -- beyond it a number of Lua makes no integer of the server's
-local function reserve(n, backwash)
+
+-- Goes on by a piece with a reservation of n members: 'back' puts back what is reserved, 'top' tops up
+-- the consumer set, 'page' returns its members from rank `first` on; each begins when the one
+-- before has ended. Returns member, score, ..., and what is left to be done, '' for nothing.
+local function advance(n, todo, first)
   n = math.min(n, MOST)
-  if backwash then
-    fold(cset, pset, redis.call('ZCARD', cset))
+  if todo == 'back' then
+    fold(cset, pset, PIECE)
+    if redis.call('EXISTS', cset) == 1 then
+      return {}, 'back'
+    end
+    todo = 'top'
+  end
+  if n == 0 then
+    return {}, ''
   end
   local size = redis.call('ZCARD', cset)
-  if size == 0 then
-    redis.call('ZRANGESTORE', cset, pset, 0, n - 1)
-    redis.call('ZREMRANGEBYRANK', pset, 0, n - 1)
+  if todo == 'top' then
+    local room = PIECE
+    if size == 0 then
+      local last = math.min(n, room) - 1
+      size = redis.call('ZRANGESTORE', cset, pset, 0, last)
+      redis.call('ZREMRANGEBYRANK', pset, 0, last)
+      room = room - size
+    end
+    -- A member that is in both sets takes no place, so that it may need another turn.
+    while room > 0 and size < n and redis.call('EXISTS', pset) == 1 do
+      local some = math.min(n - size, room)
+      fold(pset, cset, some)
+      room = room - some
+      size = redis.call('ZCARD', cset)
+    end
+    if size < n and redis.call('EXISTS', pset) == 1 then
+      return {}, 'top'
+    end
   end
-  -- A member that is in both sets takes no place, so that it may need another turn.
-  while size > 0 and size < n and redis.call('EXISTS', pset) == 1 do
-    fold(pset, cset, n - size)
-    size = redis.call('ZCARD', cset)
+  local last = math.min(n, first + PIECE)
+  local is_whole = last == n or size <= last
+  return redis.call('ZRANGE', cset, first, last - 1, 'WITHSCORES'), is_whole and '' or 'page'
+end
+
+-- Makes a new reservation of n members, or its first piece; returns what advance() does, and the token.
+local function reserve(current, n, backwash)
+  local list, todo = advance(n, backwash and 'back' or 'top', 0)
+  return list, todo, hold(current, list)
+end
+
+-- Goes on by a piece with the reservation that holds, and lists its members behind the others.
+local function reserve_on(n, todo, first)
+  -- A server that is out of memory lets a script go on that has begun by what can only delete.
+  redis.call('ZREMRANGEBYRANK', cset, 1, 0)
+  local list, left = advance(n, todo, first)
+  if #list > 0 then
+    redis.call('APPEND', held, entries_of(redis.call('GETRANGE', held, 0, HELD_HEAD - 1), list))
   end
-  return redis.call('ZRANGE', cset, 0, n - 1, 'WITHSCORES')
+  return list, left
 end

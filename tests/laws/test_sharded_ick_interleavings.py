@@ -17,7 +17,7 @@ from workstealing.structures import ShardedIck
 from workstealing.structures.sharded_ick.layout import shard_of
 from workstealing.structures.sharded_ick.leasing import take_any
 from workstealing.structures.sharded_ick.resizing import resize
-from workstealing.structures.sharded_ick.steps import Steps
+from workstealing.structures.steps import Steps
 
 MINUTE_MS = 60_000
 MOST_STEPS = 100

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import redis
 
+from support.recording import Recording
 from support.servers import AnyServer, RedisServer
-from workstealing.errors import ConfigurationError, CrossSlotError
+from workstealing.errors import ConfigurationError, CrossSlotError, LayoutError
 from workstealing.structures import AsyncIck, Ick
+from workstealing.structures.steps import send
 
 INF = math.inf
 
@@ -120,15 +122,74 @@ class TestEveryForm:
         assert ick.reserve(2) == [(b"a", 3.0), (b"b", 6.0)]
         assert ick.sets() == ({}, {b"a": 3.0, b"b": 6.0})
 
-    def test_reserving_nothing_changes_nothing(self, make: Callable[..., Any]) -> None:
+    def test_reserving_nothing_makes_an_ick_and_moves_nothing(
+        self, make: Callable[..., Any]
+    ) -> None:
         ick = make()
         assert ick.reserve(0) == []
-        assert ick.client.exists(*ick.names.all) == 0
+        assert ick.stats()["total_size"] == 0
+        assert ick.delete() == 1
         ick.add({"a": 1})
-        ick.reserve(1)
-        assert ick.reserve(0, backwash=True) == []
+        batch = ick.reserve(1)
+        assert ick.reserve(0) == []
         assert ick.sets() == ({}, {b"a": 1.0})
         assert ick.exchange(0, "a").committed == 1
+        assert ick.commit("a", token=batch.token) == 0
+
+    @pytest.mark.parametrize("size", [3, 1_000, 2_500])
+    def test_a_batch_is_handed_back(self, make: Callable[..., Any], size: int) -> None:
+        ick = make()
+        members = {f"m{i:04}": i for i in range(size)}
+        ick.add(members)
+        batch = ick.reserve(size)
+        ick.add({"m0001": 0.5, "m0002": 9_999})
+        handed = ick.exchange(0, "m0000", backwash=True)
+        assert (handed, handed.committed, handed.token) == ([], 1, "")
+        waiting, reserved = ick.sets()
+        assert reserved == {}
+        assert (len(waiting), waiting[b"m0001"], waiting[b"m0002"]) == (size - 1, 0.5, 2.0)
+        # Whoever reserves the same members next is not undone by a late commit.
+        assert ick.commit("m0001", token=batch.token) == 0
+        assert ick.reserve(1) == [(b"m0001", 0.5)]
+        assert ick.reserve(0, backwash=True) == []
+        assert ick.sets()[1] == {}
+
+    def test_members_given_twice_are_taken_in_order(self, make: Callable[..., Any]) -> None:
+        ick = make()
+        assert ick.add([("m", 5), ("m", 3)]) == (1, 1)
+        assert ick.add([("m", 2), ("m", 3), (b"m", 1)]) == (0, 2)
+        assert ick.add([("n", 3), ("n", 5)]) == (1, 0)
+        assert ick.add(["t", ("t", 1), ("t", 2)]) == (1, 1)
+        assert ick.sets()[0] == {b"m": 1.0, b"n": 3.0, b"t": 1.0}
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda ick: ick.add({}),
+            lambda ick: ick.reserve(0),
+            lambda ick: ick.reserve(0, backwash=True),
+            lambda ick: ick.commit(),
+            lambda ick: ick.exchange(0),
+        ],
+    )
+    def test_nothing_to_do_is_refused_on_a_foreign_key(
+        self, make: Callable[..., Any], call: Callable[[Any], Any]
+    ) -> None:
+        ick = make()
+        ick.client.set("k", "mine")
+        with pytest.raises(LayoutError, match=r"says mine where .* was expected"):
+            call(ick)
+        assert ick.client.get("k") == b"mine"
+
+    def test_only_redis_icks_own_keys_are_counted_as_deleted(
+        self, make: Callable[..., Any]
+    ) -> None:
+        for options, expected in (({}, 3), ({"unlink": False}, 3)):
+            ick = make()
+            ick.add({"a": 1, "b": 2})
+            ick.reserve(1)
+            assert ick.delete(**options) == expected
+            assert ick.client.exists(*ick.names.all) == 0
 
     @pytest.mark.parametrize("n", [sys.maxsize, 10**17, 10**30])
     def test_reserving_all_that_there_may_be(self, make: Callable[..., Any], n: int) -> None:
@@ -169,8 +230,9 @@ class TestEveryForm:
     def test_nothing_to_add_or_to_commit(self, make: Callable[..., Any]) -> None:
         ick = make()
         assert ick.add({}) == (0, 0)
+        assert ick.client.get(ick.names.version) == b"ick.v1"
         assert ick.commit() == 0
-        assert ick.client.exists(ick.names.version) == 0
+        assert ick.delete() == 1
 
     def test_stats_have_redis_icks_fields(self, make: Callable[..., Any]) -> None:
         ick = make()
@@ -292,6 +354,138 @@ class TestTokens:
         ick.add({"a": 2})
         ick.commit("a")
         assert ick.reserve(1) == [(b"a", 2.0)]
+
+    def test_who_does_not_hold_a_reservation_does_not_hand_it_back(
+        self, any_server: AnyServer
+    ) -> None:
+        late: Ick = Ick(any_server.client(), "k")
+        heir: Ick = Ick(any_server.client(), "k")
+        late.add({"a": 1, "b": 2})
+        late.reserve(2)
+        heir.reserve(2)
+        late.reserve(0, backwash=True)
+        assert heir.stats()["cset_size"] == 2
+        # One that has never reserved, a tool's for instance, hands back whatever there is.
+        Ick(any_server.client(), "k").reserve(0, backwash=True)
+        assert heir.stats()["cset_size"] == 0
+        assert heir.commit("a") == 0
+
+
+class TestPieces:
+    """A reservation of more members than one script may make is one reservation all the same."""
+
+    @pytest.fixture
+    def ick(self, redis7: RedisServer) -> Ick:
+        ick: Ick = Ick(redis7.client(), "k")
+        ick.add({f"m{i:05}": i for i in range(3_500)})
+        return ick
+
+    def test_one_token_and_one_list(self, ick: Ick) -> None:
+        batch = ick.reserve(3_200)
+        assert batch.members == [b"m%05d" % i for i in range(3_200)]
+        text = ick.client.get(ick.names.held)
+        assert text.startswith(batch.token.encode() + b" ")
+        entries = text[30:].split(b"\n" + text[24:30])
+        assert sum(b"m" in entry for entry in entries) == 3_200
+        # As one script would have written it, milestones and all.
+        separator, milestone = b"\n" + text[24:30] + b"\n", b"\n" + text[24:30] + b":"
+        parts = []
+        for i in range(3_200):
+            parts += [separator, b"m%05d" % i, separator, b"%d" % i]
+            if i % 8 == 7:
+                parts.append(milestone)
+        assert text[30:] == b"".join(parts)
+        assert ick.commit(*batch.members) == 3_200
+
+    def test_what_was_reserved_before_is_merged(self, ick: Ick) -> None:
+        ick.reserve(1_500)
+        ick.add({"m00007": 0.5, "early": -1})
+        batch = ick.reserve(3_300)
+        assert batch.members[:2] == [b"early", b"m00000"]
+        assert len(batch) == len(set(batch.members)) == 3_300
+        assert dict(batch)[b"m00007"] == 0.5
+        assert ick.reserve(2_100).members == batch.members[:2_100]
+
+    def test_backwash_of_more_than_one_piece(self, ick: Ick) -> None:
+        ick.reserve(3_400)
+        ick.add({"early": -1})
+        batch = ick.reserve(2_200, backwash=True)
+        assert batch.members == [b"early", *(b"m%05d" % i for i in range(2_199))]
+        assert ick.stats()["cset_size"] == 2_200
+
+    def test_somebody_else_reserves_between_two_pieces(self, ick: Ick) -> None:
+        """What was not given up to the other is in none's hands, and nothing is lost."""
+        other: Ick = Ick(ick.client, "k")
+        steps = ick._exchanging(3_200, (), False, "")
+        operation = next(steps)
+        reply = send(ick.client, operation)
+        (going_on,) = steps.send(reply)
+        assert going_on.script.name == "ick_reserve_on"
+        theirs = other.reserve(500)
+        with pytest.raises(StopIteration) as ended:
+            steps.send(send(ick.client, [going_on]))
+        batch = ended.value.value
+        assert batch == []
+        assert ick.commit("m00000") == 0
+        assert other.commit(*theirs.members) == 500
+        assert ick.stats()["total_size"] == 3_000
+
+    @pytest.mark.parametrize("pieces", [1, 2, 3, 4, 5, 6])
+    def test_killed_between_two_pieces(self, ick: Ick, pieces: int) -> None:
+        """Whatever was taken stands in the consumer set, where the next reservation finds it."""
+        steps = ick._exchanging(3_200, (), False, "")
+        step = next(steps)
+        for _ in range(pieces):
+            step = steps.send(send(ick.client, step))
+        steps.close()
+        assert ick.stats()["total_size"] == 3_500
+        heir: Ick = Ick(ick.client, "k")
+        batch = heir.reserve(3_500)
+        assert batch.members == [b"m%05d" % i for i in range(3_500)]
+        assert heir.commit(*batch.members) == 3_500
+
+    def test_a_pipelines_transaction_has_the_first_piece(self, ick: Ick) -> None:
+        with ick.pipeline() as pipe:
+            batch, mine = pipe.reserve(2_500).set("mine", 1).execute()
+        assert (len(batch), mine) == (2_500, True)
+        assert ick.commit(*batch.members) == 2_500
+
+    def test_no_script_carries_more_than_its_piece(self, ick: Ick) -> None:
+        seen = Recording(ick.client)
+        many: Ick = Ick(seen, "k")
+        many.add({f"n{i:05}": -i for i in range(3_500)})
+        many.reserve(6_000)
+        batch = many.reserve(5_000, backwash=True)
+        many.exchange(4_000, *batch.members[:2_500])
+        many.reserve(0, backwash=True)
+        many.commit(*batch.members)
+        assert seen.scripts > 40
+        assert seen.most_given <= 2_010
+        assert 1_990 <= seen.most_returned <= 2_010
+
+    def test_more_dead_members_than_one_script_lists(self, make: Callable[..., Any]) -> None:
+        ick = make()
+        history = '{"score": "5", "attempts": 2, "times": [1000]}'
+        ick.client.set(ick.names.version, "ick.v1")
+        ick.client.hset(ick.names.dead, mapping={f"d{i}": history for i in range(2_600)})
+        assert {member.member for member in ick.dead(10_000)} == {b"d%d" % i for i in range(2_600)}
+        assert len({member.member for member in ick.dead(1_500)}) == 1_500
+        assert len(ick.dead(1_000)) == 1_000
+        assert ick.revive(*(f"d{i}" for i in range(1_300))) == 1_300
+        assert ick.discard(*(f"d{i}" for i in range(2_600))) == 1_300
+        assert ick.dead(2_000) == []
+
+    def test_memory_that_is_full_does_not_stop_a_reservation(
+        self, start_redis: Callable[..., RedisServer]
+    ) -> None:
+        client = start_redis(7).client()
+        ick: Ick = Ick(client, "k")
+        ick.add({f"m{i:05}": i for i in range(2_500)})
+        client.config_set("maxmemory", 1)
+        batch = ick.reserve(2_500)
+        assert len(batch) == 2_500
+        assert ick.reserve(0, backwash=True) == []
+        assert len(ick.reserve(2_500)) == 2_500
 
 
 class TestRefusals:

@@ -70,7 +70,7 @@ class TestRecorded:
         batch = ick.reserve(1)
         assert batch == [(b"a", 5.0)]
         assert ick.commit("a") == 1
-        assert ick.delete() == 2
+        assert ick.delete() == 1
         assert ick.client.keys("*") == []
 
 

@@ -18,6 +18,7 @@ from workstealing.store.keys import key_slot
 from workstealing.structures import AsyncShardedIck, Ick, LeaseLost, NoLease, ShardedIck
 from workstealing.structures.sharded_ick.layout import ShardNames, shard_of
 from workstealing.structures.sharded_ick.leasing import in_order_of_need
+from workstealing.structures.steps import send
 
 MINUTE_MS = 60_000
 MEMBERS = {f"member {i}": float(i) for i in range(200)}
@@ -48,6 +49,14 @@ def everything(server: AnyServer) -> dict[bytes, Any]:
     """Return all keys with their values."""
     client = server.client()
     return {key: client.dump(key) for key in sorted(client.scan_iter(count=1000))}
+
+
+def next_operations(steps: Any, client: Any) -> Any:
+    """Return the first step that is one of the server's, past those that ask for nothing."""
+    step = next(steps)
+    while not step:
+        step = steps.send(send(client, step))
+    return step
 
 
 class TestNames:
@@ -112,6 +121,21 @@ class TestAdding:
         assert sharded.add([]) == (0, 0)
         assert sharded.stats()["total_size"] == 0
         assert "total_min" not in sharded.stats()
+
+    def test_nothing_to_add_makes_and_checks_all_ick_shards(self, any_server: AnyServer) -> None:
+        sharded = sharded_on(any_server)
+        assert sharded.add({}) == (0, 0)
+        keys = [sharded.core.names(shard).version for shard in range(4)]
+        client = any_server.client()
+        assert [client.get(key) for key in keys] == [b"ick.v1"] * 4
+        assert sharded.delete() == 4
+        client.set(keys[2], "mine")
+        with pytest.raises(LayoutError, match=r"says mine where ick\.v1 was expected"):
+            sharded.add([])
+
+    def test_members_given_twice_are_taken_in_order(self, any_server: AnyServer) -> None:
+        sharded = sharded_on(any_server)
+        assert sharded.add([("m", 5), ("n", 1), ("m", 3), (b"m", 4)]) == (2, 1)
 
     def test_what_cannot_be_added_changes_nothing(self, any_server: AnyServer) -> None:
         sharded = sharded_on(any_server)
@@ -391,6 +415,37 @@ class TestLeases:
             last = ick.exchange(0, *following.members)
             assert (last, last.committed) == ([], 100)
             assert ick.reserve(0) == []
+
+    @pytest.mark.parametrize("size", [3, 2_500])
+    def test_a_batch_is_handed_back(self, any_server: AnyServer, size: int) -> None:
+        sharded = sharded_on(any_server, 1)
+        sharded.add({f"m{i:04}": i for i in range(size)})
+        with sharded.lease("worker") as ick:
+            batch = ick.reserve(size)
+            assert batch.members == [b"m%04d" % i for i in range(size)]
+            handed = ick.exchange(0, "m0000", backwash=True)
+            assert (handed, handed.committed, handed.token) == ([], 1, "")
+            stats = sharded.stats()
+            assert (stats["pset_size"], stats["cset_size"]) == (size - 1, 0)
+            assert ick.reserve(0) == []
+            assert ick.reserve(1) == [(b"m0001", 1.0)]
+            # The lease is what fences here: its holder commits under its last reservation.
+            assert ick.commit("m0001", "m0002") == 1
+
+    def test_pieces_end_with_the_lease(self, any_server: AnyServer) -> None:
+        sharded = sharded_on(any_server, 1)
+        sharded.add({f"m{i:04}": i for i in range(2_500)})
+        zombie = sharded.lease("zombie", ttl=60).__enter__()
+        steps = zombie._exchange_steps(2_500, (), False)
+        (going_on,) = steps.send(send(sharded.client, next_operations(steps, sharded.client)))
+        later = sharded_on(any_server, None, ahead_ms=MINUTE_MS + 1)
+        with later.lease("heir", ttl=60) as heir:
+            assert len(heir.reserve(2_500)) == 2_500
+            zombie._core = later.core
+            with pytest.raises(StopIteration) as ended:
+                steps.send(send(sharded.client, [going_on]))
+            assert ended.value.value == []
+            assert heir.commit(*(f"m{i:04}" for i in range(2_500))) == 2_500
 
     def test_backwash(self, any_server: AnyServer) -> None:
         sharded = sharded_on(any_server, 1)

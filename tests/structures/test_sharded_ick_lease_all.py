@@ -13,7 +13,7 @@ from workstealing.jobs import IckReaper
 from workstealing.recruiting import Slice
 from workstealing.structures import AsyncShardedIck, LeasedIck, LeaseLost, NoLease, ShardedIck
 from workstealing.structures.sharded_ick.holding import Leases, ShardLook, look
-from workstealing.structures.sharded_ick.steps import drive
+from workstealing.structures.steps import drive
 
 MEMBERS = {f"member {i}": float(i) for i in range(100)}
 HOUR_MS = 3_600_000

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from support.recording import Recording
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError
 from workstealing.structures import AsyncShardedIck, NoLease, ShardedIck
 from workstealing.structures.sharded_ick.layout import shard_of
+from workstealing.structures.sharded_ick.resizing import resize
+from workstealing.structures.steps import send
 
 MEMBERS = {f"member {i}": float(i) for i in range(300)}
 
@@ -286,3 +289,25 @@ def test_nothing_to_resize(redis7: RedisServer) -> None:
     with pytest.raises(ConfigurationError, match="no ShardedIck 'orders' yet"):
         sharded_on(redis7, 4).resize(5)
     assert redis7.client().dbsize() == 0
+
+
+def test_more_was_reserved_than_one_script_sets_aside(redis7: RedisServer) -> None:
+    sharded = sharded_on(redis7, 1)
+    members = {f"m{i:04}": float(i) for i in range(3_500)}
+    sharded.add(members)
+    with sharded.lease("worker") as ick:
+        batch = ick.reserve(3_200)
+        sharded.add({"m0000": -1.0})
+    # Killed after the first call of the script: whoever comes next goes on.
+    seen = Recording(redis7.client())
+    steps = resize(ShardedIck(seen, "orders", clock_shift_ms=0).core, 3, 10_000)
+    step: Any = next(steps)
+    while step[0].script.name != "sharded_ick_begin":
+        step = steps.send(send(seen, step))
+    step = steps.send(send(seen, step))
+    assert step[0].script.name == "sharded_ick_begin"
+    steps.close()
+    finish(sharded_on(redis7, None, ahead_ms=10_000), 3)
+    sharded.add({})
+    assert placed(sharded) == members | {"m0000": -1.0}
+    assert len(batch) == 3_200

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import require_one_slot, to_bytes
 from workstealing.store.operations import Operation, Plan, perform, perform_async
-from workstealing.store.pipeline import AsyncPlanPipeline, BlockingPlanPipeline, PlanPipeline
 from workstealing.store.scripts import load
 from workstealing.store.twin import (
     AsyncClient,
@@ -23,10 +23,19 @@ from workstealing.store.twin import (
 from workstealing.structures.ick_dead import DeadCommands
 from workstealing.structures.ick_names import IckNames, Member, as_text
 from workstealing.structures.ick_stats import StatsCommands
+from workstealing.structures.steps import (
+    AsyncStepsPipeline,
+    BlockingStepsPipeline,
+    Steps,
+    StepsPipeline,
+    drive,
+    drive_async,
+)
 
 MEMBERS_A_CHUNK = 1000
 Score = int | float
 Members = Mapping[Any, Any] | Iterable[Any]
+Pairs = list[tuple[bytes, Any]]
 
 
 class Added(NamedTuple):
@@ -96,21 +105,11 @@ class _IckCommands(StatsCommands, DeadCommands, Generic[_AddedT, _BatchT, _Commi
         the server's time in seconds with fractions. Scores are numbers (inf is one, NaN is not);
         use one unit in one Ick. Returns: `Added`, (new, changed). Errors: ConfigurationError for a
         score that is no number; LayoutError. One round trip and six Redis commands for each 1,000
-        members; each 1,000 are added atomically.
+        members; each 1,000 are added atomically. A member that is given twice is taken in the order
+        given; without members the Ick is made, or checked.
         """
         pairs = _pairs(members)
-        scored = [pair for pair in pairs if pair[1] is not None]
-        operations = []
-        for start in range(0, len(scored), MEMBERS_A_CHUNK):
-            chunk = scored[start : start + MEMBERS_A_CHUNK]
-            # In order of score: neighbours in a sorted set are quicker to add together.
-            chunk.sort(key=itemgetter(1))
-            args = tuple(part for member, score in chunk for part in (score, member))
-            operations.append(Operation(load("ick_add"), self.names.sets, args, Added._make))
-        timed = [pair[0] for pair in pairs if pair[1] is None] if len(scored) < len(pairs) else []
-        for start in range(0, len(timed), MEMBERS_A_CHUNK):
-            args = tuple(timed[start : start + MEMBERS_A_CHUNK])
-            operations.append(Operation(load("ick_add_now"), self.names.sets, args, Added._make))
+        operations = [self._adding(chunk) for chunk in in_chunks(pairs)] or [self._adding([])]
         combine = itemgetter(0) if len(operations) == 1 else _added
         added: _AddedT = self._perform(Plan(tuple(operations), combine))
         return added
@@ -120,8 +119,13 @@ class _IckCommands(StatsCommands, DeadCommands, Generic[_AddedT, _BatchT, _Commi
 
         Arguments: n: 0 or more; backwash: first put back what is reserved, so that the lowest of
         all are returned. Returns: a `Batch` of (member, score); members stay reserved, and are
-        returned again, until they are committed. reserve(0) looks at nothing and changes nothing.
-        Errors: ConfigurationError; LayoutError. One round trip; O(n log N) in the server.
+        returned again, until they are committed. reserve(0) makes the Ick, or checks it, and
+        changes nothing else; reserve(0, backwash=True) hands back what is reserved, unless this
+        object's own reservation does not hold any more. Errors: ConfigurationError; LayoutError.
+        One round trip for up to 1,000 members, and one or two for each 1,000 more; O(n log N) in
+        the server. Each 1,000 are atomic, under one token: the rest is given up, and the batch is
+        shorter, as soon as somebody else reserves. On a pipeline only the first 1,000 are part of
+        its transaction.
         """
         return self.exchange(n, backwash=backwash)
 
@@ -131,10 +135,11 @@ class _IckCommands(StatsCommands, DeadCommands, Generic[_AddedT, _BatchT, _Commi
         Arguments: members; token: of the `Batch` that they were reserved in, by default that of
         this object's last reservation. Returns: `Committed`, an int that knows how many were
         ignored because the reservation does not hold any more. Errors: LayoutError. One round trip
-        for each 1,000 members.
+        for each 1,000 members; without any it only checks the Ick.
         """
-        operations = self._commit_operations(
-            members, self._current_token() if token is None else token
+        token = self._current_token() if token is None else token
+        operations = self._commit_operations(members, token) or self._commit_operations(
+            (), token, 1
         )
         committed: _CommittedT = self._perform(
             Plan(operations, lambda replies: _committed(replies, len(members)))
@@ -148,58 +153,70 @@ class _IckCommands(StatsCommands, DeadCommands, Generic[_AddedT, _BatchT, _Commi
 
         Arguments: n: how many to reserve; commit: members; backwash and token: as of `reserve` and
         `commit`. Returns: a `Batch`, whose `committed` says what the commit did. Errors: as those.
+        More than 1,000 members are reserved as by `reserve`.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise ConfigurationError(
                 f"n={n!r} members cannot be reserved: give a number, 0 or more"
             )
         token = self._current_token() if token is None else token
-        batch: _BatchT
-        if n == 0:
-            operations = self._commit_operations(commit, token)
-            batch = self._perform(
-                Plan(operations, lambda replies: self._batch([], "", replies, len(commit)))
-            )
-            return batch
+        batch: _BatchT = self._perform_steps(self._exchanging(n, commit, backwash, token))
+        return batch
+
+    def _exchanging(
+        self, n: int, commit: Sequence[Member], backwash: bool, token: str
+    ) -> Steps[Batch]:
         members = [to_bytes(member) for member in commit]
         split = max(0, len(members) - MEMBERS_A_CHUNK)
+        keys = (*self.names.sets, self.names.held, self.names.attempts)
         last = Operation(
             load("ick_exchange"),
-            (*self.names.sets, self.names.held, self.names.attempts),
+            keys,
             (n, int(bool(backwash)), token, *members[split:]),
             lambda reply: reply,
         )
+        *earlier, reply = yield [*self._commit_operations(members[:split], token), last]
+        committed, new_token, flat, left = reply
+        made = as_text(new_token)
+        if made:
+            # Before the rest of it, so that what is reserved can be committed whatever comes.
+            self.note_token(made)
+        if left:
 
-        def read(replies: list[Any]) -> Batch:
-            *earlier, (committed, new_token, flat) = replies
-            return self._batch(flat, as_text(new_token), [*earlier, committed], len(commit))
+            def going_on(left: Any, first: int) -> Operation:
+                args = (made, n, left, first)
+                return Operation(load("ick_reserve_on"), keys, args, lambda reply: reply)
 
-        batch = self._perform(Plan((*self._commit_operations(members[:split], token), last), read))
-        return batch
+            flat = yield from whole_reservation(flat, left, going_on)
+        # Nothing is reserved under the token of a batch that was handed back.
+        return Batch(
+            scored(flat), made if n else "", _committed([*earlier, committed], len(commit))
+        )
 
     def delete(self, unlink: bool = True) -> _IntT:
         """Delete the Ick with all that stands beside it.
 
-        Arguments: unlink: let the server free the memory later. Returns: how many keys were
-        deleted, 0 if there was no Ick. Errors: LayoutError. One round trip.
+        Arguments: unlink: let the server free the memory later; without it the server stands still
+        for as long as that takes, some 0.3 us a member. Returns: how many of redis-ick's own three
+        keys were deleted, 0 if there was no Ick. Errors: LayoutError. One round trip.
         """
         script = load("ick_unlink" if unlink else "ick_delete")
         deleted: _IntT = self._perform(Plan((Operation(script, self.names.all, (), int),)))
         return deleted
 
-    def _commit_operations(self, members: Sequence[Member], token: str) -> tuple[Operation, ...]:
+    def _commit_operations(
+        self, members: Sequence[Member], token: str, least: int = 0
+    ) -> tuple[Operation, ...]:
         raw = [to_bytes(member) for member in members]
         keys = (*self.names.sets, self.names.held, self.names.attempts)
         return tuple(
             Operation(load("ick_commit"), keys, (token, *raw[i : i + MEMBERS_A_CHUNK]), int)
-            for i in range(0, len(raw), MEMBERS_A_CHUNK)
+            for i in range(0, max(least, len(raw)), MEMBERS_A_CHUNK)
         )
 
-    def _batch(self, flat: list[Any], token: str, replies: list[int], asked: int) -> Batch:
-        if token:
-            self.note_token(token)
-        pairs = [(m, float(s)) for m, s in zip(flat[::2], flat[1::2], strict=True)]
-        return Batch(pairs, token, _committed(replies, asked))
+    def _adding(self, chunk: Pairs) -> Operation:
+        script, args = adding(chunk)
+        return Operation(load(script), self.names.sets, args, Added._make)
 
     def _current_token(self) -> str:
         return self.token
@@ -244,6 +261,9 @@ class Ick(_Ick[BlockingClient, Added, Batch, Committed, int]):
     def _perform(self, plan: Plan) -> Any:
         return perform(self.client, plan)
 
+    def _perform_steps(self, steps: Steps[Any]) -> Any:
+        return drive(self.client, steps)
+
     def pipeline(self, transaction: bool = True) -> IckPipeline:
         """Return a pipeline: what is called on it is sent, with the user's own, by `execute`."""
         return IckPipeline(self, transaction)
@@ -265,12 +285,15 @@ class AsyncIck(
     def _perform(self, plan: Plan) -> Any:
         return perform_async(self.client, plan)
 
+    def _perform_steps(self, steps: Steps[Any]) -> Any:
+        return drive_async(self.client, steps)
+
     def pipeline(self, transaction: bool = True) -> AsyncIckPipeline:
         """Return a pipeline whose `execute` is awaited; see `Ick.pipeline`."""
         return AsyncIckPipeline(self, transaction)
 
 
-class _Queued(_IckCommands[_PipelineT, _PipelineT, _PipelineT, _PipelineT], PlanPipeline):
+class _Queued(_IckCommands[_PipelineT, _PipelineT, _PipelineT, _PipelineT], StepsPipeline):
     """What both forms of a pipeline share: every method queues, and returns the pipeline."""
 
     def __init__(self, ick: Ick | AsyncIck, transaction: bool) -> None:
@@ -282,6 +305,9 @@ class _Queued(_IckCommands[_PipelineT, _PipelineT, _PipelineT, _PipelineT], Plan
     def _perform(self, plan: Plan) -> Self:
         return self.queue_plan(plan)
 
+    def _perform_steps(self, steps: Steps[Any]) -> Self:
+        return self.queue_steps(steps)
+
     def _current_token(self) -> str:
         # Somebody may have reserved by the Ick itself since this pipeline was made.
         return self._ick.token
@@ -291,11 +317,11 @@ class _Queued(_IckCommands[_PipelineT, _PipelineT, _PipelineT, _PipelineT], Plan
         self._ick.note_token(token)
 
 
-class IckPipeline(_Queued["IckPipeline"], BlockingPlanPipeline):
+class IckPipeline(_Queued["IckPipeline"], BlockingStepsPipeline):
     """The methods of an `Ick`, and the user's own commands, sent together by `execute`."""
 
 
-class AsyncIckPipeline(_Queued["AsyncIckPipeline"], AsyncPlanPipeline):
+class AsyncIckPipeline(_Queued["AsyncIckPipeline"], AsyncStepsPipeline):
     """An `IckPipeline` whose `execute` is awaited."""
 
 
@@ -314,12 +340,12 @@ _NUMBERS = (int, float)
 _PLAIN_NUMBERS = frozenset(_NUMBERS)
 
 
-def _pairs(members: Members | Member) -> list[tuple[bytes, Any]]:
+def _pairs(members: Members | Member) -> Pairs:
     """Return members as pairs of bytes and a checked score, or None for the server's time."""
     if isinstance(members, _NAMES):
         members = (members,)
     items: Iterable[Any] = members.items() if isinstance(members, Mapping) else members
-    pairs: list[tuple[bytes, Any]] = []
+    pairs: Pairs = []
     for item in items:
         if isinstance(item, _NAMES):
             pairs.append((to_bytes(item), None))
@@ -333,6 +359,66 @@ def _pairs(members: Members | Member) -> list[tuple[bytes, Any]]:
         if not isinstance(member, _NAMES):
             raise ConfigurationError(f"the member {member!r} is neither text nor bytes")
         pairs.append((to_bytes(member), None if score is None else _checked_score(member, score)))
+    return pairs
+
+
+def in_chunks(pairs: Pairs) -> Iterator[Pairs]:
+    """Split pairs into chunks for one script each, those with the server's time apart.
+
+    What is added first does not matter but to a member that is given more than once: those keep
+    their order, so that each call counts as it would by itself.
+    """
+    if len({member for member, _ in pairs}) == len(pairs):
+        # In order of score: neighbours in a sorted set are quicker to add together.
+        scored = [pair for pair in pairs if pair[1] is not None]
+        runs = [scored, [pair for pair in pairs if pair[1] is None]]
+        in_order = False
+    else:
+        runs = [list(run) for _, run in groupby(pairs, key=_is_timed)]
+        in_order = True
+    for run in runs:
+        for start in range(0, len(run), MEMBERS_A_CHUNK):
+            chunk = run[start : start + MEMBERS_A_CHUNK]
+            if not in_order and chunk[0][1] is not None:
+                chunk.sort(key=itemgetter(1))
+            yield chunk
+
+
+def _is_timed(pair: tuple[bytes, Any]) -> bool:
+    return pair[1] is None
+
+
+def adding(chunk: Pairs) -> tuple[str, tuple[Any, ...]]:
+    """Return the name of the script that adds a chunk, without its prefix, and its arguments."""
+    if chunk and chunk[0][1] is None:
+        return "ick_add_now", tuple(member for member, _ in chunk)
+    return "ick_add", tuple(part for member, score in chunk for part in (score, member))
+
+
+def whole_reservation(
+    flat: list[Any], left: Any, going_on: Callable[[Any, int], Operation]
+) -> Steps[list[Any]]:
+    """Go on with a reservation that one script was not to make; return all of its members.
+
+    Arguments: flat: the first piece; left: what is left to be done; going_on: makes the next
+    operation of that, and of how many members have been returned. A piece that finds another
+    reservation in place of this one is the last.
+    """
+    while left:
+        (reply,) = yield [going_on(left, len(flat) // 2)]
+        if reply is None:
+            break
+        more, left = reply
+        flat = flat + more
+    return flat
+
+
+def scored(flat: list[Any]) -> list[tuple[Any, float]]:
+    """Return a flat list of members and scores as pairs."""
+    pairs = [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
+    if len(pairs) > MEMBERS_A_CHUNK:
+        # Between two pieces a client without tokens may have shifted what comes behind.
+        return list(dict(pairs).items())
     return pairs
 
 

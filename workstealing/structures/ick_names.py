@@ -7,6 +7,7 @@ from typing import Any
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import Plan
 from workstealing.structures.names import beside
+from workstealing.structures.steps import Steps
 
 Member = str | bytes
 
@@ -34,6 +35,9 @@ class NamedCommands:
     names: IckNames
 
     def _perform(self, plan: Plan) -> Any:
+        raise NotImplementedError
+
+    def _perform_steps(self, steps: Steps[Any]) -> Any:
         raise NotImplementedError
 
 

@@ -21,7 +21,7 @@ from workstealing.spark.sources.ick_offsets import Offset, shared_out
 from workstealing.structures import NoLease, ShardedIck
 from workstealing.structures.sharded_ick import Leases
 from workstealing.structures.sharded_ick.holding import ShardLook, look
-from workstealing.structures.sharded_ick.steps import drive
+from workstealing.structures.steps import drive
 
 logger = logging.getLogger("workstealing.spark")
 

@@ -11,7 +11,7 @@ from workstealing.spark.clients import ClientSettings
 from workstealing.spark.sources.options import OptionReader, without_path
 from workstealing.structures import Ick, ShardedIck
 from workstealing.structures.sharded_ick.layout import MOST_ICK_SHARDS
-from workstealing.structures.sharded_ick.steps import drive
+from workstealing.structures.steps import drive
 
 FORMAT = "ick"
 MEMBERS_A_BATCH = 10_000

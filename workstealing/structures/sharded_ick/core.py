@@ -8,7 +8,7 @@ from typing import Any
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Plan
 from workstealing.store.scripts import load
-from workstealing.structures.ick import MEMBERS_A_CHUNK, Added
+from workstealing.structures.ick import Added, Pairs, adding, in_chunks
 from workstealing.structures.ick_stats import StatsCommands
 from workstealing.structures.sharded_ick.layout import (
     Layout,
@@ -19,9 +19,7 @@ from workstealing.structures.sharded_ick.layout import (
     parse,
     shard_of,
 )
-from workstealing.structures.sharded_ick.steps import Steps
-
-Pairs = list[tuple[bytes, Any]]
+from workstealing.structures.steps import Steps
 
 
 class _Plans(StatsCommands):
@@ -106,28 +104,33 @@ class Core:
         """Add pairs of a member and a score (None: the server's time), each to its ick shard."""
         new = changed = 0
         layout = yield from self.open()
-        while pairs:
-            chunks = list(_chunks(pairs, layout))
+        # Nothing to add makes, or checks, every ick shard.
+        chunks = list(_chunks(pairs, layout))
+        if not pairs:
+            chunks = [(shard, []) for shard in range(layout.ick_shards)]
+        while chunks:
             replies = yield [self._add(layout, *chunk) for chunk in chunks]
-            pairs = []
-            for (_, chunk), reply in zip(chunks, replies, strict=True):
-                if reply is None:
-                    pairs += chunk
-                else:
+            refused = [chunk for chunk, reply in zip(chunks, replies, strict=True) if reply is None]
+            for reply in replies:
+                if reply is not None:
                     new, changed = new + reply[0], changed + reply[1]
+            if not refused:
+                break
+            layout = yield from self.reopen(layout)
             if pairs:
-                layout = yield from self.reopen(layout)
+                chunks = list(_chunks([pair for _, chunk in refused for pair in chunk], layout))
+            else:
+                chunks = [(shard, []) for shard in range(layout.ick_shards)]
         return Added(new, changed)
 
     def _add(self, layout: Layout, shard: int, chunk: Pairs) -> Operation:
         names = self.names(shard)
-        if chunk[0][1] is None:
-            script, args = "sharded_ick_add_now", tuple(member for member, _ in chunk)
-        else:
-            script = "sharded_ick_add"
-            args = tuple(part for member, score in chunk for part in (score, member))
+        script, args = adding(chunk)
         return Operation(
-            load(script), (*names.sets, names.mark), (layout.mark, *args), lambda reply: reply
+            load(f"sharded_{script}"),
+            (*names.sets, names.mark),
+            (layout.mark, *args),
+            lambda reply: reply,
         )
 
     def need(self, shard: int) -> Operation:
@@ -183,17 +186,13 @@ class Core:
 
 
 def _chunks(pairs: Pairs, layout: Layout) -> Iterable[tuple[int, Pairs]]:
-    """Split pairs by ick shard, timed ones apart from scored ones, into chunks for one script."""
-    groups: dict[tuple[int, bool], Pairs] = {}
+    """Split pairs by ick shard, into chunks for one script each."""
+    groups: dict[int, Pairs] = {}
     for pair in pairs:
-        shard = shard_of(pair[0], layout.ick_shards)
-        groups.setdefault((shard, pair[1] is None), []).append(pair)
-    for (shard, timed), group in groups.items():
-        if not timed:
-            # Neighbours in a sorted set are quicker to add together.
-            group.sort(key=lambda pair: pair[1])
-        for start in range(0, len(group), MEMBERS_A_CHUNK):
-            yield shard, group[start : start + MEMBERS_A_CHUNK]
+        groups.setdefault(shard_of(pair[0], layout.ick_shards), []).append(pair)
+    for shard, group in groups.items():
+        for chunk in in_chunks(group):
+            yield shard, chunk
 
 
 def _summed(each: list[dict[str, Any]]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from workstealing.structures.sharded_ick.leasing import (
     milliseconds,
     taking,
 )
-from workstealing.structures.sharded_ick.steps import Steps
+from workstealing.structures.steps import Steps
 
 MEMBERS_A_PAGE = 1000
 Page = list[tuple[bytes, float]]
@@ -57,7 +57,8 @@ class Leases(list[Any]):
 
         Arguments: counts: of each ick shard how many members. Returns: of each ick shard where
         something was reserved (token, number of members); an ick shard whose lease is lost, or that
-        a resize waits for, is left out, with nothing changed. One round trip.
+        a resize waits for, is left out, with nothing changed. One round trip for up to 1,000
+        members in each, one or two more for each 1,000 beyond.
         """
         return self._perform(self._reserve(counts))
 
@@ -98,12 +99,34 @@ class Leases(list[Any]):
             leased.exchanging(counts[leased.ick_shard], (), backwash=True, counts=True)
             for leased in wanted
         ]
-        reserved = {}
+        counted: dict[int, int] = {}
+        unfinished: list[tuple[Any, Any]] = []
         for leased, reply in zip(wanted, (yield operations), strict=True):
-            if reply is not None and reply[1] and reply[2]:
+            if reply is not None and reply[1]:
                 leased.token = as_token(reply[1])
-                reserved[leased.ick_shard] = (leased.token, reply[2])
-        return reserved
+                counted[leased.ick_shard] = reply[2]
+                if reply[3]:
+                    unfinished.append((leased, reply[3]))
+        while unfinished:
+            replies = yield [
+                leased.going_on(
+                    counts[leased.ick_shard], left, counted[leased.ick_shard], counts=True
+                )
+                for leased, left in unfinished
+            ]
+            going = []
+            for (leased, _), reply in zip(unfinished, replies, strict=True):
+                # None: the lease was lost in between, and with it the reservation's use.
+                if reply is not None:
+                    counted[leased.ick_shard] += reply[0]
+                    if reply[1]:
+                        going.append((leased, reply[1]))
+            unfinished = going
+        return {
+            leased.ick_shard: (leased.token, counted[leased.ick_shard])
+            for leased in wanted
+            if counted.get(leased.ick_shard)
+        }
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,17 @@ from typing import Any
 from workstealing.errors import Aborted, ConfigurationError
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import Operation
-from workstealing.structures.ick import MEMBERS_A_CHUNK, Batch, Committed
+from workstealing.structures.ick import (
+    MEMBERS_A_CHUNK,
+    Batch,
+    Committed,
+    scored,
+    whole_reservation,
+)
 from workstealing.structures.ick_names import Member
 from workstealing.structures.sharded_ick.core import Core
 from workstealing.structures.sharded_ick.layout import Layout
-from workstealing.structures.sharded_ick.steps import Steps, drive, drive_async
+from workstealing.structures.steps import Steps, drive, drive_async
 
 # How many leases in a hundred go to the ick shard that has waited longest for one, whoever is
 # neediest: a member that is never committed would otherwise keep its ick shard the neediest.
@@ -57,8 +63,9 @@ class _Leased:
     def reserve(self, n: int, backwash: bool = False) -> Any:
         """Top up the consumer set to n members, and return its n lowest-scored members.
 
-        As `Ick.reserve`; renews the lease if less than half of it is left. Returns: a `Batch`,
-        which is empty while a resize waits for this lease to end. Errors: LeaseLost.
+        As `Ick.reserve`, in pieces of 1,000 and reserve(0) too; renews the lease if less than half
+        of it is left. Returns: a `Batch`, which is empty while a resize waits for this lease to
+        end, and shorter if the lease is lost between two pieces. Errors: LeaseLost.
         """
         return self.exchange(n, backwash=backwash)
 
@@ -101,22 +108,26 @@ class _Leased:
         return self._perform(self._renew_steps())
 
     def _exchange_steps(self, n: int, members: Sequence[Member], backwash: bool) -> Steps[Batch]:
-        split = 0 if n == 0 else max(0, len(members) - MEMBERS_A_CHUNK)
-        # What does not fit into one script, or all of it where nothing is to be reserved.
-        first = members if n == 0 else members[:split]
-        committed = yield from self._commit_steps(first)
-        if n == 0:
-            return Batch([], "", committed)
+        split = max(0, len(members) - MEMBERS_A_CHUNK)
+        committed = yield from self._commit_steps(members[:split])
         raw = [to_bytes(member) for member in members[split:]]
         (reply,) = yield [self.exchanging(n, raw, backwash)]
         if reply is None:
-            raise self._lost()
-        removed, token, flat = reply
+            if n or backwash:
+                raise self._lost()
+            # A commit alone says by its figures that it came too late.
+            reply = (0, "", [], "")
+        removed, token, flat, left = reply
         if token:
             self.token = as_token(token)
-        pairs = [(m, float(s)) for m, s in zip(flat[::2], flat[1::2], strict=True)]
+        if left:
+            flat = yield from whole_reservation(
+                flat, left, lambda left, first: self.going_on(n, left, first)
+            )
         total = removed + committed
-        return Batch(pairs, self.token, Committed(total, len(members) - total))
+        # Nothing is reserved under the token of a batch that was handed back.
+        made = self.token if n else ""
+        return Batch(scored(flat), made, Committed(total, len(members) - total))
 
     def exchanging(
         self, n: int, commit: Sequence[bytes], backwash: bool, *, counts: bool = False
@@ -132,6 +143,23 @@ class _Leased:
             (
                 *(n, int(bool(backwash)), self.token, self.lease_token, self._ttl_ms),
                 *(self._mark, int(counts), *commit),
+            ),
+            lambda reply: reply,
+        )
+
+    def going_on(self, n: int, left: Any, first: int, *, counts: bool = False) -> Operation:
+        """Return the operation that goes on with a large reservation; for the package itself.
+
+        Arguments: n and counts: as of `exchanging`; left: what it has said is left to be done;
+        first: how many members have been returned. Its result is the reply, None once it is over.
+        """
+        names = self._names
+        return Operation(
+            self._core.script("sharded_ick_reserve_on"),
+            (*names.sets, names.held, names.attempts, names.lease, names.mark),
+            (
+                *(self.token, self.lease_token, self._ttl_ms, self._mark, int(counts)),
+                *(n, left, first),
             ),
             lambda reply: reply,
         )

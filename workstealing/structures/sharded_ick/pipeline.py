@@ -8,27 +8,17 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from workstealing.store.operations import Plan
-from workstealing.store.pipeline import (
-    AsyncPlanPipeline,
-    BlockingPlanPipeline,
-    Filling,
-    PlanPipeline,
-    checked_results,
-)
 from workstealing.structures.sharded_ick.core import Core
-from workstealing.structures.sharded_ick.steps import Steps, drive, drive_async
 from workstealing.structures.sharded_ick.surface import Surface
+from workstealing.structures.steps import (
+    AsyncStepsPipeline,
+    BlockingStepsPipeline,
+    Steps,
+    StepsPipeline,
+)
 
 
-class _Begun:
-    """A call whose first operations have been run, with their replies."""
-
-    def __init__(self, steps: Steps[Any], replies: list[Any]) -> None:
-        self.steps, self.replies = steps, replies
-
-
-class _Queued(Surface, PlanPipeline):
+class _Queued(Surface, StepsPipeline):
     """What both forms share: every call queues, and returns the pipeline."""
 
     def __init__(self, sharded: Any, transaction: bool) -> None:
@@ -36,65 +26,18 @@ class _Queued(Surface, PlanPipeline):
         self.core: Core = sharded.core
 
     def _perform(self, steps: Steps[Any]) -> Self:
-        def fill(filling: Filling) -> None:
-            try:
-                operations = next(steps)
-            except StopIteration as done:
-                result = done.value
-                filling.plan(Plan((), lambda _: result))
-            else:
-                assert isinstance(operations, list)
-                filling.plan(Plan(tuple(operations), lambda replies: _Begun(steps, replies)))
+        return self.queue_steps(steps)
 
-        self._queue.append(fill)
-        return self
+    def _opening(self) -> Steps[Any]:
+        return self.core.open()
 
 
-class ShardedIckPipeline(_Queued, BlockingPlanPipeline):
-    """The calls of a `ShardedIck`, and the user's own commands, sent together by `execute`."""
+class ShardedIckPipeline(_Queued, BlockingStepsPipeline):
+    """The calls of a `ShardedIck`, and the user's own commands, sent together by `execute`.
 
-    def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Send everything queued, and return the results in order.
-
-        Arguments: raise_on_error: whether the first error is raised, or returned in its place. One
-        round trip; one more if the layout is not known yet, or has changed.
-        """
-        try:
-            if not self._queue:
-                return []
-            drive(self._client, self.core.open())
-            filling = self._filled()
-            results = filling.results(filling.target.execute(raise_on_error=False))
-            for position, result in enumerate(results):
-                if isinstance(result, _Begun):
-                    try:
-                        results[position] = drive(self._client, result.steps, result.replies)
-                    except Exception as error:  # noqa: BLE001 - it is a result like the others
-                        results[position] = error
-            return checked_results(results, raise_on_error)
-        finally:
-            self.reset()
+    One round trip; one more if the layout is not known yet, or has changed.
+    """
 
 
-class AsyncShardedIckPipeline(_Queued, AsyncPlanPipeline):
+class AsyncShardedIckPipeline(_Queued, AsyncStepsPipeline):
     """A `ShardedIckPipeline` whose `execute` is awaited."""
-
-    async def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Send everything queued, and return the results; see `ShardedIckPipeline.execute`."""
-        try:
-            if not self._queue:
-                return []
-            await drive_async(self._client, self.core.open())
-            filling = self._filled()
-            results = filling.results(await filling.target.execute(raise_on_error=False))
-            for position, result in enumerate(results):
-                if isinstance(result, _Begun):
-                    try:
-                        results[position] = await drive_async(
-                            self._client, result.steps, result.replies
-                        )
-                    except Exception as error:  # noqa: BLE001 - it is a result like the others
-                        results[position] = error
-            return checked_results(results, raise_on_error)
-        finally:
-            self.reset()

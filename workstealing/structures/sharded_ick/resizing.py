@@ -19,7 +19,7 @@ from workstealing.store.scripts import load
 from workstealing.structures.sharded_ick.core import Core
 from workstealing.structures.sharded_ick.layout import Layout, checked_ick_shards, shard_of
 from workstealing.structures.sharded_ick.leasing import take
-from workstealing.structures.sharded_ick.steps import Steps
+from workstealing.structures.steps import Steps
 
 MEMBERS_A_PAGE = 500
 LEASE_SECONDS = 5.0
@@ -111,7 +111,9 @@ def _move(core: Core, layout: Layout, holder: tuple[int, str], limit: int) -> St
     keys = (*names.sets, names.held, names.attempts, names.lease, names.mark)
     beside = (names.dead, names.moving, names.moving_dead, names.begun, names.moving_attempts)
     args = (layout.mark, token, layout.generation)
-    (left,) = yield [Operation(script, (*keys, *beside), args, lambda reply: reply)]
+    left = -1
+    while left == -1:
+        (left,) = yield [Operation(script, (*keys, *beside), args, lambda reply: reply)]
     moved = 0
     while left and moved < limit:
         page = min(MEMBERS_A_PAGE, limit - moved)

@@ -29,8 +29,8 @@ from workstealing.structures.sharded_ick.pipeline import (
     ShardedIckPipeline,
 )
 from workstealing.structures.sharded_ick.resizing import resize
-from workstealing.structures.sharded_ick.steps import Steps, drive, drive_async
 from workstealing.structures.sharded_ick.surface import Surface
+from workstealing.structures.steps import Steps, drive, drive_async
 
 PAUSE_SECONDS = 0.050
 

@@ -7,7 +7,7 @@ from typing import Any
 from workstealing.structures.ick import Members, _pairs
 from workstealing.structures.ick_names import Member
 from workstealing.structures.sharded_ick.core import Core
-from workstealing.structures.sharded_ick.steps import Steps
+from workstealing.structures.steps import Steps
 
 
 class Surface:
@@ -42,6 +42,7 @@ class Surface:
         """Delete all members, and what stands beside them.
 
         The layout stays, with a mark and a lease for each ick shard, so that processes that run
-        still agree. Returns: how many keys were deleted. One round trip.
+        still agree. Returns: how many keys of redis-ick's layout were deleted, up to three for each
+        ick shard. One round trip.
         """
         return self._perform(self.core.delete())

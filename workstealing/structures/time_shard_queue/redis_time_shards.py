@@ -13,7 +13,7 @@ from workstealing.store.operations import Operation, as_layout_error, driven, dr
 from workstealing.store.scripts import load
 from workstealing.store.twin import Twin, twin_of
 from workstealing.structures.namespaces.layout import Structure, as_text, require_policy
-from workstealing.structures.sharded_ick.steps import send, send_async
+from workstealing.structures.steps import send, send_async
 from workstealing.structures.time_shard_queue.names import (
     STRUCTURE,
     VERSION,
