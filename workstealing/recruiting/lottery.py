@@ -18,7 +18,7 @@ from workstealing.recruiting.adaptive import Adaptive, Controller
 from workstealing.recruiting.breaker import Breaker
 from workstealing.recruiting.checks import checked_rate
 from workstealing.recruiting.job import Job
-from workstealing.recruiting.outcome import Outcome
+from workstealing.recruiting.outcome import OUTCOMES, Outcome
 from workstealing.recruiting.tally import Tally
 
 NEVER = sys.maxsize
@@ -94,7 +94,7 @@ class Installed:
         self.oldest_seconds: float | None = None
         self.backlog: int | None = None
         self.observed_at: float | None = None
-        self.outcomes = {each: 0 for each in Outcome if each is not Outcome.DISMISSED}
+        self.outcomes: dict[Outcome, int] = {Outcome(each): 0 for each in OUTCOMES}
 
 
 def highest(rate: float | Adaptive) -> float:

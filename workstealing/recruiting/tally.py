@@ -1,53 +1,94 @@
-"""Whether a job keeps up, by what its last slices found."""
+"""What this process remembers of a job's last slices: for a verdict, and of what went wrong."""
 
 from __future__ import annotations
 
-from collections import deque
+import re
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from workstealing.recruiting.forecast import keeps_up
+from workstealing.recruiting.health import Span, Verdict, judge
 from workstealing.recruiting.outcome import Outcome
 
 if TYPE_CHECKING:
     from workstealing.recruiting.adaptive import Seen
 
-_WINDOW = 40
+_SPAN_SECONDS = 30.0
+_SPANS = 40
+ERRORS_NAMED = 8
+"""How many classes of errors are told apart; all others are counted together."""
+
+OTHER_ERRORS = "_other"
+_UNSAFE = re.compile(r"\W", re.ASCII)
+_NAME_LENGTH = 60
+
+
+def error_name(error: BaseException) -> str:
+    """Return the name of an error's class as figures and labels show it: 60 letters at most."""
+    return _UNSAFE.sub("_", type(error).__name__[:_NAME_LENGTH]) or OTHER_ERRORS
 
 
 class Tally:
-    """Remembers of one job's last 40 slices when they were, whether full, and the age they saw."""
+    """Remembers what one job's slices have found, in spans of half a minute, and its errors.
 
-    __slots__ = ("_slices",)
+    Bounded: 40 spans in which there was a recruit, and 8 classes of errors. Times are monotonic
+    seconds.
+    """
+
+    __slots__ = ("_errors", "_last", "_spans")
 
     def __init__(self) -> None:
-        self._slices: deque[tuple[float, bool, float | None]] = deque(maxlen=_WINDOW)
+        self._spans: deque[Span] = deque(maxlen=_SPANS)
+        # By class: how often, and when last.
+        self._errors: dict[str, tuple[int, float]] = {}
+        self._last: str | None = None
 
-    def add(self, now: float, seen: Seen) -> None:
-        """Note a slice that ended at that moment (monotonic seconds)."""
+    def add(self, now: float, seen: Seen) -> bool:
+        """Note a slice that ended at that moment; say whether it is the first of its span."""
+        span, is_new = self._span(now)
         if seen.outcome in (Outcome.WORKED, Outcome.IDLE):
-            self._slices.append((now, seen.is_full or seen.ran_out, seen.oldest_seconds))
+            span.full = (span.full or 0) + (seen.is_full or seen.ran_out)
+        if seen.oldest_seconds is not None:
+            span.oldest_seconds = max(seen.oldest_seconds, span.oldest_seconds or 0.0)
+        self._count(span, seen.outcome)
+        return is_new
 
-    def keeps_up(self, lag: float | None = None) -> bool | None:
-        """Say whether the job keeps up; None: unknown.
+    def skip(self, now: float) -> bool:
+        """Note a recruit who could not perform; say whether it is the first of its span."""
+        span, is_new = self._span(now)
+        self._count(span, Outcome.SKIPPED)
+        return is_new
 
-        Arguments: lag, the seconds within which it is enough if garbage is removed; None: there is
-        no target, so that garbage that grows older is taken for a job that does not keep up.
+    def fail(self, now: float, error: BaseException) -> None:
+        """Note what a slice has raised."""
+        name = error_name(error)
+        if name not in self._errors and len(self._errors) >= ERRORS_NAMED:
+            name = OTHER_ERRORS
+        count, _ = self._errors.get(name, (0, now))
+        self._errors[name] = (count + 1, now)
+        self._last = name
+
+    def errors(self, now: float) -> dict[str, tuple[int, float]]:
+        """Return by class how often it was raised, and how many seconds ago last."""
+        return {name: (count, now - at) for name, (count, at) in self._errors.items()}
+
+    def verdict(self, now: float, lag: float | None = None) -> Verdict:
+        """Say whether the job keeps up, and why not.
+
+        Arguments: now; lag, the seconds within which garbage should be removed, None: no target.
         """
-        ages = [(now, age) for now, _, age in self._slices if age is not None]
-        if lag is not None and ages and ages[-1][1] <= lag:
-            return True
-        full = sum(1 for _, is_full, _ in self._slices if is_full)
-        return keeps_up(slices=len(self._slices), full=full, oldest_growth=_growth(ages))
+        return judge(self._spans, now, lag, self._last)
 
+    def _span(self, now: float) -> tuple[Span, bool]:
+        if self._spans and 0.0 <= now - self._spans[-1].at < _SPAN_SECONDS:
+            return self._spans[-1], False
+        if self._spans and now < self._spans[-1].at:
+            # A clock that stepped back: what was before then has no place in time.
+            self._spans.clear()
+        span = Span(now, Counter())
+        self._spans.append(span)
+        return span, True
 
-def _growth(ages: list[tuple[float, float]]) -> float | None:
-    """Return by how many seconds a second the age grows, by least squares; None: unknown."""
-    if len(ages) < 2:
-        return None
-    count = len(ages)
-    middle = sum(now for now, _ in ages) / count
-    mean = sum(age for _, age in ages) / count
-    spread = sum((now - middle) ** 2 for now, _ in ages)
-    if not spread:
-        return None
-    return sum((now - middle) * (age - mean) for now, age in ages) / spread
+    def _count(self, span: Span, outcome: Outcome) -> None:
+        counts = span.counts
+        if isinstance(counts, Counter):
+            counts[outcome.value] += 1

@@ -1,0 +1,257 @@
+"""Whether a job keeps up, and why not: the one rule, for a process and for a fleet. No I/O.
+
+A process judges by its own slices, a page by the minutes of a ledger; both lay what was found out
+in spans of time, the oldest first, and ask `judge`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from workstealing.recruiting.outcome import PERFORMED, Outcome, spoken
+
+AGE_LIMIT = 600.0
+"""Garbage older than this is not kept up with, unless a job has a lag target of its own."""
+
+HISTORY_SECONDS = 300.0
+"""Less than this of history says nothing."""
+
+TREND_SECONDS = 600.0
+"""Over how long the growth of the oldest garbage's age is read."""
+
+OLD_SECONDS = 60.0
+"""Younger garbage may grow older, however fast: it comes and goes."""
+
+STALE_SECONDS = 900.0
+"""A gap of this length ends what is known; so long after the last slice nobody knows."""
+
+REACH_SECONDS = 3600.0
+"""Who will have caught up within this time is not behind for good."""
+
+FEWEST_SLICES = 20
+"""Fewer slices than this make no share."""
+
+FEWEST_FAULTS = 5
+"""So many slices in a row that came to nothing are no chance."""
+
+FAULTY_SHARE = 0.5
+"""A job of whose slices more than this come to nothing does not keep up."""
+
+FULL_SHARE = 0.95
+"""From this share of full slices on, the age of the oldest garbage decides."""
+
+_FASTEST_GROWTH = 0.5
+_FULL_GROWTH = 0.02
+_GOOD = (Outcome.WORKED.value, Outcome.IDLE.value, Outcome.ABORTED.value)
+_BAD = (Outcome.FAILED.value, Outcome.OUT_OF_TIME.value)
+
+
+@dataclass(slots=True)
+class Span:
+    """What the slices of a span of time have found.
+
+    Fields: at: its time, in seconds of any clock; counts: of recruits by the name of their outcome;
+    full: of the slices that worked or were idle, how many ended because of their limit or their
+    deadline, None: unknown; oldest_seconds: the age of the oldest garbage seen, None: unknown.
+    """
+
+    at: float
+    counts: Mapping[str, int] = field(default_factory=Counter)
+    full: int | None = None
+    oldest_seconds: float | None = None
+
+    @property
+    def performed(self) -> int:
+        """How many slices were performed."""
+        return sum(self.counts.get(each, 0) for each in PERFORMED)
+
+    @property
+    def good(self) -> int:
+        """How many of them met nothing wrong, another writer included."""
+        return sum(self.counts.get(each, 0) for each in _GOOD)
+
+
+class Verdict(NamedTuple):
+    """Whether a job keeps up, None: nobody knows; and why it does not, or why nobody knows."""
+
+    keeps_up: bool | None
+    why: str = ""
+
+
+def judge(
+    spans: Sequence[Span], now: float, limit: float | None = None, error: str | None = None
+) -> Verdict:
+    """Say whether a job keeps up with its garbage, and why not.
+
+    It does not where its slices come to nothing, where its garbage is older than the limit, or
+    grows older as time passes. Nobody knows before there are five minutes of history, or where
+    nobody has looked for a quarter of an hour.
+
+    Arguments: spans, the oldest first; now, by their clock; limit, how old garbage may be, in
+    seconds, None: ten minutes, and garbage that grows older counts from a minute on; error, the
+    class of the last error, None: unknown. No command.
+    """
+    spans = [each for each in spans if each.counts]
+    barren = _barren(spans, error) or _faulty(spans, error)
+    if barren is not None:
+        return Verdict(False, barren)
+    looks = _unbroken([each for each in spans if each.performed])
+    if not looks:
+        return Verdict(None, "no slice has been performed")
+    if now - looks[-1].at > STALE_SECONDS:
+        return Verdict(None, f"no slice has been performed for {_spell(now - looks[-1].at)}")
+    ages = [(each.at, each.oldest_seconds) for each in looks if each.oldest_seconds is not None]
+    lasted = looks[-1].at - looks[0].at
+    if ages:
+        lasted = ages[-1][0] - ages[0][0]
+    most = AGE_LIMIT if limit is None else limit
+    is_old = bool(ages) and ages[-1][1] > most
+    said = f"oldest garbage {_spell(ages[-1][1])} old, limit {_spell(most)}" if is_old else ""
+    if lasted < HISTORY_SECONDS:
+        history = f"{_spell(lasted)} of history"
+        return Verdict(None, f"{history}; {said}" if said else history)
+    if not ages:
+        return _by_slices(looks)
+    return _by_age(looks, ages, limit, said)
+
+
+def growth(ages: Sequence[tuple[float, float]]) -> float | None:
+    """Return by how many seconds a second an age grows, by least squares; None: unknown.
+
+    Arguments: ages, each with its time before it, in seconds.
+    """
+    if len(ages) < 2:
+        return None
+    count = len(ages)
+    middle = sum(at for at, _ in ages) / count
+    mean = sum(age for _, age in ages) / count
+    spread = sum((at - middle) ** 2 for at, _ in ages)
+    if not spread:
+        return None
+    return sum((at - middle) * (age - mean) for at, age in ages) / spread
+
+
+def _barren(spans: Sequence[Span], error: str | None) -> str | None:
+    """Return a complaint if nothing has worked of late; recruits that were skipped count too."""
+    found: Counter[str] = Counter()
+    since = end = None
+    for span in reversed(spans):
+        end = span.at if end is None else end
+        if span.good:
+            since = span.at
+            break
+        found.update(span.counts)
+        since = span.at
+    if since is None or end is None:
+        return None
+    bad, lasted = sum(found[each] for each in _BAD), end - since
+    skipped = found[Outcome.SKIPPED.value]
+    if bad < FEWEST_FAULTS and (bad + skipped < FEWEST_FAULTS or lasted < HISTORY_SECONDS):
+        return None
+    said = _came_to_nothing(found, bad, error) if bad else ""
+    if skipped:
+        said += f"{', ' if said else ''}{skipped:,} recruits were skipped"
+    return f"nothing has worked for {_spell(lasted)}: {said}" if lasted >= OLD_SECONDS else said
+
+
+def _faulty(spans: Sequence[Span], error: str | None) -> str | None:
+    """Return a complaint if most of the newest slices came to nothing."""
+    found: Counter[str] = Counter()
+    performed = 0
+    for span in reversed(spans):
+        found.update(span.counts)
+        performed += span.performed
+        if performed >= FEWEST_SLICES:
+            break
+    bad = sum(found[each] for each in _BAD)
+    if performed < FEWEST_SLICES or bad <= FAULTY_SHARE * performed:
+        return None
+    return _came_to_nothing(found, performed, error)
+
+
+def _came_to_nothing(found: Counter[str], performed: int, error: str | None) -> str:
+    kinds = [f"{found[each]:,} {spoken(each)}" for each in _BAD if found[each]]
+    if len(kinds) == 1:
+        (kind,) = (each for each in _BAD if found[each])
+        verb = "failed" if kind == Outcome.FAILED.value else f"were {spoken(kind)}"
+        said = f"{found[kind]:,} of {performed:,} slices {verb}"
+    else:
+        said = f"of {performed:,} slices {' and '.join(kinds)}"
+    return f"{said}, {error}" if error and found[Outcome.FAILED.value] else said
+
+
+def _unbroken(looks: Sequence[Span]) -> list[Span]:
+    """Return the newest looks, as far back as no gap ends what is known."""
+    found: list[Span] = []
+    for span in reversed(looks):
+        if found and (
+            found[-1].at - span.at > STALE_SECONDS or found[0].at - span.at > REACH_SECONDS
+        ):
+            break
+        found.append(span)
+    return found[::-1]
+
+
+def _slices(looks: Sequence[Span]) -> tuple[int, int]:
+    """Return how many slices are known to have been full or not, and how many were full."""
+    known = [each for each in looks if each.full is not None]
+    slices = sum(
+        each.counts.get(outcome.value, 0)
+        for each in known
+        for outcome in (Outcome.WORKED, Outcome.IDLE)
+    )
+    return slices, sum(each.full or 0 for each in known)
+
+
+def _by_slices(looks: Sequence[Span]) -> Verdict:
+    """Judge a job that never says how old its garbage is by how many slices are full."""
+    slices, full = _slices(looks)
+    if slices < FEWEST_SLICES:
+        return Verdict(None, "it does not say how old its garbage is")
+    if full < FULL_SHARE * slices:
+        return Verdict(True)
+    return Verdict(False, f"{full:,} of {slices:,} slices were full")
+
+
+def _by_age(
+    looks: Sequence[Span], ages: Sequence[tuple[float, float]], limit: float | None, said: str
+) -> Verdict:
+    newest, age = ages[-1]
+    trend = [each for each in ages if newest - each[0] <= TREND_SECONDS]
+    if newest - trend[0][0] < HISTORY_SECONDS:
+        trend = list(ages)
+    grows = growth(trend) or 0.0
+    is_old = bool(said)
+    if grows > _FASTEST_GROWTH and (is_old or (limit is None and age > OLD_SECONDS)):
+        more = f"; {said}" if said else f", now {_spell(age)}"
+        return Verdict(False, f"garbage grows older by {grows:.2g} s a second{more}")
+    if is_old:
+        most = AGE_LIMIT if limit is None else limit
+        recent = [each for at, each in ages if newest - at <= HISTORY_SECONDS]
+        if sum(recent) / len(recent) <= most:
+            return Verdict(None, f"{said}, but only just now")
+        if grows < 0.0 and (age - most) / -grows <= REACH_SECONDS:
+            return Verdict(None, f"it catches up: {said}")
+        return Verdict(False, said)
+    slices, full = _slices(looks)
+    if limit is None and slices >= FEWEST_SLICES and full >= FULL_SHARE * slices:
+        # A backlog that is being drained grows younger, one that is lost grows older.
+        if grows > _FULL_GROWTH and age > OLD_SECONDS:
+            return Verdict(
+                False,
+                f"{full:,} of {slices:,} slices were full, and garbage grows older, now"
+                f" {_spell(age)}",
+            )
+    return Verdict(True)
+
+
+def _spell(seconds: float) -> str:
+    """Return a duration for people, in whole units."""
+    if seconds < 120.0:
+        return f"{seconds:.0f} s"
+    if seconds < 7200.0:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172_800.0 else f"{seconds / 86_400:.0f} d"
