@@ -101,14 +101,19 @@ def test_what_is_local_and_what_the_fleet_is_told() -> None:
         ([1.0] * 60, False, False),
         ([5.0] * 60, None, True),
         ([600.0] * 60, None, True),
-        ([20.0 * n for n in range(60)], None, True),
+        ([20.0 * n for n in range(60)], None, False),
+        ([20.0 * n for n in range(30)], None, True),
+        ([2700.0] * 60, None, False),
+        ([None] * 59 + [2580.0], None, None),
+        ([None] * 59 + [2580.0], True, None),
         ([40.0 * n for n in range(60)], None, False),
         ([60.0 * n for n in range(60)], None, False),
         ([60.0 * n for n in range(60)], True, False),
         # A minute's garbage is young, however fast it comes; and three minutes are a short time.
         ([None] * 50 + [5.0 * n for n in range(10)], None, True),
-        ([None] * 57 + [100.0, 200.0, 300.0], None, True),
+        ([None] * 57 + [100.0, 200.0, 300.0], None, None),
         ([60.0 * n for n in range(50)] + [3000.0 - 290 * n for n in range(10)], None, True),
+        ([60.0 * n for n in range(50)] + [3000.0 - 99 * n for n in range(10)], None, None),
     ],
 )
 def test_garbage_that_grows_older_as_time_passes_is_not_kept_up_with(

@@ -228,7 +228,7 @@ recruiter.add_hook(PrometheusHooks())
 recruiter.install(FunctionJob(sweep, name="sweep"), rate=0.5)
 for _ in range(40):
     recruiter.perform("sweep")
-    clock.now += 1.0
+    clock.now += 10.0
 recruiter.install(FunctionJob(fail, name="away"), rate=0.5)
 recruiter.perform("away")
 recruiter.enlist()

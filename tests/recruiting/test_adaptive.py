@@ -439,7 +439,9 @@ class TestDailyCap:
 class TestKeepsUp:
     def test_an_age_under_the_lag_target_keeps_up(self) -> None:
         process = Process(seeing(59.0))
-        process.enlist(60, 100)
+        process.enlist(240, 100)
+        assert process.figures["keeps_up"] is None
+        process.enlist(120, 100)
         assert process.figures["keeps_up"] is True
 
     def test_an_age_that_grows_at_the_ceiling_does_not(self) -> None:
@@ -456,17 +458,18 @@ class TestKeepsUp:
     def test_a_fixed_rate_whose_slices_are_not_full_keeps_up(self) -> None:
         process = Process(seeing(5.0, 3), 0.1)
         assert process.figures["keeps_up"] is None
-        process.enlist(60, 100)
+        process.enlist(400, 100)
         assert process.figures["keeps_up"] is True
 
     def test_a_fixed_rate_that_loses_does_not(self) -> None:
         def perform(slice: Slice) -> int:
-            slice.observe(oldest_seconds=process.clock.monotonic() / 2)
+            slice.observe(oldest_seconds=0.6 * process.clock.monotonic())
             return slice.limit
 
         process = Process(perform, 0.1)
-        process.enlist(60, 100)
+        process.enlist(400, 100)
         assert process.figures["keeps_up"] is False
+        assert process.figures["why"].startswith("garbage grows older by 0.59 s")
 
 
 @pytest.mark.parametrize("hours", [0.01, 2, 1_000])

@@ -10,11 +10,9 @@ import pytest
 
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.forecast import (
-    FEWEST_SLICES,
     HIGHEST_UTILISATION,
     choose_rate,
     forecast,
-    keeps_up,
     utilisation,
 )
 
@@ -136,25 +134,6 @@ def test_just_below_saturation_the_lag_is_still_finite() -> None:
     tight = forecast(100.0, 24.999999, 25, 0.01)
     assert tight.keeps_up
     assert 1e5 < tight.mean_lag < 1e9
-
-
-@pytest.mark.parametrize(
-    ("slices", "full", "growth", "expected"),
-    [
-        (FEWEST_SLICES - 1, FEWEST_SLICES - 1, 1.0, None),
-        (FEWEST_SLICES, FEWEST_SLICES, 1.0, False),
-        (100, 0, None, True),
-        (100, 80, 1.0, True),
-        (100, 100, None, False),
-        (100, 100, 0.2, False),
-        (100, 100, -0.5, True),
-        (100, 96, 0.2, False),
-    ],
-)
-def test_keeping_up_is_judged_by_full_slices_and_the_oldest_garbage(
-    slices: int, full: int, growth: float | None, expected: bool | None
-) -> None:
-    assert keeps_up(slices=slices, full=full, oldest_growth=growth) is expected
 
 
 def test_the_utilisation_is_read_off_the_share_of_full_slices() -> None:

@@ -408,7 +408,12 @@ class TestStats:
                     "breaker_open": False,
                     "paused": False,
                     "adaptive": False,
+                    "lag": None,
                     "keeps_up": None,
+                    "why": "0 s of history",
+                    "errors": {},
+                    "running_seconds": None,
+                    "breaker_seconds": None,
                 }
             },
         }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from workstealing.metrics.minutes import JobMinute
+from workstealing.recruiting.health import Span, Verdict, judge
 from workstealing.recruiting.outcome import OUTCOMES, PERFORMED
 
 MINUTE = 60
@@ -14,9 +17,6 @@ HOUR = 60
 
 RECENT = 5
 """From how many minutes the figures of "now" are taken."""
-
-TREND = 10
-"""Over how many minutes garbage must grow older before that is said."""
 
 OLD_SECONDS = 60.0
 QUIET_MINUTES = 15
@@ -34,9 +34,9 @@ class JobFigures:
     told, None: nothing; paused; fleet_paused; adaptive; is_here: whether this process has it
     installed; recruited_per_minute, items_per_second: of the last minutes; slice_seconds: what a
     slice took on average, None: there was none; outcomes: of the last hour; backlog and
-    oldest_seconds: as last seen, None: unknown; keeps_up: None: unknown; breaker_open, in this
-    process; lag: the oldest garbage by minute, in seconds; items, recruits: by minute; problems:
-    the reasons why it is red.
+    oldest_seconds: as last seen, None: unknown; keeps_up: None: unknown; why: why it does not, or
+    why nobody knows; breaker_open, in this process; lag: the oldest garbage by minute, in seconds;
+    items, recruits: by minute; problems: the reasons why it is red.
     """
 
     name: str
@@ -53,6 +53,7 @@ class JobFigures:
     backlog: int | None
     oldest_seconds: float | None
     keeps_up: bool | None
+    why: str
     breaker_open: bool
     lag: list[float | None]
     items: list[int]
@@ -124,6 +125,8 @@ def job_figures(
         # Counted just now, and not by a slice that saw a part of it.
         backlog = due.count
         oldest = due.oldest_seconds if oldest is None else oldest
+    is_paused = bool(local.get("paused")) or bool(getattr(setting, "paused", False))
+    verdict = verdict_of(found, local, is_paused=is_paused)
     figures = JobFigures(
         name=name,
         rate=local.get("rate", rate) if rate is None else rate,
@@ -138,7 +141,8 @@ def job_figures(
         outcomes=outcomes,
         backlog=backlog,
         oldest_seconds=oldest,
-        keeps_up=keeps_up(lag, local.get("keeps_up")),
+        keeps_up=verdict.keeps_up,
+        why=verdict.why,
         breaker_open=bool(local.get("breaker_open")),
         lag=lag,
         items=[0 if each is None else each.items for each in found],
@@ -148,27 +152,49 @@ def job_figures(
     return figures
 
 
-def keeps_up(lag: Sequence[float | None], said: bool | None) -> bool | None:
-    """Say whether a job suffices for its garbage.
+def verdict_of(
+    found: Sequence[Any], local: Mapping[str, Any], *, is_paused: bool = False
+) -> Verdict:
+    """Say whether a job suffices for its garbage in the whole fleet, and why not.
 
-    It does not where the oldest garbage is over a minute old and, over ten minutes, grew older by
-    more than half of the time that passed. Arguments: lag: the oldest garbage by minute; said: what
-    the recruiter of this process says, which counts where it is a no. Returns: None: nobody knows.
+    Arguments: found: its figures by minute, None where there are none; local: what
+    `recruiter.stats()` says of it, which counts where it is a no, and where the minutes do not know
+    how old its garbage is; is_paused: nobody judges a job that rests.
     """
-    if said is False:
-        return False
-    known = [(minute, age) for minute, age in enumerate(lag[-TREND:]) if age is not None]
-    if not known:
-        return said
-    (first, before), (last, now) = known[0], known[-1]
-    grew = now - before > (last - first) * MINUTE / 2
-    return not (last - first >= TREND // 2 and now > OLD_SECONDS and grew)
+    said = Verdict(local.get("keeps_up"), local.get("why", ""))
+    if is_paused:
+        return Verdict(None, "it is paused")
+    spans = [
+        Span(
+            float(number * MINUTE),
+            Counter({each: getattr(minute, each) for each in OUTCOMES if getattr(minute, each)}),
+            None,
+            minute.oldest_seconds,
+        )
+        for number, minute in enumerate(found)
+        if minute is not None
+    ]
+    judged = judge(spans, float((len(found) - 1) * MINUTE), local.get("lag"))
+    if judged.keeps_up is False or said.keeps_up is False:
+        return judged if judged.keeps_up is False else said
+    knows_age = any(each.oldest_seconds is not None for each in spans)
+    return judged if knows_age or said.keeps_up is None else said
+
+
+def keeps_up(lag: Sequence[float | None], said: bool | None) -> bool | None:
+    """Say whether a job suffices for its garbage, by its age alone.
+
+    Arguments: lag: the oldest garbage by minute; said: what the recruiter of this process says.
+    Returns: None: nobody knows.
+    """
+    found = [None if age is None else JobMinute(worked=1, oldest_seconds=age) for age in lag]
+    return verdict_of(found, {"keeps_up": said}).keeps_up
 
 
 def _problems(job: JobFigures, slots: Sequence[Any]) -> list[str]:
     problems = []
     if job.keeps_up is False:
-        problems.append("does not keep up: garbage grows older")
+        problems.append(f"does not keep up: {job.why}")
     if job.breaker_open:
         problems.append("its breaker is open: the server could not be reached")
     performed = sum(job.outcomes[outcome] for outcome in PERFORMED)

@@ -21,13 +21,15 @@ class Breaker:
     is not the lottery's own, which tests script.)
     """
 
-    __slots__ = ("__weakref__", "_longest", "_next", "_open_until", "_random")
+    __slots__ = ("__weakref__", "_longest", "_next", "_open_until", "_random", "_since")
 
     def __init__(self, seconds: float, random: Callable[[], float] = _random.random) -> None:
         self._longest = seconds
         self._next = seconds * _FIRST_SHARE
         self._random = random
         self._open_until: float | None = None
+        # When the first fault was after which nothing went well.
+        self._since: float | None = None
 
     def is_open(self, now: float) -> bool:
         """Say whether the server is to be left alone at that moment (monotonic seconds)."""
@@ -35,9 +37,15 @@ class Breaker:
 
     def trip(self, now: float) -> None:
         """Open, or stay open, for one period from that moment (monotonic seconds)."""
+        self._since = now if self._since is None else self._since
         self._open_until = now + self._next * (0.5 + self._random())
         self._next = min(self._longest, 2 * self._next)
 
     def recover(self) -> None:
         """Note that a slice met no fault: the next one will be the first again."""
+        self._since = None
         self._next = self._longest * _FIRST_SHARE
+
+    def open_seconds(self, now: float) -> float | None:
+        """Return for how long no slice has gone well, trials included; None: the last one did."""
+        return None if self._since is None else max(0.0, now - self._since)

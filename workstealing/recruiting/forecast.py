@@ -16,12 +16,6 @@ from workstealing.errors import ConfigurationError
 HIGHEST_UTILISATION = 0.8
 """What `choose_rate` plans for at most: the rest is for hours that differ from the average."""
 
-FEWEST_SLICES = 20
-"""Fewer slices than this say nothing about whether a job keeps up."""
-
-FULL_SHARE = 0.95
-"""From this share of full slices on, a job keeps up only if its oldest garbage gets no older."""
-
 COMMANDS_PER_SLICE = 18.0
 COMMANDS_PER_ITEM = 10.0
 """What the server counts for HashFieldExpiry on a single server, with one expired field a hash."""
@@ -179,24 +173,6 @@ def choose_rate(
     decay = -math.log1p(-share) / lag
     slices = decay / -math.expm1(-limit * math.log1p(decay / garbage)) if garbage else decay
     return max(slices, garbage / (limit * highest_utilisation)) / traffic
-
-
-def keeps_up(*, slices: int, full: int, oldest_growth: float | None = None) -> bool | None:
-    """Say whether a job keeps up, by what its own last slices found.
-
-    Slices that are not full have left nothing behind. If nearly all are full, the age of the oldest
-    garbage decides: a backlog that is being drained grows younger, one that is lost grows older.
-
-    Arguments: slices: how many slices ended WORKED or IDLE, of one window; full: how many of them
-    ended because of their limit or their deadline, not because there was nothing left;
-    oldest_growth: by how many seconds the oldest garbage aged per second of the window, None if
-    that is not known. Returns: None for fewer than FEWEST_SLICES slices, which say nothing.
-    """
-    if slices < FEWEST_SLICES:
-        return None
-    if full < FULL_SHARE * slices:
-        return True
-    return oldest_growth is not None and oldest_growth <= 0.0
 
 
 def utilisation(full_share: float, limit: int) -> float:

@@ -7,7 +7,7 @@ in spans of time, the oldest first, and ask `judge`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -59,19 +59,19 @@ class Span:
     """
 
     at: float
-    counts: Mapping[str, int] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     full: int | None = None
     oldest_seconds: float | None = None
 
     @property
     def performed(self) -> int:
         """How many slices were performed."""
-        return sum(self.counts.get(each, 0) for each in PERFORMED)
+        return sum(self.counts[each] for each in PERFORMED)
 
     @property
     def good(self) -> int:
         """How many of them met nothing wrong, another writer included."""
-        return sum(self.counts.get(each, 0) for each in _GOOD)
+        return sum(self.counts[each] for each in _GOOD)
 
 
 class Verdict(NamedTuple):
@@ -199,9 +199,7 @@ def _slices(looks: Sequence[Span]) -> tuple[int, int]:
     """Return how many slices are known to have been full or not, and how many were full."""
     known = [each for each in looks if each.full is not None]
     slices = sum(
-        each.counts.get(outcome.value, 0)
-        for each in known
-        for outcome in (Outcome.WORKED, Outcome.IDLE)
+        each.counts[outcome.value] for each in known for outcome in (Outcome.WORKED, Outcome.IDLE)
     )
     return slices, sum(each.full or 0 for each in known)
 
@@ -237,14 +235,11 @@ def _by_age(
             return Verdict(None, f"it catches up: {said}")
         return Verdict(False, said)
     slices, full = _slices(looks)
-    if limit is None and slices >= FEWEST_SLICES and full >= FULL_SHARE * slices:
-        # A backlog that is being drained grows younger, one that is lost grows older.
-        if grows > _FULL_GROWTH and age > OLD_SECONDS:
-            return Verdict(
-                False,
-                f"{full:,} of {slices:,} slices were full, and garbage grows older, now"
-                f" {_spell(age)}",
-            )
+    are_full = slices >= FEWEST_SLICES and full >= FULL_SHARE * slices
+    # A backlog that is being drained grows younger, one that is lost grows older.
+    if limit is None and are_full and grows > _FULL_GROWTH and age > OLD_SECONDS:
+        why = f"{full:,} of {slices:,} slices were full, and garbage grows older, now {_spell(age)}"
+        return Verdict(False, why)
     return Verdict(True)
 
 

@@ -11,11 +11,13 @@ from workstealing.recruiting.adaptive import Adaptive, Seen
 from workstealing.recruiting.checks import checked_items
 from workstealing.recruiting.faultlog import FaultLog
 from workstealing.recruiting.flight import FLIGHT
+from workstealing.recruiting.health import Verdict
 from workstealing.recruiting.hooks import HookList
 from workstealing.recruiting.hosttimeouts import HostTimeouts
 from workstealing.recruiting.lottery import Installed
 from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.slice import Slice
+from workstealing.recruiting.tally import RaisedError
 from workstealing.recruiting.traffic import Traffic
 
 # A draw anew for every trifle would cost more than it brings.
@@ -69,6 +71,11 @@ class Performer:
     def skip(self, installed: Installed) -> Outcome:
         """Count a recruit who could not perform; touches nothing."""
         self._record(installed, Outcome.SKIPPED, 0, 0.0, None)
+        if not installed.paused:
+            with self._lock:
+                is_due = installed.tally.skip(self._clock.monotonic())
+            if is_due:
+                self._say_if_behind(installed)
         return Outcome.SKIPPED
 
     def figures(self, installed: Installed) -> tuple[dict[Outcome, int], int, float]:
@@ -76,11 +83,19 @@ class Performer:
         with self._lock:
             return installed.outcomes.copy(), installed.items, installed.spent
 
-    def keeps_up(self, installed: Installed) -> bool | None:
-        """Say whether a job keeps up, as of its last slices; None: unknown."""
+    def verdict(self, installed: Installed) -> Verdict:
+        """Say whether a job keeps up, as of its last slices, and why not."""
+        if installed.paused:
+            return Verdict(None, "it is paused")
         given = installed.given
+        lag = given.lag if isinstance(given, Adaptive) else None
         with self._lock:
-            return installed.tally.keeps_up(given.lag if isinstance(given, Adaptive) else None)
+            return installed.tally.verdict(self._clock.monotonic(), lag)
+
+    def errors(self, installed: Installed) -> dict[str, RaisedError]:
+        """Return what a job's slices have raised, by class."""
+        with self._lock:
+            return installed.tally.errors(self._clock.monotonic())
 
     def new_slice(
         self, installed: Installed, limit: int | None = None, seconds: float | None = None
@@ -125,8 +140,7 @@ class Performer:
             elif outcome is not Outcome.SKIPPED:
                 # A job that did not begin has learned nothing of the server.
                 installed.breaker.recover()
-            if slice is not None:
-                self._observe(installed, slice, outcome, items, ended)
+            is_due = slice is not None and self._observe(installed, slice, outcome, items, ended)
             self._record(installed, outcome, items, ended - started, error)
             if isinstance(error, Exception) and not self._timeouts.include(error):
                 self._faults.report(f"job {installed.name!r}", error)
@@ -136,9 +150,20 @@ class Performer:
                     f"its slice of {1000 * slice.seconds:g} ms was over before anything could be"
                     " handled; install it with longer slices (seconds=)",
                 )
+            elif is_due:
+                self._say_if_behind(installed)
             # The traceback holds this frame, and this frame would hold the traceback.
             error = None
         return outcome
+
+    def _say_if_behind(self, installed: Installed) -> None:
+        """Log it if a job does not keep up, a line a minute at most.
+
+        Not after a slice that came to nothing: that has a line of its own.
+        """
+        verdict = self.verdict(installed)
+        if verdict.keeps_up is False:
+            self._faults.warn(f"job {installed.name!r} does not keep up", verdict.why)
 
     def settle(self, installed: Installed, now: float, traffic: Traffic) -> bool:
         """Let a job's rate follow what was seen; return whether it has changed noticeably."""
@@ -161,10 +186,16 @@ class Performer:
         return True
 
     def _observe(
-        self, installed: Installed, slice: Slice, outcome: Outcome, items: int, now: float
-    ) -> None:
+        self,
+        installed: Installed,
+        slice: Slice,
+        outcome: Outcome,
+        items: int,
+        now: float,
+    ) -> bool:
+        """Take in what a slice has seen; say whether it is time for a verdict."""
         if outcome is Outcome.SKIPPED:
-            return
+            return False
         oldest, backlog = slice.oldest_seconds, slice.backlog
         took = now - (slice.deadline - slice.seconds)
         # Of a job that does not say what it sends, a guess: a look, and one command an item.
@@ -177,7 +208,7 @@ class Performer:
                 installed.backlog = backlog
             if oldest is not None or backlog is not None:
                 installed.observed_at = now
-            installed.tally.add(now, seen)
+            is_due = installed.tally.add(now, seen)
             controller = installed.controller
             if controller is not None:
                 controller.see(now, seen)
@@ -191,6 +222,7 @@ class Performer:
                 if self._timeouts.include(error):
                     raise
                 self._report_spending(installed, error)
+        return is_due
 
     def _report_spending(self, installed: Installed, error: Exception) -> None:
         self._faults.report(f"the spending of job {installed.name!r}", error)
@@ -207,6 +239,8 @@ class Performer:
             installed.outcomes[outcome] += 1
             installed.items += items
             installed.spent += seconds
+            if error is not None:
+                installed.tally.fail(self._clock.monotonic(), error)
         self._hooks.outcome(installed.name, outcome, items, seconds, error)
 
 

@@ -15,11 +15,13 @@ from workstealing.recruiting.breaker import Breaker
 from workstealing.recruiting.checks import checked_limit, checked_name, checked_seconds
 from workstealing.recruiting.decorators import When, enlisting
 from workstealing.recruiting.enlisting import Enlisting
+from workstealing.recruiting.flight import FLIGHT
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.job import DEFAULT_LIMIT, FunctionJob, Job, dry_run_of
 from workstealing.recruiting.lottery import Draw, Installed, Roster
 from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.slice import Slice
+from workstealing.recruiting.tally import RaisedError
 from workstealing.recruiting.traffic import Traffic
 
 SliceFunction = TypeVar("SliceFunction", bound=Callable[[Slice], "int | None"])
@@ -30,8 +32,12 @@ class JobStats(TypedDict):
     """The figures of one job: `recruited` is the sum of the outcomes after it.
 
     `limit` is the most items of its next slice; `oldest_seconds` the age of the oldest garbage that
-    its last look has seen, None: unknown; `adaptive` says whether its rate moves by itself;
-    `keeps_up` whether its slices suffice for the garbage, None: unknown.
+    its last look has seen, None: unknown; `adaptive` says whether its rate moves by itself,
+    `lag` its lag target in seconds, None: it has none;
+    `keeps_up` whether its slices suffice for the garbage, None: unknown, and `why` not, or why
+    nobody knows; `errors` what its slices have raised, by class; `running_seconds` how long the
+    slice that runs now has been running, None: none does; `breaker_seconds` for how long its server
+    has not been reached, None: it has.
     """
 
     rate: float
@@ -49,7 +55,12 @@ class JobStats(TypedDict):
     breaker_open: bool
     paused: bool
     adaptive: bool
+    lag: float | None
     keeps_up: bool | None
+    why: str
+    errors: dict[str, RaisedError]
+    running_seconds: float | None
+    breaker_seconds: float | None
 
 
 class Stats(TypedDict):
@@ -261,11 +272,8 @@ class Recruiter(Enlisting):
     def stats(self) -> Stats:
         """Return the figures of this process, as plain data.
 
-        Returns: {"enlisted": count, "jobs": {name: {"rate", "recruited", "worked", "idle",
-        "aborted", "failed", "out_of_time", "skipped", "items", "seconds", "limit",
-        "oldest_seconds", "breaker_open", "paused", "adaptive", "keeps_up"}}}; `recruited` is the
-        sum of the outcomes after it, `seconds` is what all slices of the job took; the others as in
-        JobStats.
+        Returns: {"enlisted": count, "jobs": {name: JobStats}}; `recruited` is the sum of the
+        outcomes after it, `seconds` is what all slices of the job took; the others as in JobStats.
         O(installed jobs).
         """
         with self._lock:
@@ -276,7 +284,8 @@ class Recruiter(Enlisting):
 
     def _job_stats(self, installed: Installed) -> JobStats:
         outcomes, items, seconds = self._performer.figures(installed)
-        keeps_up = self._performer.keeps_up(installed)
+        verdict = self._performer.verdict(installed)
+        now = self._clock.monotonic()
         return {
             "rate": installed.rate,
             "recruited": sum(outcomes.values()),
@@ -290,10 +299,15 @@ class Recruiter(Enlisting):
             "seconds": seconds,
             "limit": installed.limit,
             "oldest_seconds": installed.oldest_seconds,
-            "breaker_open": installed.breaker.is_open(self._clock.monotonic()),
+            "breaker_open": installed.breaker.is_open(now),
             "paused": installed.paused,
             "adaptive": installed.controller is not None,
-            "keeps_up": keeps_up,
+            "lag": installed.given.lag if isinstance(installed.given, Adaptive) else None,
+            "keeps_up": verdict.keeps_up,
+            "why": verdict.why,
+            "errors": self._performer.errors(installed),
+            "running_seconds": _running_seconds(installed.name),
+            "breaker_seconds": installed.breaker.open_seconds(now),
         }
 
     @overload
@@ -350,6 +364,14 @@ class Recruiter(Enlisting):
     def __repr__(self) -> str:
         rates = ", ".join(f"{each.name!r}: {each.rate:g}" for each in self._roster.all())
         return f"<Recruiter {{{rates}}}>"
+
+
+def _running_seconds(name: str) -> float | None:
+    """Return for how long a slice of the job has been running in this process, None: none is."""
+    holder = FLIGHT.holder()
+    if holder is None or holder[0] != name:
+        return None
+    return max(0.0, SYSTEM_CLOCK.monotonic() - holder[1])
 
 
 def _checked_bounds(limit: int | None, seconds: float | None) -> tuple[int | None, float | None]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
 
 from workstealing.recruiting.health import Span, Verdict, judge
 from workstealing.recruiting.outcome import Outcome
@@ -25,6 +25,13 @@ _NAME_LENGTH = 60
 def error_name(error: BaseException) -> str:
     """Return the name of an error's class as figures and labels show it: 60 letters at most."""
     return _UNSAFE.sub("_", type(error).__name__[:_NAME_LENGTH]) or OTHER_ERRORS
+
+
+class RaisedError(NamedTuple):
+    """How often a class of errors was raised in this process, and how many seconds ago last."""
+
+    count: int
+    seconds_ago: float
 
 
 class Tally:
@@ -49,13 +56,13 @@ class Tally:
             span.full = (span.full or 0) + (seen.is_full or seen.ran_out)
         if seen.oldest_seconds is not None:
             span.oldest_seconds = max(seen.oldest_seconds, span.oldest_seconds or 0.0)
-        self._count(span, seen.outcome)
+        span.counts[seen.outcome.value] += 1
         return is_new
 
     def skip(self, now: float) -> bool:
         """Note a recruit who could not perform; say whether it is the first of its span."""
         span, is_new = self._span(now)
-        self._count(span, Outcome.SKIPPED)
+        span.counts[Outcome.SKIPPED.value] += 1
         return is_new
 
     def fail(self, now: float, error: BaseException) -> None:
@@ -67,9 +74,9 @@ class Tally:
         self._errors[name] = (count + 1, now)
         self._last = name
 
-    def errors(self, now: float) -> dict[str, tuple[int, float]]:
-        """Return by class how often it was raised, and how many seconds ago last."""
-        return {name: (count, now - at) for name, (count, at) in self._errors.items()}
+    def errors(self, now: float) -> dict[str, RaisedError]:
+        """Return what was raised, by class."""
+        return {name: RaisedError(count, now - at) for name, (count, at) in self._errors.items()}
 
     def verdict(self, now: float, lag: float | None = None) -> Verdict:
         """Say whether the job keeps up, and why not.
@@ -84,11 +91,6 @@ class Tally:
         if self._spans and now < self._spans[-1].at:
             # A clock that stepped back: what was before then has no place in time.
             self._spans.clear()
-        span = Span(now, Counter())
+        span = Span(now)
         self._spans.append(span)
         return span, True
-
-    def _count(self, span: Span, outcome: Outcome) -> None:
-        counts = span.counts
-        if isinstance(counts, Counter):
-            counts[outcome.value] += 1

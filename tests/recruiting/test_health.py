@@ -1,0 +1,290 @@
+"""Whether a job keeps up: what counts, what nobody knows, and what is said of it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from workstealing import Aborted, Recruiter, Slice
+from workstealing.errors import OutOfTime
+from workstealing.recruiting.flight import FLIGHT
+from workstealing.recruiting.health import Span, Verdict, judge
+from workstealing.recruiting.tally import ERRORS_NAMED, error_name
+from workstealing.testing import ManualClock, always
+
+
+def minutes(*ages: float | None, full: int | None = None, **counts: int) -> list[Span]:
+    """Return a span a minute, each with these counts; no counts where the age is None."""
+    given = Counter(counts or {"worked": 10})
+    return [
+        Span(60.0 * number, Counter() if age is None else given, full, age)
+        for number, age in enumerate(ages)
+    ]
+
+
+def failing(**counts: int) -> list[Span]:
+    return [Span(60.0 * number, Counter(counts)) for number in range(10)]
+
+
+def verdict(spans: Sequence[Span], limit: float | None = None, **options: Any) -> Verdict:
+    return judge(spans, spans[-1].at if spans else 0.0, limit, **options)
+
+
+class TestByAge:
+    @pytest.mark.parametrize(
+        ("ages", "limit", "expected"),
+        [
+            ([5.0] * 60, None, True),
+            ([600.0] * 60, None, True),
+            ([2700.0] * 60, None, False),
+            ([70.0] * 60, 60.0, False),
+            ([59.0] * 60, 60.0, True),
+            # A minute's garbage is young, however fast it comes.
+            ([5.0 * n for n in range(10)], None, True),
+            ([40.0 * n for n in range(10)], None, False),
+            ([20.0 * n for n in range(10)], None, True),
+            ([60.0 * n for n in range(20)], None, False),
+            # A limit of one's own allows growth below it.
+            ([40.0 * n for n in range(10)], 3600.0, True),
+            # Draining: fast, or so slowly that it takes hours.
+            ([3600.0 - 60 * n for n in range(20)], None, None),
+            ([3600.0 - n for n in range(20)], None, False),
+            ([3600.0 - 300 * n for n in range(12)], None, True),
+            # One look above the limit is no state.
+            ([500.0] * 59 + [700.0], None, None),
+        ],
+    )
+    def test_level_and_growth_decide(
+        self, ages: list[float], limit: float | None, expected: bool | None
+    ) -> None:
+        assert verdict(minutes(*ages), limit).keeps_up is expected
+
+    @pytest.mark.parametrize(
+        "ages",
+        [
+            [2580.0],
+            [None] * 59 + [2580.0],
+            [2700.0] * 5,
+            [1.0] * 5,
+            [1.0] * 30 + [None] * 20 + [1.0] * 3,
+        ],
+    )
+    def test_nobody_knows_before_there_are_five_minutes_of_history(
+        self, ages: list[float | None]
+    ) -> None:
+        said = verdict(minutes(*ages))
+        assert said.keeps_up is None
+        assert "of history" in said.why
+
+    def test_the_reasons_are_figures(self) -> None:
+        assert verdict(minutes(*[2700.0] * 60)).why == "oldest garbage 45 min old, limit 10 min"
+        said = verdict(minutes(2700.0, 2700.0, 2700.0, 2700.0, 2700.0)).why
+        assert said == "4 min of history; oldest garbage 45 min old, limit 10 min"
+        assert verdict(minutes(*[60.0 * n for n in range(20)])).why == (
+            "garbage grows older by 1 s a second; oldest garbage 19 min old, limit 10 min"
+        )
+        assert verdict(minutes(*[1.0] * 10)).why == ""
+
+    def test_what_was_long_ago_says_nothing_of_now(self) -> None:
+        spans = minutes(*[1.0] * 10)
+        assert judge(spans, spans[-1].at + 800.0).keeps_up is True
+        assert judge(spans, spans[-1].at + 1200.0) == (
+            None,
+            "no slice has been performed for 20 min",
+        )
+        assert judge([], 0.0) == (None, "no slice has been performed")
+
+    def test_full_slices_need_garbage_that_grows_no_older(self) -> None:
+        older = [70.0 + 6 * n for n in range(20)]
+        assert verdict(minutes(*older, full=10)).keeps_up is False
+        assert verdict(minutes(*older, full=8)).keeps_up is True
+        assert verdict(minutes(*older[::-1], full=10)).keeps_up is True
+
+
+class TestBySlices:
+    @pytest.mark.parametrize(("full", "expected"), [(0, True), (9, True), (10, False)])
+    def test_a_job_that_knows_no_age_is_judged_by_full_slices(
+        self, full: int, expected: bool
+    ) -> None:
+        spans = [Span(60.0 * n, Counter(worked=6, idle=4), full) for n in range(10)]
+        assert verdict(spans).keeps_up is expected
+
+    def test_nobody_knows_where_neither_is_known(self) -> None:
+        spans = [Span(60.0 * n, Counter(worked=10)) for n in range(10)]
+        assert verdict(spans) == (None, "it does not say how old its garbage is")
+
+
+class TestComingToNothing:
+    @pytest.mark.parametrize(
+        ("spans", "why"),
+        [
+            ([Span(0.0, Counter(failed=400))], "400 of 400 slices failed, No"),
+            (
+                failing(out_of_time=2),
+                "nothing has worked for 9 min: 20 of 20 slices were out of time",
+            ),
+            (
+                failing(failed=1, out_of_time=1),
+                "nothing has worked for 9 min: of 20 slices 10 failed and 10 out of time, No",
+            ),
+            (
+                [*minutes(1.0, 1.0), *failing(failed=1, skipped=4)[2:]],
+                "nothing has worked for 8 min: 8 of 8 slices failed, No, 32 recruits were skipped",
+            ),
+            (failing(skipped=30), "nothing has worked for 9 min: 300 recruits were skipped"),
+            # Some still work.
+            (failing(worked=1, failed=9), "18 of 20 slices failed, No"),
+            (
+                [Span(0.0, Counter(worked=30, failed=5000))],
+                "5,000 of 5,030 slices failed, No",
+            ),
+        ],
+    )
+    def test_it_does_not_keep_up(self, spans: list[Span], why: str) -> None:
+        assert verdict(spans, error="No") == (False, why)
+
+    @pytest.mark.parametrize(
+        "counts",
+        [{"failed": 4}, {"worked": 9, "failed": 9}, {"aborted": 10}, {"worked": 1, "skipped": 99}],
+    )
+    def test_a_few_faults_are_no_verdict(self, counts: dict[str, int]) -> None:
+        assert judge([Span(0.0, Counter(counts))], 0.0).keeps_up is None
+
+    def test_a_job_that_works_again_is_not_held_to_what_was(self) -> None:
+        spans = [*failing(failed=50)[:5], *minutes(*[1.0] * 10)[5:]]
+        assert verdict(spans).keeps_up is None
+        longer = [*spans, Span(600.0, Counter(worked=9), None, 1.0)]
+        assert verdict(longer).keeps_up is True
+
+
+class TestInAProcess:
+    def test_a_job_that_only_fails_is_said_so_once_a_minute(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        clock = ManualClock()
+        recruiter = always(clock=clock)
+
+        @recruiter.job(rate=0.1)
+        def sweep(slice: Slice) -> int:
+            raise PermissionError(1, "secret: the text is nobody's business")
+
+        for _ in range(600):
+            clock.advance(0.5)
+            recruiter.enlist()
+        figures = recruiter.stats()["jobs"]["sweep"]
+        assert figures["keeps_up"] is False
+        # PermissionError is an OSError: the breaker lets few try.
+        assert "slices failed, PermissionError" in figures["why"]
+        assert figures["errors"]["PermissionError"].count == figures["failed"]
+        assert figures["breaker_seconds"] == pytest.approx(299.5)
+        lines = [each for each in caplog.records if "does not keep up" in each.message]
+        assert 3 <= len(lines) <= 5
+        assert {each.levelno for each in lines} == {logging.WARNING}
+        assert "secret" not in "".join(each.message for each in lines)
+
+    @pytest.mark.parametrize("good", [0, 30])
+    def test_a_job_without_permission_does_not_keep_up(self, good: int) -> None:
+        clock = ManualClock()
+        recruiter = always(clock=clock)
+
+        @recruiter.job(rate=0.1)
+        def sweep(slice: Slice) -> int:
+            if recruiter.stats()["jobs"]["sweep"]["worked"] < good:
+                return 1
+            raise type("NoPermissionError", (Exception,), {})("no")
+
+        for _ in range(400 + good):
+            recruiter.enlist()
+        figures = recruiter.stats()["jobs"]["sweep"]
+        why = f"400 of {400 + good} slices failed, NoPermissionError"
+        assert (figures["keeps_up"], figures["why"]) == (False, why)
+
+    def test_slices_that_are_too_short_count_against_it_and_are_no_errors(self) -> None:
+        recruiter = always(clock=ManualClock())
+
+        @recruiter.job(rate=0.1)
+        def sweep(slice: Slice) -> int:
+            raise OutOfTime("late")
+
+        for _ in range(5):
+            recruiter.enlist()
+        figures = recruiter.stats()["jobs"]["sweep"]
+        assert (figures["keeps_up"], figures["errors"]) == (False, {})
+        assert figures["why"] == "5 of 5 slices were out of time"
+
+    def test_aborts_are_no_fault_of_its_own(self) -> None:
+        recruiter = always(clock=ManualClock())
+
+        @recruiter.job(rate=0.1)
+        def sweep(slice: Slice) -> int:
+            raise Aborted("another came first")
+
+        for _ in range(50):
+            recruiter.enlist()
+        assert recruiter.stats()["jobs"]["sweep"]["keeps_up"] is None
+
+    def test_a_slice_that_never_returns_is_seen_from_outside(self) -> None:
+        clock = ManualClock()
+        recruiter = always(clock=clock)
+        seen: list[Any] = []
+
+        @recruiter.job(rate=0.1)
+        def stuck(slice: Slice) -> int:
+            for _ in range(400):
+                clock.advance(1.0)
+                recruiter.enlist()
+            seen.append(recruiter.stats()["jobs"]["stuck"])
+            return 1
+
+        recruiter.enlist()
+        (figures,) = seen
+        assert figures["running_seconds"] >= 0.0
+        assert FLIGHT.holder() is None
+        assert recruiter.stats()["jobs"]["stuck"]["running_seconds"] is None
+        assert figures["keeps_up"] is False
+        assert figures["why"].startswith("nothing has worked for 6 min: 400 recruits were skipped")
+
+    def test_a_paused_job_is_not_judged(self) -> None:
+        recruiter = always(clock=ManualClock())
+        recruiter.job(rate=0.1, name="sweep")(lambda slice: 1)
+        recruiter.pause("sweep")
+        for _ in range(50):
+            recruiter.enlist()
+        figures = recruiter.stats()["jobs"]["sweep"]
+        assert (figures["keeps_up"], figures["why"]) == (None, "it is paused")
+
+    def test_classes_of_errors_are_bounded(self) -> None:
+        recruiter = always(clock=ManualClock())
+        count = iter(range(100))
+
+        @recruiter.job(rate=0.1)
+        def sweep(slice: Slice) -> int:
+            raise type(f"Error{next(count)}", (Exception,), {})()
+
+        for _ in range(50):
+            recruiter.enlist()
+        errors = recruiter.stats()["jobs"]["sweep"]["errors"]
+        assert len(errors) == ERRORS_NAMED + 1
+        assert sum(each.count for each in errors.values()) == 50
+        assert errors["_other"].count == 50 - ERRORS_NAMED
+
+    def test_a_class_of_any_name_is_a_label(self) -> None:
+        assert error_name(type("Bad:\nname" + "x" * 100, (Exception,), {})()) == (
+            "Bad__name" + "x" * 51
+        )
+
+
+def test_what_was_seen_stays_bounded() -> None:
+    clock = ManualClock()
+    recruiter: Recruiter = always(clock=clock)
+    recruiter.job(rate=0.1, name="sweep")(lambda slice: 1)
+    for _ in range(5_000):
+        clock.advance(31.0)
+        recruiter.enlist()
+    assert recruiter.stats()["jobs"]["sweep"]["worked"] == 5_000
+    (installed,) = recruiter._roster.all()
+    assert len(installed.tally._spans) == 40
