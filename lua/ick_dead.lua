@@ -1,13 +1,16 @@
--- Lists dead members of an Ick, at random if not all are asked for.
--- KEYS: version, producer set, consumer set, dead. ARGV: how many at most (1,000); or, for a walk over
--- all of them, about how many, and the walk's cursor ('0' at its beginning).
--- Returns { member, history, ... }; of a walk { cursor ('0' at its end), { member, history, ... } }.
+-- Lists dead members of an Ick, piece by piece, for a caller who sorts them.
+-- KEYS: version, producer set, consumer set, dead. ARGV: how many at most (1,000), some tens more at times; the cursor to go on
+-- from ('0' at the beginning).
+-- Returns { how many there are, next cursor ('0' at the end), member, history, ... }; one member may come twice.
 --@include ick_graves
+--@include some_of
 local problem = refuse_grave(false)
 if problem then
   return problem
 end
-if ARGV[2] then
-  return redis.call('HSCAN', dead, ARGV[2], 'COUNT', ARGV[1])
+local cursor, found = some_of(dead, ARGV[2], tonumber(ARGV[1]))
+local reply = { redis.call('HLEN', dead), cursor }
+for i = 1, #found do
+  reply[i + 2] = found[i]
 end
-return redis.call('HRANDFIELD', dead, ARGV[1], 'WITHVALUES') or {}
+return reply

@@ -1,14 +1,16 @@
--- Lists messages that a group of a shuffle queue has set aside, at random if not all are asked for.
--- KEYS: meta, dead. ARGV: how many at most.
--- Returns { { place, attempts, ms of the last delivery, ms of its end, fields and values }, ... }.
+-- Lists messages that a group of a shuffle queue has set aside, piece by piece, for a caller who sorts them.
+-- KEYS: meta, dead. ARGV: the cursor to go on from, '0' at first; how many at most, some tens more at times.
+-- Returns { how many there are, next cursor or '0', { place, attempts, ms of the last delivery, ms of its end, fields and values }, ... }.
 --@include shuffle_queue_upkeep
 --@include shuffle_queue_grave
+--@include some_of
 local dead = KEYS[2]
 local problem = refuse_meta() or refuse_key('HLEN', dead, 'messages set aside')
 if problem then
   return problem
 end
-local found, listed = redis.call('HRANDFIELD', dead, ARGV[1], 'WITHVALUES') or {}, {}
+local cursor, found = some_of(dead, ARGV[1], tonumber(ARGV[2]))
+local listed = { redis.call('HLEN', dead), cursor }
 for i = 1, #found, 2 do
   local parts = parts_of(found[i + 1])
   if not parts then

@@ -277,11 +277,21 @@ class TestDead:
         assert ick.revive(*scores) == 3
         assert {m.decode(): s for m, s in ick.reserve(3)} == scores
 
+    def test_the_dead_are_listed_from_the_oldest_on(self, ick: Ick) -> None:
+        """They came at random, and nothing said that there were more."""
+        assert (ick.dead(), ick.dead().more) == ([], 0)
+        history = '{"score": "1", "attempts": 1, "times": [1, %d]}'
+        order = [i * 7 % 900 for i in range(900)]
+        ick.client.hset(ick.names.dead, mapping={f"m{i}": history % (1000 * i) for i in order})
+        listed = ick.dead(50)
+        assert [each.member for each in listed] == [b"m%d" % i for i in range(50)]
+        assert (listed.total, listed.more) == (900, 850)
+
     def test_so_many_dead(self, ick: Ick) -> None:
         history = '{"score": "1", "attempts": 1, "times": []}'
         ick.client.hset(ick.names.dead, mapping={f"m{i}": history for i in range(2500)})
-        assert len(ick.dead(7)) == 7
-        assert len(ick.dead(5000)) == 2500
+        assert (len(ick.dead(7)), ick.dead(7).total, ick.dead(7).more) == (7, 2500, 2493)
+        assert (len(ick.dead(5000)), ick.dead(5000).more) == (2500, 0)
         members = [f"m{i}" for i in range(2500)]
         assert ick.revive(*members[:1200]) == 1200
         assert ick.discard(*members) == 1300

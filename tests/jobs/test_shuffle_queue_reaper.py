@@ -336,6 +336,24 @@ class TestPoison:
         assert queue.revive("g", dead.id) == 1
         assert [m.fields for m in drained(queue)] == [{b"old": b"1"}]
 
+    def test_they_are_listed_from_the_oldest_on_and_it_is_said_how_many_more_there_are(
+        self, queue: Queue
+    ) -> None:
+        """They came at random, a hundred by default, and nothing said that there were more."""
+        drained(queue)
+        assert (queue.dead("g"), queue.dead("g").more) == ([], 0)
+        order = [i * 7 % 450 for i in range(450)]
+        for i in order:
+            parts = ("2", "1", str(1000 + i), "n", str(i), "ws:tenant", "t")
+            grave = "".join(f"{len(part)}:{part}," for part in parts)
+            queue.client.hset(queue.keys.group("g").dead, f"3:1-{i}", grave)
+        listed = queue.dead("g")
+        assert [each.id for each in listed] == [f"3-1-{i}" for i in range(100)]
+        assert [each.set_aside for each in listed] == [(1000 + i) / 1000 for i in range(100)]
+        assert {each.attempts for each in listed} == {2}
+        assert (listed.total, listed.more) == (450, 350)
+        assert (len(queue.dead("g", 450)), queue.dead("g", 450).more) == (450, 0)
+
     @pytest.mark.parametrize("n", [0, -1, True, 1.5, 10_001])
     def test_a_number_that_is_none(self, queue: Queue, n: Any) -> None:
         with pytest.raises(ConfigurationError, match="dead messages"):

@@ -65,6 +65,7 @@ from workstealing.structures import (
     Log,
     Message,
     NoLease,
+    Page,
     RedisStore,
     ShardedIck,
     ShardedIckPipeline,
@@ -234,7 +235,7 @@ def dirty_list() -> None:
         assert_type(committed, Committed)
         assert_type(committed.ignored, int)
     assert_type(ick.exchange(10, *batch.members), Batch)
-    dead: list[DeadMember] = ick.dead()
+    dead: Page[DeadMember] = ick.dead()
     assert_type([each.times for each in dead], list[tuple[float, ...]])
     reaper = IckReaper(ick, stale_after=60)
     assert_type(reaper.backlog(), IckBacklog)
@@ -306,7 +307,7 @@ def tenants() -> None:
     assert_type(queue.groups(), list[str])
     assert_type(queue.stats("workers"), dict[str, Any])
     dead = queue.dead("workers")
-    assert_type(dead, list[DeadMessage])
+    assert_type(dead, Page[DeadMessage])
     assert_type(queue.revive("workers", *[each.id for each in dead]), int)
     assert_type(queue.discard("workers", dead[0].id), int)
     assert_type(queue.delete(), int)
@@ -320,7 +321,7 @@ async def tenants_awaited() -> None:
     assert_type(await queue.read("workers", "worker 7"), Message | None)
     assert_type(await queue.length(), int)
     assert_type(await queue.stats("workers"), dict[str, Any])
-    assert_type(await queue.dead("workers"), list[DeadMessage])
+    assert_type(await queue.dead("workers"), Page[DeadMessage])
     assert_type(await queue.revive("workers", "3-1-0"), int)
     assert_type(await queue.discard("workers", "3-1-0"), int)
     assert_type(await queue.delete(), int)

@@ -1,4 +1,4 @@
-"""Reading large keys page by page, by the cursors of Redis' SCAN commands, many in a round trip."""
+"""Large keys page by page: by the cursors of Redis' SCAN commands, and as what a call lists."""
 
 from __future__ import annotations
 
@@ -8,8 +8,33 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+LOOKED_AT = 1000
+"""How many items a call that lists the oldest ones looks at, at least: in any dead set of up to so
+many they are the oldest, in a larger one the oldest of so many."""
 BEGINNING = b"0"
 """The cursor of a first page, and what the last page's reply gives."""
+
+
+class Page(list[T]):
+    """A list of what was asked for, which says how much more there is.
+
+    Arguments: items; total: how many there are in all. Attributes: total.
+    """
+
+    def __init__(self, items: Iterable[T] = (), total: int = 0) -> None:
+        super().__init__(items)
+        self.total = max(total, len(self))
+
+    @property
+    def more(self) -> int:
+        """How many there are beside those listed, 0 if these are all."""
+        return self.total - len(self)
+
+
+def oldest(items: Iterable[T], n: int, age: Callable[[T], Any], total: int) -> Page[T]:
+    """Return the first n items in the order of a key, as a page of so many in all."""
+    found = sorted(items, key=age)
+    return Page(found[:n], max(total, len(found)))
 
 
 def paged(

@@ -1,5 +1,6 @@
 """The data structures that the ready-made jobs keep clean."""
 
+from workstealing.store.paging import Page
 from workstealing.structures.durable_keys import (
     AsyncDurableKeys,
     AsyncKeyPipeline,
@@ -87,6 +88,7 @@ __all__ = [
     "LogInfo",
     "Message",
     "NoLease",
+    "Page",
     "RedisStore",
     "ShardedIck",
     "ShardedIckPipeline",

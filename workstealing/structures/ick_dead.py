@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import Operation, Plan
+from workstealing.store.paging import LOOKED_AT, Page, oldest
 from workstealing.store.scripts import load
 from workstealing.structures.ick_names import Member, NamedCommands
 from workstealing.structures.steps import Steps
@@ -34,32 +36,39 @@ class DeadCommands(NamedCommands):
     """An Ick's dealings with its dead."""
 
     def dead(self, n: int = 100) -> Any:
-        """List dead members, at random if there are more than n.
+        """List dead members, those of longest ago first.
 
-        Arguments: n: 1 or more. Returns: a list of `DeadMember`. Errors: ConfigurationError;
-        LayoutError. One round trip; beyond 1,000 members one for each 1,000 of them, which is a
-        walk: members that die or are revived meanwhile may be on the list or not.
+        Arguments: n: 1 or more. Returns: a `Page` of `DeadMember`, a list whose `more` says how
+        many others there are; of more than 1,000 (or n) so many are looked at. Errors:
+        ConfigurationError; LayoutError. One round trip; beyond 1,000 members one for each 1,000 of
+        them, which is a walk: members that die or are revived meanwhile may be on the list or not.
         """
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n < 2**62:
             raise ConfigurationError(
                 f"n={n!r} dead members cannot be listed: give a number, 1 or more"
             )
-        if n <= MEMBERS_A_CHUNK:
-            operation = Operation(load("ick_dead"), self._dead_keys(), (n,), _dead_members)
-            return self._perform(Plan((operation,)))
+        if n <= LOOKED_AT:
+
+            def read(reply: list[Any]) -> Page[DeadMember]:
+                return oldest(_dead_members(reply[2:]), n, _age, int(reply[0]))
+
+            return self._perform(Plan((self._piece(0, read),)))
         return self._perform_steps(self._walk(n))
 
-    def _walk(self, n: int) -> Steps[list[DeadMember]]:
+    def _walk(self, n: int) -> Steps[Page[DeadMember]]:
         found: dict[Any, DeadMember] = {}
         cursor: Any = 0
         while True:
-            args = (MEMBERS_A_CHUNK, cursor)
-            (reply,) = yield [Operation(load("ick_dead"), self._dead_keys(), args, lambda it: it)]
-            cursor, flat = reply
+            (reply,) = yield [self._piece(cursor, list)]
+            total, cursor, *flat = reply
             for member in _dead_members(flat):
                 found.setdefault(member.member, member)
             if int(cursor) == 0 or len(found) >= n:
-                return list(found.values())[:n]
+                return oldest(found.values(), n, _age, int(total))
+
+    def _piece(self, cursor: Any, read: Callable[[list[Any]], Any]) -> Operation:
+        args = (min(LOOKED_AT, MEMBERS_A_CHUNK), cursor)
+        return Operation(load("ick_dead"), self._dead_keys(), args, read)
 
     def revive(self, *members: Member) -> Any:
         """Put dead members back into the producer set, their attempts forgotten.
@@ -106,9 +115,14 @@ TIMES_KEPT = 10
 """Of how many stale reservations of a member the times are kept."""
 
 
+def _age(member: DeadMember) -> tuple[float, bytes]:
+    return (member.times[-1] if member.times else 0.0), to_bytes(member.member)
+
+
 def _dead_members(flat: list[Any]) -> list[DeadMember]:
     members = []
-    for member, history in zip(flat[::2], flat[1::2], strict=True):
+    # A hash's cursor may come by one member twice.
+    for member, history in dict(zip(flat[::2], flat[1::2], strict=True)).items():
         known = json.loads(history)
         times = tuple(time / 1000 for time in known["times"])
         members.append(DeadMember(member, float(known["score"]), known["attempts"], times))

@@ -248,6 +248,11 @@ def test_many_that_fail_are_all_set_aside(any_server: AnyServer) -> None:
     assert later(any_server, max_attempts=1).read(10) == []
     dead = {each.offset: each.entry for each in group.dead(1000)}
     assert dead == {each: b"e%d" % each for each in range(100)}
+    some = group.dead(30)
+    ages = [(each.set_aside, each.offset) for each in group.dead(100)]
+    assert ages == sorted(ages)
+    assert [(each.set_aside, each.offset) for each in some] == ages[:30]
+    assert (some.total, some.more) == (100, 70)
     assert group.info() == GroupInfo(100, 0, 0, 0, 0, 100)
     assert group.revive(*range(100)) == 100
     again = []

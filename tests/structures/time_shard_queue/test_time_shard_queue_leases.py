@@ -210,7 +210,9 @@ class TestTheDead:
         assert {each.message for each in dead} == {b"poison 0", b"poison 1", b"poison 2"}
         assert {(each.attempts, each.consumer) for each in dead} == {(5, "dies")}
         assert abs(dead[0].since.timestamp() - time.time() - 5 * 60) < 10
-        assert len(queue.dead(2)) == 2
+        assert [each.since for each in dead] == sorted(each.since for each in dead)
+        assert (len(queue.dead(2)), queue.dead(2).more) == (2, 1)
+        assert (len(queue.dead(3)), queue.dead(3).more, dead.more) == (3, 0, 0)
         assert totals(queue) == {"dead": 3}
 
     def test_revived_it_waits_with_its_attempts_forgotten(

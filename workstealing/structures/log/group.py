@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from workstealing.store.blocking import checked_block
 from workstealing.store.operations import Steps
+from workstealing.store.paging import Page
 from workstealing.structures.log.base import checked_integer
 from workstealing.structures.log.group_entries import (
     DeadLogEntry,
@@ -116,10 +117,12 @@ class _Group(GroupReading, Generic[_EntriesT, _IntT, _PendingT, _DeadT, _InfoT])
         return self._run(self.pending_steps(n))  # type: ignore[no-any-return]
 
     def dead(self, n: int = 100) -> _DeadT:
-        """List entries that were handed out max_attempts times in vain, at random if more than n.
+        """List entries that were handed out max_attempts times in vain, those of longest ago first.
 
         They are kept apart from the log: evicting does not touch them. Arguments: n: 1 to 10,000.
-        Returns: a list of `DeadLogEntry`. Errors: ConfigurationError; LayoutError. One round trip.
+        Returns: a `Page` of `DeadLogEntry`, a list whose `more` says how many others there are; of
+        more than 1,000 (or n) so many are looked at. Errors: ConfigurationError; LayoutError. One
+        round trip for each 100 that are looked at.
         """
         return self._run(self.dead_steps(n))  # type: ignore[no-any-return]
 
@@ -166,7 +169,7 @@ class _Group(GroupReading, Generic[_EntriesT, _IntT, _PendingT, _DeadT, _InfoT])
         raise NotImplementedError
 
 
-class LogGroup(_Group[list[GroupEntry], int, list[PendingEntry], list[DeadLogEntry], GroupInfo]):
+class LogGroup(_Group[list[GroupEntry], int, list[PendingEntry], Page[DeadLogEntry], GroupInfo]):
     """A group of a log's readers: each entry goes to one of them.
 
     Made by `Log.group`; no command before the first call, which makes the group in Redis, and the
@@ -208,7 +211,7 @@ class AsyncLogGroup(
         Awaitable[list[GroupEntry]],
         Awaitable[int],
         Awaitable[list[PendingEntry]],
-        Awaitable[list[DeadLogEntry]],
+        Awaitable[Page[DeadLogEntry]],
         Awaitable[GroupInfo],
     ]
 ):

@@ -13,6 +13,7 @@ from typing import Any
 
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Steps
+from workstealing.store.paging import LOOKED_AT, Page, oldest
 from workstealing.structures.log.base import Known, as_bytes, checked_integer, same
 from workstealing.structures.log.blocks import DamagedBlockError
 from workstealing.structures.log.codecs import UndecodableEntryError, decode_all
@@ -33,6 +34,7 @@ MOST_LISTED = 10_000
 _LONGEST_IDLE_S = 365 * 86400
 _FOUND, _NOTHING, _OTHER_BLOCK = range(3)
 _NO_GROUP, _OTHER_KIND = -1, -2
+_DEAD_A_SCRIPT = 100
 # How often a group may be deleted while one call makes it anew, and entries be found to be dead.
 _TRIES = 100
 # Blocks past those that are needed, for what others read meanwhile, twice as many at each try.
@@ -261,11 +263,20 @@ class GroupReading:
         _, *listed = yield from self._call(self._operation("pending", n))
         return pending_entries(listed)
 
-    def dead_steps(self, n: int) -> Steps[list[DeadLogEntry]]:
+    def dead_steps(self, n: int) -> Steps[Page[DeadLogEntry]]:
         """List dead entries; see `LogGroup.dead`."""
         checked_integer(n, "n", 1, MOST_LISTED)
-        _, *listed = yield from self._call(self._operation("dead", n))
-        return dead_entries(listed, self.log.codec)
+        found: dict[Any, Any] = {}
+        cursor, total = b"0", 0
+        while True:
+            reply = yield from self._call(self._operation("dead", cursor, _DEAD_A_SCRIPT))
+            _, total, cursor, *listed = reply
+            found.update(zip(listed[::2], listed[1::2], strict=True))
+            if not int(cursor) or len(found) >= max(n, LOOKED_AT):
+                break
+        flat = [part for pair in found.items() for part in pair]
+        entries = dead_entries(flat, self.log.codec)
+        return oldest(entries, n, lambda each: (each.set_aside, each.offset), int(total))
 
     def of_the_dead_steps(self, script: str, offsets: Sequence[int]) -> Steps[int]:
         """Revive or discard dead entries; see `LogGroup.revive`."""

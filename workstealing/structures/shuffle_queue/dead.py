@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Steps
+from workstealing.store.paging import LOOKED_AT, Page, oldest
 from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.message import (
     as_text,
@@ -49,10 +50,11 @@ class DeadCommands(QueueBase, Generic[_DeadT, _IntT]):
     """A ShuffleQueue's dealings with its dead; blocking, or awaited on an asyncio client."""
 
     def dead(self, group: str | bytes, n: int = 100) -> _DeadT:
-        """List messages that were set aside for a group, at random if there are more than n.
+        """List messages that were set aside for a group, those of longest ago first.
 
-        Arguments: group; n: 1 to 10,000. Returns: a list of `DeadMessage`. Errors:
-        ConfigurationError; LayoutError. One round trip.
+        Arguments: group; n: 1 to 10,000. Returns: a `Page` of `DeadMessage`, a list whose `more`
+        says how many others there are; of more than 1,000 (or n) so many are looked at. Errors:
+        ConfigurationError; LayoutError. One round trip for each 100 that are looked at.
         """
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= 10_000:
             raise ConfigurationError(
@@ -83,10 +85,19 @@ class DeadCommands(QueueBase, Generic[_DeadT, _IntT]):
         discarded: _IntT = self._run(self._discard_steps(group, _places(ids)))
         return discarded
 
-    def _dead_steps(self, group: str | bytes, n: int) -> Steps[list[DeadMessage]]:
+    def _dead_steps(self, group: str | bytes, n: int) -> Steps[Page[DeadMessage]]:
         names = self.keys.group(group)
-        listed = yield self.operation("dead", (self.keys.meta, names.dead), n)
-        return [_dead_message(as_text(names.group), one) for one in listed]
+        keys = (self.keys.meta, names.dead)
+        found: dict[str, Any] = {}
+        cursor, total = "0", 0
+        while True:
+            reply = yield self.operation("dead", keys, cursor, MESSAGES_A_SCRIPT)
+            total, cursor = int(reply[0]), as_text(reply[1])
+            found.update((as_text(one[0]), one) for one in reply[2:])
+            if cursor == "0" or len(found) >= max(n, LOOKED_AT):
+                break
+        messages = [_dead_message(as_text(names.group), one) for one in found.values()]
+        return oldest(messages, n, lambda each: (each.set_aside, each.id), total)
 
     def _discard_steps(self, group: str | bytes, places: list[str]) -> Steps[int]:
         names = self.keys.group(group)

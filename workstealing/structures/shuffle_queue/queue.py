@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 from redis.exceptions import ResponseError
 
 from workstealing.store.operations import Steps, as_layout_error, drive, drive_async
+from workstealing.store.paging import Page
 from workstealing.structures.shuffle_queue.dead import DeadCommands, DeadMessage
 from workstealing.structures.shuffle_queue.deleting import DeletingCommands
 from workstealing.structures.shuffle_queue.message import Message
@@ -201,7 +202,7 @@ class ShuffleQueue(
         bool,
         list[str],
         dict[str, Any],
-        list[DeadMessage],
+        Page[DeadMessage],
     ]
 ):
     """A queue of many tenants over Redis streams, served fairly.
@@ -257,7 +258,7 @@ class AsyncShuffleQueue(
         Awaitable[bool],
         Awaitable[list[str]],
         Awaitable[dict[str, Any]],
-        Awaitable[list[DeadMessage]],
+        Awaitable[Page[DeadMessage]],
     ]
 ):
     """A `ShuffleQueue` on a redis.asyncio client: every method is awaited."""

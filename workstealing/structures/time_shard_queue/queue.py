@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from workstealing.errors import ConfigurationError
+from workstealing.store.paging import Page
 from workstealing.structures.time_shard_queue.message import (
     LONGEST_CONSUMER,
     DeadMessage,
@@ -179,7 +180,8 @@ class _Queue(Rules, Generic[_NoneT, _IdT, _TakenT, _ManyT, _IntT, _BoolT, _Count
     def dead(self, n: int = 100) -> _DeadT:
         """List messages that were set aside, those of longest ago first.
 
-        Arguments: n: 1 to 1,000. Returns: a list of `DeadMessage`. One round trip a time shard.
+        Arguments: n: 1 to 1,000. Returns: a `Page` of `DeadMessage`, a list whose `more` says how
+        many others there are. One round trip a time shard, and one to count where n is not enough.
         """
         checked_number("n", n, MOST_AT_ONCE)
         result: _DeadT = self._do(self._listing_dead(n))
@@ -211,7 +213,7 @@ class TimeShardQueue(
         int,
         bool,
         list[TimeShardCounts],
-        list[DeadMessage],
+        Page[DeadMessage],
     ]
 ):
     """A queue by due time, whose producers and consumers never touch the same time shard at once.
@@ -250,7 +252,7 @@ class AsyncTimeShardQueue(
         Awaitable[int],
         Awaitable[bool],
         Awaitable[list[TimeShardCounts]],
-        Awaitable[list[DeadMessage]],
+        Awaitable[Page[DeadMessage]],
     ]
 ):
     """A `TimeShardQueue` on a store for asyncio: every method is awaited."""

@@ -13,6 +13,7 @@ from typing import Any
 from workstealing.clock import SYSTEM_CLOCK, WallClock
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
+from workstealing.store.paging import Page, oldest
 from workstealing.store.twin import wrong_form
 from workstealing.structures.time_shard_queue.message import (
     DeadMessage,
@@ -158,18 +159,25 @@ class Rules:
         found = []
         for time_shard in range(self.rotation.time_shards):
             found += yield self.time_shards.dead(time_shard, n)
-        found.sort(key=lambda each: each.since_ms)
-        return [
-            DeadMessage(
-                each.id,
-                each.message,
-                moment(each.due_ms),
-                each.attempts,
-                moment(each.since_ms),
-                each.consumer,
-            )
-            for each in found[:n]
-        ]
+        total = len(found)
+        if total >= n:
+            counts: list[Counts] = yield self.time_shards.counts(range(self.rotation.time_shards))
+            total = sum(each.dead for each in counts)
+        first = oldest(found, n, lambda each: (each.since_ms, each.id), total)
+        return Page(
+            (
+                DeadMessage(
+                    each.id,
+                    each.message,
+                    moment(each.due_ms),
+                    each.attempts,
+                    moment(each.since_ms),
+                    each.consumer,
+                )
+                for each in first
+            ),
+            first.total,
+        )
 
     def _place(self, message: Taken | str) -> tuple[int, str]:
         message_id = message.id if isinstance(message, Taken) else message
