@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from redis.credentials import CredentialProvider
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from support.certificates import make_certificates
 from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.processes import end, free_port, spawn
@@ -232,21 +232,7 @@ class Provider(CredentialProvider):
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a certificate for 127.0.0.1 and its key, and another one that nobody uses."""
-    if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl command to make a certificate with")
-    folder = tmp_path_factory.mktemp("tls")
-    for name in ("server", "stranger"):
-        subprocess.run(
-            [
-                *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt"),
-                *("ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"),
-                *("-subj", "/CN=workstealing test", "-addext", "subjectAltName=IP:127.0.0.1"),
-                *("-keyout", f"{folder}/{name}.key", "-out", f"{folder}/{name}.crt"),
-            ],
-            check=True,
-            capture_output=True,
-        )
-    return folder
+    return make_certificates(tmp_path_factory.mktemp("tls"), "server", "stranger")
 
 
 class TestTls:

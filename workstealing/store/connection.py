@@ -486,7 +486,11 @@ def _run_through(coroutine: Any) -> None:
         coroutine.send(None)
     except StopIteration:
         return
-    coroutine.close()
+    except RuntimeError as error:
+        if "event loop" not in str(error):
+            raise
+    finally:
+        coroutine.close()
     raise ConfigurationError(
         "redis_connect_func waits for more than its connection, which a job's blocking connection"
         " cannot do: give the jobs a client of their own without it"
