@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import secrets
-import time
 from collections.abc import Awaitable
 from typing import Any, Generic, TypeVar
 
@@ -61,14 +60,16 @@ class _Group(GroupReading, Generic[_EntriesT, _IntT, _PendingT, _DeadT, _InfoT])
         Arguments: count: 1 to 1,000; block_ms: how long to wait for the first entry, 0 for not at
         all; member: a name that `pending` and `dead` tell. Returns: a list of `GroupEntry`, each
         also a pair of offset and entry, empty if nothing came; it may be shorter than count though
-        there is more, since a reply has 8 MiB or 8 blocks at most. Entries that were evicted before
+        there is more, since a reply has a MiB or 8 blocks at most. Entries that were evicted before
         their turn are left out: the group goes on at the first available one, and `info` counts
         them as lost. What cannot be read is left out of an acknowledged group's reply as long as
         there are others; it comes again, and is set aside in the end. Errors: ConfigurationError;
         LayoutError; UndecodableEntryError, DamagedBlockError and MissingExtraError, where the
-        entries of this call count as handed out. One round trip, about 20 Redis commands and two
-        for each entry to be acknowledged; one more where the group has moved to another block
-        since, and one for each stretch of entries that is handed out again.
+        entries of this call count as handed out. One round trip for each 200 entries, each about 20
+        Redis commands and two for each entry to be acknowledged; one more where the group has moved
+        to another block since, and one for each stretch of entries that is handed out again. Each
+        200 are handed out by themselves: between them others may be served, and a member that dies
+        there has got only what came before. A fault of the connection there returns that.
         """
         return self._read_on(  # type: ignore[no-any-return]
             checked_integer(count, "count", 1, MOST_AT_ONCE),
@@ -82,7 +83,8 @@ class _Group(GroupReading, Generic[_EntriesT, _IntT, _PendingT, _DeadT, _InfoT])
         Arguments: entries: what `read` returned: then only if it has not been handed out to anybody
         else since, so that a late member takes nothing from who works on it now; or offsets: then
         whoever has them. Returns: how many were still pending. Errors: ConfigurationError in a
-        plain group; LayoutError. One round trip for each 1,000, four Redis commands an entry.
+        plain group; LayoutError. One round trip for each 200, four Redis commands an
+        entry; if it breaks off in between, those before are done, and it may be called again.
         """
         return self._run(self.acknowledge_steps(entries))  # type: ignore[no-any-return]
 
@@ -112,7 +114,8 @@ class _Group(GroupReading, Generic[_EntriesT, _IntT, _PendingT, _DeadT, _InfoT])
         """List entries that are handed out and not acknowledged, the oldest first.
 
         Arguments: n: 1 to 10,000. Returns: a list of `PendingEntry`, empty in a plain group.
-        Errors: ConfigurationError; LayoutError. One round trip.
+        Errors: ConfigurationError; LayoutError. One round trip for each 200, each a look of its
+        own: what is acknowledged or handed out meanwhile may be in the list or not.
         """
         return self._run(self.pending_steps(n))  # type: ignore[no-any-return]
 
@@ -130,7 +133,7 @@ class _Group(GroupReading, Generic[_EntriesT, _IntT, _PendingT, _DeadT, _InfoT])
         """Hand dead entries out again at once, their attempts forgotten, evicted or not.
 
         Returns: how many were dead. Errors: ConfigurationError; LayoutError. One round trip for
-        each 1,000.
+        each 200; if it breaks off in between, those before are done, and it may be called again.
         """
         return self._run(self.of_the_dead_steps("revive", offsets))  # type: ignore[no-any-return]
 
@@ -138,7 +141,7 @@ class _Group(GroupReading, Generic[_EntriesT, _IntT, _PendingT, _DeadT, _InfoT])
         """Forget dead entries for good.
 
         Returns: how many were dead. Errors: ConfigurationError; LayoutError. One round trip for
-        each 1,000.
+        each 200; if it breaks off in between, those before are done, and it may be called again.
         """
         return self._run(self.of_the_dead_steps("discard", offsets))  # type: ignore[no-any-return]
 
@@ -149,10 +152,6 @@ class _Group(GroupReading, Generic[_EntriesT, _IntT, _PendingT, _DeadT, _InfoT])
         deleted. Errors: LayoutError. One round trip.
         """
         return self._run(self.delete_steps())  # type: ignore[no-any-return]
-
-    def monotonic(self) -> float:
-        """Return this process's own clock in seconds, by which a call waits."""
-        return time.monotonic()
 
     def random(self) -> float:
         """Return a number from 0 to 1, by which those who wait look at different moments."""
@@ -188,12 +187,12 @@ class LogGroup(_Group[list[GroupEntry], int, list[PendingEntry], Page[DeadLogEnt
 
     def _read_on(self, count: int, seconds: float, member: bytes) -> list[GroupEntry]:
         if not seconds:
-            found = self._run(self.look_steps(count, member))
+            found = self._run(self.read_steps(count, member))
             return [] if isinstance(found, Nothing) else found
         waiter, turn, end = secrets.token_hex(8), b"", self.monotonic() + seconds
         while True:
             left = end - self.monotonic()
-            found = self._run(self.look_steps(count, member, waiter, left > 0, turn))
+            found = self._run(self.read_steps(count, member, waiter, left > 0, turn))
             if not isinstance(found, Nothing):
                 return found  # type: ignore[no-any-return]
             if left <= 0:
@@ -231,12 +230,12 @@ class AsyncLogGroup(
 
     async def _read_on(self, count: int, seconds: float, member: bytes) -> list[GroupEntry]:
         if not seconds:
-            found = await self._run(self.look_steps(count, member))
+            found = await self._run(self.read_steps(count, member))
             return [] if isinstance(found, Nothing) else found
         waiter, turn, end = secrets.token_hex(8), b"", self.monotonic() + seconds
         while True:
             left = end - self.monotonic()
-            found = await self._run(self.look_steps(count, member, waiter, left > 0, turn))
+            found = await self._run(self.read_steps(count, member, waiter, left > 0, turn))
             if not isinstance(found, Nothing):
                 return found  # type: ignore[no-any-return]
             if left <= 0:

@@ -7,9 +7,13 @@ changed, and he calls again with the one that the reply names.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
+
+from redis.exceptions import RedisError
 
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Steps
@@ -30,8 +34,12 @@ from workstealing.structures.log.reading import BLOCKS_A_SCRIPT, BYTES_A_SCRIPT,
 from workstealing.structures.names import checked_text
 
 MOST_AT_ONCE = 1000
+"""How many entries a call reads at most."""
+A_SCRIPT = 200
+"""How many entries one script hands out, settles or lists: for so long it holds the server up."""
 MOST_LISTED = 10_000
 _LONGEST_IDLE_S = 365 * 86400
+
 _FOUND, _NOTHING, _OTHER_BLOCK = range(3)
 _NO_GROUP, _OTHER_KIND = -1, -2
 _DEAD_A_SCRIPT = 100
@@ -101,6 +109,44 @@ class GroupReading:
             # All that was due had been handed out too often; a turn was used up with it.
             turn = b""
         return Nothing(1000, 0)
+
+    def read_steps(
+        self, count: int, member: bytes, waiter: str = "", waits: bool = False, turn: bytes = b""
+    ) -> Steps[list[GroupEntry] | Nothing]:
+        """Look for entries once, piece by piece as long as there is nothing but full ones.
+
+        Arguments: as of `look_steps`; only the first piece stands in the line, or has a turn. A
+        fault of the connection ends it with those that are here: the next call meets it again.
+        """
+        piece = yield from self.look_steps(min(count, A_SCRIPT), member, waiter, waits, turn)
+        if isinstance(piece, Nothing):
+            return piece
+        asked = min(count, A_SCRIPT)
+        if len(piece) < asked or asked == count:
+            return piece
+        found = {each.offset: each for each in piece}
+        # Long before the first ones come again.
+        end = self.monotonic() + (self.idle_s / 2 if self.acknowledged else math.inf)
+        while len(piece) == asked and len(found) < count and self.monotonic() < end:
+            asked = min(count - len(found), A_SCRIPT)
+            try:
+                more = yield from self.look_steps(asked, member)
+            except RedisError:
+                break
+            except (DamagedBlockError, UndecodableEntryError):
+                # In a plain group they do not come again: so it is said.
+                if not self.acknowledged:
+                    raise
+                break
+            if isinstance(more, Nothing):
+                break
+            piece = more
+            found.update((each.offset, each) for each in piece)
+        return list(found.values())
+
+    def monotonic(self) -> float:
+        """Return this process's own clock in seconds, by which a call waits."""
+        return time.monotonic()
 
     def _read(  # noqa: PLR0917 - what a look and its try have
         self, count: int, waiter: str, waits: bool, turn: bytes, member: bytes, spare: int
@@ -260,8 +306,18 @@ class GroupReading:
     def pending_steps(self, n: int) -> Steps[list[PendingEntry]]:
         """List pending entries; see `LogGroup.pending`."""
         checked_integer(n, "n", 1, MOST_LISTED)
-        _, *listed = yield from self._call(self._operation("pending", n))
-        return pending_entries(listed)
+        found: dict[int, PendingEntry] = {}
+        last: tuple[Any, ...] = ("", "")
+        for _ in range(-(-n // A_SCRIPT) + _TRIES):
+            asked = min(n - len(found), A_SCRIPT)
+            _, *listed = yield from self._call(self._operation("pending", asked, *last))
+            # Where the last one has gone, those of its moment come once more.
+            for entry in pending_entries(listed):
+                found.setdefault(entry.offset, entry)
+            if len(found) >= n or len(listed) < 1 + 3 * asked:
+                break
+            last = tuple(listed[-3:-1])
+        return list(found.values())
 
     def dead_steps(self, n: int) -> Steps[Page[DeadLogEntry]]:
         """List dead entries; see `LogGroup.dead`."""
@@ -313,7 +369,7 @@ class GroupReading:
 
     def _in_chunks(self, script: str, values: list[Any], width: int) -> Steps[int]:
         total = 0
-        step = MOST_AT_ONCE * width
+        step = A_SCRIPT * width
         for first in range(0, len(values), step):
             some = values[first : first + step]
             reply = yield from self._call(self._operation(script, *some))

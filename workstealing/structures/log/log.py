@@ -82,9 +82,10 @@ class _Log(
         and the entries, so that a count of 0 gives only that. Returns: a list, which ends where
         the log does. Errors: ConfigurationError; LayoutError; MissingExtraError for a block whose
         compression is not installed here; DamagedBlockError; UndecodableEntryError for an entry
-        that another codec has written. One round trip for each 8 blocks or 8 MiB; one more if the
-        client knows too little of the log. Two to four Redis commands for each block, wherever in
-        the log it is.
+        that another codec has written. One round trip for each MiB, 5,000 entries or 8 blocks; one
+        more if the client knows too little of the log. Two to four Redis commands for each block,
+        wherever in the log it is. Each round trip is a look of its own: what is evicted before the
+        last of them may be None there though it was available at the first.
         """
         first, most = checked_read(offset, count)
         return self._read_on(first, most, Patience(checked_block(block_ms)), bool(with_info))

@@ -19,7 +19,7 @@ from workstealing.structures.log.base import LogBase
 MEASURED = 64
 """How many blocks, beside the oldest, are measured to say how large a log is."""
 
-BLOCKS_A_SCRIPT = 1000
+BLOCKS_A_SCRIPT = 200
 """How many blocks a slice frees at most, whatever its limit: for so long it holds the server up."""
 
 _FACTS = ("mark", "block", "next", "kept", "epoch", "joined")
