@@ -6,12 +6,20 @@ from typing import Any
 
 import pytest
 
-from workstealing.dashboard.figures import job_figures, keeps_up, ledger_name, seconds_of, window
+from workstealing.dashboard.figures import (
+    ErrorFigures,
+    job_figures,
+    keeps_up,
+    ledger_name,
+    seconds_of,
+    window,
+)
 from workstealing.dashboard.own_minutes import OwnMinutes
 from workstealing.dashboard.watching import Due
 from workstealing.metrics.fleet import Setting
-from workstealing.metrics.minutes import JobMinute, Minute
+from workstealing.metrics.minutes import JobError, JobMinute, Minute
 from workstealing.recruiting.outcome import OUTCOMES
+from workstealing.recruiting.tally import RaisedError
 
 PRESENT = 1_763_650_020
 NOW = PRESENT + 30.0
@@ -188,3 +196,104 @@ def test_own_minutes_survive_a_job_that_is_installed_anew_and_are_bounded() -> N
         now[0] += 60
         kept = own(stats(100, items=3))
     assert len(kept) == 60
+
+
+# ---- why a job is red ----------------------------------------------------------------------------
+
+
+def growing(count: int = 60, **job: Any) -> list[Minute]:
+    found = minutes(count, recruited=30, worked=30, items=3000, rate=0.005, **job)
+    for number, minute in enumerate(found):
+        minute.jobs["tidy"].oldest_seconds = 45.0 * number
+    return found
+
+
+def test_a_job_that_falls_behind_is_told_the_rate_that_would_do() -> None:
+    shown = figures(growing())
+    # Three quarters of what comes in stays; a limit of 100 items, 6,000 callers a minute.
+    needed = 4 * 3000 * 5 / 270 / (0.8 * 100 * 6000 * 5 / 270)
+    assert shown.enough_rate == pytest.approx(needed, rel=0.05)
+    (said,) = shown.problems
+    assert said == (
+        "does not keep up: garbage grows older by 0.75 s a second; oldest garbage 44 min old,"
+        " limit 10 min; a rate of 0.025 would do (it has 0.005)"
+    )
+    assert figures(minutes(60, recruited=3, worked=3, oldest_seconds=1.0)).enough_rate is None
+
+
+def test_where_no_rate_would_do_it_says_so() -> None:
+    found = growing()
+    for minute in found:
+        minute.enlisted = 60
+    assert figures(found).problems[0].endswith("; no rate would do: give it larger slices")
+
+
+def test_a_job_that_only_fails_is_red_by_what_it_raised() -> None:
+    denied = {"NoPermissionError": JobError(10, NOW, "web-1")}
+    found = minutes(60, recruited=40, skipped=30, failed=10, rate=0.01, errors=denied)
+    shown = figures(found)
+    assert (shown.keeps_up, shown.errors) == (
+        False,
+        [ErrorFigures("NoPermissionError", 600, NOW, "web-1", None)],
+    )
+    first, second = shown.problems
+    assert first == (
+        "does not keep up: nothing has worked for 59 min: 600 of 600 slices failed,"
+        " NoPermissionError, 1,800 recruits were skipped"
+    )
+    assert second == "100% of its slices failed (NoPermissionError last)"
+
+
+def test_shares_are_of_performed_slices() -> None:
+    shown = figures(minutes(60, recruited=100, skipped=97, worked=2, failed=1))
+    assert shown.problems == ["33% of its slices failed"]
+
+
+def test_slices_that_are_too_short_are_red_with_the_remedy() -> None:
+    shown = figures(minutes(60, recruited=10, worked=7, out_of_time=3, oldest_seconds=1.0))
+    assert shown.keeps_up is True
+    assert shown.problems == [
+        "30% of its slices were out of time: install it with longer slices (seconds=)"
+    ]
+
+
+def test_old_garbage_is_red_also_where_nobody_knows_more() -> None:
+    shown = figures(minutes(3, recruited=9, worked=9, oldest_seconds=2580.0))
+    assert shown.keeps_up is None
+    assert shown.problems == ["2 min of history; oldest garbage 43 min old, limit 10 min"]
+
+
+def test_a_lag_target_in_the_ledger_is_the_limit() -> None:
+    assert figures(minutes(60, worked=9, oldest_seconds=70.0)).keeps_up is True
+    assert figures(minutes(60, worked=9, oldest_seconds=70.0, lag=60.0)).keeps_up is False
+
+
+def test_what_lasts_too_long_is_red() -> None:
+    found = minutes(60, worked=9, oldest_seconds=1.0, running_seconds=240.0, unreached_seconds=90.0)
+    assert figures(found).problems == [
+        "a slice has been running for 4 min: nothing else runs in its process",
+        "its server has not been reached for 90 s: its breaker stays open",
+    ]
+    found[-1].jobs["tidy"] = JobMinute(worked=9, running_seconds=0.01, unreached_seconds=3.0)
+    assert figures(found).problems == []
+    assert figures([], {"running_seconds": 31.0}).problems == [
+        "a slice has been running for 31 s: nothing else runs in its process"
+    ]
+
+
+def test_a_refused_rate_is_red_with_its_reason_as_long_as_it_is_set() -> None:
+    found = minutes(60, recruited=9, worked=9, oldest_seconds=1.0, rate=0.5, refused="too much")
+    shown = figures(found, setting=Setting(rate=0.9))
+    assert (shown.rate, shown.fleet_rate, shown.refused) == (0.5, 0.9, "too much")
+    assert shown.problems == ["the fleet's rate 0.9 is refused: too much"]
+    assert figures(found).problems == []
+
+
+def test_a_processes_own_minutes_know_its_errors() -> None:
+    now = [NOW]
+    own = OwnMinutes(lambda: now[0])
+    own(stats(1, errors={}))
+    own(stats(1, errors={"ValueError": RaisedError(3, 1.0)}))
+    (minute,) = own(stats(1, errors={"ValueError": RaisedError(5, 0.5)}))
+    error = minute.jobs["tidy"].errors["ValueError"]
+    assert (error.count, error.at) == (5, NOW - 0.5)

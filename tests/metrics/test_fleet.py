@@ -393,3 +393,22 @@ async def test_an_asyncio_client_is_refused(redis7: RedisServer) -> None:
     async with redis7.async_client() as client:
         with pytest.raises(ConfigurationError, match="blocking"):
             Fleet(client)
+
+
+def test_a_rate_that_a_process_refuses_is_said_with_the_reason(
+    redis7: RedisServer, process: Callable[..., Process], caplog: pytest.LogCaptureFixture
+) -> None:
+    client = redis7.client()
+    fleet, one = Fleet(client), process(client, sweep=0.5, other=0.4)
+    fleet.set_rate("sweep", 0.9)
+    one.report()
+    one.report()
+    job = ledgers.total(ledgers.read(client, minutes=2))["sweep"]
+    assert job.rate == 0.5
+    assert job.refused is not None
+    assert "would bring all rates together to 1.3" in job.refused
+    assert "other" not in one.ledger._refused
+    # It is taken once there is room, and then refused no more.
+    one.recruiter.uninstall("other")
+    one.report()
+    assert (one.rate("sweep"), one.ledger._refused) == (0.9, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -19,11 +20,30 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from support.servers import AnyServer, RedisCluster3, RedisServer
+from workstealing import __version__
 from workstealing.errors import ConfigurationError, EvictionPolicyError, Moved, OutOfTime
 from workstealing.jobs import HashFieldExpiry
 from workstealing.metrics import ledger as ledgers
-from workstealing.metrics.ledger import JobMinute, Ledger, Minute, _server_seconds, read, total
-from workstealing.metrics.minutes import day_key, minute_key, settings_key
+from workstealing.metrics.ledger import (
+    JobError,
+    JobMinute,
+    Ledger,
+    Minute,
+    Process,
+    _server_seconds,
+    processes,
+    read,
+    total,
+)
+from workstealing.metrics.minutes import (
+    day_key,
+    minute_key,
+    parsed,
+    parsed_processes,
+    process_text,
+    processes_key,
+    settings_key,
+)
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
 from workstealing.recruiting.adaptive import Adaptive
 from workstealing.recruiting.slice import Slice
@@ -160,6 +180,12 @@ def test_minutes_are_apart_and_expire(
     assert all(590 <= seconds <= 600 for seconds in left), left
 
 
+def is_minute(client: Any, key: bytes) -> bool:
+    """Say whether a key holds a minute itself, no other hash and nothing that belongs to it."""
+    others = (b"day", b"processes")
+    return client.type(key) == b"hash" and not any(each in key for each in others)
+
+
 def test_expired_minutes_are_collected_and_never_seen(
     redis7: RedisServer, make: Callable[..., Ledger]
 ) -> None:
@@ -168,9 +194,7 @@ def test_expired_minutes_are_collected_and_never_seen(
     ledger.on_enlisted(7)
     work(ledger, "expiry", Outcome.WORKED, 1, 0.001)
     assert ledger.flush(PATIENCE)
-    (key,) = [
-        k for k in client.keys("*ledger:default*") if client.type(k) == b"hash" and b"day" not in k
-    ]
+    (key,) = [k for k in client.keys("*ledger:default*") if is_minute(client, k)]
     assert client.hget(key, "enlisted") == b"7"
     later = VolatileHashes(client, namespace="ledger.default", clock_shift_ms=61_000)
     assert later.hgetall(key) == {}
@@ -755,3 +779,102 @@ def test_a_closed_ledger_writes_no_more(redis7: RedisServer, make: Callable[...,
         assert ledger._thread is not None
         ledger._thread.join(PATIENCE)
         assert client.dbsize() == 0
+
+
+# ---- what went wrong, and who reports ------------------------------------------------------------
+
+
+def fail(ledger: Ledger, error: BaseException, job: str = "expiry") -> None:
+    """Tell a ledger of one recruit whose slice failed."""
+    ledger.on_recruited(job)
+    ledger.on_outcome(job, Outcome.FAILED, 0, 0.01, error)
+
+
+class NoPermissionError(Exception):
+    """As a server's."""
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_errors_have_class_count_time_and_host_and_a_text_only_where_asked_for(
+    any_server: AnyServer, make: Callable[..., Ledger], asked: bool
+) -> None:
+    client = any_server.client()
+    ledger = make(client, error_texts=asked)
+    before = time.time()
+    for _ in range(3):
+        fail(ledger, NoPermissionError("user:17 has no permissions"))
+    fail(ledger, ValueError("x" * 1_000), "a:b")
+    assert ledger.flush(PATIENCE)
+    fail(ledger, NoPermissionError("user:18 has no permissions"))
+    assert ledger.flush(PATIENCE)
+    sums = total(read(client, minutes=3))
+    denied = sums["expiry"].errors["NoPermissionError"]
+    assert (denied.count, denied.host) == (4, socket.gethostname())
+    assert denied.at is not None
+    assert before - 120.0 <= denied.at <= time.time() + 120.0
+    assert denied.text == ("user:18 has no permissions" if asked else None)
+    other = sums["a:b"].errors["ValueError"]
+    assert (other.count, other.text) == (1, "x" * 300 if asked else None)
+    keys = [minute_key("default", each.minute) for each in read(client, minutes=3)]
+    written = b"".join(b"".join(client.hgetall(key).values()) for key in keys)
+    assert b"NoPermission" not in written
+    assert (b"user:1" in written) is asked
+
+
+def test_classes_of_errors_are_bounded(redis7: RedisServer, make: Callable[..., Ledger]) -> None:
+    client = redis7.client()
+    ledger = make(client)
+    for number in range(50):
+        fail(ledger, type(f"Error{number}", (Exception,), {})("x"))
+    assert ledger.flush(PATIENCE)
+    errors = read(client, minutes=1)[-1].jobs["expiry"].errors
+    assert len(errors) == 9
+    assert errors["_other"].count == 42
+
+
+def test_an_error_that_somebody_else_wrote_is_passed_over() -> None:
+    fields = {"fault.ValueError:a": "nonsense", "error.ValueError:a": "3", "fault.E:a": "[1]"}
+    job = parsed(0, fields).jobs["a"]
+    assert job.errors == {"ValueError": JobError(count=3), "E": JobError()}
+
+
+def test_what_lasts_is_reported_by_the_longest(
+    redis7: RedisServer, make: Callable[..., Ledger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = redis7.client()
+    for lane, seconds in enumerate((240.0, 60.0)):
+        ledger, recruiter = make(client), Recruiter()
+        # Two processes may share a lane by chance; then the later one stands.
+        ledger._lane = lane
+        recruiter.add_hook(ledger)
+        figures = {"rate": 0.5, "running_seconds": seconds, "breaker_seconds": 2 * seconds}
+        monkeypatch.setattr(Recruiter, "stats", lambda self, f=figures: {"jobs": {"sweep": f}})
+        ledger.on_enlisted(1)
+        assert ledger.flush(PATIENCE)
+    job = total(read(client, minutes=2))["sweep"]
+    assert (job.running_seconds, job.unreached_seconds) == (240.0, 480.0)
+
+
+def test_processes_are_listed_with_host_and_version_and_forgotten(
+    any_server: AnyServer, make: Callable[..., Ledger]
+) -> None:
+    client = any_server.client()
+    assert processes(client) == []
+    for _ in range(2):
+        ledger = make(client)
+        ledger.on_enlisted(1)
+        assert ledger.flush(PATIENCE)
+    found = processes(client)
+    assert [(each.host, each.pid, each.version) for each in found] == [
+        (socket.gethostname(), os.getpid(), __version__)
+    ] * 2
+    hashes, key = VolatileHashes(client, namespace="ledger.default"), processes_key("default")
+    left = hashes.httl(key, *hashes.hgetall(key))
+    assert all(150 <= seconds <= 180 for seconds in left), left
+
+
+def test_what_is_no_process_is_passed_over() -> None:
+    good = process_text(Process("web-1", 7, "0.1.0", 5.0))
+    assert parsed_processes(["", "[]", "{}", '{"host": 1}', good]) == [
+        Process("web-1", 7, "0.1.0", 5.0)
+    ]

@@ -92,11 +92,10 @@ class TestByAge:
     def test_what_was_long_ago_says_nothing_of_now(self) -> None:
         spans = minutes(*[1.0] * 10)
         assert judge(spans, spans[-1].at + 800.0).keeps_up is True
-        assert judge(spans, spans[-1].at + 1200.0) == (
-            None,
-            "no slice has been performed for 20 min",
+        assert judge(spans, spans[-1].at + 1200.0) == Verdict(
+            None, "no slice has been performed for 20 min"
         )
-        assert judge([], 0.0) == (None, "no slice has been performed")
+        assert judge([], 0.0) == Verdict(None, "no slice has been performed")
 
     def test_full_slices_need_garbage_that_grows_no_older(self) -> None:
         older = [70.0 + 6 * n for n in range(20)]
@@ -115,7 +114,7 @@ class TestBySlices:
 
     def test_nobody_knows_where_neither_is_known(self) -> None:
         spans = [Span(60.0 * n, Counter(worked=10)) for n in range(10)]
-        assert verdict(spans) == (None, "it does not say how old its garbage is")
+        assert verdict(spans) == Verdict(None, "it does not say how old its garbage is")
 
 
 class TestComingToNothing:
@@ -145,7 +144,7 @@ class TestComingToNothing:
         ],
     )
     def test_it_does_not_keep_up(self, spans: list[Span], why: str) -> None:
-        assert verdict(spans, error="No") == (False, why)
+        assert verdict(spans, error="No") == Verdict(False, why)
 
     @pytest.mark.parametrize(
         "counts",

@@ -7,8 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from workstealing.metrics.minutes import JobMinute
-from workstealing.recruiting.health import Span, Verdict, judge
+from workstealing.errors import ConfigurationError
+from workstealing.metrics.minutes import JobError, JobMinute, add_errors
+from workstealing.recruiting.forecast import choose_rate
+from workstealing.recruiting.health import (
+    AGE_LIMIT,
+    Span,
+    Verdict,
+    growth,
+    judge,
+    roughly,
+)
 from workstealing.recruiting.outcome import OUTCOMES, PERFORMED
 
 MINUTE = 60
@@ -18,6 +27,17 @@ HOUR = 60
 RECENT = 5
 """From how many minutes the figures of "now" are taken."""
 
+TREND = 10
+"""Over how many minutes the growth of garbage's age is read for the rate that would do."""
+
+MOST_GROWTH = 0.95
+"""Garbage that grows older as fast as time passes tells nothing of how much of it there is."""
+
+NEWEST = 3
+"""How many minutes old what goes on may be: a process reports once in each."""
+
+STUCK_SECONDS = 30.0
+UNREACHED_SECONDS = 60.0
 OLD_SECONDS = 60.0
 QUIET_MINUTES = 15
 ABORTED_SHARE = 0.2
@@ -27,21 +47,41 @@ FEWEST = 20
 
 
 @dataclass(frozen=True, slots=True)
+class ErrorFigures:
+    """What slices of a job have raised in the last hour, of one class.
+
+    Fields: name: of the class; count; at: when last, in seconds since the epoch; host: where; text:
+    what it said, where the ledger was asked to keep that. What is unknown is None.
+    """
+
+    name: str
+    count: int
+    at: float | None
+    host: str | None
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class JobFigures:
     """What a page says of one job.
 
     Fields: name; rate: the share of the enlisted, None: unknown; fleet_rate: what the fleet is
-    told, None: nothing; paused; fleet_paused; adaptive; is_here: whether this process has it
-    installed; recruited_per_minute, items_per_second: of the last minutes; slice_seconds: what a
-    slice took on average, None: there was none; outcomes: of the last hour; backlog and
-    oldest_seconds: as last seen, None: unknown; keeps_up: None: unknown; why: why it does not, or
-    why nobody knows; breaker_open, in this process; lag: the oldest garbage by minute, in seconds;
-    items, recruits: by minute; problems: the reasons why it is red.
+    told, None: nothing; refused: why a process refuses that, None: none does; paused; fleet_paused;
+    adaptive; is_here: whether this process has it installed; recruited_per_minute,
+    items_per_second: of the last minutes; slice_seconds: what a slice took on average, None: there
+    was none; outcomes: of the last hour; backlog and oldest_seconds: as last seen, None: unknown;
+    keeps_up: None: unknown; why: why it does not, or why nobody knows; enough_rate: the rate that
+    would do where it does not keep up, above 1 where none would, None: it keeps up, or nobody
+    knows; breaker_open, in this process; unreached_seconds: for how long a process has not reached
+    the job's server, None: all do; running_seconds: how long a slice has been running, None: none
+    was seen; errors: what slices have raised in the last hour, the newest first; lag: the oldest
+    garbage by minute, in seconds; items, recruits: by minute; problems: the reasons why it is red.
     """
 
     name: str
     rate: float | None
     fleet_rate: float | None
+    refused: str | None
     paused: bool
     fleet_paused: bool
     adaptive: bool
@@ -54,7 +94,11 @@ class JobFigures:
     oldest_seconds: float | None
     keeps_up: bool | None
     why: str
+    enough_rate: float | None
     breaker_open: bool
+    unreached_seconds: float | None
+    running_seconds: float | None
+    errors: list[ErrorFigures]
     lag: list[float | None]
     items: list[int]
     recruits: list[int]
@@ -111,6 +155,7 @@ def job_figures(
     local = local or {}
     found = [slot.jobs.get(ledger_name(name)) if slot is not None else None for slot in slots]
     recent = [each for each in found[-RECENT:] if each is not None]
+    newest = [each for each in found[-NEWEST:] if each is not None]
     performed = sum(getattr(each, outcome) for each in recent for outcome in PERFORMED)
     outcomes = {
         outcome: sum(getattr(each, outcome) for each in found if each is not None)
@@ -126,11 +171,15 @@ def job_figures(
         backlog = due.count
         oldest = due.oldest_seconds if oldest is None else oldest
     is_paused = bool(local.get("paused")) or bool(getattr(setting, "paused", False))
+    lasting = _lasting(found, local)
     verdict = verdict_of(found, local, is_paused=is_paused)
+    fleet_rate = getattr(setting, "rate", None)
+    refusals = [each.refused for each in newest if each.refused]
     figures = JobFigures(
         name=name,
         rate=local.get("rate", rate) if rate is None else rate,
-        fleet_rate=getattr(setting, "rate", None),
+        fleet_rate=fleet_rate,
+        refused=refusals[-1] if refusals and fleet_rate is not None else None,
         paused=bool(local.get("paused")),
         fleet_paused=bool(getattr(setting, "paused", False)),
         adaptive=bool(local.get("adaptive")),
@@ -143,12 +192,18 @@ def job_figures(
         oldest_seconds=oldest,
         keeps_up=verdict.keeps_up,
         why=verdict.why,
+        enough_rate=None
+        if verdict.keeps_up is not False
+        else enough_rate(found, slots, covered, local.get("lag")),
         breaker_open=bool(local.get("breaker_open")),
+        unreached_seconds=lasting["unreached_seconds"],
+        running_seconds=lasting["running_seconds"],
+        errors=errors_of(found),
         lag=lag,
         items=[0 if each is None else each.items for each in found],
         recruits=[0 if each is None else each.recruited for each in found],
     )
-    figures.problems.extend(_problems(figures, slots))
+    figures.problems.extend(_problems(figures, slots, verdict))
     return figures
 
 
@@ -174,7 +229,10 @@ def verdict_of(
         for number, minute in enumerate(found)
         if minute is not None
     ]
-    judged = judge(spans, float((len(found) - 1) * MINUTE), local.get("lag"))
+    targets = [each.lag for each in found if each is not None and each.lag is not None]
+    target = targets[-1] if targets else local.get("lag")
+    error = next((each.name for each in errors_of(found)), None)
+    judged = judge(spans, float((len(found) - 1) * MINUTE), target, error)
     if judged.keeps_up is False or said.keeps_up is False:
         return judged if judged.keeps_up is False else said
     knows_age = any(each.oldest_seconds is not None for each in spans)
@@ -191,23 +249,112 @@ def keeps_up(lag: Sequence[float | None], said: bool | None) -> bool | None:
     return verdict_of(found, {"keeps_up": said}).keeps_up
 
 
-def _problems(job: JobFigures, slots: Sequence[Any]) -> list[str]:
+def _lasting(found: Sequence[Any], local: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return what goes on and for how long: the longest that a process says."""
+    newest = [each for each in found[-NEWEST:] if each is not None]
+    said = {"unreached_seconds": "breaker_seconds", "running_seconds": "running_seconds"}
+    longest: dict[str, float | None] = {}
+    for name, ours in said.items():
+        # What has ended since is in an older minute only.
+        known = [getattr(each, name) for each in newest[-1:]] + [local.get(ours)]
+        longest[name] = max((each for each in known if each is not None), default=None)
+    return longest
+
+
+def errors_of(found: Sequence[Any]) -> list[ErrorFigures]:
+    """Return what was raised in these minutes of a job, the newest first."""
+    errors: dict[str, JobError] = {}
+    for minute in found:
+        if minute is not None:
+            add_errors(errors, minute.errors)
+    listed = [
+        ErrorFigures(name, each.count, each.at, each.host, each.text)
+        for name, each in errors.items()
+    ]
+    return sorted(listed, key=lambda each: (-(each.at or 0.0), each.name))
+
+
+def enough_rate(
+    found: Sequence[Any], slots: Sequence[Any], covered: float, lag: float | None
+) -> float | None:
+    """Return the rate at which a job would keep up, by what it does now; None: nobody knows.
+
+    Above 1 where no rate would do. Arguments: found: the job's figures by minute, some None; slots:
+    the minutes themselves; covered: how many seconds the recent ones are; lag: its lag target.
+    """
+    recent = [each for each in found[-RECENT:] if each is not None]
+    items, worked = sum(each.items for each in recent), sum(each.worked for each in recent)
+    enlisted = sum(slot.enlisted for slot in slots[-RECENT:] if slot is not None)
+    if not items or not worked or not enlisted:
+        return None
+    ages = [
+        (float(number * MINUTE), each.oldest_seconds)
+        for number, each in enumerate(found[-TREND:])
+        if each is not None and each.oldest_seconds is not None
+    ]
+    # By as much as the oldest grows no older, its garbage is removed: the rest of it stays.
+    grows = min(max(growth(ages) or 0.0, 0.0), MOST_GROWTH)
+    # A slice of a job that is behind is full, or as full as its time allows.
+    limit = max(1, round(items / worked))
+    target = next((each.lag for each in reversed(recent) if each.lag is not None), lag)
+    try:
+        return choose_rate(
+            enlisted / covered, items / covered / (1.0 - grows), limit, target or AGE_LIMIT
+        )
+    except ConfigurationError:
+        return None
+
+
+def _problems(job: JobFigures, slots: Sequence[Any], verdict: Verdict) -> list[str]:
     problems = []
     if job.keeps_up is False:
-        problems.append(f"does not keep up: {job.why}")
-    if job.breaker_open:
+        problems.append(f"does not keep up: {job.why}{_advice(job)}")
+    elif verdict.is_old:
+        problems.append(job.why)
+    if job.running_seconds is not None and job.running_seconds >= STUCK_SECONDS:
+        problems.append(
+            f"a slice has been running for {roughly(job.running_seconds)}: nothing else runs"
+            " in its process"
+        )
+    if job.unreached_seconds is not None and job.unreached_seconds >= UNREACHED_SECONDS:
+        problems.append(
+            f"its server has not been reached for {roughly(job.unreached_seconds)}: its"
+            " breaker stays open"
+        )
+    elif job.breaker_open:
         problems.append("its breaker is open: the server could not be reached")
+    if job.refused is not None:
+        problems.append(f"the fleet's rate {job.fleet_rate:.3g} is refused: {job.refused}")
     performed = sum(job.outcomes[outcome] for outcome in PERFORMED)
     if performed >= FEWEST:
         if job.outcomes["aborted"] > performed * ABORTED_SHARE:
             problems.append(f"{job.outcomes['aborted'] / performed:.0%} of its slices were aborted")
         if job.outcomes["failed"] > performed * ABORTED_SHARE:
-            problems.append(f"{job.outcomes['failed'] / performed:.0%} of its slices failed")
+            share = f"{job.outcomes['failed'] / performed:.0%} of its slices failed"
+            problems.append(f"{share}{_errors_said(job)}")
+        if job.outcomes["out_of_time"] > performed * ABORTED_SHARE:
+            share = f"{job.outcomes['out_of_time'] / performed:.0%} of its slices were out of time"
+            problems.append(f"{share}: install it with longer slices (seconds=)")
     elif job.outcomes["failed"]:
-        problems.append(f"{job.outcomes['failed']} of its slices failed")
+        problems.append(f"{job.outcomes['failed']} of its slices failed{_errors_said(job)}")
     if not (job.paused or job.fleet_paused) and _is_quiet(job, slots):
         problems.append(f"nobody was recruited for {QUIET_MINUTES} minutes")
     return problems
+
+
+def _advice(job: JobFigures) -> str:
+    if job.enough_rate is None:
+        return ""
+    if job.enough_rate > 1.0:
+        return "; no rate would do: give it larger slices"
+    if job.rate is not None and job.enough_rate <= job.rate:
+        return ""
+    now = "" if job.rate is None else f" (it has {job.rate:.3g})"
+    return f"; a rate of {job.enough_rate:.2g} would do{now}"
+
+
+def _errors_said(job: JobFigures) -> str:
+    return f" ({job.errors[0].name} last)" if job.errors else ""
 
 
 def _is_quiet(job: JobFigures, slots: Sequence[Any]) -> bool:

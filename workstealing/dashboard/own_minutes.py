@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from workstealing.dashboard.figures import HOUR, MINUTE
-from workstealing.metrics.minutes import JobMinute, Minute
+from workstealing.metrics.minutes import JobError, JobMinute, Minute
 from workstealing.recruiting.outcome import OUTCOMES
 
 
@@ -48,6 +49,18 @@ class OwnMinutes:
     ) -> None:
         job.rate = figures["rate"]
         job.oldest_seconds = figures.get("oldest_seconds")
+        job.lag = figures.get("lag")
+        job.running_seconds = figures.get("running_seconds")
+        job.unreached_seconds = figures.get("breaker_seconds")
+        before = (earlier or {}).get("errors", {})
+        for name, raised in figures.get("errors", {}).items():
+            known = before.get(name)
+            count = raised.count - known.count if known and known.count <= raised.count else 0
+            count = raised.count if earlier is not None and known is None else count
+            if count:
+                at = self._now() - raised.seconds_ago
+                total = job.errors[name].count + count if name in job.errors else count
+                job.errors[name] = JobError(total, at, socket.gethostname())
         if earlier is not None:
             for field in ("recruited", *OUTCOMES, "items", "seconds"):
                 setattr(job, field, getattr(job, field) + _grown(figures, earlier, field))

@@ -80,7 +80,8 @@ class Fleet:
     def set_rate(self, job: str, rate: float) -> None:
         """Give a job one rate in every process.
 
-        A process whose other jobs leave no room for it keeps its own, and logs that. Arguments:
+        A process whose other jobs leave no room for it keeps its own, logs that, and reports it to
+        the ledger (`JobMinute.refused`), where pages and `status` show it. Arguments:
         job, its name; rate, 0 < rate <= 1. Errors: RateError; then nothing has changed.
         """
         job = _checked_job(job)
@@ -118,6 +119,7 @@ class _Follower:
 
     def __init__(self, recruiter: Recruiter, ledger: Ledger) -> None:
         self._recruiter = ref(recruiter)
+        self._ledger = ref(ledger)
         self._key = settings_key(ledger.name)
         self._faults = FaultLog(SYSTEM_CLOCK)
         self._asked: list[str] = []
@@ -148,11 +150,16 @@ class _Follower:
             raise values
         settings = zip(self._asked, values[::2], values[1::2], strict=True)
         crowded = [each for each in settings if self._take(recruiter, *each) is not None]
+        refused: dict[str, str] = {}
         # A second time, now that others may have given way.
         for setting in crowded:
             error = self._take(recruiter, *setting)
             if error is not None:
                 self._faults.report(f"the fleet's setting of job {setting[0]!r}", error)
+                refused[setting[0]] = str(error)
+        ledger = self._ledger()
+        if ledger is not None:
+            ledger.refuse(self._asked, refused)
 
     def _take(
         self, recruiter: Recruiter, job: str, paused: Any, rate: Any

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import socket
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from workstealing import __version__
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError, is_connection_fault
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
@@ -15,16 +19,24 @@ from workstealing.metrics.minutes import (
     BACKLOG,
     DAY,
     ENLISTED,
+    ERROR,
+    FAULT,
     ITEMS,
+    LAG,
     LANES,
     MICROSECONDS,
     MINUTE,
     OLDEST,
     PROCESSES,
     RATE,
+    REFUSED,
+    RUNNING,
     SPENT,
+    UNREACHED,
+    JobError,
     JobMinute,
     Minute,
+    Process,
     checked_ledger_name,
     day_key,
     field_of,
@@ -32,11 +44,14 @@ from workstealing.metrics.minutes import (
     minute_key,
     namespace_of,
     parsed,
+    parsed_processes,
+    process_text,
+    processes_key,
     texts,
     total,
 )
 from workstealing.metrics.sending import HashCommands, OneAttemptClient
-from workstealing.metrics.watching import JobNames, Watched
+from workstealing.metrics.watching import ErrorNames, JobNames, Watched
 from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.recruiter import Recruiter
 from workstealing.store.connection import Budget, Command, OneAttempt, checked
@@ -46,7 +61,7 @@ from workstealing.store.twin import Twin, is_async
 from workstealing.structures.namespaces.layout import Layout
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 
-__all__ = ["JobMinute", "Ledger", "Minute", "read", "total"]
+__all__ = ["JobError", "JobMinute", "Ledger", "Minute", "Process", "processes", "read", "total"]
 
 KEEP_SECONDS = 3 * 3600
 _KEEP_SPENT_SECONDS = 2 * DAY
@@ -55,6 +70,9 @@ _SEND_SECONDS = 2.0
 _WAIT_SECONDS = 1.0
 _MINUTES_A_ROUND_TRIP = 180
 _MOST_MINUTES = 1440
+_PROCESS_SECONDS = 180
+_TEXT_LENGTH = 300
+_HOST_LENGTH = 100
 
 Ask = Callable[[], Sequence[Command]]
 Hear = Callable[[Sequence[Any]], None]
@@ -73,8 +91,10 @@ class Ledger(Gathering["_Batch"]):
 
     Arguments: client: any client of redis-py; name: which ledger, 1 to 50 letters, digits, dots,
     dashes or underscores; interval between two sends, in seconds; keep_seconds: after how long a
-    minute's figures expire, 60 to 82,800; allow_eviction: as of `VolatileHashes`; clock: what the
-    interval is measured with. Errors: ConfigurationError. No round trip yet.
+    minute's figures expire, 60 to 82,800; error_texts: whether to keep the text of the last error
+    of each class, 300 letters of it, beside class, time and host: it may quote a user's data;
+    allow_eviction: as of `VolatileHashes`; clock: what the interval is measured with. Errors:
+    ConfigurationError. No round trip yet.
     """
 
     def __init__(
@@ -84,6 +104,7 @@ class Ledger(Gathering["_Batch"]):
         interval: float = 10.0,
         *,
         keep_seconds: int = KEEP_SECONDS,
+        error_texts: bool = False,
         allow_eviction: Collection[str] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -102,13 +123,18 @@ class Ledger(Gathering["_Batch"]):
         self._twin: Twin = self.hashes.twin
         self._slot = key_slot(minute_key(name, 0))
         self._keep_seconds = keep_seconds
+        self._error_texts = error_texts
         self._names = JobNames()
+        self._error_names = ErrorNames()
         self._watched = Watched(self._names)
         self._companions: tuple[tuple[Ask, Hear], ...] = ()
         super().__init__(f"the ledger {name!r}", interval, clock)
 
     def _start_from_zero(self) -> None:
         self._lane = random.randrange(LANES)
+        self._process = ""
+        # By job: why this process refuses the fleet's rate.
+        self._refused: dict[str, str] = {}
         # What the server's clock says more than the local monotonic one; None: not asked yet.
         self._ahead: float | None = None
         self._reported_minute = 0
@@ -139,11 +165,16 @@ class Ledger(Gathering["_Batch"]):
         outcome: Outcome,
         items: int,
         seconds: float,
-        error: BaseException | None,  # noqa: ARG002 - the hook's signature
+        error: BaseException | None,
     ) -> None:
         """Count what became of a recruit."""
+        said = str(error)[:_TEXT_LENGTH] if self._error_texts and error is not None else None
         with self._lock:
             counts, job = self._batch.counts, self._names(job)
+            if error is not None:
+                kind = self._error_names(job, error)
+                counts[field_of(f"{ERROR}.{kind}", job)] += 1
+                self._batch.faults[kind, job] = (self._clock.monotonic(), said)
             counts[field_of(outcome.value, job)] += 1
             counts[field_of(ITEMS, job)] += items
             counts[field_of(MICROSECONDS, job)] += round(seconds * 1e6)
@@ -197,6 +228,14 @@ class Ledger(Gathering["_Batch"]):
         part of the transaction: a command that the server knows not, or forbids, holds it back.
         """
         self._companions += ((ask, hear),)
+
+    def refuse(self, jobs: Collection[str], reasons: Mapping[str, str]) -> None:
+        """Report from now on which of these jobs' rates, set for the fleet, this process refuses.
+
+        Arguments: jobs, by name; reasons, of those that are refused. No round trip.
+        """
+        refused = {job: why for job, why in self._refused.items() if job not in jobs}
+        self._refused = {**refused, **reasons}
 
     # ---- sending; in the thread alone ------------------------------------------------------------
 
@@ -296,7 +335,8 @@ class Ledger(Gathering["_Batch"]):
         """Return the hash commands that add a batch to a minute and a day."""
         key, today = minute_key(self.name, minute), day_key(self.name, day)
         counts = {name: count for name, count in batch.counts.items() if count}
-        if minute != self._reported_minute:
+        is_first = minute != self._reported_minute
+        if is_first:
             counts[PROCESSES] = 1
             self._highest.clear()
         changes: list[Command] = [("HINCRBY", key, name, n) for name, n in counts.items()]
@@ -307,6 +347,9 @@ class Ledger(Gathering["_Batch"]):
             pairs = [part for pair in gauges.items() for part in pair]
             keep = ("EX", self._keep_seconds, "FIELDS", len(gauges))
             changes.append(("HSETEX", key, *keep, *pairs))
+        if is_first:
+            keep = ("EX", _PROCESS_SECONDS, "FIELDS", 1)
+            changes.append(("HSETEX", processes_key(self.name), *keep, *self._introduction()))
         # Adding nothing tells the fleet's total, too.
         changes.append(("HINCRBY", today, SPENT, batch.spent))
         changes.append(_expire(today, _KEEP_SPENT_SECONDS, (SPENT,)))
@@ -315,13 +358,36 @@ class Ledger(Gathering["_Batch"]):
     def _gauges(self, batch: _Batch) -> dict[str, str]:
         """Return the gauges' fields of this minute and their values."""
         fields: dict[str, str] = {}
-        for (figure, job), value in batch.highest.items():
+        highest_of = dict(batch.highest)
+        for job, figures in self._watched.jobs():
+            fields[field_of(RATE, job)] = f"{figures['rate']:.6g}"
+            if figures.get("lag") is not None:
+                fields[field_of(LAG, job)] = f"{figures['lag']:.6g}"
+            for figure, key in ((RUNNING, "running_seconds"), (UNREACHED, "breaker_seconds")):
+                if figures.get(key) is not None:
+                    highest_of[figure, job] = figures[key]
+        for (figure, job), value in highest_of.items():
             highest = max(value, self._highest.get((figure, job), 0.0))
             self._highest[figure, job] = highest
             fields[field_of(lane_of(figure, self._lane), job)] = f"{highest:.6g}"
-        for job, figures in self._watched.jobs():
-            fields[field_of(RATE, job)] = f"{figures['rate']:.6g}"
+        ahead = self._ahead or 0.0
+        for (kind, job), (at, said) in batch.faults.items():
+            fault = {"at": round(at + ahead, 3), "host": _host()}
+            fault |= {} if said is None else {"text": said}
+            fields[field_of(f"{FAULT}.{kind}", job)] = json.dumps(fault)
+        for job, reason in list(self._refused.items()):
+            fields[field_of(REFUSED, self._names(job))] = reason[:_TEXT_LENGTH]
         return fields
+
+    def _introduction(self) -> tuple[str, str]:
+        """Return this process's field in the hash of processes, and its value."""
+        if not self._process:
+            # A pid may come again, and containers share pids and sometimes names.
+            self._process = f"{_host()}:{os.getpid()}:{random.getrandbits(32):08x}"
+            self._started = self._now()
+        return self._process, process_text(
+            Process(_host(), os.getpid(), __version__, round(self._started, 3))
+        )
 
 
 class _Batch:
@@ -331,6 +397,8 @@ class _Batch:
         self.counts: Counter[str] = Counter()
         self.spent = 0
         self.highest: dict[tuple[str, str], float] = {}
+        # By class and job: when last (monotonic), and the text where that is kept.
+        self.faults: dict[tuple[str, str], tuple[float, str | None]] = {}
 
     def __bool__(self) -> bool:
         return bool(self.counts or self.spent or self.highest)
@@ -341,6 +409,8 @@ class _Batch:
         self.spent += other.spent
         for gauge, value in other.highest.items():
             self.highest[gauge] = max(value, self.highest.get(gauge, 0.0))
+        # What has been counted since is newer.
+        self.faults = {**other.faults, **self.faults}
 
 
 def _expire(key: bytes, seconds: int, fields: Collection[str]) -> Command:
@@ -380,6 +450,25 @@ def read(
             replies = pipeline.execute()
         found += [parsed(m, texts(reply)) for m, reply in zip(chunk, replies, strict=True)]
     return found
+
+
+def processes(
+    client: Any, name: str = "default", *, allow_eviction: Collection[str] = ()
+) -> list[Process]:
+    """Return the processes that have reported in the last three minutes, by host and pid.
+
+    Arguments: as of `read`. Errors: as of `read`. One round trip, and two or three for the
+    namespace's layout.
+    """
+    name = checked_ledger_name(name)
+    if is_async(client):
+        raise ConfigurationError("a ledger is read by a blocking client, not an asyncio one")
+    hashes = VolatileHashes(client, namespace=namespace_of(name), allow_eviction=allow_eviction)
+    return parsed_processes(texts(hashes.hgetall(processes_key(name))).values())
+
+
+def _host() -> str:
+    return socket.gethostname()[:_HOST_LENGTH]
 
 
 _TIME = "redis.call('EXISTS', KEYS[1]) return redis.call('TIME')[1]"

@@ -6,9 +6,10 @@ the day before has expired field by field long since, and expired means gone.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from workstealing.errors import ConfigurationError
@@ -32,6 +33,40 @@ MICROSECONDS = "micros"
 RATE = "rate"
 OLDEST = "oldest"
 BACKLOG = "backlog"
+LAG = "lag"
+RUNNING = "running"
+UNREACHED = "unreached"
+ERROR = "error"
+FAULT = "fault"
+REFUSED = "refused"
+
+
+@dataclass(slots=True)
+class JobError:
+    """What slices of a job have raised, of one class.
+
+    Fields: count: how often; at: when last, in seconds since the epoch by the server's clock; host:
+    where; text: what it said, where a ledger was asked to keep that. What is unknown is None.
+    """
+
+    count: int = 0
+    at: float | None = None
+    host: str | None = None
+    text: str | None = None
+
+
+@dataclass(slots=True)
+class Process:
+    """A process that has reported to the ledger in the last three minutes.
+
+    Fields: host; pid; version: of this package; started: when it reported first, in seconds since
+    the epoch by the server's clock.
+    """
+
+    host: str
+    pid: int
+    version: str
+    started: float
 
 
 @dataclass(slots=True)
@@ -40,7 +75,10 @@ class JobMinute:
 
     Fields: recruited: the sum of the outcomes that follow; items handled; seconds that all
     slices took; rate: the one that a process reported last; oldest_seconds and backlog: about the
-    highest that a slice has seen. The last three are None where nobody has reported any.
+    highest that a slice has seen; lag: the lag target in seconds; running_seconds: about the
+    longest that a slice had been running, seen from outside; unreached_seconds: about the longest
+    for which a process had not reached the job's server; refused: why a process refuses the fleet's
+    rate. These are None where nobody has reported any. errors: what slices have raised, by class.
     """
 
     recruited: int = 0
@@ -55,6 +93,11 @@ class JobMinute:
     rate: float | None = None
     oldest_seconds: float | None = None
     backlog: int | None = None
+    lag: float | None = None
+    running_seconds: float | None = None
+    unreached_seconds: float | None = None
+    refused: str | None = None
+    errors: dict[str, JobError] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -102,6 +145,11 @@ def day_key(name: str, day: int) -> bytes:
     return f"{{workstealing:ledger:{name}}}:day:{day % 7}".encode()
 
 
+def processes_key(name: str) -> bytes:
+    """Return the key of the hash of processes, whose fields expire after three minutes."""
+    return f"{{workstealing:ledger:{name}}}:processes".encode()
+
+
 def settings_key(name: str) -> bytes:
     """Return the key of the fleet's settings: a hash without expiry, written by people."""
     return f"{{workstealing:ledger:{name}}}:fleet".encode()
@@ -137,6 +185,9 @@ def parsed(minute: int, fields: Mapping[str, str]) -> Minute:
     result = Minute(minute)
     for name, written in fields.items():
         figure, has_job, job = name.partition(":")
+        if has_job and figure.partition(".")[0] in _TEXTS:
+            _add_text(result.jobs.setdefault(job, JobMinute()), figure, written)
+            continue
         try:
             value = float(written)
         except ValueError:
@@ -154,7 +205,7 @@ def parsed(minute: int, fields: Mapping[str, str]) -> Minute:
 
 
 def _add(job: JobMinute, figure: str, value: float) -> None:
-    figure = figure.partition(".")[0]
+    figure, _, kind = figure.partition(".")
     if figure in OUTCOMES:
         setattr(job, figure, int(value))
         job.recruited += int(value)
@@ -168,6 +219,51 @@ def _add(job: JobMinute, figure: str, value: float) -> None:
         job.oldest_seconds = max(value, job.oldest_seconds or 0.0)
     elif figure == BACKLOG:
         job.backlog = max(int(value), job.backlog or 0)
+    elif figure == LAG:
+        job.lag = value
+    elif figure == RUNNING:
+        job.running_seconds = max(value, job.running_seconds or 0.0)
+    elif figure == UNREACHED:
+        job.unreached_seconds = max(value, job.unreached_seconds or 0.0)
+    elif figure == ERROR:
+        job.errors.setdefault(kind, JobError()).count = int(value)
+
+
+_TEXTS = frozenset({FAULT, REFUSED})
+
+
+def _add_text(job: JobMinute, figure: str, written: str) -> None:
+    figure, _, kind = figure.partition(".")
+    if figure == REFUSED:
+        job.refused = written
+        return
+    error = job.errors.setdefault(kind, JobError())
+    try:
+        said = json.loads(written)
+        error.at, error.host, error.text = float(said["at"]), str(said["host"]), said.get("text")
+    except (ValueError, TypeError, KeyError, AttributeError):
+        # Somebody else's; what can be counted is counted.
+        return
+
+
+def process_text(process: Process) -> str:
+    """Return a process as the ledger's field holds it."""
+    return json.dumps(asdict(process))
+
+
+def parsed_processes(fields: Iterable[str]) -> list[Process]:
+    """Read the hash of processes, by host and pid; what is none of ours is passed over."""
+    found = []
+    for written in fields:
+        try:
+            said = json.loads(written)
+            process = Process(
+                str(said["host"]), int(said["pid"]), str(said["version"]), float(said["started"])
+            )
+        except (ValueError, TypeError, KeyError):
+            continue
+        found.append(process)
+    return sorted(found, key=lambda each: (each.host, each.pid, each.started))
 
 
 def total(minutes: Iterable[Minute]) -> dict[str, JobMinute]:
@@ -185,7 +281,21 @@ def total(minutes: Iterable[Minute]) -> dict[str, JobMinute]:
             into.oldest_seconds = _higher(into.oldest_seconds, job.oldest_seconds)
             backlog = _higher(into.backlog, job.backlog)
             into.backlog = None if backlog is None else int(backlog)
+            into.lag = into.lag if job.lag is None else job.lag
+            into.running_seconds = _higher(into.running_seconds, job.running_seconds)
+            into.unreached_seconds = _higher(into.unreached_seconds, job.unreached_seconds)
+            into.refused = job.refused or into.refused
+            add_errors(into.errors, job.errors)
     return sums
+
+
+def add_errors(into: dict[str, JobError], errors: Mapping[str, JobError]) -> None:
+    """Add a later minute's errors of a job to those of earlier ones."""
+    for name, error in errors.items():
+        known = into.setdefault(name, JobError())
+        known.count += error.count
+        if error.at is not None:
+            known.at, known.host, known.text = error.at, error.host, error.text
 
 
 def _higher(one: float | None, other: float | None) -> float | None:

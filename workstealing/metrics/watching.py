@@ -7,6 +7,7 @@ from typing import Any, cast
 from weakref import WeakSet
 
 from workstealing.recruiting.recruiter import Recruiter
+from workstealing.recruiting.tally import ERRORS_NAMED, OTHER_ERRORS, error_name
 
 JOBS_NAMED = 100
 OTHER_JOBS = "_other"
@@ -58,3 +59,20 @@ class Watched:
                 name = self._names(job)
                 if name != OTHER_JOBS:
                     yield name, cast("Mapping[str, Any]", figures)
+
+
+class ErrorNames:
+    """The names that errors of a job are counted by: its first eight classes, "_other" beyond."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, set[str]] = {}
+
+    def __call__(self, job: str, error: BaseException) -> str:
+        """Return the name that an error of a job is counted by."""
+        known = self._known.setdefault(job, set())
+        name = error_name(error)
+        if name not in known:
+            if len(known) >= ERRORS_NAMED:
+                return OTHER_ERRORS
+            known.add(name)
+        return name

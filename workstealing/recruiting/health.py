@@ -75,10 +75,15 @@ class Span:
 
 
 class Verdict(NamedTuple):
-    """Whether a job keeps up, None: nobody knows; and why it does not, or why nobody knows."""
+    """Whether a job keeps up, None: nobody knows.
+
+    Fields: keeps_up; why: why it does not, or why nobody knows; is_old: whether its oldest garbage
+    is older than its limit.
+    """
 
     keeps_up: bool | None
     why: str = ""
+    is_old: bool = False
 
 
 def judge(
@@ -102,17 +107,17 @@ def judge(
     if not looks:
         return Verdict(None, "no slice has been performed")
     if now - looks[-1].at > STALE_SECONDS:
-        return Verdict(None, f"no slice has been performed for {_spell(now - looks[-1].at)}")
+        return Verdict(None, f"no slice has been performed for {roughly(now - looks[-1].at)}")
     ages = [(each.at, each.oldest_seconds) for each in looks if each.oldest_seconds is not None]
     lasted = looks[-1].at - looks[0].at
     if ages:
         lasted = ages[-1][0] - ages[0][0]
     most = AGE_LIMIT if limit is None else limit
     is_old = bool(ages) and ages[-1][1] > most
-    said = f"oldest garbage {_spell(ages[-1][1])} old, limit {_spell(most)}" if is_old else ""
+    said = f"oldest garbage {roughly(ages[-1][1])} old, limit {roughly(most)}" if is_old else ""
     if lasted < HISTORY_SECONDS:
-        history = f"{_spell(lasted)} of history"
-        return Verdict(None, f"{history}; {said}" if said else history)
+        history = f"{roughly(lasted)} of history"
+        return Verdict(None, f"{history}; {said}" if said else history, is_old)
     if not ages:
         return _by_slices(looks)
     return _by_age(looks, ages, limit, said)
@@ -154,7 +159,7 @@ def _barren(spans: Sequence[Span], error: str | None) -> str | None:
     said = _came_to_nothing(found, bad, error) if bad else ""
     if skipped:
         said += f"{', ' if said else ''}{skipped:,} recruits were skipped"
-    return f"nothing has worked for {_spell(lasted)}: {said}" if lasted >= OLD_SECONDS else said
+    return f"nothing has worked for {roughly(lasted)}: {said}" if lasted >= OLD_SECONDS else said
 
 
 def _faulty(spans: Sequence[Span], error: str | None) -> str | None:
@@ -224,26 +229,28 @@ def _by_age(
     grows = growth(trend) or 0.0
     is_old = bool(said)
     if grows > _FASTEST_GROWTH and (is_old or (limit is None and age > OLD_SECONDS)):
-        more = f"; {said}" if said else f", now {_spell(age)}"
-        return Verdict(False, f"garbage grows older by {grows:.2g} s a second{more}")
+        more = f"; {said}" if said else f", now {roughly(age)}"
+        return Verdict(False, f"garbage grows older by {grows:.2g} s a second{more}", is_old)
     if is_old:
         most = AGE_LIMIT if limit is None else limit
         recent = [each for at, each in ages if newest - at <= HISTORY_SECONDS]
         if sum(recent) / len(recent) <= most:
-            return Verdict(None, f"{said}, but only just now")
+            return Verdict(None, f"{said}, but only just now", is_old)
         if grows < 0.0 and (age - most) / -grows <= REACH_SECONDS:
-            return Verdict(None, f"it catches up: {said}")
-        return Verdict(False, said)
+            return Verdict(None, f"it catches up: {said}", is_old)
+        return Verdict(False, said, is_old)
     slices, full = _slices(looks)
     are_full = slices >= FEWEST_SLICES and full >= FULL_SHARE * slices
     # A backlog that is being drained grows younger, one that is lost grows older.
     if limit is None and are_full and grows > _FULL_GROWTH and age > OLD_SECONDS:
-        why = f"{full:,} of {slices:,} slices were full, and garbage grows older, now {_spell(age)}"
+        why = (
+            f"{full:,} of {slices:,} slices were full, and garbage grows older, now {roughly(age)}"
+        )
         return Verdict(False, why)
     return Verdict(True)
 
 
-def _spell(seconds: float) -> str:
+def roughly(seconds: float) -> str:
     """Return a duration for people, in whole units."""
     if seconds < 120.0:
         return f"{seconds:.0f} s"
