@@ -192,3 +192,28 @@ def test_clients_of_every_kind_are_examined(
 def test_a_recruiter_without_jobs_is_a_warning(command: Any, app_module: MakeApp) -> None:
     name = app_module("from workstealing import Recruiter\nrecruiter = Recruiter()")
     assert checks(command.json("doctor", "--app", name))["jobs"][0] == "warning"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [("yes", "native", True), ("no", "native", False), ("yes", "emulated", False)],
+)
+def test_a_native_namespace_on_a_server_with_an_aof(
+    command: Any,
+    app_module: MakeApp,
+    start_redis: Callable[..., RedisServer],
+    case: tuple[str, str, bool],
+) -> None:
+    appendonly, backend, is_said = case
+    server = start_redis(8, appendonly=appendonly)
+    VolatileHashes(server.client(), "cli", backend=backend).hsetex("a", "b", 1, ex=60)
+    found = checks(
+        command.json("doctor", "--app", app_module(APP.format(port=server.port, options="db=0")))
+    )
+    assert found["job expiry"][1].startswith(f"namespace cli: {backend}")
+    assert ("job expiry, AOF" in found) is is_said
+    if is_said:
+        level, sentence = found["job expiry, AOF"]
+        assert level == "warning"
+        assert "with appendonly yes" in sentence
+        assert "HPERSIST was acknowledged" in sentence

@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from workstealing import connect
 from workstealing.errors import MissingExtraError
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.slice import Slice
-from workstealing.store import EmbeddedServer, attempt
+from workstealing.store import EmbeddedServer, attempt, folders
 from workstealing.structures import VolatileHashes
 
 HOUR_MS = 3_600_000
@@ -246,14 +247,61 @@ def test_a_wrong_option_leaves_no_server_behind(
     assert is_gone(server._process.pid, server._folder)  # type: ignore[union-attr]
 
 
-def test_a_temporary_folder_whose_path_is_too_long_for_a_socket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def listening_ports(pid: int) -> list[str]:
+    """Return the addresses of IP on which a process listens, as the kernel lists them."""
+    held = {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    lines = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+    ]
+    return [line[1] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in held]
+
+
+@pytest.mark.parametrize("is_long", [False, True], ids=["short", "long"])
+def test_no_other_user_can_reach_it(
+    kind: str, is_long: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A path that is too long for a socket's address is no reason to listen on a port.
+    folder = tmp_path / ("long" * 30) if is_long else Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.mkdir(exist_ok=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with EmbeddedServer() as server:
+        assert server._process is not None
+        assert listening_ports(server._process.pid) == []
+        path = Path(server.url.removeprefix("unix://"))
+        assert path.is_socket()
+        assert (path.parent.parent == folder) is not is_long
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert path.parent.stat().st_uid == os.geteuid()
+        with redis.Redis.from_url(server.url) as client, client.client() as other:
+            assert client.ping() is True
+            assert other.client_id() != client.client_id()
+    assert list(folder.iterdir()) == []
+    assert not path.parent.exists()
+    folder.rmdir()
+
+
+def test_a_folder_in_a_short_place_is_found_when_it_is_abandoned(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    process, pid, made, _ = start_program("sys.stdin.read()")
+    assert not made.startswith(str(folder))
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    wait_until(lambda: is_gone(pid), "the server to end after its process was killed")
+    wait_until_removed_by_the_next(made)
+
+
+def test_no_short_place_at_all_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    with EmbeddedServer() as server:
-        assert server.url.startswith("redis://127.0.0.1:")
-        with redis.Redis.from_url(server.url) as client:
-            assert client.ping() is True
+    monkeypatch.setattr(folders, "_SHORT", (str(tmp_path / "missing"),))
+    with pytest.raises(OSError, match="set TMPDIR to a shorter one"):
+        EmbeddedServer().start()
     assert list(folder.iterdir()) == []

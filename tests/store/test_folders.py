@@ -85,8 +85,8 @@ def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(
     made: list[str] = []
     mkdtemp = tempfile.mkdtemp
 
-    def making(prefix: str) -> str:
-        made.append(mkdtemp(prefix=prefix))
+    def making(**options: str) -> str:
+        made.append(mkdtemp(**options))
         if len(made) == 1:
             assert remove_abandoned(PREFIX) == 1
         return made[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from support.hash_checks import collect_all
 from support.hash_differences import DIFFERENCES, as_table
 from support.patience import patient  # noqa: F401 - an autouse fixture
-from support.servers import RedisServer
+from support.servers import RedisServer, wait_until
 from workstealing.jobs import HashFieldExpiry
 from workstealing.structures import VolatileHashes
 
@@ -119,3 +120,21 @@ def test_the_latest_deadline_is_in_the_year_that_is_named(pair: Pair) -> None:
     last = 2**46 - 1
     assert now.hpexpireat("h", last, "f") == [1]
     assert 1970 + last / 1000 / 86_400 / 365.2425 // 1 == pytest.approx(4199, abs=1)
+
+
+def test_emulated_fields_survive_the_replay_that_native_ones_may_not(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    assert "replays its AOF by the clock of the replay" in PAGE
+    server = start_redis(8, appendonly="yes", appendfsync="always")
+    hashes = VolatileHashes(server.client(), "n", backend="emulated")
+    hashes.hsetex("kept", mapping={"f": "v"}, px=1_000)
+    hashes.hset("kept", "other", "v")
+    assert hashes.hpersist("kept", "f") == [1]
+    hashes.hsetex("gone", mapping={"f": "v"}, px=1_000)
+    hashes.hset("gone", "other", "v")
+    wait_until(lambda: hashes.hget("gone", "f") is None, "the deadline to pass")
+    server.restart()
+    again = VolatileHashes(server.client(), "n", backend="emulated")
+    assert again.hgetall("kept") == {b"f": b"v", b"other": b"v"}
+    assert again.hgetall("gone") == {b"other": b"v"}

@@ -24,8 +24,10 @@ from workstealing.recruiting import Recruiter
 from workstealing.store.connection import Budget
 from workstealing.store.twin import Node, Twin, is_async, is_cluster
 from workstealing.structures import (
+    AsyncDurableKeys,
     AsyncShuffleQueue,
     AsyncTimeShardQueue,
+    AsyncVolatileHashes,
     DurableKeys,
     ShuffleQueue,
     TimeShardQueue,
@@ -48,6 +50,7 @@ from workstealing.structures.volatile_hashes.layout import (
 OK, NOTE, WARNING, FAULT = "ok", "note", "warning", "fault"
 
 OLDEST_SERVER = (6, 2)
+REPLAY_SEEN_IN = "8.0.2"
 PINGS = 20
 SLOW_SECONDS = 0.002
 SLICE_SECONDS = 0.010
@@ -264,8 +267,12 @@ def recruiting(recruiter: Recruiter) -> Iterator[Check]:
     for name, job in recruiter.jobs().items():
         what = f"job {printable(name)}"
         for held in (getattr(job, each, None) for each in ("hashes", "keys", "queue")):
-            if isinstance(held, VolatileHashes | DurableKeys):
+            if isinstance(
+                held, VolatileHashes | AsyncVolatileHashes | DurableKeys | AsyncDurableKeys
+            ):
                 yield _namespace(what, held)
+                if isinstance(held, VolatileHashes | AsyncVolatileHashes):
+                    yield from _replay(what, held)
             elif isinstance(held, ShuffleQueue | AsyncShuffleQueue):
                 yield _shuffle_queue(what, held)
             elif isinstance(held, TimeShardQueue | AsyncTimeShardQueue):
@@ -287,6 +294,32 @@ def _namespace(what: str, structure: Any) -> Check:
     except (WorkStealingError, *FAULTS) as error:
         return Check(what, FAULT, f"{named}: {said(error)}")
     return Check(what, OK, f"{named}: {layout.backend}, layout version {layout.version}")
+
+
+def _replay(what: str, hashes: Any) -> Iterator[Check]:
+    """Say what a native namespace inherits from how its server reads its AOF. Two round trips."""
+    try:
+        layout = DueIndex(hashes.twin, hashes.names, 0, random.random, SYSTEM_CLOCK).layout(
+            Budget(SECONDS)
+        )
+        if layout is None or not layout.is_native:
+            return
+        (reply,) = hashes.twin.call(hashes.twin.nodes()[0], [("INFO",)], Budget(SECONDS))
+    except (WorkStealingError, *FAULTS):
+        # The check of the namespace or of the server has said so.
+        return
+    info = _info(reply)
+    if info.get("aof_enabled") != "1" or "valkey_version" in info:
+        return
+    version = info.get("redis_version", "?")
+    seen = "" if version == REPLAY_SEEN_IN else f" (seen in {REPLAY_SEEN_IN}, not tried in this)"
+    yield Check(
+        f"{what}, AOF",
+        WARNING,
+        f"Redis {version} with appendonly yes{seen}: a restart after a field's earlier deadline"
+        " deletes the field although its HPERSIST was acknowledged, and a native namespace inherits"
+        " that; give such fields a later deadline, or use backend='emulated'",
+    )
 
 
 def _shuffle_queue(what: str, queue: ShuffleQueue | AsyncShuffleQueue) -> Check:

@@ -420,7 +420,7 @@ def one_attempt_options(kind: type[Any], options: Mapping[str, Any]) -> dict[str
             )
     kept = {name: value for name, value in options.items() if name not in _DROPPED}
     if issubclass(kind, Connection) and kind.__module__.startswith("redis."):
-        accepted = _parameters(kind)
+        accepted = _parameters(kind)  # type: ignore[arg-type] # its classes do have a hash
         kept = {name: value for name, value in kept.items() if name in accepted}
     return {
         **kept,

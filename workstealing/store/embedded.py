@@ -1,8 +1,8 @@
 """A private, throw-away server: for the demo, the examples and whoever asks for ``embedded://``.
 
-A real redis-server where one is on PATH, on a UNIX socket in a temporary folder of its own (on a
-free port of the loopback interface where the folder's path is too long for one), with nothing
-written to disk; otherwise fakeredis' TCP server on a free port of the loopback interface.
+A real redis-server where one is on PATH, with nothing written to disk, otherwise fakeredis' server.
+Either listens on a UNIX socket in a temporary folder that only its user can enter, and on no port:
+any user of the machine can reach a port.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import queue
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
+from urllib.parse import quote
 
 import redis
 
@@ -31,22 +31,29 @@ from workstealing.store.folders import make_folder, remove_abandoned, remove_fol
 START_SECONDS = 15.0
 STOP_SECONDS = 5.0
 _FOLDER_PREFIX = "workstealing-embedded-"
+_SOCKET = "redis.sock"
 # What the kernel takes for the address of a UNIX socket, less a little.
 _LONGEST_SOCKET_PATH = 100
 
 # Run by a Python of its own, so that several processes can talk to it.
 _FAKE = """
 import sys
+import itertools
+import socket
 from fakeredis import TcpFakeServer
 from redis import ResponseError
 
-server = TcpFakeServer(("127.0.0.1", int(sys.argv[1])), server_type="redis", server_version=(6, 2))
+class Server(TcpFakeServer):
+    address_family = socket.AF_UNIX
+    numbers = itertools.count(1)
+
+    def get_request(self):
+        # Clients of a UNIX socket have no address, by which it tells them apart.
+        return self.socket.accept()[0], ("unix", next(self.numbers))
+
+server = Server(sys.argv[1], server_type="redis", server_version=(6, 2))
 
 class Handler(server.RequestHandlerClass):
-    # It sends each reply by itself: with Nagle's algorithm a pipeline's second reply waits 40 ms
-    # for the client's delayed acknowledgement of the first.
-    disable_nagle_algorithm = True
-
     def setup(self):
         super().setup()
         read = self.current_client.read_response
@@ -69,8 +76,9 @@ class EmbeddedServer:
     """A server that lives as long as this object, or this process at the most.
 
     `start` it, connect to its `url`, `stop` it; as a context manager it does both. Its process, its
-    port or socket and its temporary folder are gone after `stop`. Where this process is killed
-    outright, the server ends too, and its folder is removed when anybody starts the next one.
+    socket and its temporary folder are gone after `stop`. Other users cannot reach it. Where this
+    process is killed outright, the server ends too, and its folder is removed when anybody starts
+    the next one.
     """
 
     def __init__(self) -> None:
@@ -84,31 +92,22 @@ class EmbeddedServer:
         """Start the server and wait until it answers.
 
         Returns: this object; `kind` says which server it is. Errors: MissingExtraError if there is
-        neither a redis-server on PATH nor fakeredis; WorkStealingError if it does not answer.
+        neither a redis-server on PATH nor fakeredis; WorkStealingError if it does not answer;
+        OSError if no temporary folder can be had with a path short enough for a socket.
         """
         binary = shutil.which("redis-server")
         if binary is None and importlib.util.find_spec("fakeredis") is None:
             raise MissingExtraError("demo", "no redis-server is on PATH, and fakeredis")
         remove_abandoned(_FOLDER_PREFIX)
-        self._folder, lock = make_folder(_FOLDER_PREFIX)
-        listen: tuple[str, ...]
-        if binary is not None:
-            path = Path(self._folder) / "redis.sock"
-            if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
-                self.url = f"unix://{path}"
-                listen = ("--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700")
-            else:
-                port = _free_port()
-                self.url = f"redis://127.0.0.1:{port}/0"
-                listen = ("--port", str(port), "--bind", "127.0.0.1")
-            command = [
-                *(*_killed_with_parent("KILL"), binary, *listen),
-                *("--save", "", "--appendonly", "no", "--dir", self._folder),
-            ]
+        self._folder, lock = make_folder(_FOLDER_PREFIX, _LONGEST_SOCKET_PATH - len(_SOCKET) - 1)
+        path = str(Path(self._folder) / _SOCKET)
+        self.url = f"unix://{quote(path)}"
+        command = _killed_with_parent("KILL")
+        if binary is None:
+            command += [sys.executable, "-c", _FAKE, path]
         else:
-            port = _free_port()
-            self.url = f"redis://127.0.0.1:{port}/0"
-            command = [*_killed_with_parent("KILL"), sys.executable, "-c", _FAKE, str(port)]
+            command += [binary, "--port", "0", "--unixsocket", path, "--unixsocketperm", "700"]
+            command += ["--save", "", "--appendonly", "no", "--dir", self._folder]
         try:
             self._process = _started(command, self._folder, lock)
         except BaseException:
@@ -228,10 +227,3 @@ def die_with_parent(signal_name: str = "KILL") -> list[str]:
 def _killed_with_parent(signal_name: str) -> list[str]:
     setpriv = shutil.which("setpriv")
     return [] if setpriv is None else [setpriv, "--pdeathsig", signal_name]
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

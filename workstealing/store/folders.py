@@ -18,16 +18,22 @@ import tempfile
 from pathlib import Path
 
 MOST_FOLDERS = 100
+# Where the temporary folder's own path is too long for what is to lie in it.
+_SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - only for folders of this user alone
+_RANDOM_LETTERS = 8
 
 
-def make_folder(prefix: str) -> tuple[str, int]:
-    """Make a folder in the temporary folder, for this user alone, and lock it.
+def make_folder(prefix: str, longest: int | None = None) -> tuple[str, int]:
+    """Make a folder in a temporary folder, for this user alone, and lock it.
 
-    Arguments: prefix: of its name, for `remove_abandoned`. Returns: the path, and the descriptor
-    that holds the lock: a child that is to hold it too inherits it. Errors: OSError.
+    Arguments: prefix: of its name, for `remove_abandoned`; longest: how many bytes its path may
+    have, for which another temporary folder is taken than the user's if need be. Returns: the
+    path, and the descriptor that holds the lock: a child that is to hold it too inherits it.
+    Errors: OSError, also where no temporary folder's path is short enough.
     """
+    parent = _parent(prefix, longest)
     while True:
-        path = tempfile.mkdtemp(prefix=prefix)
+        path = tempfile.mkdtemp(prefix=prefix, dir=parent)
         # Before it is locked, somebody may take it for an abandoned one: then another is made.
         with contextlib.suppress(FileNotFoundError):
             lock = _open(path)
@@ -44,6 +50,31 @@ def make_folder(prefix: str) -> tuple[str, int]:
             os.close(lock)
 
 
+def _parent(prefix: str, longest: int | None) -> str:
+    """Return the temporary folder in which the path of a new one is no longer than it may be."""
+    usual = tempfile.gettempdir()
+    for parent in (usual, *_SHORT):
+        size = len(os.fsencode(os.path.join(parent, prefix))) + _RANDOM_LETTERS  # noqa: PTH118
+        if longest is not None and size > longest:
+            continue
+        if parent == usual or _is_shared_safely(parent):
+            return parent
+    raise OSError(
+        f"the temporary folder's path has {len(os.fsencode(usual))} bytes, which is too long for a"
+        " UNIX socket in it: set TMPDIR to a shorter one"
+    )
+
+
+def _is_shared_safely(path: str) -> bool:
+    """Say whether this user may make folders there that no other user can replace."""
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:
+        return False
+    is_sticky = bool(mode & stat.S_ISVTX) or not mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(mode) and is_sticky and os.access(path, os.W_OK | os.X_OK)
+
+
 def remove_folder(path: str, lock: int) -> None:
     """Remove what `make_folder` made, and close its lock; to be called once."""
     shutil.rmtree(path, ignore_errors=True)
@@ -51,19 +82,20 @@ def remove_folder(path: str, lock: int) -> None:
 
 
 def remove_abandoned(prefix: str, most: int = MOST_FOLDERS) -> int:
-    """Remove folders of this user's in the temporary folder that nobody uses any more.
+    """Remove folders of this user's in the temporary folders that nobody uses any more.
 
     Arguments: prefix: that they were made with; most: how many to look at; they are drawn at
     random, so that none stays hidden behind others. Returns: how many it removed. Raises nothing:
     what cannot be removed stays.
     """
     removed = 0
-    with contextlib.suppress(OSError):
-        folder = Path(tempfile.gettempdir())
-        found = [path for path in folder.iterdir() if path.name.startswith(prefix)]
-        for path in random.sample(found, min(most, len(found))):
-            with contextlib.suppress(OSError):
-                removed += _remove_unused(str(path))
+    found: list[Path] = []
+    for folder in dict.fromkeys((tempfile.gettempdir(), *_SHORT)):
+        with contextlib.suppress(OSError):
+            found += [path for path in Path(folder).iterdir() if path.name.startswith(prefix)]
+    for path in random.sample(found, min(most, len(found))):
+        with contextlib.suppress(OSError):
+            removed += _remove_unused(str(path))
     return removed
 
 
