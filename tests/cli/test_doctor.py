@@ -187,6 +187,7 @@ def test_clients_of_every_kind_are_examined(
     found = checks(command.json("doctor", "--app", name))
     assert found["client"][1].startswith(f"{kind}; retries ")
     assert found["socket_timeout"] == ("ok", "1.5 s")
+    assert found["job expiry"][1].startswith("namespace cli: ")
 
 
 def test_a_recruiter_without_jobs_is_a_warning(command: Any, app_module: MakeApp) -> None:

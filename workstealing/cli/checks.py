@@ -19,7 +19,7 @@ from workstealing.cli.clients import FAULTS, said
 from workstealing.cli.output import printable
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.config import DISABLED_VARIABLE, URL_VARIABLES, is_disabled
-from workstealing.errors import LayoutError, WorkStealingError
+from workstealing.errors import LayoutError, Moved, WorkStealingError
 from workstealing.recruiting import Recruiter
 from workstealing.store.connection import Budget
 from workstealing.store.twin import Node, Twin, is_async, is_cluster
@@ -292,7 +292,9 @@ def _namespace(what: str, structure: Any) -> Check:
             return Check(what, NOTE, f"{named}: nothing has been written yet")
         layout.require_writable()
     except (WorkStealingError, *FAULTS) as error:
-        return Check(what, FAULT, f"{named}: {said(error)}")
+        # An asyncio client has asked nobody for the cluster's map yet, which is no fault.
+        is_new = isinstance(error, Moved) and is_async(structure.client)
+        return Check(what, NOTE if is_new else FAULT, f"{named}: {said(error)}")
     return Check(what, OK, f"{named}: {layout.backend}, layout version {layout.version}")
 
 
