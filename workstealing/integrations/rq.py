@@ -20,11 +20,16 @@ from typing import TYPE_CHECKING
 from workstealing.errors import MissingExtraError
 from workstealing.integrations.wsgi import or_default
 from workstealing.recruiting.checks import checked_seconds
-from workstealing.recruiting.deferral import Deferral, Enlister, current, when_faults
+from workstealing.recruiting.deferral import (
+    Deferral,
+    Enlister,
+    current,
+    is_host_timeout,
+    when_faults,
+)
 
 try:
     import rq
-    from rq.exceptions import StopRequested
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "rq":
         raise
@@ -76,9 +81,9 @@ class WorkStealing(_Base):
             return
         try:
             wanted = bool(self.when(job))
-        except StopRequested:
-            raise
-        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+        except Exception as error:
+            if is_host_timeout(or_default(self.recruiter), error):
+                raise
             when_faults.report("the `when` of an RQ worker", error)
             return
         if wanted:

@@ -54,7 +54,8 @@ class Gathering(Hooks, ABC, Generic[Batch]):
         """Begin as a new process: no counts, no thread, and locks that nobody holds."""
         # Re-entrant: a signal handler may enlist, and spend, while the interrupted frame holds it.
         self._lock = threading.RLock()
-        self._wake = threading.Event()
+        # Not an Event: a signal handler that enlists may interrupt its set(), which locks.
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._batch = self._new_batch()
         self._waiting: list[queue.SimpleQueue[bool]] = []
         self._thread: threading.Thread | None = None
@@ -110,7 +111,7 @@ class Gathering(Hooks, ABC, Generic[Batch]):
         self.flush(timeout)
         with self._lock:
             self._closed = True
-            self._wake.set()
+            self._wake.put(None)
 
     def _counted(self) -> None:
         """Wake the thread if the interval is over. The lock is held."""
@@ -122,15 +123,19 @@ class Gathering(Hooks, ABC, Generic[Batch]):
     def _rouse(self) -> None:
         """Wake the sending thread, or start it. The lock is held."""
         if self._thread is None or not self._thread.is_alive():
-            thread = threading.Thread(target=self._run, name="workstealing-counts", daemon=True)
-            thread.start()
-            self._thread = thread
-        self._wake.set()
+            # Kept before it is started: whatever is raised in between, there is one at most.
+            self._thread = threading.Thread(
+                target=self._run, name="workstealing-counts", daemon=True
+            )
+            self._thread.start()
+        self._wake.put(None)
 
     def _rest(self) -> None:
         """Sleep until it is time to send. Runs in the thread alone."""
-        self._wake.wait()
-        self._wake.clear()
+        self._wake.get()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._wake.get_nowait()
 
     def _run(self) -> None:
         while not self._closed:

@@ -28,10 +28,13 @@ class Blocks:
     process with one request a second. A lower bound than 1,024 would make every dismissal dearer in
     a process with thousands of enlists a second. The caller holds the recruiter's lock.
 
+    A time-out may be raised between any two steps. So a block's size and what came before it are
+    noted in one step, before the block is in use, and which block is in use says what counts.
+
     Arguments: now, the clock's monotonic seconds.
     """
 
-    __slots__ = ("_ended", "_size", "_window_count", "_window_end", "ahead", "limit")
+    __slots__ = ("_added", "_counts", "_window_count", "_window_end", "ahead", "limit")
 
     ahead: int
     """How many more callers to dismiss once the running block has ended."""
@@ -40,17 +43,18 @@ class Blocks:
     """How many callers the next block may hold."""
 
     def __init__(self, now: float) -> None:
-        self._ended = 0
-        self._size = 0
+        self._added = 0
+        # The last two blocks, each with how many enlisted before it, and with its size.
+        self._counts: tuple[tuple[Iterator[Outcome], int, int], ...] = ()
         self._window_count = 0
         self._window_end = now + _WINDOW_SECONDS
         self.ahead = 0
         self.limit = 1
 
-    def renew(self, now: float) -> Iterator[Outcome]:
-        """Count a block that has run out, and the caller who found it so; return the next block."""
-        count = self._size + 1
-        self._ended += count
+    def renew(self, block: Iterator[Outcome], now: float) -> Iterator[Outcome]:
+        """Return the block to use next; then one has run out, and so counts who found it so."""
+        known = self._of(block)
+        count = known[2] + 1
         self._window_count += count
         limit = self.limit
         if now >= self._window_end:
@@ -67,22 +71,30 @@ class Blocks:
         if size > limit:  # noqa: PLR1730
             size = limit
         self.ahead -= size
-        self._size = size
-        return repeat(_DISMISSED, size)
+        following = repeat(_DISMISSED, size)
+        self._counts = (known, (following, known[1] + count, size))
+        return following
 
     def cut(self, block: Iterator[Outcome]) -> None:
         """End a running block early; it yields nothing to anybody from here on."""
         # list() over a C iterator never lets another thread in, so that each item goes either to a
         # caller or into this list.
         left = len(list(block))
-        count, self._size = self._size - left, 0
-        self._ended += count
-        self._window_count += count
+        _, ended, size = self._of(block)
+        self._counts = ((block, ended + size - left, 0),)
+        self._window_count += size - left
 
     def add(self, count: int) -> None:
         """Count callers who took no part in any block."""
-        self._ended += count
+        self._added += count
 
     def enlisted(self, block: Iterator[Outcome]) -> int:
         """Return how many callers have enlisted, those of the running block included."""
-        return self._ended + self._size - length_hint(block)
+        _, ended, size = self._of(block)
+        return self._added + ended + size - length_hint(block)
+
+    def _of(self, block: Iterator[Outcome]) -> tuple[Iterator[Outcome], int, int]:
+        for known in self._counts:
+            if known[0] is block:
+                return known
+        return (block, 0, 0)

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.recruiting.faultlog import FaultLog
+from workstealing.recruiting.hosttimeouts import HostTimeouts
 
 # `when` receives the integration's own response object (flask.Response, say); this module cannot
 # name that type, and its answer is only asked for its truth.
@@ -35,6 +36,13 @@ when_faults = FaultLog(SYSTEM_CLOCK)
 if hasattr(os, "register_at_fork"):
     # A forked child must not wait for a lock whose holder stayed behind in its parent.
     os.register_at_fork(after_in_child=when_faults.after_fork)
+
+
+def is_host_timeout(recruiter: Enlister, error: BaseException) -> bool:
+    """Say whether an error that a user's function raised must reach the host; for integrations."""
+    # An enlister of the user's own has no classes registered.
+    asked = getattr(recruiter, "is_host_timeout", HostTimeouts().include)
+    return bool(asked(error))
 
 
 class Deferral:
@@ -126,7 +134,9 @@ class Deferral:
             return
         try:
             self._decision = bool(self._when(self._response))
-        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+        except Exception as error:
+            if is_host_timeout(self._recruiter, error):
+                raise
             when_faults.report("the `when` of an enlist", error)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from workstealing.clock import Clock
 from workstealing.config import is_disabled
 from workstealing.recruiting.countdown import Blocks
-from workstealing.recruiting.faultlog import FaultLog
+from workstealing.recruiting.faultlog import FaultLog, shown
+from workstealing.recruiting.flight import Run
 from workstealing.recruiting.hooks import HookList
 from workstealing.recruiting.hosttimeouts import HostTimeouts
 from workstealing.recruiting.loopslices import LoopSlices
@@ -32,10 +33,12 @@ class Enlisting:
     # Looking up a method is quicker where there is no __dict__ to look into first.
     __slots__ = (
         "_blocks",
+        "_changes",
         "_clock",
         "_countdown",
         "_draw",
         "_drawing",
+        "_drawn_at",
         "_faults",
         "_hooks",
         "_interrupting",
@@ -48,7 +51,6 @@ class Enlisting:
         "_report_due",
         "_reported",
         "_settle_due",
-        "_stale",
         "_timeouts",
     )
 
@@ -56,8 +58,8 @@ class Enlisting:
         self._random = random
         self._clock = clock
         self._monotonic = clock.monotonic
-        self._faults = FaultLog(clock)
         self._timeouts = HostTimeouts()
+        self._faults = FaultLog(clock, self._timeouts)
         self._hooks = HookList(self._faults, self._timeouts)
         self._performer = Performer(seconds, clock, self._hooks, self._faults, self._timeouts)
         self._loop_slices = LoopSlices(self._performer)
@@ -69,7 +71,7 @@ class Enlisting:
         # Re-entrant, because a signal handler or a finalizer may enlist while the interrupted frame
         # holds it; `_drawing` tells such a caller to touch nothing.
         self._lock = threading.RLock()
-        self._drawing = False
+        self._drawing: Run[Installed | None] = Run(lambda: None)
         self._interrupting: list[None] = []
         now = self._clock.monotonic()
         self._reported = 0
@@ -78,7 +80,9 @@ class Enlisting:
         self._blocks = Blocks(now)
         self._countdown: Iterator[Outcome] = iter(())
         self._next: Installed | None = None
-        self._stale = True
+        # The draw is stale unless it was made after the last change.
+        self._changes = 0
+        self._drawn_at = -1
 
     def after_fork(self) -> None:
         """Begin anew in a forked child; called by the package itself."""
@@ -119,6 +123,10 @@ class Enlisting:
             self._change(self._draw)
         return before
 
+    def is_host_timeout(self, error: BaseException) -> bool:
+        """Say whether an error passes through `enlist`; see `Recruiter.reraise`."""
+        return self._timeouts.include(error)
+
     def _enlisted(self) -> int:
         """Return how many callers have enlisted so far. The lock is held."""
         return self._blocks.enlisted(self._countdown) + len(self._interrupting)
@@ -126,9 +134,9 @@ class Enlisting:
     def _change(self, draw: Draw) -> None:
         """Let the next caller draw anew, by these rates. The lock is held."""
         self._draw = draw
-        self._stale = True
+        self._changes += 1
         # Whom a signal handler's change has interrupted will see that the draw is stale.
-        if not self._drawing:
+        if not self._drawing.is_running:
             self._blocks.cut(self._countdown)
 
     def _settle(self, now: float) -> None:
@@ -149,7 +157,7 @@ class Enlisting:
             except Exception as error:
                 if self._timeouts.include(error):
                     raise
-                self._faults.report(f"when= {getattr(when, '__qualname__', when)!s}", error)
+                self._faults.report(f"when= {_name_of(when)}", error)
                 return
         if not on_loop:
             self.enlist()
@@ -160,23 +168,16 @@ class Enlisting:
 
     def _recruited(self) -> Installed | None:
         """Take the slow path: return the job that this caller is recruited for, or None."""
-        winner, due = None, False
+        winner = None
         try:
             now = self._monotonic()
             with self._lock:
-                if self._drawing:
+                if self._drawing.is_running:
                     self._interrupting.append(None)
                     return None
-                self._drawing = True
-                try:
-                    # Another thread may have opened a new block meanwhile.
-                    if next(self._countdown, None) is None:
-                        winner = self._end_block(now)
-                finally:
-                    self._drawing = False
-                if now >= self._report_due:
-                    self._report_due = now + _REPORT_SECONDS
-                    due = True
+                self._drawing = Run(lambda: self._dismissed_or_drawn(now))
+                winner = self._drawing()
+                due = now >= self._report_due
                 if now >= self._settle_due:
                     self._settle_due = now + _SETTLE_SECONDS
                     self._settle(now)
@@ -185,15 +186,20 @@ class Enlisting:
             if self._timeouts.include(error):
                 raise
             self._faults.report("the lottery", error)
+            return winner
         if due:
             self.flush()
         return winner
+
+    def _dismissed_or_drawn(self, now: float) -> Installed | None:
+        # Another thread may have opened a new block meanwhile.
+        return self._end_block(now) if next(self._countdown, None) is None else None
 
     def _end_block(self, now: float) -> Installed | None:
         """Count this caller as the block's last, draw if need be, and open the next block."""
         blocks = self._blocks
         winner = None
-        if self._stale:
+        if self._drawn_at != self._changes:
             # Drawing anew in the midst of a count is fair: that distribution has no memory.
             self._redraw()
         if blocks.ahead:
@@ -204,18 +210,20 @@ class Enlisting:
         else:
             winner = self._next
             self._redraw()
-        self._countdown = blocks.renew(now)
+        self._countdown = blocks.renew(self._countdown, now)
         return winner
 
     def _redraw(self) -> None:
-        # Cleared first, so that a change in the midst of this draw leads to another one.
-        self._stale = False
-        try:
-            self._blocks.ahead, self._next = self._draw.next_recruit(self._random)
-        except BaseException:
-            self._stale = True
-            raise
+        # Noted last, so that a change or an error in the midst of this draw leads to another one.
+        changes, self._drawn_at = self._changes, -1
+        self._blocks.ahead, self._next = self._draw.next_recruit(self._random)
+        self._drawn_at = changes
         if self._interrupting:
             count = len(self._interrupting)
             del self._interrupting[:count]
             self._blocks.add(count)
+
+
+def _name_of(when: object) -> str:
+    name = getattr(when, "__qualname__", None)
+    return name if isinstance(name, str) else shown(when)

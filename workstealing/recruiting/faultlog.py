@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sys
 import threading
+from typing import Any
 
 from workstealing.clock import Clock
 from workstealing.errors import WorkStealingError, is_connection_fault
+from workstealing.recruiting.hosttimeouts import HostTimeouts
 
 _LOGGER = logging.getLogger("workstealing")
 _SECONDS_BETWEEN = 60.0
@@ -15,15 +19,17 @@ _SECONDS_BETWEEN = 60.0
 class FaultLog:
     """Logs the first error of each subject at once, and then at most one a minute, with a count.
 
-    Arguments: clock, what the minute is measured with. The lines go to the logger `workstealing` at
-    level ERROR, with a traceback unless the error says all there is to say: this package's own do,
-    and so does a server that could not be reached.
+    Arguments: clock, what the minute is measured with; timeouts, which errors must reach the host
+    when they are raised while this logs. The lines go to the logger `workstealing` at level ERROR,
+    with a traceback unless the error says all there is to say: this package's own do, and so does a
+    server that could not be reached.
     """
 
-    __slots__ = ("_clock", "_lock", "_silent")
+    __slots__ = ("_clock", "_lock", "_silent", "_timeouts")
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, timeouts: HostTimeouts | None = None) -> None:
         self._clock = clock
+        self._timeouts = HostTimeouts() if timeouts is None else timeouts
         self._silent: dict[str, tuple[float, int]] = {}
         self.after_fork()
 
@@ -33,15 +39,22 @@ class FaultLog:
         self._lock = threading.RLock()
 
     def report(self, subject: str, error: BaseException) -> None:
-        """Log that the subject failed, or count it when the subject's minute is not over."""
+        """Log that the subject failed, or count it when the subject's minute is not over.
+
+        Raises: only a host's time-out; see `log_safely`.
+        """
         missed = self._missed(subject)
         if missed is None:
             return
         times = f"failed {missed + 1} times since the last report" if missed else "failed"
         speaks = isinstance(error, WorkStealingError) or is_connection_fault(error)
-        _LOGGER.error(
-            *("%s %s: %s: %s", subject, times, type(error).__name__, error),
+        text = (subject, times, type(error).__name__, shown(error, self._timeouts))
+        log_safely(
+            _LOGGER,
+            logging.ERROR,
+            *("%s %s: %s: %s", *text),
             exc_info=None if speaks else error,
+            timeouts=self._timeouts,
         )
 
     def warn(self, subject: str, complaint: str) -> None:
@@ -54,7 +67,10 @@ class FaultLog:
         if missed is None:
             return
         times = f" ({missed + 1} times since the last report)" if missed else ""
-        _LOGGER.warning("%s: %s%s", subject, complaint, times)
+        log_safely(
+            *(_LOGGER, logging.WARNING, "%s: %s%s", subject, complaint, times),
+            timeouts=self._timeouts,
+        )
 
     def _missed(self, subject: str) -> int | None:
         """Return how many reports were passed over; None: this one is, too."""
@@ -66,3 +82,41 @@ class FaultLog:
                 return None
             self._silent[subject] = (now, 0)
         return missed
+
+
+def log_safely(
+    logger: logging.Logger,
+    level: int,
+    message: str,
+    *args: object,
+    exc_info: BaseException | None = None,
+    timeouts: HostTimeouts | None = None,
+) -> None:
+    """Log a line in the host's time; a filter, handler or formatter that fails harms nobody.
+
+    As with errors that `logging` itself catches, one line on standard error says so, unless
+    `logging.raiseExceptions` is false. Arguments: as of Logger.log(); timeouts, the recruiter's.
+    Raises: what is no Exception, and a host's time-out.
+    """
+    try:
+        logger.log(level, message, *args, exc_info=exc_info)
+    except Exception as error:
+        if (timeouts or HostTimeouts()).include(error):
+            raise
+        if logging.raiseExceptions and sys.stderr is not None:
+            # Where standard error is closed, there is nobody left to tell.
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(
+                    f"workstealing could not log a line: {type(error).__qualname__}, raised by one"
+                    f" of the handlers or filters of the logger {logger.name!r}\n"
+                )
+
+
+def shown(thing: Any, timeouts: HostTimeouts | None = None) -> str:
+    """Return the text of a user's object, whose `__str__` may raise; see `log_safely`."""
+    try:
+        return str(thing)
+    except Exception as error:
+        if (timeouts or HostTimeouts()).include(error):
+            raise
+        return f"<a {type(thing).__qualname__} without a text>"

@@ -36,9 +36,10 @@ class Run(Generic[T]):
         try:
             next(self._steps)
         except StopIteration as end:
-            result: T = end.value
-            return result
-        raise AssertionError("the generator of a run has no step")
+            result, error = end.value
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]
 
     @property
     def is_running(self) -> bool:
@@ -51,10 +52,14 @@ class Run(Generic[T]):
         return self._steps.gi_frame is None
 
 
-def _calling(call: Callable[[], T]) -> Generator[None, None, T]:
+def _calling(call: Callable[[], T]) -> Generator[None, None, tuple[T | None, Exception | None]]:
     if call is None:
         yield  # What makes this a generator; never reached.
-    return call()
+    try:
+        return call(), None
+    except StopIteration as error:
+        # The one exception that may not leave a generator by itself.
+        return None, error
 
 
 class _Place(Generic[T]):

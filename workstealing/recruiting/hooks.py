@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from workstealing.errors import ConfigurationError
+from workstealing.recruiting.flight import Run
 from workstealing.recruiting.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ class HookList:
         self._observers: tuple[Hooks, ...] = ()
         self._faults = faults
         self._timeouts = timeouts
-        self._telling: set[int] = set()
+        # By thread. What is left here after a time-out runs no longer, and so stops nobody.
+        self._telling: dict[int, Run[None]] = {}
 
     def add(self, hook: Hooks) -> bool:
         """Add a hook, unless it was added before; say whether it was not.
@@ -120,17 +122,19 @@ class HookList:
         if not hooks:
             return
         me = threading.get_ident()
-        if me in self._telling:
+        telling = self._telling.get(me)
+        if telling is not None and telling.is_running:
             # A hook that enlists would otherwise be told of its own enlist without end.
             return
-        try:
-            self._telling.add(me)
-            for hook in hooks:
-                try:
-                    call(hook)
-                except Exception as error:
-                    if self._timeouts.include(error):
-                        raise
-                    self._faults.report(f"hook {type(hook).__qualname__}", error)
-        finally:
-            self._telling.discard(me)
+        self._telling[me] = telling = Run(lambda: self._tell_each(call, hooks))
+        telling()
+        self._telling.pop(me, None)
+
+    def _tell_each(self, call: Callable[[Hooks], None], hooks: tuple[Hooks, ...]) -> None:
+        for hook in hooks:
+            try:
+                call(hook)
+            except Exception as error:
+                if self._timeouts.include(error):
+                    raise
+                self._faults.report(f"hook {type(hook).__qualname__}", error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from workstealing.recruiting.flight import Run
 from workstealing.recruiting.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -23,11 +24,11 @@ class LoopSlices:
 
     def __init__(self, performer: Performer) -> None:
         self._performer = performer
-        self._flying: set[Future[Any]] = set()
+        self._flying: tuple[Run[Outcome], Future[Any]] | None = None
 
     def after_fork(self) -> None:
         """Forget the parent's slices: their threads do not exist in this process."""
-        self._flying = set()
+        self._flying = None
 
     def serve(self, installed: Installed) -> Outcome | None:
         """Start a slice in a thread.
@@ -38,15 +39,22 @@ class LoopSlices:
         # Not at the top: asyncio is heavy, and most users of this package never run a loop.
         import asyncio
 
-        # A loop that was closed too early never finishes its futures.
-        if all(each.done() or each.get_loop().is_closed() for each in self._flying):
+        if self._is_free():
             try:
                 loop = asyncio.get_running_loop()
+                run = Run(lambda: self._performer.serve(installed))
                 # The loop keeps weak references only.
-                self._flying = {loop.run_in_executor(None, self._performer.serve, installed)}
+                self._flying = run, loop.run_in_executor(None, run)
             except RuntimeError:
                 # Another kind of loop, or an executor that has shut down.
                 pass
             else:
                 return None
         return self._performer.skip(installed)
+
+    def _is_free(self) -> bool:
+        if self._flying is None:
+            return True
+        run, future = self._flying
+        # A loop that was closed too early, or left without being closed, never finishes its future.
+        return run.is_over or future.done() or future.get_loop().is_closed()

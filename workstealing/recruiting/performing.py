@@ -135,13 +135,18 @@ class Performer:
             ended = self._clock.monotonic()
             if outcome is Outcome.FAILED:
                 error = error or sys.exc_info()[1]
-            if error is not None and is_connection_fault(error):
-                installed.breaker.trip(ended)
-            elif outcome is not Outcome.SKIPPED:
-                # A job that did not begin has learned nothing of the server.
-                installed.breaker.recover()
-            is_due = slice is not None and self._observe(installed, slice, outcome, items, ended)
-            self._record(installed, outcome, items, ended - started, error)
+            is_due = False
+            try:
+                if error is not None and is_connection_fault(error):
+                    installed.breaker.trip(ended)
+                elif outcome is not Outcome.SKIPPED:
+                    # A job that did not begin has learned nothing of the server.
+                    installed.breaker.recover()
+                is_due = slice is not None and self._observe(
+                    installed, slice, outcome, items, ended
+                )
+            finally:
+                self._record(installed, outcome, items, ended - started, error)
             if isinstance(error, Exception) and not self._timeouts.include(error):
                 self._faults.report(f"job {installed.name!r}", error)
             elif outcome is Outcome.OUT_OF_TIME and slice is not None:

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from redis.exceptions import ConnectionError, ExecAbortError, OutOfMemoryError
+from redis.exceptions import ConnectionError, ExecAbortError, OutOfMemoryError, RedisError
 
-from workstealing.errors import Aborted
+from workstealing.errors import Aborted, WorkStealingError
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget, Command, OneAttempt, checked
 from workstealing.store.keys import require_one_slot, to_bytes
@@ -47,7 +47,8 @@ class Attempt:
         """
         if self._watching:
             return checked(self._call(commands))
-        self._watching = True
+        # Of the connection, too: until this attempt has ended the WATCH, nobody else may use it.
+        self._watching = self._connection.watching = True
         return checked(self._call([("WATCH", *self._keys), *commands]))[1:]
 
     def commit(self, *commands: Command) -> list[Any]:
@@ -62,7 +63,7 @@ class Attempt:
         self._committed = True
         replies = self._call([("MULTI",), *commands, ("EXEC",)])
         # EXEC, MULTI's refusal included, ends the WATCH whatever it says.
-        self._watching = False
+        self._watching = self._connection.watching = False
         *queued, result = replies
         refused = next((reply for reply in queued if isinstance(reply, Exception)), None)
         if isinstance(result, ExecAbortError):
@@ -93,7 +94,9 @@ class Attempt:
             return
         try:
             self._connection.call([("UNWATCH",)], self._budget)
-        except Exception:  # noqa: BLE001 - the attempt is over, and what it said is said
+            self._connection.watching = False
+        except (RedisError, OSError, WorkStealingError):
+            # The attempt is over, and what it said is said. A host's time-out passes.
             self._connection.disconnect()
 
 

@@ -268,6 +268,13 @@ class OneAttempt(AbstractConnection):
 
     budget: Budget
 
+    watching = False
+    """Whether WATCH may still hold on this connection; for `Attempt`, which sets it."""
+
+    # Set before the first byte that asks for an answer, cleared when all answers have been read. A
+    # host's time-out between any two steps, in what closes the socket as well, leaves it set.
+    _is_owed = False
+
     def warm_up(self) -> None:
         """Do what connecting has to do and needs no server for; no round trip."""
         if isinstance(self, Connection):
@@ -305,10 +312,15 @@ class OneAttempt(AbstractConnection):
         self.budget = budget
         try:
             if self._sock is None:
+                self._is_owed = True
                 self.connect_check_health(check_health=False, retry_socket_connect=False)
+            elif self._is_owed:
+                raise ConnectionError("this connection was cut short in the midst of a use")
             elif self.is_stale():
                 raise ConnectionError("the server closed the connection, or sent what nobody asked")
+            self._is_owed = True
             replies = self._round_trip(commands)
+            self._is_owed = False
         except InvalidResponse as error:
             self.disconnect()
             raise ConnectionError(f"the server does not speak Redis' protocol: {error}") from error
@@ -329,7 +341,12 @@ class OneAttempt(AbstractConnection):
     @property
     def is_open(self) -> bool:
         """Whether there is a socket that the next call would use."""
-        return self._sock is not None
+        return self._sock is not None and not self._is_owed
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether others may use the connection: open, no reply owed, nothing WATCHed."""
+        return self.is_open and not self.watching
 
     def is_stale(self) -> bool:
         """Say whether an idle connection was closed by the other side, without waiting."""
@@ -543,6 +560,13 @@ class _Aside:
         self.ended = math.inf
         self.result: Any = None
         self.error: Exception | None = None
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def is_of_use(self) -> bool:
+        """Say whether to wait for it: a host's time-out may have come before its thread began."""
+        if self.done.is_set():
+            return time.monotonic() - self.ended <= _KEPT_SECONDS
+        return self.thread.is_alive()
 
     def run(self) -> None:
         try:
@@ -562,9 +586,10 @@ def aside(key: Hashable, function: Callable[[], Any], budget: Budget, unmet: str
     Errors: TimeoutError; those of the function.
     """
     call = _asides.get(key)
-    if call is None or time.monotonic() - call.ended > _KEPT_SECONDS:
+    if call is None or not call.is_of_use():
         call = _asides[key] = _Aside(function)
-        threading.Thread(target=call.run, name=f"workstealing-{key}", daemon=True).start()
+        call.thread.name = f"workstealing-{key}"
+        call.thread.start()
     if not call.done.wait(budget.wait_seconds()):
         raise TimeoutError(f"{unmet} in time")
     _asides.pop(key, None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -97,7 +96,6 @@ class Twin:
         # Slot -> what the client's map said when its move was noted, and where it has gone.
         self._moved: dict[int, tuple[Node, Node]] = {}
         self._tls = Tls()
-        self._lock = threading.Lock()
         self._pid = os.getpid()
 
     @property
@@ -180,6 +178,7 @@ class Twin:
                 self._forget_moved_to(node)
             raise
         finally:
+            # A host's time-out in here, or on the way here, only drops the connection.
             self._put(node, connection)
 
     def call(self, node: Node, commands: Sequence[Command], budget: Budget) -> list[Any]:
@@ -214,8 +213,7 @@ class Twin:
 
     def close(self) -> None:
         """Close the idle connections."""
-        with self._lock:
-            idle, self._idle = self._idle, {}
+        idle, self._idle = self._idle, {}
         for connections in idle.values():
             for connection in connections:
                 connection.disconnect()
@@ -223,13 +221,12 @@ class Twin:
     def _take(self, node: Node) -> OneAttempt:
         if self._pid != os.getpid():
             # A child of fork() shares its parent's sockets: it may close its copies, not use them.
-            self._lock = threading.Lock()
-            self._pid = os.getpid()
             self.close()
-        with self._lock:
-            waiting = self._idle.get(node)
-            connection = waiting.pop() if waiting else None
-        if connection is None:
+            self._pid = os.getpid()
+        try:
+            # One step for every thread, without a lock: a signal handler may need one as well.
+            connection = self._idle[node].pop()
+        except (KeyError, IndexError):
             return self._make(node)
         if connection.is_stale():
             # The server closed it while it was idle. Nothing was sent, so this is no retry.
@@ -237,10 +234,10 @@ class Twin:
         return connection
 
     def _put(self, node: Node, connection: OneAttempt) -> None:
-        if not connection.is_open:
-            return
-        with self._lock:
+        if connection.is_at_rest:
             self._idle.setdefault(node, []).append(connection)
+        else:
+            connection.disconnect()
 
     def _make(self, node: Node) -> OneAttempt:
         return self._made(*self.settings_of(node))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from workstealing.recruiting.faultlog import log_safely
 from workstealing.store.operations import Operation, Plan
 from workstealing.store.scripts import load
 from workstealing.structures.ick_names import NamedCommands, as_text
@@ -65,7 +66,9 @@ class StatsCommands(NamedCommands):
     def _warn_once(self, key: str, units: list[str]) -> None:
         if not self._warned:
             self._warned = True
-            logger.warning(
+            log_safely(
+                logger,
+                logging.WARNING,
                 "the Ick %s holds scores in %s: the larger ones starve; use one unit",
                 key,
                 " and ".join(units),

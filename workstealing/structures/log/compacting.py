@@ -10,6 +10,7 @@ from typing import Any
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from workstealing.errors import Aborted, LayoutError, OutOfTime
+from workstealing.recruiting.faultlog import log_safely
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import Attempt, attempt
 from workstealing.store.connection import Budget, Command, checked
@@ -464,7 +465,9 @@ class Compactor:
         self._left[look.epoch, candidate.number] = size
         if is_known:
             return
-        logger.warning(
+        log_safely(
+            logger,
+            logging.WARNING,
             "block %d of the log %r takes %d bytes, and a slice of its compactor handles %d: it is"
             " left as it is; give the compactor more most_bytes and longer slices, or make logs"
             " with a smaller block",
