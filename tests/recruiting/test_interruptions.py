@@ -127,6 +127,7 @@ class TestSignals:
                     alarm(chance.uniform(5e-6, 3e-4))
                     for _ in range(1_000):
                         recruiter.enlist()
+                    alarm(0)
                 except Interruption:
                     landed += 1
         assert recruiter.enlist() is Outcome.WORKED
@@ -155,6 +156,7 @@ class TestSignals:
                     alarm(chance.uniform(1e-5, 4e-3))
                     for _ in range(100):
                         recruiter.enlist()
+                    alarm(0)
                 except Interruption:
                     landed += 1
         assert recruiter.enlist() is Outcome.WORKED

@@ -43,7 +43,8 @@ class OpenTelemetryHooks(Hooks):
             meter = metrics.get_meter("workstealing")
         self._names = JobNames()
         self._watched = Watched(self._names)
-        self._lock = threading.Lock()
+        # Re-entrant: a signal handler may enlist while the interrupted frame holds it.
+        self._lock = threading.RLock()
         self._oldest: dict[str, float] = {}
         self._backlog: dict[str, float] = {}
         self._enlisted = meter.create_counter(

@@ -373,7 +373,7 @@ class OneAttempt(AbstractConnection):
         SENT.commands += len(commands)
         SENT.round_trips += 1
         pack = self._command_packer.pack
-        text = b"".join(part for command in commands for part in pack(*command))
+        text = b"".join(part for command in commands for part in pack(*map(_as_text, command)))
         self.send_packed_command([text], check_health=False)
         replies = [self._reply() for _ in commands]
         if self._has_unread():
@@ -387,6 +387,12 @@ class OneAttempt(AbstractConnection):
             raise
         except ResponseError as error:
             return error
+
+
+def _as_text(argument: Any) -> Any:
+    """Return a number as text: hiredis crashes when a signal's handler raises as it makes one."""
+    kind = type(argument)
+    return repr(argument) if kind is int or kind is float else argument
 
 
 def checked(replies: list[Any]) -> list[Any]:

@@ -172,12 +172,13 @@ class Asker(Generic[C]):
 
     def _require(self, *, claim: bool) -> _Line[C]:
         with self._guard():
-            line = self._line
+            line, now = self._line, self._clock.monotonic()
             if line is not None and line.is_ready:
                 if claim:
+                    # First: a host's time-out may keep the question from ever being put.
+                    self._asked_at = now
                     line.is_ready = False
                 return line
-            now = self._clock.monotonic()
             if line is not None and line.is_over:
                 problem, line.problem = line.problem, None
                 self._line = None
@@ -187,6 +188,8 @@ class Asker(Generic[C]):
                     raise problem
             elif self._asked_at is not None and now - self._asked_at >= GIVE_UP_SECONDS:
                 # A database that is silent for so long will not answer that question any more.
+                if line is not None:
+                    line.questions.put(None)
                 self._line, self._asked_at = None, None
             if now >= self._not_before:
                 self._warming()
