@@ -160,6 +160,8 @@ class TestTwice:
 
 
 class TestSignals:
+    # Python itself drops what is raised in a finalizer, redis-py's among them.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     @pytest.mark.parametrize("seconds", [0.002, 0.05])
     def test_thousands_at_random_moments(self, redis7: RedisServer, seconds: float) -> None:
         tended = Tended(redis7, seconds)

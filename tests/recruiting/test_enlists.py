@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import threading
+import types
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -433,3 +434,174 @@ def test_an_outcome_of_a_decorated_call_reaches_the_hooks(recruiter: Recruiter) 
     recruiter.add_hook(hooks)
     recruiter.enlists(lambda: None)()
     assert [event.outcome for event in hooks.outcomes] == [Outcome.WORKED]
+
+
+class AsyncCallable:
+    async def __call__(self, number: int) -> int:
+        await asyncio.sleep(0)
+        return number + 1
+
+
+class GeneratorCallable:
+    def __call__(self) -> Iterator[int]:
+        yield 1
+        yield 2
+
+
+class AsyncGeneratorCallable:
+    async def __call__(self) -> AsyncIterator[int]:
+        yield 1
+        yield 2
+
+
+async def add_one(number: int) -> int:
+    await asyncio.sleep(0)
+    return number + 1
+
+
+class Cache:
+    async def bound(self, number: int) -> int:
+        return await add_one(number)
+
+
+@types.coroutine
+def old_style(number: int) -> Any:
+    yield from asyncio.sleep(0).__await__()
+    return number + 1
+
+
+def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a plain function that looks like another one, as careless decorators make them."""
+
+    @functools.wraps(function)
+    def plain(*args: Any) -> Any:
+        return function(*args)
+
+    return plain
+
+
+class TestWhatIsAwaited:
+    """A slice never runs on the event loop, and not before the work has been done."""
+
+    @pytest.mark.parametrize(
+        "work",
+        [
+            add_one,
+            AsyncCallable(),
+            functools.partial(AsyncCallable()),
+            functools.partial(functools.partial(add_one)),
+            functools.partial(add_one, 1),
+            Cache().bound,
+            old_style,
+            wrapped(add_one),
+            wrapped(old_style),
+            lambda number: asyncio.ensure_future(add_one(number)),
+            lambda number: asyncio.get_running_loop().create_task(add_one(number)),
+        ],
+    )
+    def test_it_enlists_after_the_work_in_another_thread(self, work: Callable[..., Any]) -> None:
+        recruiter = always()
+        threads: list[int] = []
+        ran = threading.Event()
+
+        @recruiter.job(rate=0.5)
+        def sweep(slice: Slice) -> int:
+            threads.append(threading.get_ident())
+            ran.set()
+            return 1
+
+        results: list[object] = []
+
+        def seen(result: object) -> bool:
+            results.append(result)
+            return True
+
+        function = recruiter.enlists(when=seen)(work)
+
+        async def main() -> None:
+            arguments = () if getattr(work, "args", ()) else (1,)
+            awaitable = function(*arguments)
+            assert enlisted(recruiter) == 0
+            assert await awaitable == 2
+            await asyncio.sleep(0)
+            assert enlisted(recruiter) == 1
+            await asyncio.get_running_loop().run_in_executor(None, ran.wait, 20)
+
+        asyncio.run(main())
+        assert results == [2]
+        assert threads
+        assert threading.get_ident() not in threads
+
+    def test_work_that_fails_or_is_cancelled_does_not_enlist(self, recruiter: Recruiter) -> None:
+        async def fail() -> None:
+            raise ValueError("mine")
+
+        async def main() -> None:
+            for function in (fail, wrapped(fail), lambda: asyncio.ensure_future(fail())):
+                with pytest.raises(ValueError, match="mine"):
+                    await recruiter.enlists(function)()
+            task = recruiter.enlists(lambda: asyncio.ensure_future(asyncio.sleep(60)))()
+            assert isinstance(task, asyncio.Task)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.sleep(0)
+
+        asyncio.run(main())
+        assert enlisted(recruiter) == 0
+
+    def test_an_awaitable_of_another_kind_passes_unchanged(self, recruiter: Recruiter) -> None:
+        class Request:
+            def __await__(self) -> Any:
+                return add_one(1).__await__()
+
+            async def __aenter__(self) -> int:
+                return 3
+
+            async def __aexit__(self, *_: object) -> None:
+                pass
+
+        async def again() -> None:
+            get: Any = recruiter.enlists(wrapped(Request))
+            assert await get() == 2
+            async with get() as entered:
+                assert entered == 3
+
+        asyncio.run(again())
+        assert enlisted(recruiter) == 0
+
+    @pytest.mark.parametrize(
+        "make", [GeneratorCallable(), wrapped(GeneratorCallable().__call__), lambda: (1, 2)]
+    )
+    def test_items_come_before_the_enlist(
+        self, recruiter: Recruiter, make: Callable[[], Any]
+    ) -> None:
+        items = iter(recruiter.enlists(make)())
+        before = enlisted(recruiter)
+        assert next(items) == 1
+        assert enlisted(recruiter) == before
+        assert list(items) == [2]
+        assert enlisted(recruiter) == 1
+        # A tuple has ended with the call.
+        assert before == isinstance(make(), tuple)
+
+    @pytest.mark.parametrize(
+        "make", [AsyncGeneratorCallable(), wrapped(AsyncGeneratorCallable().__call__)]
+    )
+    def test_asynchronous_items_come_before_the_enlist(
+        self, recruiter: Recruiter, make: Callable[[], Any]
+    ) -> None:
+        async def main() -> None:
+            seen = []
+            async for item in recruiter.enlists(make)():
+                assert enlisted(recruiter) == 0
+                seen.append(item)
+            assert seen == [1, 2]
+            assert enlisted(recruiter) == 1
+
+        asyncio.run(main())
+
+    def test_an_object_is_of_the_kind_of_its_call(self, recruiter: Recruiter) -> None:
+        assert inspect.iscoroutinefunction(recruiter.enlists(AsyncCallable()))
+        assert inspect.isgeneratorfunction(recruiter.enlists(GeneratorCallable()))
+        assert inspect.isasyncgenfunction(recruiter.enlists(AsyncGeneratorCallable()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from workstealing.errors import ConfigurationError
@@ -30,27 +30,56 @@ def enlisting(recruiter: Enlisting, function: Function, when: When | None) -> Fu
     if when is not None and not callable(when):
         raise ConfigurationError(f"when= is {when!r}; expected a function of the result")
 
-    def put_off() -> bool:
-        return defer(recruiter, when)
+    stand_in = getattr(_Steps(recruiter, when), _kind_of(function))(function)
+    return cast("Function", functools.wraps(function)(stand_in))
 
-    if inspect.iscoroutinefunction(function):
 
-        @functools.wraps(function)
+def _kind_of(function: Callable[..., Any]) -> str:
+    """Return which of `_Steps`' methods stands in for a function, or for an object's `__call__`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    code = getattr(function, "__code__", None)
+    # types.coroutine makes a generator function one whose calls are awaited.
+    is_awaited = getattr(code, "co_flags", 0) & inspect.CO_ITERABLE_COROUTINE
+    if inspect.iscoroutinefunction(function) or is_awaited:
+        return "coroutine"
+    if inspect.isasyncgenfunction(function):
+        return "async_generator"
+    return "generator" if inspect.isgeneratorfunction(function) else "plain"
+
+
+class _Steps:
+    """What stands in for functions of each kind: it calls them, and enlists when they have ended.
+
+    Arguments: recruiter; when, asked with the result.
+    """
+
+    def __init__(self, recruiter: Enlisting, when: When | None) -> None:
+        self._recruiter = recruiter
+        self._when = when
+
+    def _put_off(self) -> bool:
+        return defer(self._recruiter, self._when)
+
+    def _enlist(self, result: object, *, on_loop: bool = False) -> None:
+        self._recruiter.enlist_after(self._when, result, on_loop=on_loop)
+
+    def coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
-            if put_off():
-                return await function(*args, **kwargs)
+            late = self._put_off()
             result = await function(*args, **kwargs)
-            recruiter.enlist_after(when, result, on_loop=True)
+            if not late:
+                self._enlist(result, on_loop=True)
             return result
 
-        return cast("Function", coroutine)
+        return coroutine
 
-    if inspect.isasyncgenfunction(function):
-
-        @functools.wraps(function)
+    def async_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
         async def async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-            late = put_off()
-            inner = cast("AsyncGenerator[Any, Any]", function(*args, **kwargs))
+            late = self._put_off()
+            inner: AsyncGenerator[Any, Any] = function(*args, **kwargs)
             try:
                 item = await inner.asend(None)
                 while True:
@@ -66,28 +95,45 @@ def enlisting(recruiter: Enlisting, function: Function, when: When | None) -> Fu
             except StopAsyncIteration:
                 pass
             if not late:
-                recruiter.enlist_after(when, None, on_loop=True)
+                self._enlist(None, on_loop=True)
 
-        return cast("Function", async_generator)
+        return async_generator
 
-    if inspect.isgeneratorfunction(function):
-
-        @functools.wraps(function)
+    def generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            late = put_off()
+            late = self._put_off()
             result = yield from function(*args, **kwargs)
             if not late:
-                recruiter.enlist_after(when, result)
+                self._enlist(result)
             return result
 
-        return cast("Function", generator)
+        return generator
 
-    @functools.wraps(function)
-    def plain(*args: Any, **kwargs: Any) -> Any:
-        if put_off():
-            return function(*args, **kwargs)
-        result = function(*args, **kwargs)
-        recruiter.enlist_after(when, result)
+    def plain(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            late = self._put_off()
+            result = function(*args, **kwargs)
+            return result if late else self._after(result)
+
+        return plain
+
+    def _after(self, result: Any) -> Any:
+        """Enlist when what a plain function has returned has ended; return what stands for it."""
+        is_awaitable = inspect.isawaitable(result)
+        if isinstance(result, Coroutine) or (is_awaitable and isinstance(result, Generator)):
+            return self.coroutine(lambda: result)()
+        if isinstance(result, AsyncGenerator):
+            return self.async_generator(lambda: result)()
+        if is_awaitable:
+            # A host may cancel it, or use it in a way of its own, so nothing may stand for it.
+            if callable(getattr(result, "add_done_callback", None)):
+                result.add_done_callback(self._done)
+        elif isinstance(result, Generator):
+            return self.generator(lambda: result)()
+        else:
+            self._enlist(result)
         return result
 
-    return cast("Function", plain)
+    def _done(self, future: Any) -> None:
+        if not future.cancelled() and future.exception() is None:
+            self._enlist(future.result(), on_loop=True)

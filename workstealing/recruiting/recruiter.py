@@ -327,7 +327,9 @@ class Recruiter(Enlisting):
         recruited (a web integration puts the enlist off until the response has gone out). A
         coroutine function draws on the event loop; the slice runs in a thread of the loop's default
         executor and nobody awaits it. A generator, plain or asynchronous, enlists after its last
-        item. An exception of the function passes through, and nobody enlists.
+        item; an object goes by its `__call__`. Where a plain function returns a coroutine, a
+        generator or a future, the enlist waits for its end; any other awaitable passes unchanged,
+        and nobody enlists. An exception of the function passes through, and nobody enlists.
 
         Arguments: function; when, called with the function's result (None for an asynchronous
         generator; the response object where a web integration is at work): enlist only if it
