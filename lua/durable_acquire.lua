@@ -2,7 +2,6 @@
 -- KEYS: key, due index, mark, fence. ARGV: mark, the lease's length in ms. The fence is the last token
 -- of the index shard, a string. Returns the token, greater than every one before, or nil.
 --@include durable_write
---@include durable_options
 --@include durable_lease
 local key, due, mark, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local at = now()
@@ -11,7 +10,7 @@ if problem then
   return problem
 end
 local last = redis.pcall('GET', fence)
-if type(last) == 'table' or (last and not is_integer(last)) then
+if type(last) == 'table' or (last and not string.match(last, '^%d+$')) then
   return layout_error(fence, 'does not hold a fencing token')
 end
 if kind == 'string' then
@@ -22,9 +21,8 @@ if problem then
   return problem
 end
 -- The time, so that a server which has lost its data does not begin again; and never the same twice.
-local clock = redis.call('TIME')
-local token = math.max(clock[1] * 1000000 + clock[2], (tonumber(last) or 0) + 1, LEAST_TOKEN)
-local text = string.format('%.0f', token)
-redis.call('SET', fence, text)
-redis.call('SET', key, text)
-return text
+local before = last and is_greater(last, BELOW_ALL) and last or BELOW_ALL
+local token = next_token(before, server_time())
+redis.call('SET', fence, token)
+redis.call('SET', key, token)
+return token

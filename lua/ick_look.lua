@@ -13,18 +13,15 @@ local problem = refuse_all()
 if problem then
   return problem
 end
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
--- One byte more than a head has, so that a longer time shows.
-local text = redis.call('GETRANGE', held, 0, HELD_HEAD)
-local token, time = string.match(text, '^(%d+) (%d+)')
-if text ~= '' and (not time or #token ~= 16 or #time ~= 13) then
+local at = now()
+local _, token, time = head_of(redis.call('GETRANGE', held, 0, MOST_HEAD - 1))
+if not token then
   return layout_error(held, 'does not hold the reservation of an Ick')
 end
-time = tonumber(time or 0)
+time = time or 0
 
 local members = {}
-if now - time >= tonumber(ARGV[2]) then
+if at - time >= tonumber(ARGV[2]) then
   local find, enough = listed(held), tonumber(ARGV[3])
   local sample = redis.call('ZRANDMEMBER', cset, ARGV[1], 'WITHSCORES')
   -- A sample of all has always one order, in which two reapers would take the same.
@@ -57,4 +54,4 @@ for _, member in ipairs(redis.call('HRANDFIELD', seen, ARGV[3]) or {}) do
   end
 end
 local size = redis.call('ZCARD', cset)
-return { now, token or '', time, size, redis.call('STRLEN', held), members, idle_attempts, idle_seen }
+return { at, token, time, size, redis.call('STRLEN', held), members, idle_attempts, idle_seen }

@@ -17,7 +17,8 @@ local problem = refuse_all()
 if problem then
   return problem
 end
-if redis.call('GETRANGE', held, 0, 15) ~= ARGV[1] then
+local head, token_of_now = head_of(redis.call('GETRANGE', held, 0, MOST_HEAD - 1))
+if token_of_now ~= ARGV[1] then
   return -1
 end
 
@@ -39,7 +40,7 @@ end
 
 -- Leaves nothing listed.
 local function cut()
-  local head = redis.call('GETRANGE', held, 0, HELD_HEAD - 1)
+  local head = head_of(redis.call('GETRANGE', held, 0, MOST_HEAD - 1))
   redis.call('DEL', held)
   redis.call('SET', held, head)
 end
@@ -78,7 +79,7 @@ local steps = {
     return redis.call('HDEL', seen, member)
   end,
   trim = function()
-    if redis.call('EXISTS', cset) == 1 or redis.call('STRLEN', held) <= HELD_HEAD then
+    if redis.call('EXISTS', cset) == 1 or redis.call('STRLEN', held) <= #head then
       return 0
     end
     cut()
@@ -98,11 +99,14 @@ end
 
 if is_moved then
   -- Whoever held them must not commit them any more.
-  local token = next_token(ARGV[1], redis.call('TIME'))
+  local token = next_token(ARGV[1], server_time())
   if ARGV[1] == '' then
     redis.call('SET', held, token .. ' 0000000000000')
-  else
+  elseif #token == #ARGV[1] then
     redis.call('SETRANGE', held, 0, token)
+  else
+    -- Once, in the year 2286.
+    redis.call('SET', held, token .. redis.call('GETRANGE', held, #ARGV[1], -1))
   end
   if redis.call('EXISTS', cset) == 0 then
     cut()

@@ -1,7 +1,7 @@
 -- Changes the layout of a ShardedIck, if it is still what the caller read; its generation grows.
 -- KEYS: the layout. ARGV: the generation that the caller read, ick_shards, moving_from (0: nothing is
 -- being moved). Returns 1 if it was changed, else 0.
---@include ick_token
+--@include token
 if redis.call('HGET', KEYS[1], 'generation') ~= ARGV[1] then
   return 0
 end
@@ -9,7 +9,7 @@ redis.call(
   'HSET',
   KEYS[1],
   'generation',
-  next_token(ARGV[1], redis.call('TIME')),
+  next_token(ARGV[1], server_time()),
   'ick_shards',
   ARGV[2],
   'moving_from',

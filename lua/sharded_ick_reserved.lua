@@ -7,11 +7,11 @@ local problem = refuse(false)
 if problem then
   return problem
 end
-local head = redis.pcall('GETRANGE', KEYS[4], 0, 15)
+local head = redis.pcall('GETRANGE', KEYS[4], 0, #ARGV[1])
 if type(head) == 'table' then
   return layout_error(KEYS[4], 'does not hold the reservation of an Ick')
 end
-if head == '' or head ~= ARGV[1] then
+if ARGV[1] == '' or head ~= ARGV[1] .. ' ' then
   return false
 end
 local first = tonumber(ARGV[2])

@@ -4,7 +4,7 @@
 -- somebody holds it; nil, with nothing changed, if the caller's layout is out of date.
 --@include sharded_ick_mark
 --@include sharded_ick_lease
---@include ick_token
+--@include token
 local problem = refuse(false)
 local wrong, lease = read_lease(KEYS[4])
 local unmarked, state = mark_state(KEYS[5], ARGV[1])
@@ -25,7 +25,7 @@ extend(KEYS[4], ARGV[3])
 if state == 'older' then
   redis.call('SET', KEYS[5], ARGV[1])
 end
-local token = next_token(lease.token, redis.call('TIME'))
+local token = next_token(lease.token, server_time())
 local taken = string.format('%.0f', now())
 redis.call('HSET', KEYS[4], 'token', token, 'consumer', ARGV[2], 'taken', taken)
 return token

@@ -5,6 +5,6 @@
 -- from then on.
 local function end_if_done(current, committed)
   if committed > 0 and current ~= '' and redis.call('EXISTS', cset) == 0 then
-    redis.call('SET', held, redis.call('GETRANGE', held, 0, HELD_HEAD - 1))
+    redis.call('SET', held, held_head)
   end
 end

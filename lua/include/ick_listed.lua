@@ -60,7 +60,7 @@ local function read_entry(text, at, between, is_end)
 end
 
 local function listed(held)
-  local head = redis.call('GETRANGE', held, 0, HELD_HEAD - 1)
+  local head = head_of(redis.call('GETRANGE', held, 0, MOST_HEAD - 1)) or ''
   local between, mile = separator(head), milestone(head)
   local size = redis.call('STRLEN', held)
   local probes, parts = {}, {}
@@ -118,14 +118,14 @@ local function listed(held)
 
   -- Without milestones there is nothing to halve. Where members are long, halving further would come
   -- upon the same milestones again.
-  local near, first = math.huge, probe(HELD_HEAD, size)
+  local near, first = math.huge, probe(#head, size)
   if first then
-    near = math.min(math.max(NEAR, first.offset - HELD_HEAD), WINDOWS[2])
+    near = math.min(math.max(NEAR, first.offset - #head), WINDOWS[2])
   end
 
   local function find(member, score)
     score = number(score)
-    local low, high = HELD_HEAD, size
+    local low, high = #head, size
     while high - low > near do
       local middle = math.floor((low + high) / 2)
       if probes[middle] == nil then

@@ -1,6 +1,6 @@
 -- The reservation that holds in an Ick: who reserved last, when, and what.
 --   KEYS[4] held, a string: token, a space, time, and a list of separator, member, separator, score;
---           the token is 16 digits and greater than every one before, the time is the server's, in
+--           the token (see token) is greater than every one before, the time is the server's, in
 --           milliseconds, and a milestone stands behind each 8 entries. One string for the whole
 --           batch, put together by a few calls: an entry for each member would double the cost of
 --           a reservation. Of what a reaper has returned the entries are masked (ick_listed).
@@ -8,20 +8,23 @@
 --@include ick
 --@include ick_token
 local held, attempts = KEYS[4], KEYS[5]
-local has_attempts
+local has_attempts, held_head
 
 -- The token of the reservation that holds, or '' if there never was one; an error reply for a
 -- foreign key.
 local function current_token()
-  local head = redis.pcall('GETRANGE', held, 0, 15)
-  if type(head) == 'table' or head ~= '' and not (#head == 16 and tonumber(head)) then
+  local text, token = redis.pcall('GETRANGE', held, 0, MOST_HEAD - 1), nil
+  if type(text) == 'string' then
+    held_head, token = head_of(text)
+  end
+  if not token then
     return layout_error(held, 'does not hold the reservation of an Ick')
   end
   has_attempts = redis.pcall('HLEN', attempts)
   if type(has_attempts) == 'table' then
     return layout_error(attempts, 'does not hold the attempts of an Ick')
   end
-  return head
+  return token
 end
 
 -- The parts of a list of member, score, ... as they stand behind the head of a reservation.
@@ -43,9 +46,9 @@ end
 
 -- Writes a new reservation of a list of member, score, ...; returns its token.
 local function hold(previous, list)
-  local clock = redis.call('TIME')
+  local clock = server_time()
   local token = next_token(previous, clock)
-  local head = string.format('%s %d%03d', token, clock[1], math.floor(clock[2] / 1000))
+  local head = string.format('%s %.0f%03d', token, clock[1], math.floor(clock[2] / 1000))
   redis.call('SET', held, head .. entries_of(head, list))
   return token
 end
@@ -142,7 +145,7 @@ local function reserve_on(n, todo, first)
   redis.call('ZREMRANGEBYRANK', cset, 1, 0)
   local list, left = advance(n, todo, first)
   if #list > 0 then
-    redis.call('APPEND', held, entries_of(redis.call('GETRANGE', held, 0, HELD_HEAD - 1), list))
+    redis.call('APPEND', held, entries_of(held_head, list))
   end
   return list, left
 end

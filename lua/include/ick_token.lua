@@ -1,21 +1,24 @@
--- What every writer of a reservation shares.
--- next_token(previous, clock): the token of a new holder, 16 digits and greater than the one before.
--- The clock is the reply of TIME: microseconds since the epoch, which digits of one length compare.
-local function next_token(previous, clock)
-  local token = string.format('%d%06d', clock[1], clock[2])
-  -- A clock that was set back must not repeat a token.
-  if token <= previous then
-    token = string.format('%.0f', tonumber(previous) + 1)
+-- What every script that reads or writes a reservation shares.
+--@include token
+
+-- head_of(text): the head of a reservation, its token and its time in ms, of the text that held begins
+-- with (MOST_HEAD bytes of it); '' and '' where nothing is held; nil for what is none.
+local MOST_HEAD = 40
+local function head_of(text)
+  if text == '' then
+    return '', ''
   end
-  return token
+  local head, token, time = string.match(text, '^((%d+) (%d+))')
+  if head and #token >= 16 and #time >= 13 and (#text == #head or string.byte(text, #head + 1) == 10) then
+    return head, token, tonumber(time)
+  end
 end
 
 -- separator(head): what stands between the parts of a reservation's list, made from the end of its
 -- time, which nobody knows beforehand. A member that contains it all the same is taken for one that
 -- is not listed, which is as safe.
-local HELD_HEAD = 30
 local function separator(head)
-  return '\n' .. string.sub(head, HELD_HEAD - 5, HELD_HEAD) .. '\n'
+  return '\n' .. string.sub(head, -6) .. '\n'
 end
 
 -- milestone(head): what stands behind the last score of each 8 entries of a list, so that a reader
@@ -23,5 +26,5 @@ end
 -- whoever does not know it.
 local MILE = 8
 local function milestone(head)
-  return '\n' .. string.sub(head, HELD_HEAD - 5, HELD_HEAD) .. ':'
+  return '\n' .. string.sub(head, -6) .. ':'
 end

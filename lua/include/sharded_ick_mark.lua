@@ -3,8 +3,9 @@
 --   'same'
 --   'older': the layout has changed since the ick shard was last written; the caller may go on
 --   'newer': the caller's layout is out of date; it must change nothing and read the layout again
--- A missing mark is an older one. Generations have 16 digits, so that they compare as text.
+-- A missing mark is an older one. Generations are tokens.
 --@include ick
+--@include token
 local function mark_state(key, mine)
   local found = redis.pcall('GET', key)
   if type(found) == 'table' then
@@ -21,5 +22,5 @@ local function mark_state(key, mine)
   if release ~= my_release then
     return layout_error(key, 'says ' .. found .. ' where ' .. mine .. ' was expected')
   end
-  return nil, generation > my_generation and 'newer' or 'older'
+  return nil, is_greater(generation, my_generation) and 'newer' or 'older'
 end

@@ -695,3 +695,50 @@ def test_lengths_that_no_lease_can_have(ttl: Any) -> None:
 def test_tokens_that_are_none(token: Any) -> None:
     with pytest.raises(ConfigurationError, match="give the int that acquire returned"):
         DurableKeys(redis.Redis()).release("lease", token)
+
+
+class TestAfter2286:
+    """From then on a time in microseconds has 17 digits, and one in milliseconds 14."""
+
+    AHEAD_MS = (10**10 - 1_700_000_000) * 1_000
+
+    def test_a_lease_is_taken_extended_and_released(self, any_server: AnyServer) -> None:
+        keys = keys_on(any_server, self.AHEAD_MS)
+        token = keys.acquire("lease", 10)
+        assert token is not None
+        assert token > 10**16
+        assert keys.acquire("lease", 10) is None
+        assert keys.extend("lease", token, 60)
+        assert 50_000 < keys.pttl("lease") <= 60_000
+        assert not keys.release("lease", token + 1)
+        assert keys.release("lease", token)
+        assert keys.get("lease") is None
+
+    def test_tokens_grow_over_the_change(self, any_server: AnyServer) -> None:
+        before, after = keys_on(any_server), keys_on(any_server, self.AHEAD_MS)
+        tokens = []
+        for keys in (before, after, before, after):
+            token = keys.acquire("lease", 10)
+            assert token is not None
+            tokens.append(token)
+            keys.delete("lease")
+        assert tokens == sorted(set(tokens))
+
+    @pytest.mark.parametrize("fence", [10**16 - 1, 2**53, 90_071_992_547_409_993, 10**17 - 1])
+    def test_a_fence_that_no_float_holds(self, any_server: AnyServer, fence: int) -> None:
+        keys = keys_on(any_server)
+        keys.acquire("lease", 10)
+        shard = keys.open().shard_of(key_slot(b"lease"))
+        keys.client.set(keys.names.fence(shard), fence)
+        keys.delete("lease")
+        assert keys.acquire("lease", 10) == fence + 1
+        assert keys.release("lease", fence + 1) is (fence + 1 < 10**16)
+
+    def test_all_that_has_a_deadline(self, any_server: AnyServer) -> None:
+        keys = keys_on(any_server, self.AHEAD_MS)
+        later = keys_on(any_server, self.AHEAD_MS + 61_000)
+        keys.set("k", "v", ex=60)
+        assert keys.ttl("k") in (59, 60)
+        assert keys.getex("k", px=50_000) == b"v"
+        assert keys.expiretime("k") > 10**10
+        assert later.get("k") is None

@@ -16,7 +16,11 @@ import redis
 from support.recording import Recording
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, CrossSlotError, LayoutError
-from workstealing.structures import AsyncIck, Ick
+from workstealing.jobs import IckReaper
+from workstealing.recruiting import Slice
+from workstealing.store.scripts import load
+from workstealing.structures import AsyncIck, Ick, ick_reaping
+from workstealing.structures import ick as ick_module
 from workstealing.structures.steps import send
 
 INF = math.inf
@@ -486,6 +490,58 @@ class TestPieces:
         assert len(batch) == 2_500
         assert ick.reserve(0, backwash=True) == []
         assert len(ick.reserve(2_500)) == 2_500
+
+
+class TestAfter2286:
+    """From then on a token has 17 digits, and a time in milliseconds 14."""
+
+    AHEAD_MS = (10**10 - 1_700_000_000) * 1_000
+
+    @pytest.fixture
+    def ahead(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+        """Set the clock of all of the Ick's scripts ahead."""
+
+        def shifted(name: str) -> Any:
+            return load(name, self.AHEAD_MS)
+
+        def switch() -> None:
+            for module in (ick_module, ick_reaping):
+                monkeypatch.setattr(module, "load", shifted)
+
+        return switch
+
+    def test_a_member_goes_through(self, any_server: AnyServer, ahead: Callable[[], None]) -> None:
+        ahead()
+        ick: Ick = Ick(any_server.client(), "k")
+        ick.add({f"m{i:04}": i for i in range(2_500)})
+        batch = ick.reserve(2_500)
+        assert len(batch.token) == 17
+        assert len(batch) == 2_500
+        assert ick.reserve(2_500).token > batch.token
+        assert ick.commit("m0000", token=batch.token) == 0
+        assert ick.exchange(0, "m0000", backwash=True).committed == 1
+        assert ick.commit(*ick.reserve(2_499).members) == 2_499
+        assert len(ick.client.get(ick.names.held)) == 32
+
+    def test_what_was_reserved_before_holds_and_is_reaped_after(
+        self, any_server: AnyServer, ahead: Callable[[], None]
+    ) -> None:
+        ick: Ick = Ick(any_server.client(), "k")
+        ick.add({"a": 1, "b": 2, "c": 3})
+        batch = ick.reserve(2)
+        assert len(batch.token) == 16
+        ahead()
+        assert ick.commit("a") == 1
+        reaper = IckReaper(ick, 60)
+        assert reaper.perform(Slice(5, 5.0)) == 1
+        assert ick.stats()["cset_size"] == 0
+        assert len(ick.client.get(ick.names.held).split(b" ")[0]) == 17
+        assert ick.commit("b") == 0
+        after = ick.reserve(2)
+        assert after.members == [b"b", b"c"]
+        assert int(after.token) > int(batch.token)
+        # Listed, so that a reaper knows its age.
+        assert IckReaper(ick, 60).perform(Slice(5, 5.0)) == 0
 
 
 class TestRefusals:

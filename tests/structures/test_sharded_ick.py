@@ -621,3 +621,18 @@ def test_a_server_out_of_memory_lets_consumers_work_it_off(
         assert ick.commit(*following.members) == 50
     server.client().config_set("maxmemory", 0)
     assert sharded.stats()["total_size"] == 100
+
+
+def test_after_2286_tokens_have_a_digit_more(any_server: AnyServer) -> None:
+    far = (10**10 - 1_700_000_000) * 1_000
+    now, ahead = sharded_on(any_server, 2), sharded_on(any_server, 2, ahead_ms=far)
+    now.add(MEMBERS)
+    before = now.lease("worker", ttl=60).__enter__()
+    with ahead.lease("heir", ttl=60) as after:
+        assert (len(before.lease_token), len(after.lease_token)) == (16, 17)
+        batch = after.reserve(50)
+        assert len(after.reserve(2_000)) == ahead.stats()["shards"][after.ick_shard]["cset_size"]
+        assert after.commit(*batch.members) == 50
+        after.renew()
+    assert ahead.resize(3).done
+    assert sum(ahead.stats()[name] for name in ("pset_size", "cset_size")) == 150

@@ -63,8 +63,8 @@ class Surface:
         Arguments: name; token: the holder's, as `acquire` returned it. Returns: True, or False if
         the token does not hold it (any more), in which case nothing is changed. One round trip.
 
-        A lease is known by its value, the token of 16 digits: a number of 16 digits that you `set`
-        yourself can be released like one, any other value cannot.
+        A lease is known by its value, the token of 16 digits (17 from the year 2286 on): a number
+        of as many digits that you `set` yourself can be released like one, any other value cannot.
         """
         return self.execute_command("RELEASE", name, _checked_token(token))
 

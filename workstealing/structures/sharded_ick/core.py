@@ -92,7 +92,7 @@ class Core:
         # Somebody else with this object may have done it already.
         if layout is None or layout == outdated:
             layout = yield from self.read_layout()
-        if layout is None or layout.generation <= outdated.generation:
+        if layout is None or int(layout.generation) <= int(outdated.generation):
             raise LayoutError(
                 f"an ick shard of {self.text!r} has a newer layout than the key"
                 f" {self.layout_key.decode(errors='backslashreplace')} says: the key was lost or"

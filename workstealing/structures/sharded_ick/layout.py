@@ -41,8 +41,8 @@ class ShardNames(IckNames):
 class Layout:
     """How many ick shards there are.
 
-    Fields: generation: 16 digits that grow with every change; ick_shards; moving_from: how many
-    there were before, while members are being moved, else 0.
+    Fields: generation: digits, a number that grows with every change; ick_shards; moving_from: how
+    many there were before, while members are being moved, else 0.
     """
 
     generation: str

@@ -40,8 +40,8 @@ class LeaseLost(Aborted):
 class _Leased:
     """What the blocking and the asyncio form of a leased Ick have in common.
 
-    Attributes: ick_shard: which one, 0 and up; key: of its Ick; consumer; lease_token: 16 digits,
-    greater than those of all earlier holders, for whatever else is to be fenced by it.
+    Attributes: ick_shard: which one, 0 and up; key: of its Ick; consumer; lease_token: digits, a
+    number greater than those of all earlier holders, for whatever else is to be fenced by it.
     """
 
     def __init__(
