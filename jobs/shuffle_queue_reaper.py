@@ -23,15 +23,17 @@ __all__ = ["ShuffleQueueBacklog", "ShuffleQueueReaper"]
 
 @dataclass(frozen=True, slots=True)
 class ShuffleQueueBacklog:
-    """How many messages dead consumers hold now.
+    """How many messages dead consumers hold now, and how many are past their deadline.
 
     Fields: messages: stale pending entries of all groups; oldest_seconds: for how long the oldest
-    has been held; exact: False when there was more than was looked at, so that there may be more.
+    has been held; exact: False when there was more than was looked at, so that there may be more;
+    overdue: messages whose deadline has passed, those in somebody's hands among them.
     """
 
     messages: int
     oldest_seconds: float
     exact: bool = True
+    overdue: int = 0
 
 
 class ShuffleQueueReaper(DivisibleJob):
@@ -41,6 +43,8 @@ class ShuffleQueueReaper(DivisibleJob):
       there: the turns of the streams, and so of the tenants, are what they were.
     - What has been delivered max_attempts times, and was not acknowledged, is set aside as it is,
       `nack` included: see `ShuffleQueue.dead`, `revive` and `discard`. Nothing is ever dropped.
+    - What is past its deadline is deleted as a read would do it, though nobody reads: with its
+      tracking id, for every group, and counted as overdue. What a consumer has in hand stays there.
     - What every group has acknowledged is deleted, also where somebody else's XACK did that.
     - A consumer that was not seen for consumer_idle_s and owns nothing is removed; so are tracking
       ids whose message has gone.
@@ -118,10 +122,10 @@ class ShuffleQueueReaper(DivisibleJob):
         return _QueuePart(self, part)
 
     def backlog(self, most_entries: int = 1000, seconds: float = 5.0) -> ShuffleQueueBacklog:
-        """Count what dead consumers hold, and say for how long.
+        """Count what dead consumers hold, say for how long, and count what is overdue.
 
         Arguments: most_entries: how many pending entries of each stream are looked at; seconds: how
-        long it may take. Errors: LayoutError; connection faults. One round trip, and two for each
+        long it may take. Errors: LayoutError; connection faults. Two round trips, and two for each
         group.
         """
         budget = Budget(seconds, timeout=1.0)
@@ -129,7 +133,8 @@ class ShuffleQueueReaper(DivisibleJob):
         if facts is None:
             return ShuffleQueueBacklog(0, 0.0)
         ages, exact = self.reaper.stale_ages(facts, max(1, most_entries), budget)
-        return ShuffleQueueBacklog(len(ages), max(ages, default=0.0), exact)
+        overdue = self.reaper.overdue(facts, budget) if facts.is_overdue else 0
+        return ShuffleQueueBacklog(len(ages), max(ages, default=0.0), exact, overdue)
 
 
 class _QueuePart(PartJob):
@@ -154,8 +159,9 @@ class _QueuePart(PartJob):
         if facts is None or not facts.groups:
             self._unseen.clear()
             self._live.clear()
-            self._is_tidy = True
-            return 0
+            handled = 0 if facts is None or self._is_tidy else self._reaper.tidy(facts, slice)
+            self._is_tidy = not handled
+            return handled
         if self._unseen:
             some = [self._unseen.popleft() for _ in range(min(WINDOW, len(self._unseen)))]
             # Whatever comes of it, they are looked at again until nothing is missing.

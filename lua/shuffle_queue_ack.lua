@@ -1,10 +1,11 @@
 -- Says that messages are done; one that no group needs any more is deleted.
--- KEYS: meta, tracking, returned, delayed, legacy stream, the streams.
+-- KEYS: meta, tracking, returned, delayed, deadlines, legacy stream, the streams.
 -- ARGV: group, then for each message: the place of its stream among these (0: legacy), its stream's
---   number, its entry's id, its tracking id or ''.
+--   number, its entry's id, its tracking id or '', 1 if it has a deadline or ''.
 -- Returns how many were pending.
 --@include shuffle_queue_needed
-local tracking, returned, delayed, legacy = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+--@include shuffle_queue_deadlines
+local tracking, returned, delayed, deadlines, legacy = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local group = ARGV[1]
 local facts = redis.pcall('HMGET', meta, 'mark', 'groups', 'back:' .. group)
 local problem = refuse(facts)
@@ -12,16 +13,16 @@ if problem then
   return problem
 end
 -- Each message's stream, before the first is written to.
-for i = 2, #ARGV, 4 do
-  local place = 5 + ARGV[i]
+for i = 2, #ARGV, 5 do
+  local place = 6 + ARGV[i]
   local stream = KEYS[place]
   if is_error(redis.pcall('XLEN', stream)) then
     return layout_error(stream, 'does not hold a stream of a shuffle queue')
   end
 end
 local acked = 0
-for i = 2, #ARGV, 4 do
-  local place = 5 + ARGV[i]
+for i = 2, #ARGV, 5 do
+  local place = 6 + ARGV[i]
   local stream = KEYS[place]
   local number, id, tracked = ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local is_legacy = number == '-1'
@@ -41,6 +42,9 @@ for i = 2, #ARGV, 4 do
       redis.call('XDEL', stream, id)
       if tracked ~= '' and redis.call('HGET', tracking, tracked) == member then
         redis.call('HDEL', tracking, tracked)
+      end
+      if ARGV[i + 4] ~= '' then
+        redis.call('ZREM', deadlines, deadline_member(number, id, tracked))
       end
     end
   end

@@ -1,5 +1,5 @@
 -- Says that a consumer is alive, which keeps its queue, and checks the types of its group's keys.
--- KEYS: meta, due index, layout mark, consumers, ring, state, pending, returned, delayed, tracking, dead.
+-- KEYS: meta, due index, layout mark, consumers, ring, state, pending, returned, delayed, tracking, dead, deadlines.
 -- ARGV: layout mark, queue, ttl in ms, group, consumer, pickup delays that it has seen, in ms.
 -- Returns 1; or, having changed nothing, 0 if the group is not registered, -1 if there is no queue at all.
 --@include shuffle_queue_alive
@@ -10,8 +10,8 @@ local problem, marked, alive = refuse_queue(facts, facts[3])
 if problem then
   return problem
 end
-local WANTED = { 'zset', 'zset', 'hash', 'zset', 'zset', 'zset', 'hash', 'hash' }
-for i = 4, 11 do
+local WANTED = { 'zset', 'zset', 'hash', 'zset', 'zset', 'zset', 'hash', 'hash', 'zset' }
+for i = 4, 12 do
   local kind = redis.call('TYPE', KEYS[i]).ok
   if kind ~= 'none' and kind ~= WANTED[i - 3] then
     return layout_error(KEYS[i], 'holds a ' .. kind .. ' where a ' .. WANTED[i - 3] .. ' was expected')

@@ -1,9 +1,10 @@
 -- Deletes the message of a tracking id, for every group.
--- KEYS: meta, tracking, its stream.
+-- KEYS: meta, tracking, deadlines, its stream.
 -- ARGV: tracking id, 'stream number:entry id' as it was found.
 -- Returns 1 if the message was there, 0 if not, -1 if the tracking id means another message now.
 --@include shuffle_queue
-local tracking, stream = KEYS[2], KEYS[3]
+--@include shuffle_queue_deadlines
+local tracking, deadlines, stream = KEYS[2], KEYS[3], KEYS[4]
 if redis.call('HGET', tracking, ARGV[1]) ~= ARGV[2] then
   return -1
 end
@@ -13,6 +14,8 @@ if is_error(deleted) then
   return layout_error(stream, 'does not hold a stream of a shuffle queue')
 end
 redis.call('HDEL', tracking, ARGV[1])
+local number, id = string.match(ARGV[2], '^(-?%d+):(.*)$')
+redis.call('ZREM', deadlines, deadline_member(number, id, ARGV[1]))
 if deleted == 1 then
   redis.call('HINCRBY', meta, 'cancelled', 1)
 end

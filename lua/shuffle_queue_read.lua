@@ -1,6 +1,6 @@
 -- Serves what a group is to work on next: one message of the stream whose turn it is, and so on; and
 -- plans whom shuffle_queue_next serves after it.
--- KEYS: meta, notifications, legacy stream, ring, state, pending, returned, delayed, tracking, streams.
+-- KEYS: meta, notifications, legacy stream, ring, state, pending, returned, delayed, tracking, deadlines, streams.
 -- ARGV: group, consumer, how many messages, how many heads of the ring to tell, the number of a stream
 --   that goes first or '', 1 if the ring is likely to be no longer than those heads, pickup delays
 --   in ms that the caller has seen since, each with how many, what was read of the first stream in KEYS and not served or '',
@@ -13,9 +13,10 @@
 --@include now
 --@include shuffle_queue
 --@include shuffle_queue_own
+--@include shuffle_queue_deadlines
 --@include shuffle_queue_delays
 local notifications, legacy, ring, state = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local pending, returned, delayed, tracking = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local pending, returned, delayed, tracking, deadlines = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local group, consumer, most = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local facts = redis.pcall('HMGET', meta, 'mark', 'group:' .. group, 'back:' .. group, 'span', 'plan:' .. group)
 -- Bounds what one call passes over.
@@ -41,8 +42,8 @@ local last = tonumber(facts[2])
 local before = last
 local heads, is_whole, gone
 local places = { ['-1'] = 3 }
-for i = 10, #KEYS do
-  places[ARGV[i - 1]] = i
+for i = 11, #KEYS do
+  places[ARGV[i - 2]] = i
 end
 local back, delays = facts[3], ARGV[7]
 local served, looks, broken, is_legacy_empty, is_new = {}, 0, nil, false, false
@@ -87,6 +88,7 @@ local function drop_overdue(stream, reader, number, id, fields)
   if tracked and redis.call('HGET', tracking, tracked) == number .. ':' .. id then
     redis.call('HDEL', tracking, tracked)
   end
+  redis.call('ZREM', deadlines, deadline_member(number, id, tracked))
   redis.call('HINCRBY', state, 'overdue', 1)
   return true
 end
@@ -241,7 +243,7 @@ local function plan(following)
 end
 
 if ARGV[8] ~= '' then
-  local stream = KEYS[10]
+  local stream = KEYS[11]
   local left = redis.call('XRANGE', stream, ARGV[8], ARGV[8])[1]
   if left then
     drop_overdue(stream, group, ARGV[9], left[1], left[2])

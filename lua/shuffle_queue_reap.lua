@@ -1,6 +1,6 @@
 -- Takes from consumers of one group, on one stream, what they have held for too long: a lap over the stream's
 -- pending entries, some further each time, which begins anew when it has come to the end.
--- KEYS: meta, ring, laps, pending, returned, delayed, consumers, dead, tracking, notifications, stream,
+-- KEYS: meta, ring, laps, pending, returned, delayed, consumers, dead, tracking, notifications, deadlines, stream,
 -- then returned and delayed of every other group that reads the stream under the same name.
 -- ARGV: the group, number of the stream, idle ms, attempts at most, most items, most entries to look at.
 -- Returns { returned, set aside, cleared away, put right, stale entries seen, age of the oldest in ms,
@@ -10,7 +10,8 @@
 --@include shuffle_queue_upkeep
 --@include shuffle_queue_give_back
 local ring, laps, pending, returned, delayed = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local consumers, dead, tracking, notifications, stream = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local consumers, dead, tracking, notifications = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local deadlines, stream = KEYS[11], KEYS[12]
 local group, number = ARGV[1], ARGV[2]
 local idle_ms, most_attempts = tonumber(ARGV[3]), tonumber(ARGV[4])
 local limit, window = tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -27,6 +28,7 @@ problem = problem
   or refuse_key('ZCARD', consumers, 'consumers')
   or refuse_key('HLEN', dead, 'messages set aside')
   or refuse_key('HLEN', tracking, 'tracking ids')
+  or refuse_key('ZCARD', deadlines, 'an index of deadlines')
 if problem then
   return problem
 end
@@ -70,7 +72,7 @@ local function is_listed(member)
   if redis.call('ZSCORE', returned, member) or redis.call('ZSCORE', delayed, member) then
     return true
   end
-  for i = 12, #KEYS do
+  for i = 13, #KEYS do
     if redis.call('ZSCORE', KEYS[i], member) then
       return true
     end
@@ -99,7 +101,7 @@ local function bury(id, count, delivered, fields)
   redis.call('HSET', dead, number .. ':' .. id, table.concat(parts))
   local readers = readers_of(stream)
   if not awaits_readers(stream, number, readers) and not is_needed(stream, readers, id) then
-    delete_entry(stream, tracking, number, id, fields)
+    delete_entry(stream, tracking, deadlines, number, id, fields)
   end
 end
 

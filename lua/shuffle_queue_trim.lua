@@ -1,11 +1,13 @@
 -- Deletes entries of one stream that every group has acknowledged, and what they are tracked by.
--- KEYS: meta, tracking, stream. ARGV: number of the stream, id to begin at, entries to look at, most to delete.
+-- KEYS: meta, tracking, deadlines, stream. ARGV: number of the stream, id to begin at, entries to look at, most to delete.
 -- Returns { deleted, id to go on at or an empty text at the end }.
 --@include shuffle_queue_upkeep
-local tracking, stream = KEYS[2], KEYS[3]
+local tracking, deadlines, stream = KEYS[2], KEYS[3], KEYS[4]
 local number, from, window, limit = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local problem, exists = refuse_meta()
-problem = problem or refuse_key('HLEN', tracking, 'tracking ids')
+problem = problem
+  or refuse_key('HLEN', tracking, 'tracking ids')
+  or refuse_key('ZCARD', deadlines, 'an index of deadlines')
 if problem then
   return problem
 end
@@ -43,7 +45,7 @@ for i, entry in ipairs(entries) do
     break
   end
   if not held[entry[1]] then
-    delete_entry(stream, tracking, number, entry[1], entry[2])
+    delete_entry(stream, tracking, deadlines, number, entry[1], entry[2])
     deleted = deleted + 1
   end
   if i == window then

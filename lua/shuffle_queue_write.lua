@@ -1,7 +1,7 @@
 -- Writes a message into the shortest of a tenant's streams, and tells those who sleep.
--- KEYS: meta, due index, layout mark, notifications, tracking, the streams, the rings of the groups.
+-- KEYS: meta, due index, layout mark, notifications, tracking, deadlines, the streams, the rings of the groups.
 -- ARGV: layout mark, queue, ttl in ms, the caller's `joined`, its number of streams, 1 to notify, how
---   many streams follow in KEYS, tracking id or '', then fields and values.
+--   many streams follow in KEYS, tracking id or '', deadline in ms or '', then fields and values.
 -- Returns the message's id; or, if the caller does not know all groups, having changed nothing,
 -- { joined, group, ... }.
 --@include shuffle_queue_version
@@ -32,9 +32,9 @@ then
     return with_groups({ joined })
   end
 end
-local rings = 6 + ARGV[7]
+local rings = 7 + ARGV[7]
 local shortest, least
-for i = 6, rings - 1 do
+for i = 7, rings - 1 do
   local length = redis.pcall('XLEN', KEYS[i])
   if type(length) == 'table' then
     return layout_error(KEYS[i], 'does not hold a stream of a shuffle queue')
@@ -67,6 +67,9 @@ end
 if ARGV[8] ~= '' and type(redis.pcall('HEXISTS', tracking, ARGV[8])) == 'table' then
   return layout_error(tracking, 'does not hold tracking ids')
 end
+if ARGV[9] ~= '' and type(redis.pcall('ZCARD', KEYS[6])) == 'table' then
+  return layout_error(KEYS[6], 'does not hold an index of deadlines')
+end
 -- A full server refuses the first write of a script or none of them.
 if wakes and ARGV[6] == '1' then
   local told = notify(notifications, number)
@@ -77,7 +80,7 @@ if wakes and ARGV[6] == '1' then
     return told
   end
 end
-local id = redis.pcall('XADD', stream, '*', unpack(ARGV, 9))
+local id = redis.pcall('XADD', stream, '*', unpack(ARGV, 10))
 if type(id) == 'table' then
   return id
 end
@@ -89,6 +92,10 @@ if not facts[1] or tonumber(facts[2]) < tonumber(ARGV[5]) then
 end
 if ARGV[8] ~= '' then
   redis.call('HSET', tracking, ARGV[8], number .. ':' .. id)
+end
+if ARGV[9] ~= '' then
+--@include shuffle_queue_deadlines
+  redis.call('ZADD', KEYS[6], ARGV[9], deadline_member(number, id, ARGV[8]))
 end
 -- The first entry of a millisecond is named by the clock; one of a stream whose clock was ahead is not.
 local moment = string.match(id, '^(%d+)-0$')

@@ -78,6 +78,7 @@ from workstealing.structures import (
     VolatileHashes,
 )
 from workstealing.structures.log import GroupEntry, GroupInfo, LogFacts, LogInfo, PendingEntry
+from workstealing.structures.shuffle_queue import OverdueMessage
 from workstealing.structures.shuffle_queue.dead import DeadMessage
 from workstealing.structures.sources import Source, SqlSource
 
@@ -308,6 +309,8 @@ def tenants() -> None:
     assert_type(queue.stats("workers"), dict[str, Any])
     dead = queue.dead("workers")
     assert_type(dead, Page[DeadMessage])
+    assert_type(queue.overdue(10, start=20), Page[OverdueMessage])
+    assert_type(dead.more, int)
     assert_type(queue.revive("workers", *[each.id for each in dead]), int)
     assert_type(queue.discard("workers", dead[0].id), int)
     assert_type(queue.delete(), int)
@@ -322,6 +325,7 @@ async def tenants_awaited() -> None:
     assert_type(await queue.length(), int)
     assert_type(await queue.stats("workers"), dict[str, Any])
     assert_type(await queue.dead("workers"), Page[DeadMessage])
+    assert_type(await queue.overdue(), Page[OverdueMessage])
     assert_type(await queue.revive("workers", "3-1-0"), int)
     assert_type(await queue.discard("workers", "3-1-0"), int)
     assert_type(await queue.delete(), int)

@@ -18,17 +18,19 @@ BEGINNING = b"0"
 class Page(list[T]):
     """A list of what was asked for, which says how much more there is.
 
-    Arguments: items; total: how many there are in all. Attributes: total.
+    Arguments: items; total: how many there are in all; start: how many were passed over.
+    Attributes: total; start.
     """
 
-    def __init__(self, items: Iterable[T] = (), total: int = 0) -> None:
+    def __init__(self, items: Iterable[T] = (), total: int = 0, start: int = 0) -> None:
         super().__init__(items)
-        self.total = max(total, len(self))
+        self.start = start
+        self.total = max(total, start + len(self)) if self else total
 
     @property
     def more(self) -> int:
-        """How many there are beside those listed, 0 if these are all."""
-        return self.total - len(self)
+        """How many come after those listed, 0 if these are the last."""
+        return max(0, self.total - self.start - len(self))
 
 
 def oldest(items: Iterable[T], n: int, age: Callable[[T], Any], total: int) -> Page[T]:

@@ -127,7 +127,7 @@ class DeadCommands(QueueBase, Generic[_DeadT, _IntT]):
                 self.script("revive"),
                 (
                     *(keys.meta, due, mark, keys.notifications, keys.tracking, names.dead),
-                    *(*streams, *rings),
+                    *(keys.deadlines, *streams, *rings),
                 ),
                 (text, keys.name, self.ttl_ms, names.group, joined, len(streams), *places),
                 lambda found: found,

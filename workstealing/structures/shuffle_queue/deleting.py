@@ -80,7 +80,7 @@ def delete_some(
             return Deleted(0)
         kept += 1
     again = LOOK_AGAIN_MS if kept else ""
-    others = (names.notifications, names.tracking)
+    others = (names.notifications, names.tracking, names.deadlines)
     deleted, is_done = yield operation("rest", others, limit, again)
     return Deleted(max(0, deleted), is_done=bool(is_done), came_back=deleted < 0)
 

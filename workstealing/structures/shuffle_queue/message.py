@@ -52,6 +52,26 @@ class Message:
         return LEGACY if self.stream is None else self.stream
 
 
+@dataclass(frozen=True, slots=True)
+class OverdueMessage:
+    """A message whose deadline has passed, and that is still in its queue.
+
+    Fields: id: as `ShuffleQueue.write` returned it; tracking_id: as it was written with, None
+    without one; deadline: Unix seconds.
+    """
+
+    id: str
+    tracking_id: str | None
+    deadline: float
+
+
+def overdue_message(member: Any, deadline: Any) -> OverdueMessage:
+    """Return the message of a member of the index of deadlines, whose score is its deadline."""
+    number, entry, *tracked = as_text(member).split(":", 2)
+    message = message_id(int(number), entry)
+    return OverdueMessage(message, tracked[0] if tracked else None, float(deadline) / 1000)
+
+
 def message_id(number: int, entry_id: str) -> str:
     """Return the id of a message from the number of its stream and its entry's id."""
     return f"{'default' if number == LEGACY else number}-{entry_id}"

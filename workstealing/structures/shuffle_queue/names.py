@@ -94,6 +94,7 @@ class QueueNames(NamesBeside[GroupNames]):
         self.legacy = self.name
         self.notifications = self.base + b"notifications"
         self.tracking = self.base + b"tracking"
+        self.deadlines = self.base + b"deadlines"
         self._streams: list[bytes] = []
 
     def stream(self, number: int) -> bytes:

@@ -13,7 +13,7 @@ from workstealing.store.operations import Steps, as_layout_error, drive, drive_a
 from workstealing.store.paging import Page
 from workstealing.structures.shuffle_queue.dead import DeadCommands, DeadMessage
 from workstealing.structures.shuffle_queue.deleting import DeletingCommands
-from workstealing.structures.shuffle_queue.message import Message
+from workstealing.structures.shuffle_queue.message import Message, OverdueMessage
 from workstealing.structures.shuffle_queue.reading import (
     Nothing,
     Reading,
@@ -40,6 +40,7 @@ _BoolT = TypeVar("_BoolT")
 _GroupsT = TypeVar("_GroupsT")
 _StatsT = TypeVar("_StatsT")
 _DeadT = TypeVar("_DeadT")
+_OverdueT = TypeVar("_OverdueT")
 
 
 class _Queue(
@@ -49,7 +50,7 @@ class _Queue(
     Writing,
     Reading,
     Settling,
-    Generic[_IdT, _MessageT, _MessagesT, _IntT, _BoolT, _GroupsT, _StatsT, _DeadT],
+    Generic[_IdT, _MessageT, _MessagesT, _IntT, _BoolT, _GroupsT, _StatsT, _DeadT, _OverdueT],
 ):
     """What the blocking and the asyncio form have in common."""
 
@@ -178,6 +179,19 @@ class _Queue(
         cancelled: _BoolT = self._run(self.cancel_steps(tracking_id))
         return cancelled
 
+    def overdue(self, n: int = 100, start: int = 0) -> _OverdueT:
+        """List messages whose deadline has passed and that are still there, the earliest first.
+
+        Nobody is given them any more; the next read that comes by deletes them, or
+        `ShuffleQueueReaper`. One that a consumer has in hand is among them. Arguments: n: 1 to
+        1,000; start: how many to pass over, for the next page. Returns: a `Page` of
+        `OverdueMessage`, with the tracking id of each; its `total` says how many are overdue, and
+        its `more` how many come after those listed. Errors: ConfigurationError; LayoutError. One
+        round trip.
+        """
+        overdue: _OverdueT = self._run(self.overdue_steps(n, start))
+        return overdue
+
     def length(self) -> _IntT:
         """Say how many messages all streams hold, whatever has become of them.
 
@@ -203,6 +217,7 @@ class ShuffleQueue(
         list[str],
         dict[str, Any],
         Page[DeadMessage],
+        Page[OverdueMessage],
     ]
 ):
     """A queue of many tenants over Redis streams, served fairly.
@@ -259,6 +274,7 @@ class AsyncShuffleQueue(
         Awaitable[list[str]],
         Awaitable[dict[str, Any]],
         Awaitable[Page[DeadMessage]],
+        Awaitable[Page[OverdueMessage]],
     ]
 ):
     """A `ShuffleQueue` on a redis.asyncio client: every method is awaited."""

@@ -110,6 +110,7 @@ class Reading(QueueBase):
             fixed = (
                 *(keys.meta, keys.notifications, keys.legacy, names.ring, names.state),
                 *(names.pending, names.returned, names.delayed, keys.tracking),
+                keys.deadlines,
             )
             first = tuple(range(min(self.streams, LEAST_WINDOW)))
             known = self._views[group] = View(
@@ -354,6 +355,7 @@ class Reading(QueueBase):
                     (
                         *(keys.meta, due, mark, names.consumers, names.ring, names.state),
                         *(names.pending, names.returned, names.delayed, keys.tracking, names.dead),
+                        keys.deadlines,
                     ),
                     *(text, keys.name, self.ttl_ms, names.group, consumer, counts),
                 )

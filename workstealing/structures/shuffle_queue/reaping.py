@@ -54,6 +54,8 @@ class QueueReaper(Tidying):
         super().__init__(twin, names, settings, streams)
         # Where a look for what can be trimmed goes on; this process's own.
         self._places: dict[int, bytes] = {}
+        # The same of a look for deadlines that the index has lost.
+        self._noted: dict[int, bytes] = {}
 
     def reap(self, slice: Slice) -> int:
         """Recover what one group's dead consumers hold, and do one of the other chores.
@@ -64,10 +66,13 @@ class QueueReaper(Tidying):
         facts = self.facts(slice)
         if facts is None or not facts.groups:
             slice.observe(oldest_seconds=0.0, backlog=0)
-            return 0
+            return 0 if facts is None else self._keep_unread(facts, slice)
         group = self._names.group(self.one_of(facts.groups))
         chores = (self._mend, self._mend, self.dismiss, self.untrack)
         chore = self.one_of(chores)
+        if facts.is_overdue and self.below(4):
+            # Three times in four, so that the rest has its turn however many there are.
+            chore = self.drop_overdue
         handled = 0
         try:
             # However much there is to recover, the rest has its turn.
@@ -84,14 +89,17 @@ class QueueReaper(Tidying):
         return handled
 
     def count(self, slice: Slice) -> int:
-        """Return how many entries `reap` would return, set aside or put right; change nothing.
+        """Return how many entries `reap` would return, set aside, mend or drop; change nothing.
 
         Arguments: slice: whose limit it counts up to. Errors: LayoutError; OutOfTime; connection
-        faults. Four round trips.
+        faults. Four round trips, and one where a deadline has passed.
         """
         facts = self.facts(slice)
-        if facts is None or not facts.groups:
+        if facts is None:
             return 0
+        overdue = self.overdue(facts, Budget(slice.remaining())) if facts.is_overdue else 0
+        if not facts.groups:
+            return min(slice.limit, overdue)
         group = self._names.group(self.one_of(facts.groups))
         due = self._due_streams(facts, group, slice)[0][:STREAMS_A_SLICE]
         window = max(LEAST_ENTRIES, 4 * slice.limit)
@@ -100,7 +108,7 @@ class QueueReaper(Tidying):
         heal = self._heal_command(group, numbers, slice.limit, is_dry=True)
         (healed,) = self.call([heal], Budget(slice.remaining()))
         ages = [age for found in held for age in self._stale(found)]
-        return min(slice.limit, len(ages) + int(healed[0]))
+        return min(slice.limit, len(ages) + int(healed[0]) + overdue)
 
     def stale_ages(
         self, facts: Facts, most_entries: int, budget: Budget
@@ -146,7 +154,7 @@ class QueueReaper(Tidying):
         """Recover and trim one stream, for all groups.
 
         Arguments: facts; number: of the stream; slice. Returns: how much was handled, and whether
-        there is more to look at. Errors: as `mend_streams`. Two round trips.
+        there is more to look at. Errors: as `mend_streams`. Three round trips.
         """
         each = max(1, slice.limit // max(1, len(facts.groups)))
         commands = [
@@ -160,6 +168,9 @@ class QueueReaper(Tidying):
         if handled < slice.limit:
             handled += self._trim([number], slice, slice.limit - handled)
             is_more = is_more or number in self._places
+        if handled < slice.limit:
+            handled += self._note([number], slice, slice.limit - handled)
+            is_more = is_more or number in self._noted
         return handled, is_more
 
     # What a slice does.
@@ -190,6 +201,39 @@ class QueueReaper(Tidying):
         chosen = self.shuffled([int(number) for number in live])[:2]
         if chosen and handled < limit and not slice.expired:
             handled += self._trim(chosen, slice, limit - handled)
+        if chosen and handled < limit and not slice.expired:
+            handled += self._note(chosen, slice, limit - handled)
+        return handled
+
+    def _keep_unread(self, facts: Facts, slice: Slice) -> int:
+        """Do what there is to do in a queue that no group has read yet."""
+        if facts.is_overdue:
+            return self.drop_overdue(facts, None, slice, slice.limit)
+        numbers = [number for number in self._some_streams(facts) if number != LEGACY]
+        return self._note(self.shuffled(numbers)[:2], slice, slice.limit)
+
+    def _note(self, numbers: Sequence[int], slice: Slice, limit: int) -> int:
+        """Put into the index the deadlines of some streams that it lacks. One round trip."""
+        names = self._names
+        numbers = [number for number in numbers if number != LEGACY][:limit]
+        if not numbers:
+            return 0
+        each = min(limit // len(numbers), MESSAGES_A_SCRIPT)
+        commands = [
+            self.script(
+                "note",
+                (names.meta, names.deadlines, names.stream(number)),
+                *(number, self._noted.pop(number, b"-"), max(LEAST_ENTRIES, each), each),
+            )
+            for number in numbers
+        ]
+        slice.spend(len(commands))
+        handled = 0
+        replies = self.call(commands, Budget(slice.remaining()))
+        for number, (noted, place) in zip(numbers, replies, strict=True):
+            handled += int(noted)
+            if place:
+                self._noted[number] = place
         return handled
 
     def _trim(self, numbers: Sequence[int], slice: Slice, limit: int) -> int:
@@ -199,7 +243,7 @@ class QueueReaper(Tidying):
         commands = [
             self.script(
                 "trim",
-                (names.meta, names.tracking, names.stream(number)),
+                (names.meta, names.tracking, names.deadlines, names.stream(number)),
                 *(number, self._places.pop(number, b"-"), max(LEAST_ENTRIES, 4 * each), each),
             )
             for number in numbers
@@ -273,7 +317,7 @@ class QueueReaper(Tidying):
         keys = (
             *(names.meta, group.ring, group.laps, group.pending, group.returned, group.delayed),
             *(group.consumers, group.dead, names.tracking, names.notifications),
-            *(names.stream(number), *others),
+            *(names.deadlines, names.stream(number), *others),
         )
         window = max(LEAST_ENTRIES, 4 * limit)
         return self.script(

@@ -7,12 +7,19 @@ from typing import Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.operations import Operation, Steps
+from workstealing.store.paging import Page
 from workstealing.structures.names import checked_text
 from workstealing.structures.shuffle_queue.base import LONGEST_SECONDS, QueueBase, same
-from workstealing.structures.shuffle_queue.message import Message, as_text
+from workstealing.structures.shuffle_queue.message import (
+    Message,
+    OverdueMessage,
+    as_text,
+    overdue_message,
+)
 from workstealing.structures.shuffle_queue.names import LEGACY, MESSAGES_A_SCRIPT
 
 STREAMS_A_SCRIPT = 512
+MOST_OVERDUE = 1000
 # How often a tracking id may be given to another message while one is being cancelled.
 _TRIES = 100
 
@@ -31,7 +38,8 @@ class Settling(QueueBase):
         for group, some in _in_parts(messages):
             names = keys.group(group)
             streams, described = self._described(some, tracked=True)
-            fixed = (keys.meta, keys.tracking, names.returned, names.delayed, keys.legacy)
+            beside = (names.returned, names.delayed, keys.deadlines, keys.legacy)
+            fixed = (keys.meta, keys.tracking, *beside)
             args = (names.group, *described)
             acked += yield Operation(self.script("ack"), (*fixed, *streams), args, same)
         return acked
@@ -97,11 +105,20 @@ class Settling(QueueBase):
                 return False
             stream = keys.stream(int(as_text(place).split(":", 1)[0]))
             deleted = yield self.operation(
-                "cancel", (keys.meta, keys.tracking, stream), tracking_id, place
+                "cancel", (keys.meta, keys.tracking, keys.deadlines, stream), tracking_id, place
             )
             if deleted >= 0:
                 return bool(deleted)
         return False
+
+    def overdue_steps(self, n: int, start: int) -> Steps[Page[OverdueMessage]]:
+        """List overdue messages; see `ShuffleQueue.overdue`."""
+        _checked_place(n, "n", 1, MOST_OVERDUE)
+        _checked_place(start, "start", 0, 2**53 - MOST_OVERDUE)
+        keys = (self.keys.meta, self.keys.deadlines)
+        total, *flat = yield self.operation("overdue", keys, start, n)
+        found = zip(flat[::2], flat[1::2], strict=True)
+        return Page((overdue_message(*each) for each in found), int(total), start)
 
     def length_steps(self) -> Steps[int]:
         """Count the messages.
@@ -133,7 +150,8 @@ class Settling(QueueBase):
     ) -> tuple[list[bytes], list[Any]]:
         """Return the keys of the messages' streams, and what a script is told of each message.
 
-        Arguments: tracked: tell its tracking id, rather than whose delivery it is, and which.
+        Arguments: tracked: tell its tracking id, and whether it has a deadline, rather than whose
+        delivery it is, and which.
         """
         places: dict[int, int] = {LEGACY: 0}
         described: list[Any] = []
@@ -142,7 +160,7 @@ class Settling(QueueBase):
             place = places.setdefault(number, len(places))
             described += (place, number, message.entry_id)
             if tracked:
-                described.append(message.tracking_id or "")
+                described += (message.tracking_id or "", "" if message.deadline is None else 1)
             else:
                 described += (message.consumer, message.attempts)
         return [self.keys.stream(number) for number in list(places)[1:]], described
@@ -159,6 +177,14 @@ def _in_parts(messages: tuple[Message, ...]) -> Iterable[tuple[str, list[Message
     for group, some in groups.items():
         for start in range(0, len(some), MESSAGES_A_SCRIPT):
             yield group, some[start : start + MESSAGES_A_SCRIPT]
+
+
+def _checked_place(number: object, name: str, least: int, most: int) -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
+        raise ConfigurationError(
+            f"{name}={number!r} does not say which overdue messages to list: give a number from"
+            f" {least} to {most:,}"
+        )
 
 
 def _checked_delay(delay: object) -> int:

@@ -1,10 +1,10 @@
-"""Clearing away what stands beside a shuffle queue's streams and nobody needs."""
+"""Clearing away what nobody needs: overdue messages, and what stands beside the streams."""
 
 from __future__ import annotations
 
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget, Command
-from workstealing.structures.shuffle_queue.names import LEGACY, GroupNames
+from workstealing.structures.shuffle_queue.names import LEGACY, MOST_STREAMS, GroupNames
 from workstealing.structures.shuffle_queue.upkeep import WINDOW, Facts, Upkeep
 
 STREAMS_A_SCRIPT = 128
@@ -12,16 +12,24 @@ SCRIPTS_A_CONSUMER = 4
 
 
 class Tidying(Upkeep):
-    """Removes consumers that are idle and own nothing, and tracking ids whose message has gone."""
+    """Removes overdue messages, idle consumers that own nothing, and tracking ids without one."""
+
+    # How many overdue messages there were at the last look.
+    _overdue = 0
 
     def tidy(self, facts: Facts, slice: Slice) -> int:
-        """Remove consumers and tracking ids that nobody needs, of one group.
+        """Remove overdue messages, and consumers and tracking ids that nobody needs, of one group.
 
-        Arguments: facts: of a queue with groups; slice. Returns: how many were removed, at most the
-        slice's limit. Errors: LayoutError; OutOfTime; connection faults. At most seven round trips.
+        Arguments: facts; slice. Returns: how many were removed, at most the slice's limit. Errors:
+        LayoutError; OutOfTime; connection faults. At most nine round trips.
         """
+        handled = 0
+        if facts.is_overdue:
+            handled += self.drop_overdue(facts, None, slice, slice.limit)
+        if not facts.groups or handled >= slice.limit or slice.expired:
+            return handled
         group = self._names.group(self.one_of(facts.groups))
-        handled = self.dismiss(facts, group, slice, slice.limit)
+        handled += self.dismiss(facts, group, slice, slice.limit - handled)
         if handled < slice.limit and not slice.expired:
             handled += self.untrack(facts, group, slice, slice.limit - handled)
         return handled
@@ -61,6 +69,62 @@ class Tidying(Upkeep):
             if left or first <= 0 or slice.expired:
                 return int(left)
         return 0
+
+    def overdue(self, facts: Facts, budget: Budget) -> int:
+        """Count the messages whose deadline has passed.
+
+        Arguments: facts; budget: of time. Errors: OutOfTime; connection faults. One round trip.
+        """
+        look = ("ZCOUNT", self._names.deadlines, "-inf", facts.now)
+        return int(self.call([look], budget)[0])
+
+    def drop_overdue(
+        self, facts: Facts, _group: GroupNames | None, slice: Slice, limit: int
+    ) -> int:
+        """Delete messages whose deadline has passed, as a read would, with their tracking ids.
+
+        One that a consumer has in hand is left to it. Arguments: facts; slice; limit: the most to
+        delete. A group is taken as by `dismiss`, and not looked at: they go for all. Returns: how
+        many were. Errors: LayoutError; OutOfTime; connection faults. Two round trips.
+        """
+        names = self._names
+        slice.spend(3)
+        # The first ones may all be in somebody's hands, and others look there as well.
+        start = self.below(max(1, self._overdue - WINDOW + 1)) if self.below(2) else 0
+        count, found = self.call(
+            [
+                ("ZCOUNT", names.deadlines, "-inf", facts.now),
+                ("ZRANGE", names.deadlines, start, start + WINDOW - 1, "WITHSCORES"),
+            ],
+            Budget(slice.remaining()),
+        )
+        self._overdue = int(count)
+        streams: list[bytes] = []
+        described: list[bytes] = []
+        oldest = 0.0
+        for member, score in zip(found[::2], found[1::2], strict=True):
+            number, _, rest = member.partition(b":")
+            age = facts.now - float(score)
+            if age >= 0 and number.isdigit() and int(number) < MOST_STREAMS:
+                streams.append(names.stream(int(number)))
+                described += (member, number, rest.partition(b":")[0])
+                oldest = max(oldest, age)
+        slice.observe(oldest_seconds=oldest / 1000, backlog=self._overdue)
+        if not streams:
+            return 0
+        groups = [names.group(name) for name in facts.groups]
+        keys = [key for each in groups for key in (each.state, each.returned, each.delayed)]
+        (dropped,) = self.call(
+            [
+                self.script(
+                    "drop",
+                    (names.meta, names.tracking, names.deadlines, *keys, *streams),
+                    *(limit, len(groups), *facts.groups, *described),
+                )
+            ],
+            Budget(slice.remaining()),
+        )
+        return int(dropped)
 
     def untrack(self, facts: Facts, _group: GroupNames, slice: Slice, limit: int) -> int:
         """Forget tracking ids whose message has gone.

@@ -28,11 +28,15 @@ WINDOW = 64
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a queue's meta says: the server's time in ms, the span, and the groups."""
+    """What a queue's meta says: the server's time in ms, the span, and the groups.
+
+    is_overdue: whether the earliest deadline of all messages has passed.
+    """
 
     now: int
     span: int
     groups: tuple[bytes, ...]
+    is_overdue: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +68,25 @@ class Upkeep:
         Arguments: slice: whose time it takes. Errors: LayoutError; OutOfTime; connection faults.
         One round trip.
         """
-        slice.spend(2)
+        slice.spend(3)
         return self.read_facts(Budget(slice.remaining()))
 
     def read_facts(self, budget: Budget) -> Facts | None:
         """As `facts`, within a budget of time, and without a slice to tell its commands to."""
         try:
-            clock, flat = self.call([("TIME",), ("HGETALL", self._names.meta)], budget)
+            clock, flat, first = self.call(
+                [
+                    ("TIME",),
+                    ("HGETALL", self._names.meta),
+                    ("ZRANGE", self._names.deadlines, 0, 0, "WITHSCORES"),
+                ],
+                budget,
+            )
         except ResponseError as error:
+            # A script says in its own words which of the two is somebody else's.
+            self.call(
+                [self.script("overdue", (self._names.meta, self._names.deadlines), 0, 1)], budget
+            )
             raise foreign_meta(self._names, error) from error
         meta = meta_of(flat)
         if not meta:
@@ -84,7 +99,8 @@ class Upkeep:
         span = max(int(meta.get(b"span") or 0), self._streams)
         # All names at once are made quicker than one after the other.
         self._names.streams(span)
-        return Facts(now, span, groups)
+        is_overdue = bool(first) and float(first[1]) <= now
+        return Facts(now, span, groups, is_overdue)
 
     def reader(self, group: GroupNames, number: int) -> bytes:
         """Return what a group is called on a stream.

@@ -41,8 +41,10 @@ class Writing(QueueBase):
             )
         # The queue's own come last, where the scripts look for them.
         flat += (TENANT, tenant)
+        ends: int | str = ""
         if deadline is not None:
-            flat += (DEADLINE, deadline_ms(deadline))
+            ends = deadline_ms(deadline)
+            flat += (DEADLINE, ends)
         tracked: str | bytes = ""
         if tracking_id is not None:
             tracked = checked_text(tracking_id, "tracking id")
@@ -56,11 +58,12 @@ class Writing(QueueBase):
         due, mark, text = self._place or (yield from self.place_steps())
         keys = self.keys
         script = self.script("write")
-        settings = (self.streams, int(self.notify), len(streams), tracked, *flat)
+        settings = (self.streams, int(self.notify), len(streams), tracked, ends, *flat)
         for _ in range(_TRIES):
             joined, rings = self._known
             args = (text, keys.name, self.ttl_ms, joined, *settings)
-            fixed = (keys.meta, due, mark, keys.notifications, keys.tracking, *streams)
+            beside = (keys.notifications, keys.tracking, keys.deadlines)
+            fixed = (keys.meta, due, mark, *beside, *streams)
             try:
                 reply = yield Operation(script, fixed + rings, args, same)
             except UnicodeEncodeError as error:
