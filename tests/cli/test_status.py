@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import workstealing
 from support.processes import free_port
 from support.servers import RedisCluster3, RedisServer
 from support.terminals import on_terminal
@@ -140,15 +143,25 @@ def test_dead_items_need_a_person(command: Any, app_module: MakeApp, redis7: Red
     assert "dirty: 1 dead items wait for a person" in command("status", "--app", name, status=1)
 
 
+def said_port(trouble: str) -> int:
+    """Return the port in the address that a trouble names."""
+    (port,) = re.findall(r"\(asked at 127\.0\.0\.1:(\d+)\)", trouble)
+    return int(port)
+
+
 def test_a_ledger_that_cannot_be_asked_is_said(
     command: Any, app_module: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = app_module(APP.format(url=f"redis://127.0.0.1:{free_port()}"))
     said = command.json("status", "--app", name, status=1)
-    assert any(
-        "the ledger could not be asked: ConnectionError" in each for each in said["troubles"]
-    )
-    command("status", "--app", name, status=1)
+    (trouble,) = [each for each in said["troubles"] if "the ledger" in each]
+    assert trouble.startswith("the ledger could not be asked: ConnectionError: ")
+    assert "refused" in trouble
+    assert f"127.0.0.1:{said_port(trouble)}" in trouble
+    text = command("status", "--app", name, status=1)
+    assert "! the ledger could not be asked: ConnectionError: " in text
+    command("top", "--app", name, "--times", "1", status=1)
+    command("top", "--app", name, "--json", status=1)
     assert "the ledger could not be asked: ConnectionError" in caplog.text
     assert "the dashboard" not in caplog.text
 
@@ -162,7 +175,9 @@ def test_wrong_use(
         monkeypatch.delenv(variable, raising=False)
     assert "nothing was named to look at" in command.refused(what)
     nobody = f"redis://127.0.0.1:{free_port()}"
-    assert "the Redis at --url cannot be used" in command.refused(what, "--url", nobody)
+    refused = command.refused(what, "--url", nobody)
+    assert "the Redis at --url cannot be used" in refused
+    assert f"(asked at {nobody.removeprefix('redis://')})" in refused
     assert "begins with http://" in command.refused(what, "--url", "http://x")
 
 
@@ -182,7 +197,7 @@ def test_top_looks_again_and_again(command: Any, redis7: RedisServer) -> None:
 def test_top_draws_in_place_on_a_terminal(redis7: RedisServer, tmp_path: Path) -> None:
     report(redis7, outcome=Outcome.ABORTED)
     again = ("--times", "2", "--interval", "10ms")
-    drawn, _ = on_terminal("top", "--url", redis7.url, *again, folder=tmp_path)
+    drawn, _ = on_terminal("top", "--url", redis7.url, *again, folder=tmp_path, status=1)
     # The job's name is text: it has turned nothing red by itself.
     assert b"sweep \\x1b[31m" in drawn
     assert b"were aborted" in drawn
@@ -207,7 +222,9 @@ def test_ctrl_c_ends_top(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("workstealing.cli.top.time.sleep", interrupt)
-    assert command("top", "--url", redis7.url).count("no ledger") == 1
+    text = command("top", "--url", redis7.url)
+    assert text.count("no ledger") == 1
+    assert "recruiter.add_hook(workstealing.metrics.ledger.Ledger(client))" in text
 
 
 def test_the_json_is_all_that_is_printed(redis7: RedisServer, tmp_path: Path) -> None:
@@ -251,3 +268,27 @@ def test_a_cluster_is_asked_like_a_server(
     assert said["structures"][0]["due"]["count"] == 20
     assert command.json("status", "--url", cluster.url)["processes"] == 1
     assert command.json("drain", "--app", name)["jobs"]["expiry"]["items"] == 20
+
+
+def test_total_failure_is_seen(command: Any, redis7: RedisServer) -> None:
+    """As of a silent server: nothing worked, and nearly all recruits were skipped."""
+    ledger = Ledger(redis7.client(), interval=3_600.0)
+    for outcome, count in ((Outcome.SKIPPED, 289), (Outcome.FAILED, 11)):
+        for _ in range(count):
+            ledger.on_recruited("sweep")
+            error = TimeoutError("late") if outcome is Outcome.FAILED else None
+            ledger.on_outcome("sweep", outcome, 0, 0.01, error)
+    assert ledger.flush(30.0)
+    ledger.close()
+    said = command.json("status", "--url", redis7.url, status=1)
+    (job,) = said["jobs"]
+    assert job["keeps_up"] is False
+    assert job["why"] == "11 of 11 slices failed, TimeoutError, 289 recruits were skipped"
+    ((name, count, host),) = [(e["name"], e["count"], e["host"]) for e in job["errors"]]
+    assert (name, count, host) == ("TimeoutError", 11, socket.gethostname())
+    (process,) = said["reported"]
+    assert (process["host"], process["version"]) == (socket.gethostname(), workstealing.__version__)
+    text = command("status", "--url", redis7.url, status=1)
+    assert re.search(r"^sweep .* 100% +0% +NO$", text, re.M), text
+    assert re.search(r"^sweep +TimeoutError +11 +\S+ \S+ ago +\S+$", text, re.M), text
+    assert f"1 on {socket.gethostname()}, {workstealing.__version__}" in text

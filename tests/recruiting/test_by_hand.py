@@ -79,6 +79,11 @@ def test_a_dry_run_changes_and_counts_nothing(recruiter: Recruiter, job: Counted
     assert recruiter.stats()["jobs"]["counted"]["recruited"] == 0
 
 
+def test_a_dry_run_has_time_to_count_a_large_backlog(recruiter: Recruiter, job: Counted) -> None:
+    recruiter.dry_run("counted")
+    assert job.lengths == [10.0]
+
+
 def test_a_job_without_a_dry_run_says_so(recruiter: Recruiter) -> None:
     handled: list[int] = []
     recruiter.install(FunctionJob(lambda slice: handled.append(1), name="plain"), rate=0.1)

@@ -17,11 +17,12 @@ def on_terminal(
     stream: Literal["stdout", "stderr"] = "stdout",
     columns: int = 140,
     folder: Path | None = None,
+    status: int = 0,
 ) -> tuple[bytes, bytes]:
-    """Run `workstealing` in a process of its own, which must succeed.
+    """Run `workstealing` in a process of its own, which must end with a status.
 
     Arguments: the command's; stream: which one is a terminal; columns: how wide that is; folder:
-    where it runs. Returns: what it drew on the terminal, and what came by the other stream.
+    where it runs; status. Returns: what it drew on the terminal, and what came by the other stream.
     """
     leader, follower = pty.openpty()
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: follower}
@@ -43,5 +44,5 @@ def on_terminal(
         drawn += part
     os.close(leader)
     out, err = process.communicate()
-    assert process.returncode == 0, (drawn, out, err)
+    assert process.returncode == status, (drawn, out, err)
     return drawn, err if stream == "stdout" else out

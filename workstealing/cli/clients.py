@@ -60,11 +60,13 @@ def client_at(url: str | None) -> Any:
     where = (
         "the Redis at --url" if url is not None else f"the Redis of {' or '.join(URL_VARIABLES)}"
     )
+    client = None
     try:
         client = connect(url, **patience)
         client.ping()
     except FAULTS as error:
-        raise ConfigurationError(f"{where} cannot be used: {said(error)}") from error
+        at = "" if client is None else f" (asked at {address_of(client)})"
+        raise ConfigurationError(f"{where} cannot be used: {said(error)}{at}") from error
     return client
 
 
@@ -116,3 +118,17 @@ def said(error: BaseException) -> str:
     """Return what an error says, as one line."""
     text = printable(" ".join(str(error).split()))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def address_of(client: Any) -> str:
+    """Return where a client's server is, without user and password. No round trip."""
+    try:
+        if hasattr(client, "get_default_node"):
+            node = client.get_default_node()
+            return printable(f"{node.host}:{node.port}")
+        known = client.connection_pool.connection_kwargs
+    except Exception:  # noqa: BLE001 - a client of the user's own kind, or a cluster that has no node
+        return "an unknown address"
+    if known.get("path"):
+        return printable(str(known["path"]))
+    return printable(f"{known.get('host', 'localhost')}:{known.get('port', 6379)}")

@@ -10,6 +10,7 @@ from workstealing.cli.apps import add_app_option, application_prints_to_stderr, 
 from workstealing.cli.output import add_json_option, note, print_json, printable, say
 from workstealing.cli.performing import (
     FAULTY,
+    SLICE_SECONDS,
     Deadline,
     Listener,
     Performed,
@@ -130,7 +131,7 @@ class Drain:
         with progress_bar("drain", total or None) as show:
             while left := [name for name, turn in self._turns.items() if turn.ended is None]:
                 for name in left:
-                    seconds = self._deadline.left(self._options.slice_seconds)
+                    seconds = self._deadline.left(self._options.slice_seconds or SLICE_SECONDS)
                     if seconds < _SHORTEST:
                         return
                     self._slice(name, seconds)

@@ -15,8 +15,9 @@ from workstealing.cli.performing import (
     send_counts,
 )
 from workstealing.cli.values import at_least, duration
-from workstealing.errors import ConfigurationError
+from workstealing.errors import ConfigurationError, OutOfTime
 from workstealing.recruiting import Outcome, Recruiter
+from workstealing.recruiting.recruiter import DRY_RUN_SECONDS
 
 FAILED = 1
 BAD = (*FAULTY, Outcome.SKIPPED)
@@ -61,10 +62,9 @@ def add_slice_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slice-seconds",
         type=duration,
-        default=SLICE_SECONDS,
         metavar="S",
-        help="how long a slice may take (default: %(default)gs, longer than a web request's:"
-        " nobody waits for it here)",
+        help=f"how long a slice may take (default: {SLICE_SECONDS:g}s, longer than a web request's:"
+        f" nobody waits for it here; a dry run: {DRY_RUN_SECONDS:g}s)",
     )
 
 
@@ -79,15 +79,14 @@ def run(options: argparse.Namespace) -> int:
         return _dry_run(recruiter, options)
     heard = Listener(recruiter)
     wanted = options.slices or 1
+    seconds = options.slice_seconds or SLICE_SECONDS
     deadline = Deadline(None)
     with (
         application_prints_to_stderr(),
         progress_bar(options.job, wanted, wanted=wanted > 1) as show,
     ):
         for number in range(1, wanted + 1):
-            outcome = recruiter.perform(
-                options.job, limit=options.slice, seconds=options.slice_seconds
-            )
+            outcome = recruiter.perform(options.job, limit=options.slice, seconds=seconds)
             show(number, f"{options.job}: {heard.jobs[options.job].items:,} items")
             if outcome in BAD:
                 break
@@ -117,6 +116,9 @@ def _dry_run(recruiter: Recruiter, options: argparse.Namespace) -> int:
             items = recruiter.dry_run(
                 options.job, limit=options.slice, seconds=options.slice_seconds
             )
+        except OutOfTime:
+            failure = "OutOfTime: nothing could be counted in that time; give more --slice-seconds"
+            note(f"the dry run failed: {failure}")
         except ConfigurationError:
             raise
         except Exception as error:  # noqa: BLE001 - the user's own job may raise anything

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from workstealing.cli.apps import (
@@ -13,7 +14,7 @@ from workstealing.cli.apps import (
     load_app,
     named_app,
 )
-from workstealing.cli.clients import add_fleet_options, client_for
+from workstealing.cli.clients import add_fleet_options, address_of, client_for, said
 from workstealing.cli.output import (
     add_json_option,
     figure,
@@ -24,6 +25,7 @@ from workstealing.cli.output import (
     table,
 )
 from workstealing.errors import ConfigurationError
+from workstealing.recruiting.outcome import PERFORMED
 
 if TYPE_CHECKING:
     from workstealing.dashboard.figures import JobFigures
@@ -80,7 +82,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
     from workstealing.dashboard.queries import Queries
     from workstealing.dashboard.watching import watch_all
     from workstealing.metrics.fleet import Fleet
-    from workstealing.metrics.ledger import read
+    from workstealing.metrics.ledger import processes, read
 
     recruiter = load_app(options.app) if named_app(options.app) else None
     if recruiter is None and options.url is None:
@@ -91,19 +93,51 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
     client = client_for(options.url, recruiter)
     name = options.ledger
     fleet = None if client is None else Fleet(client, name)
+    asked = _Asked(client)
     queries = Queries(
         (lambda: {"enlisted": 0, "jobs": {}}) if recruiter is None else recruiter.stats,
-        lambda: [] if client is None else read(client, name),
+        lambda: [] if client is None else asked(lambda: read(client, name)),
         OwnMinutes(),
-        lambda: {} if fleet is None else fleet.settings(),
+        lambda: {} if fleet is None else asked(fleet.settings),
         lambda: [] if recruiter is None else watch_all((), recruiter.jobs().values()),
+        processes=lambda: [] if client is None else asked(lambda: processes(client, name)),
     )
 
     def look() -> Snapshot:
         queries.forget()
-        return queries.snapshot()
+        asked.reason = None
+        snapshot = queries.snapshot()
+        if asked.reason is None:
+            return snapshot
+        # All that the ledger's client was asked has failed for one reason, most likely.
+        others = [each for each in snapshot.troubles if not each.startswith(_OF_THE_LEDGER)]
+        trouble = f"the ledger could not be asked: {asked.reason}"
+        return replace(snapshot, troubles=[trouble, *others])
 
     return look
+
+
+_OF_THE_LEDGER = ("the ledger could not", "the fleet's settings could not", "the fleet's processes")
+
+
+class _Asked:
+    """Asks the ledger's client, and remembers why it did not answer and where. Arguments: client.
+
+    A page says only the kind of an error; who has a shell may know the address.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.reason: str | None = None
+
+    def __call__(self, ask: Callable[[], Any]) -> Any:
+        """Return the answer. Errors: those of asking."""
+        try:
+            return ask()
+        except Exception as error:
+            if self.reason is None:
+                self.reason = f"{said(error)} (asked at {address_of(self._client)})"
+            raise
 
 
 def is_well(snapshot: Snapshot) -> bool:
@@ -122,6 +156,7 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
         "is_fleet": snapshot.is_fleet,
         "is_well": is_well(snapshot),
         "processes": snapshot.processes,
+        "reported": [asdict(each) for each in snapshot.reported],
         "enlisted_per_s": snapshot.enlisted_per_second if snapshot.is_fleet else None,
         "jobs": [_job(job, is_fleet=snapshot.is_fleet) for job in snapshot.jobs],
         "structures": [_structure(each) for each in snapshot.structures],
@@ -153,6 +188,8 @@ def as_text(snapshot: Snapshot) -> str:
     parts = [headline(snapshot)]
     if snapshot.jobs:
         parts.append(table(JOB_HEADINGS, [job_row(job, snapshot) for job in snapshot.jobs]))
+    if errors := error_rows(snapshot):
+        parts.append(table(ERROR_HEADINGS, errors, left=2))
     if snapshot.structures:
         rows = [structure_row(each) for each in snapshot.structures]
         parts.append(table(STRUCTURE_HEADINGS, rows, left=2))
@@ -171,29 +208,62 @@ JOB_HEADINGS = (
     "backlog",
     "aborted",
     "failed",
+    "too short",
     "keeps up",
 )
+ERROR_HEADINGS = ("job", "error of the last hour", "times", "last", "host")
 STRUCTURE_HEADINGS = ("structure", "kind", "size", "due", "oldest due", "dead")
 
 
 def headline(snapshot: Snapshot) -> str:
     """Return one line about the whole."""
     if not snapshot.is_fleet:
-        return "no ledger has figures of the fleet: what follows is what can be asked from here"
+        return (
+            "no ledger has figures of the fleet: what follows is what can be asked from here. To"
+            " keep one, in every process:"
+            " recruiter.add_hook(workstealing.metrics.ledger.Ledger(client))"
+        )
     count = snapshot.processes
+    places = Counter((each.host, each.version) for each in snapshot.reported)
+    listed = [
+        f"{number} on {printable(host)}, {printable(version)}"
+        for (host, version), number in places.items()
+    ]
+    more = f" and {len(listed) - _PLACES} more places" if len(listed) > _PLACES else ""
+    where = f" ({'; '.join(listed[:_PLACES])}{more})" if listed else ""
     return (
-        f"{count} process{'' if count == 1 else 'es'} reported in the last minute;"
+        f"{count} process{'' if count == 1 else 'es'} reported in the last minute{where};"
         f" {figure(snapshot.enlisted_per_second)} enlisted/s"
     )
 
 
+def error_rows(snapshot: Snapshot) -> list[tuple[str, ...]]:
+    """Return the cells of what slices have raised in the last hour, as of ERROR_HEADINGS."""
+    return [
+        (
+            job.name,
+            error.name if error.text is None else f"{error.name}: {error.text}",
+            f"{error.count:,}",
+            "?" if error.at is None else f"{spell(max(0.0, snapshot.at - error.at))} ago",
+            error.host or "?",
+        )
+        for job in snapshot.jobs
+        for error in job.errors
+    ]
+
+
+_PLACES = 5
+
+
 def job_row(job: JobFigures, snapshot: Snapshot) -> tuple[str, ...]:
     """Return a job's cells, as of JOB_HEADINGS."""
-    rate = job.rate if job.fleet_rate is None else job.fleet_rate
+    # What is refused is not in force.
+    is_set = job.fleet_rate is not None and job.refused is None
+    rate = job.fleet_rate if is_set else job.rate
     shown = "?" if rate is None else f"{rate:.3g}"
     if job.paused or job.fleet_paused:
         shown = f"paused ({shown})"
-    slices = sum(job.outcomes.values())
+    slices = sum(job.outcomes[outcome] for outcome in PERFORMED)
     return (
         job.name,
         shown,
@@ -204,6 +274,7 @@ def job_row(job: JobFigures, snapshot: Snapshot) -> tuple[str, ...]:
         "?" if job.backlog is None else f"{job.backlog:,}",
         f"{job.outcomes['aborted'] / slices:.0%}" if slices else "?",
         f"{job.outcomes['failed'] / slices:.0%}" if slices else "?",
+        f"{job.outcomes['out_of_time'] / slices:.0%}" if slices else "?",
         {None: "?", True: "yes", False: "NO"}[job.keeps_up],
     )
 

@@ -20,6 +20,8 @@ Watch what the fleet does, live. Takes the same options as `workstealing status`
 EPILOG = """\
 Ends with Ctrl-C. Where stdout is no terminal, each look is printed below the last. With --json: one
 object with all looks, once --times is over (default: 1).
+
+exit status: as of `workstealing status`, by the last look; 0 after Ctrl-C.
 """
 
 
@@ -31,8 +33,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look again and again. Returns: 0. Raises: WorkStealingError for bad input."""
-    look = status.looker(options)
+    """Look again and again.
+
+    Returns: 0, or 1 if the last look showed something that needs attention, unless Ctrl-C ended it.
+    Raises: WorkStealingError for bad input.
+    """
+    ask = status.looker(options)
+    seen_well: list[bool] = []
+
+    def look() -> Snapshot:
+        snapshot = ask()
+        seen_well.append(status.is_well(snapshot))
+        return snapshot
+
     if options.json:
         looks: list[dict[str, Any]] = []
         repeat(
@@ -46,7 +59,9 @@ def run(options: argparse.Namespace) -> int:
         draw(look, options.interval, options.times, drawn)
     else:
         repeat(look, options.interval, options.times, lambda seen: say(f"{status.as_text(seen)}\n"))
-    return 0
+    times = options.times or (1 if options.json else None)
+    is_over = times is not None and len(seen_well) >= times
+    return status.TROUBLE if is_over and not seen_well[-1] else 0
 
 
 def drawn(snapshot: Snapshot) -> Any:
@@ -62,6 +77,11 @@ def drawn(snapshot: Snapshot) -> Any:
     for job in snapshot.jobs:
         cells = [Text(printable(cell)) for cell in status.job_row(job, snapshot)]
         jobs.add_row(*cells, style="red" if job.problems else "")
+    errors = Table()
+    for number, heading in enumerate(status.ERROR_HEADINGS):
+        errors.add_column(heading, justify="right" if number > 1 else "left")
+    for row in status.error_rows(snapshot):
+        errors.add_row(*(Text(printable(cell)) for cell in row))
     structures = Table()
     for number, heading in enumerate(status.STRUCTURE_HEADINGS):
         structures.add_column(heading, justify="right" if number > 1 else "left")
@@ -70,6 +90,8 @@ def drawn(snapshot: Snapshot) -> Any:
         structures.add_row(*cells, style="red" if each.trouble or each.dead_size else "")
     if snapshot.jobs:
         parts.append(jobs)
+    if errors.row_count:
+        parts.append(errors)
     if snapshot.structures:
         parts.append(structures)
     parts += [Text(f"! {each}", style="red") for each in status.complaints(snapshot)]

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
@@ -25,6 +25,7 @@ from workstealing.dashboard.figures import (
     window,
 )
 from workstealing.dashboard.watched import Due, Watched
+from workstealing.metrics.minutes import Process
 
 logger = logging.getLogger("workstealing")
 
@@ -77,7 +78,7 @@ class Snapshot:
     from a ledger, or this process's own; processes: how many wrote the last minute; times: the
     beginning of each of the last 60 minutes; traffic: the enlisted a second, by minute, None:
     nothing was written; enlisted_per_second: now; jobs; structures; troubles: what could not be
-    asked.
+    asked; reported: the processes that have reported of late, with host and version.
     """
 
     at: float
@@ -89,6 +90,7 @@ class Snapshot:
     jobs: list[JobFigures]
     structures: list[StructureFigures]
     troubles: list[str]
+    reported: list[Process] = field(default_factory=list)
 
 
 class Cached:
@@ -141,8 +143,8 @@ class Queries:
 
     Arguments: stats: as `Recruiter.stats`; minutes: returns the ledger's last minutes; own_minutes:
     takes stats and returns this process's, for where there is no ledger; settings: returns what the
-    fleet is told, by job; watched: the structures; clock: for what is remembered; now: the time of
-    day in seconds since the epoch.
+    fleet is told, by job; watched: the structures; processes: returns the ledger's; clock: for what
+    is remembered; now: the time of day in seconds since the epoch.
     """
 
     def __init__(
@@ -153,11 +155,13 @@ class Queries:
         settings: Callable[[], Mapping[str, Any]],
         watched: Callable[[], Iterable[Watched]],
         *,
+        processes: Callable[[], list[Process]] = list,
         clock: Clock = SYSTEM_CLOCK,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._stats, self._minutes, self._own_minutes = stats, minutes, own_minutes
         self._settings, self._watched, self._now = settings, watched, now
+        self._processes = processes
         self._structures = Cached(self._ask_structures, STRUCTURES_SECONDS, clock)
         self._snapshot = Cached(self._ask, FIGURES_SECONDS, clock)
 
@@ -181,6 +185,7 @@ class Queries:
         own = self._own_minutes(stats)
         minutes = _answer(self._minutes, [], "the ledger", troubles)
         settings = _answer(self._settings, {}, "the fleet's settings", troubles)
+        reported = _answer(self._processes, [], "the fleet's processes", troubles)
         is_fleet = any(map(is_written, minutes))
         now = self._now()
         times, slots = window(minutes if is_fleet else own, now)
@@ -214,6 +219,7 @@ class Queries:
             jobs=jobs,
             structures=structures,
             troubles=troubles,
+            reported=reported,
         )
 
     def _ask_structures(self) -> list[StructureFigures]:

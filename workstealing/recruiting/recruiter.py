@@ -28,6 +28,10 @@ SliceFunction = TypeVar("SliceFunction", bound=Callable[[Slice], "int | None"])
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
+DRY_RUN_SECONDS = 10.0
+"""How long a dry run may take unless told otherwise."""
+
+
 class JobStats(TypedDict):
     """The figures of one job: `recruited` is the sum of the outcomes after it.
 
@@ -261,10 +265,11 @@ class Recruiter(Enlisting):
     def dry_run(self, name: str, *, limit: int | None = None, seconds: float | None = None) -> int:
         """Return how many items a slice of a job would handle now; nothing is changed or counted.
 
-        Arguments: as of perform(). Raises: UnknownJobError; ConfigurationError if the job has no
-        dry run; the job's own errors.
+        Arguments: as of perform(), but for ten seconds by default: a person waits for it, and to
+        count a large backlog takes longer than a slice. Raises: UnknownJobError; ConfigurationError
+        if the job has no dry run; the job's own errors.
         """
-        bounds = _checked_bounds(limit, seconds)
+        bounds = _checked_bounds(limit, DRY_RUN_SECONDS if seconds is None else seconds)
         with self._lock:
             installed = self._roster.get(name)
         return dry_run_of(installed.job).perform(self._performer.new_slice(installed, *bounds)) or 0
