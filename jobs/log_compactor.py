@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from workstealing.errors import ConfigurationError
-from workstealing.recruiting.checks import checked_count, checked_limit
+from workstealing.recruiting.checks import checked_count, checked_limit, checked_seconds
 from workstealing.recruiting.job import DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
 from workstealing.recruiting.turns import InTurn, drawn, groups_of
@@ -133,6 +133,9 @@ class LogCompactor(DivisibleJob):
 
 
 def _checked_age(seconds: object, what: str) -> float:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise ConfigurationError(f"{what} is {seconds!r}; expected a number of seconds, 0 or more")
-    return float(seconds)
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool):
+        if seconds == 0:
+            return 0.0
+        if seconds > 0:
+            return checked_seconds(seconds, what)
+    raise ConfigurationError(f"{what} is {seconds!r}; expected a number of seconds, 0 or more")

@@ -9,6 +9,14 @@ import operator
 from workstealing.errors import ConfigurationError, RateError
 
 
+def _as_float(number: float | numbers.Real) -> float:
+    """Return a number as a float, infinity for what no float can hold."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
 def checked_rate(rate: object, name: str) -> float:
     """Return a job's rate as a float.
 
@@ -17,7 +25,7 @@ def checked_rate(rate: object, name: str) -> float:
     """
     if isinstance(rate, bool) or not isinstance(rate, numbers.Real):
         raise RateError(f"the rate of job {name!r} is {rate!r}; expected a number, 0 < rate <= 1")
-    share = float(rate)
+    share = _as_float(rate)
     if not 0.0 < share <= 1.0:
         raise RateError(f"the rate of job {name!r} is {share:g}; expected 0 < rate <= 1")
     return share
@@ -31,7 +39,7 @@ def checked_seconds(seconds: object, what: str) -> float:
     """
     # float first: it is quick, and every slice comes by here.
     if isinstance(seconds, (float, numbers.Real)) and not isinstance(seconds, bool):
-        length = float(seconds)
+        length = _as_float(seconds)
         if 0.0 < length < math.inf:
             return length
     raise ConfigurationError(f"{what} is {seconds!r}; expected a number of seconds above 0")
@@ -53,7 +61,7 @@ def checked_age(age: object) -> float:
     Raises: ConfigurationError unless it is a finite number.
     """
     if isinstance(age, (float, numbers.Real)) and not isinstance(age, bool):
-        seconds = float(age)
+        seconds = _as_float(age)
         if -math.inf < seconds < math.inf:
             return max(0.0, seconds)
     raise ConfigurationError(f"the age that a slice observes is {age!r}; expected seconds")

@@ -24,12 +24,18 @@ SLOT_TAGS = tuple(files(__package__).joinpath("slot_tags.txt").read_bytes().spli
 def to_bytes(key: str | bytes | bytearray | float | memoryview) -> bytes:
     """Return a key as the bytes that redis-py would send (UTF-8 for text).
 
-    Errors: redis.exceptions.DataError for what redis-py would not send.
+    Errors: redis.exceptions.DataError for what redis-py would not send, and for text that has no
+    UTF-8, half of a surrogate pair.
     """
     if isinstance(key, bytes):
         return key
     if isinstance(key, str):
-        return key.encode()
+        try:
+            return key.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"the name {key!r} cannot be written in UTF-8: give its bytes, or another text"
+            ) from error
     if isinstance(key, memoryview | bytearray):
         return bytes(key)
     if isinstance(key, int | float) and not isinstance(key, bool):

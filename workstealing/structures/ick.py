@@ -137,7 +137,7 @@ class _IckCommands(StatsCommands, DeadCommands, Generic[_AddedT, _BatchT, _Commi
         ignored because the reservation does not hold any more. Errors: LayoutError. One round trip
         for each 1,000 members; without any it only checks the Ick.
         """
-        token = self._current_token() if token is None else token
+        token = self._current_token() if token is None else checked_reservation(token)
         operations = self._commit_operations(members, token) or self._commit_operations(
             (), token, 1
         )
@@ -159,7 +159,7 @@ class _IckCommands(StatsCommands, DeadCommands, Generic[_AddedT, _BatchT, _Commi
             raise ConfigurationError(
                 f"n={n!r} members cannot be reserved: give a number, 0 or more"
             )
-        token = self._current_token() if token is None else token
+        token = self._current_token() if token is None else checked_reservation(token)
         batch: _BatchT = self._perform_steps(self._exchanging(n, commit, backwash, token))
         return batch
 
@@ -340,11 +340,25 @@ _NUMBERS = (int, float)
 _PLAIN_NUMBERS = frozenset(_NUMBERS)
 
 
+def checked_reservation(token: object) -> str:
+    """Return a reservation's token. Errors: ConfigurationError for what can be none."""
+    if isinstance(token, str) and token.isascii():
+        return token
+    raise ConfigurationError(
+        f"token={token!r} is none of a reservation: give the token of a Batch, or none"
+    )
+
+
 def _pairs(members: Members | Member) -> Pairs:
     """Return members as pairs of bytes and a checked score, or None for the server's time."""
     if isinstance(members, _NAMES):
         members = (members,)
     items: Iterable[Any] = members.items() if isinstance(members, Mapping) else members
+    if not isinstance(items, Iterable):
+        raise ConfigurationError(
+            f"members={members!r} cannot be added: give a member, several of them, pairs of a"
+            " member and a score, or a dict of them"
+        )
     pairs: Pairs = []
     for item in items:
         if isinstance(item, _NAMES):

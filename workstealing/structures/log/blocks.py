@@ -190,7 +190,7 @@ def compress_codec(codec: str = "auto") -> str:
         except MissingExtraError:
             return "zlib"
         return "zstd"
-    if codec not in _LEVELS:
+    if not isinstance(codec, str) or codec not in _LEVELS:
         raise ConfigurationError(
             f"codec is {codec!r}; expected 'auto', 'zstd' or 'zlib', or 'none' where nothing is to"
             " be compressed"

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_count
 
-__all__ = ["iterate", "iterate_async"]
+__all__ = ["checked_iteration", "iterate", "iterate_async"]
 
 # Small blocks are read several at a time: a round trip costs as much as hundreds of entries.
 _FEWEST_ENTRIES = 1000
@@ -30,6 +30,14 @@ class _Info(Protocol):
 
 
 Loaded = tuple[_Info, list[Any]]
+
+
+def checked_iteration(start: object, stop: object, prefetch: object) -> None:
+    """Raise ConfigurationError for what is no place to begin, to end, or no number of reads."""
+    for what, offset in (("start", start), ("stop", stop)):
+        if isinstance(offset, bool) or not isinstance(offset, int | None):
+            raise ConfigurationError(f"{what} is {offset!r}; expected an offset, an int")
+    checked_count(prefetch, "prefetch")
 
 
 def iterate(
@@ -133,10 +141,8 @@ class _Plan(Generic[T]):
         reverse: bool,
         prefetch: int,
     ) -> None:
-        for what, offset in (("start", start), ("stop", stop)):
-            if isinstance(offset, bool) or not isinstance(offset, int | None):
-                raise ConfigurationError(f"{what} is {offset!r}; expected an offset, an int")
-        self.prefetch = checked_count(prefetch, "prefetch")
+        checked_iteration(start, stop, prefetch)
+        self.prefetch = prefetch
         self._first, end = bounds
         self._at, self._stop, _ = slice(start, stop).indices(end)
         self._reverse = reverse

@@ -16,9 +16,9 @@ from workstealing.structures.log.codecs import decode_all
 from workstealing.structures.log.deleting import Deleting
 from workstealing.structures.log.facts import Describing, LogFacts
 from workstealing.structures.log.group import AsyncLogGroup, LogGroup
-from workstealing.structures.log.iterating import iterate, iterate_async
+from workstealing.structures.log.iterating import checked_iteration, iterate, iterate_async
 from workstealing.structures.log.reading import LogInfo, Reading, checked_read
-from workstealing.structures.log.waiting import Patience, block_command
+from workstealing.structures.log.waiting import Patience, block_command, checked_wait
 
 # What a call gives back: the result, or something to await.
 _IntT = TypeVar("_IntT")
@@ -212,6 +212,7 @@ class Log(_Log[int, bool, LogFacts, list[Any], tuple[LogInfo, list[Any]], LogGro
         thread. Errors: ConfigurationError; those of `read`. A round trip at first, and one for each
         block, none of them read twice; several small blocks are read at a time.
         """
+        checked_iteration(start, stop, prefetch)
         info = self.run(self.info_steps())
         return iterate(
             self._load,
@@ -246,7 +247,12 @@ class Log(_Log[int, bool, LogFacts, list[Any], tuple[LogInfo, list[Any]], LogGro
             self.wait(block_command(self.keys, info.offset, seconds), seconds)
 
     def wait(self, command: tuple[Any, ...], seconds: float) -> Any:
-        """Send a command that blocks, on a connection of its own; see `ask`."""
+        """Send a command that blocks, on a connection of its own; see `ask`.
+
+        For the package itself: who waits for an entry calls `read` with block_ms. Errors:
+        ConfigurationError for what is no command, or no time.
+        """
+        checked_wait(command, seconds)
         return ask(self.twin, self.keys.slot, command, seconds)
 
 
@@ -277,6 +283,7 @@ class AsyncLog(
         self, start: int = 0, stop: int | None = None, *, reverse: bool = False, prefetch: int = 1
     ) -> AsyncGenerator[Any, None]:
         """Yield as `Log.iterate` does; what is read ahead are tasks."""
+        checked_iteration(start, stop, prefetch)
         info = await self.run(self.info_steps())
         entries = iterate_async(
             self._load,
@@ -316,5 +323,6 @@ class AsyncLog(
             await self.wait(block_command(self.keys, info.offset, seconds), seconds)
 
     async def wait(self, command: tuple[Any, ...], seconds: float) -> Any:
-        """Send a command that blocks, on a connection of its own; see `ask`."""
+        """Send a command that blocks, on a connection of its own; see `Log.wait`."""
+        checked_wait(command, seconds)
         return await self._asker.ask(self.keys.slot, command, seconds)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from workstealing.store.blocking import milliseconds
+from workstealing.errors import ConfigurationError
+from workstealing.store.blocking import LONGEST_MS, milliseconds
 from workstealing.structures.log.names import LogNames
 
 # A look now and then shows that the connection is alive.
@@ -29,6 +30,21 @@ class Patience:
             return None
         left = self._end - time.monotonic()
         return min(left, MOST_SECONDS) if left > 0 else None
+
+
+def checked_wait(command: object, seconds: object) -> None:
+    """Raise ConfigurationError for what is no command that waits, or no time to wait for it."""
+    if not isinstance(command, tuple) or not command or not isinstance(command[0], str | bytes):
+        raise ConfigurationError(
+            f"command={command!r} is no command of Redis, a tuple: to wait for the entry of an"
+            " offset, call read(offset, block_ms=...)"
+        )
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or not 0 <= seconds <= LONGEST_MS / 1000
+    ):
+        raise ConfigurationError(f"seconds={seconds!r} is no time to wait: give seconds, 0 or more")
 
 
 def block_command(keys: LogNames, offset: int, seconds: float) -> tuple[Any, ...]:

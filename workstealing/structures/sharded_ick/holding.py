@@ -8,8 +8,10 @@ from typing import Any
 
 from redis.client import NEVER_DECODE
 
+from workstealing.errors import ConfigurationError
 from workstealing.store.operations import Operation, Plain
 from workstealing.store.scripts import load
+from workstealing.structures.ick import checked_reservation
 from workstealing.structures.sharded_ick.core import Core
 from workstealing.structures.sharded_ick.layout import Layout, parse
 from workstealing.structures.sharded_ick.leasing import (
@@ -69,8 +71,13 @@ class Leases(list[Any]):
         not leased here are passed over. Returns: of each ick shard how many members were removed.
         One round trip for each 5,000 members of the largest reservation.
         """
+        if not isinstance(tokens, Mapping):
+            raise ConfigurationError(
+                f"tokens={tokens!r} names no reservations: give a dict of ick shards and the tokens"
+                " of their Batches"
+            )
         both = {
-            leased.ick_shard: (leased.lease_token, tokens[leased.ick_shard])
+            leased.ick_shard: (leased.lease_token, checked_reservation(tokens[leased.ick_shard]))
             for leased in self
             if leased.ick_shard in tokens
         }

@@ -12,6 +12,7 @@ from workstealing.structures.ick import (
     MEMBERS_A_CHUNK,
     Batch,
     Committed,
+    checked_reservation,
     scored,
     whole_reservation,
 )
@@ -86,7 +87,7 @@ class _Leased:
         if less than half of it is left. Returns: how many were removed; 0, with nothing changed,
         once the lease or the reservation does not hold any more. One round trip for each 5,000.
         """
-        return self._perform(self._finish_steps(token))
+        return self._perform(self._finish_steps(checked_reservation(token)))
 
     def exchange(self, n: int, *commit: Member, backwash: bool = False) -> Any:
         """Commit members and then reserve, in one round trip for up to 1,000 members to commit.

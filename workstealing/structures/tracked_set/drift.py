@@ -70,7 +70,8 @@ def measure(
     """Measure both directions; see `TrackedSet.drift`."""
     if isinstance(sample, bool) or not isinstance(sample, int) or sample < 1:
         raise ConfigurationError(f"give a sample of at least 1, not {sample!r}")
-    if not 0 < confidence < 1:
+    is_number = isinstance(confidence, int | float) and not isinstance(confidence, bool)
+    if not is_number or not 0 < confidence < 1:
         raise ConfigurationError(f"give a confidence between 0 and 1, not {confidence!r}")
     draw: Callable[[int, float], list[str]] | None = getattr(source, "random_ids", None)
     if draw is None:

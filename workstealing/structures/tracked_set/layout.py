@@ -9,7 +9,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError, EvictionPolicyError, LayoutError
-from workstealing.store.keys import SLOT_TAGS, SLOTS, key_slot
+from workstealing.store.keys import SLOT_TAGS, SLOTS, key_slot, to_bytes
 from workstealing.store.operations import Steps, as_layout_error
 from workstealing.store.scripts import load
 
@@ -35,7 +35,7 @@ class Names:
             sub_sets = 0
         if not 1 <= sub_sets <= MOST_SUB_SETS:
             raise ConfigurationError(f"give sub_sets as a number from 1 to {MOST_SUB_SETS}")
-        self.key = key.encode() if isinstance(key, str) else key
+        self.key = to_bytes(key)
         self.sub_sets = sub_sets
         self.mark = f"{VERSION}:{sub_sets}".encode()
         self.layout = b"ws:tracked:layout:" + self.key

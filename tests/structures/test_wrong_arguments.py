@@ -1,0 +1,434 @@
+"""Public methods say in a sentence what is wrong with an argument, and send nothing then.
+
+Each argument of each call in `CALLS` is replaced by each value in `VALUES` in turn. Some of them it
+may take: then the call does whatever it does. All others are refused by an error of ours, or by
+redis-py's DataError, that names the argument; never by an error from inside, or by the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from redis.backoff import NoBackoff
+
+import workstealing
+from support.servers import RedisServer
+from support.table_source import TableSource
+from workstealing import Recruiter, jobs, store, structures
+from workstealing.errors import ConfigurationError, WorkStealingError
+from workstealing.recruiting import Hooks, Job
+from workstealing.structures import (
+    DurableKeys,
+    Ick,
+    Log,
+    RedisStore,
+    ShardedIck,
+    ShuffleQueue,
+    TimeShardQueue,
+    TrackedSet,
+    VolatileHashes,
+)
+
+pytestmark = pytest.mark.real
+
+VALUES: list[Any] = [
+    None,
+    "x",
+    "",
+    b"x",
+    "\udc80",
+    -1,
+    0,
+    -0.5,
+    2.5,
+    math.nan,
+    math.inf,
+    True,
+    2**70,
+    10**400,
+    [],
+    [None],
+    {},
+    {"a": None},
+    object(),
+    "several",
+    (1, 2, 3),
+]
+
+Made = Callable[[Any], Any]
+
+
+def log(client: Any) -> Any:
+    made = Log(client, "l")
+    made.append(b"a", b"b")
+    return made
+
+
+def group(client: Any) -> Any:
+    made = log(client).group("g", acknowledged=True)
+    made.read(1)
+    return made
+
+
+def keys(client: Any) -> Any:
+    made = DurableKeys(client, namespace="d")
+    made.open()
+    return made
+
+
+def hashes(client: Any) -> Any:
+    made = VolatileHashes(client, namespace="h", backend="emulated")
+    made.open()
+    return made
+
+
+def ick(client: Any) -> Any:
+    made: Any = Ick(client, "i")
+    made.add({"m": 1})
+    return made
+
+
+def sharded(client: Any) -> Any:
+    made: Any = ShardedIck(client, "s", 2)
+    made.add({"m": 1})
+    return made
+
+
+def shuffle(client: Any) -> Any:
+    made: Any = ShuffleQueue(client, "q")
+    made.write("t", {"a": 1})
+    return made
+
+
+def time_shards(client: Any) -> Any:
+    made = TimeShardQueue(RedisStore(client), "t", 4, 60)
+    made.open()
+    return made
+
+
+def tracked(client: Any) -> Any:
+    made = TrackedSet(client, "c", TableSource(["a"]))
+    made.open()
+    return made
+
+
+def made_of(kind: Any) -> Made:
+    def package(client: Any) -> Any:
+        return kind
+
+    return package
+
+
+def leased(client: Any) -> Any:
+    return sharded(client).lease("c").__enter__()
+
+
+def held_icks(client: Any) -> Any:
+    return sharded(client).lease_all("c")
+
+
+def recruiter(client: Any) -> Any:
+    made = Recruiter()
+    made.install(JOB, 0.1)
+    made.install(Named("other"), 0.1)
+    return made
+
+
+class Named(Job):
+    """A job that does nothing."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def perform(self, slice: Any) -> int:
+        return 0
+
+
+def nothing() -> None:
+    """What is decorated."""
+
+
+# Never connected to.
+CLIENT = redis.Redis(port=1)
+STORE = RedisStore(CLIENT)
+JOB, HOOKS, RANDOM, FUNCTION = Named("j"), Hooks(), random.random, nothing
+JOB_OPTIONS = {"dry_run": False, "name": "n", "random": random.random}
+HASHES, KEYS = VolatileHashes(CLIENT, namespace="h"), DurableKeys(CLIENT, namespace="d")
+ICK, SHUFFLE, TIMES = Ick(CLIENT, "i"), ShuffleQueue(CLIENT, "q"), TimeShardQueue(STORE, "t", 6, 60)
+LOG, TRACKED = Log(CLIENT, "l"), TrackedSet(CLIENT, "c", TableSource())
+
+# What makes the object, the method, its arguments, and by name.
+CALLS: list[tuple[Made, str, tuple[Any, ...], dict[str, Any]]] = [
+    (log, "append", (b"x",), {"backlog": 10}),
+    (log, "read", (0,), {"count": 1, "block_ms": 0, "with_info": False}),
+    (
+        log,
+        "group",
+        ("g",),
+        {"start": "first", "acknowledged": True, "idle_s": 60.0, "max_attempts": 5},
+    ),
+    (log, "wait", (("PING",), 0.1), {}),
+    (log, "evict", (0,), {}),
+    (log, "evict", (), {"keep": 1}),
+    (log, "iterate", (0, 1), {"reverse": False, "prefetch": 1}),
+    (group, "read", (1,), {"block_ms": 0, "member": "m"}),
+    (group, "acknowledge", (0,), {}),
+    (group, "seek", (0,), {}),
+    (group, "pending", (10,), {}),
+    (group, "dead", (10,), {}),
+    (group, "revive", (0,), {}),
+    (group, "discard", (0,), {}),
+    (keys, "acquire", ("n", 10.0), {}),
+    (keys, "release", ("n", 1), {}),
+    (keys, "extend", ("n", 1, 10.0), {}),
+    (keys, "lock", ("n", 10.0), {}),
+    (ick, "add", ({"m": 1.0},), {}),
+    (ick, "reserve", (1,), {"backwash": False}),
+    (ick, "exchange", (1, "m"), {"backwash": False, "token": None}),
+    (ick, "commit", ("m",), {"token": None}),
+    (ick, "dead", (10,), {}),
+    (ick, "revive", ("m",), {}),
+    (ick, "discard", ("m",), {}),
+    (ick, "delete", (), {"unlink": True}),
+    (sharded, "add", ({"m": 1.0},), {}),
+    (shuffle, "write", ("t", {"a": 1}), {"deadline": None, "tracking_id": None}),
+    (shuffle, "read", ("g", "c"), {"block_ms": 0, "prefer_stream": None}),
+    (shuffle, "read_many", ("g", "c", 1), {"block_ms": 0, "prefer_stream": None}),
+    (shuffle, "ack", (), {}),
+    (shuffle, "cancel", ("x",), {}),
+    (shuffle, "dead", ("g", 10), {}),
+    (shuffle, "revive", ("g", "3-17000-0"), {}),
+    (shuffle, "discard", ("g", "3-17000-0"), {}),
+    (shuffle, "stats", ("g", 10), {}),
+    (shuffle, "streams_of", ("t",), {}),
+    (time_shards, "put", ("m", None), {}),
+    (time_shards, "take", ("c",), {"lease_s": 60.0, "drain_all": False}),
+    (time_shards, "take_many", ("c", 1), {"lease_s": 60.0, "drain_all": False}),
+    (time_shards, "dead", (10,), {}),
+    (tracked, "track", (["a"],), {}),
+    (tracked, "untrack", (["a"],), {}),
+    (tracked, "is_tracked", ("a",), {}),
+    (tracked, "are_tracked", (["a"],), {}),
+    (tracked, "drift", (10,), {"confidence": 0.95, "seconds": 5.0}),
+    (sharded, "lease", ("c",), {}),
+    (sharded, "resize", (2,), {}),
+    (leased, "reserve", (1,), {"backwash": False}),
+    (leased, "exchange", (1, "m"), {"backwash": False}),
+    (leased, "commit", ("m",), {}),
+    (leased, "finish", ("1",), {}),
+    (held_icks, "finish", ({0: "1"},), {}),
+    (shuffle, "ack", (None,), {}),
+    (shuffle, "nack", (None,), {"delay": 0.0}),
+    (shuffle, "extend", (None,), {}),
+    (time_shards, "ack", ("x",), {}),
+    (time_shards, "delete", ("x",), {}),
+    (time_shards, "release", ("x",), {"due": None}),
+    (time_shards, "extend", (None,), {"lease_s": 60.0}),
+    (time_shards, "revive", ("x",), {}),
+    (time_shards, "discard", ("x",), {}),
+    (made_of(structures), "Log", (CLIENT, "l"), {"block": 10, "codec": None, "cache_blocks": 1}),
+    (made_of(structures), "Ick", (CLIENT, "i"), {}),
+    (made_of(structures), "ShardedIck", (CLIENT, "s", 2), {}),
+    (made_of(structures), "DurableKeys", (CLIENT,), {"namespace": "d"}),
+    (made_of(structures), "VolatileHashes", (CLIENT,), {"namespace": "h", "backend": "auto"}),
+    (made_of(structures), "ShuffleQueue", (CLIENT, "q"), {"streams": 8, "streams_per_tenant": 2}),
+    (made_of(structures), "RedisStore", (CLIENT,), {}),
+    (made_of(structures), "TimeShardQueue", (STORE, "t", 4, 60), {}),
+    (made_of(structures), "TrackedSet", (CLIENT, "c"), {"source": None, "sub_sets": 2}),
+    (recruiter, "install", (JOB, 0.1), {"seconds": 1.0}),
+    (recruiter, "job", (0.1,), {"name": "n", "limit": 1, "seconds": 1.0}),
+    (recruiter, "set_rate", ("j", 0.1), {}),
+    (recruiter, "pause", ("j",), {}),
+    (recruiter, "resume", ("j",), {}),
+    (recruiter, "perform", ("j",), {"limit": 1, "seconds": 1.0}),
+    (recruiter, "dry_run", ("j",), {"limit": 1, "seconds": 1.0}),
+    (recruiter, "uninstall", ("other",), {}),
+    (recruiter, "given_rate", ("j",), {}),
+    (recruiter, "add_hook", (HOOKS,), {}),
+    (recruiter, "reraise", (KeyError,), {}),
+    (recruiter, "use_random", (RANDOM,), {}),
+    (recruiter, "enlists", (FUNCTION,), {"when": None}),
+    (made_of(workstealing), "Recruiter", (), {"seconds": 0.01}),
+    (made_of(workstealing), "connect", ("redis://localhost:1/0",), {}),
+    (made_of(store), "attempt", (CLIENT, "k"), {"slice": None}),
+    (made_of(jobs), "HashFieldExpiry", (HASHES,), {"limit": 5, **JOB_OPTIONS}),
+    (made_of(jobs), "KeyExpiry", (KEYS,), {"limit": 5, **JOB_OPTIONS}),
+    (made_of(jobs), "MigrateToNative", (HASHES,), {"limit": 5, "name": "n", "random": RANDOM}),
+    (made_of(jobs), "IckReaper", (ICK, 10.0), {"limit": 5, "max_attempts": 5, **JOB_OPTIONS}),
+    (
+        made_of(jobs),
+        "ShuffleQueueReaper",
+        (SHUFFLE,),
+        {"limit": 5, "idle_s": 1.0, "max_attempts": 5, "consumer_idle_s": 1.0, **JOB_OPTIONS},
+    ),
+    (made_of(jobs), "QueueExpiry", (SHUFFLE,), {"limit": 5, **JOB_OPTIONS}),
+    (made_of(jobs), "TimeShardSweeper", (TIMES,), {"limit": 5, "max_attempts": 5, **JOB_OPTIONS}),
+    (
+        made_of(jobs),
+        "LogCompactor",
+        (LOG,),
+        {"limit": 1, "cold_s": 1.0, "codec": "zlib", "level": 6, "idle_s": 0, "most_bytes": 1000}
+        | JOB_OPTIONS,
+    ),
+    (
+        made_of(jobs),
+        "LogTrimmer",
+        (LOG,),
+        {"limit": 1, "max_age_s": 1.0, "max_entries": 1, "max_bytes": 1, "spare_groups": False}
+        | JOB_OPTIONS,
+    ),
+    (made_of(jobs), "TrackQueued", (TRACKED,), {"limit": 5, "name": "n"}),
+    (made_of(jobs), "UntrackDone", (TRACKED,), {"limit": 5, "name": "n", "random": RANDOM}),
+]
+
+
+def cases() -> Iterator[Any]:
+    for make, method, args, options in CALLS:
+        for place in (*range(len(args)), *options):
+            name = f"{make.__name__}.{method}[{place}]"
+            yield pytest.param((make, method, args, options, place), id=name)
+
+
+def replaced(
+    args: tuple[Any, ...], options: dict[str, Any], place: int | str, value: Any
+) -> tuple[list[Any], dict[str, Any]]:
+    some, named = list(args), dict(options)
+    if isinstance(place, int):
+        some[place] = value
+    else:
+        named[place] = value
+    return some, named
+
+
+def assert_clear(error: Exception, call: Any, place: int | str, value: Any) -> None:
+    """The error is one sentence that says which argument it is about, by name or by value."""
+    said = str(error)
+    names = list(inspect.signature(call).parameters)
+    name = place if isinstance(place, str) else names[min(place, len(names) - 1)]
+    # What the words of the error may call it.
+    known = {name, name.rstrip("s"), repr(value), type(value).__name__, repr(value)[1:-1]}
+    known |= (
+        {text for each in value for text in (repr(each),)} if isinstance(value, tuple) else set()
+    )
+    known |= ALSO.get((getattr(call, "__name__", ""), name), set())
+    assert any(each and each in said for each in known), said
+    assert "\n" not in said
+    assert said
+    assert not said.endswith(".")
+
+
+# An argument that is right, but is not looked at before another thing that is wrong in every case.
+ALSO = {
+    ("drift", "sample"): {"cannot draw ids"},
+    ("extend", "lease_s"): {"no lease"},
+    ("release", "due"): {"no id of a message"},
+    ("nack", "delay"): {"no message"},
+    ("dry_run", "limit"): {"has no dry run"},
+    ("dry_run", "seconds"): {"has no dry run"},
+    ("install", "seconds"): {"installed already"},
+    ("install", "rate"): {"installed already"},
+    ("connect", "url"): {"Redis URL"},
+    ("revive", "ids"): {"id of a message"},
+    ("discard", "ids"): {"id of a message"},
+}
+
+
+def commands_of(client: Any) -> int:
+    """Return how many commands the server has had, without those of connections and of this."""
+    ours = ("cmdstat_info", "cmdstat_hello", "cmdstat_client", "cmdstat_select", "cmdstat_auth")
+    found = client.info("commandstats")
+    return sum(each["calls"] for name, each in found.items() if not name.startswith(ours))
+
+
+def refusal(call: Any, args: list[Any], options: dict[str, Any]) -> Exception | None:
+    """Return the error by which a call refuses its arguments; any but ours is raised."""
+    try:
+        result = call(*args, **options)
+        if inspect.isgenerator(result):
+            list(result)
+    except (WorkStealingError, redis.DataError) as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("case", cases())
+def test_a_wrong_argument_is_said_and_nothing_is_sent(redis7: RedisServer, case: Any) -> None:
+    make, method, args, options, place = case
+    client = redis7.client()
+    made = make(client)
+    call = getattr(made, method)
+    for value in VALUES:
+        some, named = replaced(args, options, place, value)
+        before = commands_of(client)
+        error = refusal(call, some, named)
+        if error is not None:
+            assert commands_of(client) == before, (value, error)
+            assert_clear(error, call, place, value)
+
+
+@pytest.mark.parametrize("case", cases())
+def test_the_asyncio_forms_say_the_same(case: Any) -> None:
+    make, method, args, options, place = case
+    form = ASYNC.get(make)
+    if form is None:
+        pytest.skip("has no asyncio form")
+
+    async def run() -> None:
+        # Nobody listens there: whatever is sent is a fault of the connection.
+        client = redis.asyncio.Redis(
+            port=1, retry=redis.asyncio.retry.Retry(NoBackoff(), 0), protocol=2
+        )
+        call = getattr(form(client), method)
+        for value in VALUES:
+            some, named = replaced(args, options, place, value)
+            try:
+                result = call(*some, **named)
+                if hasattr(result, "__aiter__"):
+                    async for _ in result:
+                        break
+                elif inspect.isawaitable(result):
+                    await result
+            except redis.ConnectionError:
+                continue
+            except (WorkStealingError, redis.DataError) as error:
+                assert_clear(error, call, place, value)
+        await client.aclose()
+
+    asyncio.run(run())
+
+
+ASYNC: dict[Made, Made] = {
+    log: lambda client: structures.AsyncLog(client, "l"),
+    group: lambda client: structures.AsyncLog(client, "l").group("g", acknowledged=True),
+    keys: lambda client: structures.AsyncDurableKeys(client, namespace="d"),
+    ick: lambda client: structures.AsyncIck(client, "i"),
+    sharded: lambda client: structures.AsyncShardedIck(client, "s", 2),
+    shuffle: lambda client: structures.AsyncShuffleQueue(client, "q"),
+    time_shards: lambda client: structures.AsyncTimeShardQueue(
+        structures.AsyncRedisStore(client), "t", 4, 60
+    ),
+    tracked: lambda client: structures.AsyncTrackedSet(client, "c", TableSource(["a"])),
+}
+
+
+def test_a_call_that_waits_on_a_log(redis7: RedisServer) -> None:
+    made = Log(redis7.client(), "l")
+    with pytest.raises(ConfigurationError, match=r"command=25 is no command .* read\(offset"):
+        made.wait(25, 0.1)  # type: ignore[arg-type]
+
+
+def test_what_is_missing_or_too_much_is_said_by_python_at_the_call() -> None:
+    for make, method, args, options in CALLS:
+        if make not in ASYNC:
+            continue
+        call = getattr(ASYNC[make](redis.asyncio.Redis(port=1)), method)
+        with pytest.raises(TypeError, match=rf"{method}\(\)|unexpected keyword"):
+            call(*args, **options, no_such_argument=1)
