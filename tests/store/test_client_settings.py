@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import fakeredis
 import pytest
 import redis
 import redis.asyncio
@@ -371,6 +372,12 @@ def test_a_password_for_nothing_under_protocol_2_is_refused_to_both(place: Place
         ):
             with pytest.raises(redis.AuthenticationError, match="without any password"):
                 call()
+
+
+def test_fakeredis_asks_nobody_for_a_password() -> None:
+    client = fakeredis.FakeRedis(username="nobody", password="for nothing")
+    client.set("k", "v")
+    assert twin_of(client).call(None, [("GET", "k")], Budget()) == [b"v"]
 
 
 def test_a_certificate_that_has_changed_is_read_anew(place: Place, tmp_path: Path) -> None:
