@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import logging
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
@@ -11,7 +13,7 @@ from workstealing.recruiting import Recruiter
 from workstealing.recruiting import deferral as module
 from workstealing.recruiting.deferral import Deferral, current, defer
 from workstealing.recruiting.faultlog import FaultLog
-from workstealing.testing import ManualClock
+from workstealing.testing import ManualClock, always
 
 
 class Note:
@@ -185,3 +187,47 @@ def test_a_when_may_end_the_process(events: list[object]) -> None:
         deferral.respond("page")
     deferral.close()
     assert events == []
+
+
+@pytest.mark.parametrize("kind", ["plain", "generator", "coroutine", "async_generator"])
+def test_a_function_of_any_kind_that_raises_takes_its_offer_back(kind: str) -> None:
+    recruiter = always()
+
+    @recruiter.enlists
+    def plain() -> None:
+        raise ValueError
+
+    @recruiter.enlists
+    def generator() -> Iterator[int]:
+        yield 1
+        raise ValueError
+
+    @recruiter.enlists
+    async def coroutine() -> None:
+        raise ValueError
+
+    @recruiter.enlists
+    async def async_generator() -> AsyncIterator[int]:
+        yield 1
+        raise ValueError
+
+    async def drained() -> None:
+        async for _ in async_generator():
+            pass
+
+    calls: dict[str, Callable[[], object]] = {
+        "plain": plain,
+        "generator": lambda: list(generator()),
+        "coroutine": lambda: asyncio.run(coroutine()),
+        "async_generator": lambda: asyncio.run(drained()),
+    }
+    deferral = Deferral(recruiter)
+    token = current.set(deferral)
+    try:
+        with pytest.raises(ValueError):  # noqa: PT011 - it is this test's own
+            calls[kind]()
+    finally:
+        current.reset(token)
+    deferral.respond("the error page")
+    deferral.close()
+    assert recruiter.stats()["enlisted"] == 0

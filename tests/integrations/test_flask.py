@@ -322,3 +322,57 @@ def test_without_flask_the_error_names_the_extra() -> None:
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
     )
     assert "pip install 'workstealing[flask]'" in done.stdout
+
+
+@pytest.mark.parametrize("default", [None, lambda response: True])
+def test_a_decorated_view_that_raises_or_aborts_does_not_enlist(
+    recruiter: Recruiter, default: When | None
+) -> None:
+    app = flask.Flask("shop")
+    WorkStealing(app, recruiter, when=default)
+
+    @recruiter.enlists
+    def look_up(key: str) -> str:
+        raise KeyError(key)
+
+    @app.get("/raises")
+    @recruiter.enlists
+    def raises() -> str:
+        raise LookupError
+
+    @app.get("/aborts")
+    @recruiter.enlists
+    def aborts() -> str:
+        flask.abort(404)
+
+    @app.get("/handled")
+    @recruiter.enlists(when=lambda response: True)
+    def handled() -> str:
+        raise ZeroDivisionError
+
+    @app.errorhandler(ZeroDivisionError)
+    def answer(error: ZeroDivisionError) -> str:
+        return "infinite"
+
+    @app.get("/caught")
+    @recruiter.enlists
+    def caught() -> str:
+        try:
+            return look_up("k")
+        except KeyError:
+            return "none"
+
+    @app.get("/answers")
+    @recruiter.enlists
+    def answers() -> tuple[str, int]:
+        return "broken", 500
+
+    for path, status in (("/raises", 500), ("/aborts", 404), ("/handled", 200)):
+        assert get(app, path)[0] == status
+        assert recruiter.stats()["enlisted"] == 0, path
+    # Of two decorated functions the one that has not raised governs.
+    assert get(app, "/caught")[0] == 200
+    assert recruiter.stats()["enlisted"] == 1
+    # A response is no exception, whatever its status.
+    assert get(app, "/answers")[0] == 500
+    assert recruiter.stats()["enlisted"] == 2

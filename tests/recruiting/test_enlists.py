@@ -380,7 +380,7 @@ class TestDeferral:
         deferral.close()
         assert (enlisted(recruiter), seen) == (1, ["the response"])
 
-    def test_an_error_response_counts_too(self, recruiter: Recruiter) -> None:
+    def test_an_error_page_does_not_count(self, recruiter: Recruiter) -> None:
         @recruiter.enlists
         def view() -> None:
             raise ValueError("mine")
@@ -394,7 +394,7 @@ class TestDeferral:
             current.reset(token)
         deferral.respond("the error page")
         deferral.close()
-        assert enlisted(recruiter) == 1
+        assert enlisted(recruiter) == 0
 
     async def test_coroutines_and_generators_are_put_off_as_well(
         self, recruiter: Recruiter

@@ -132,8 +132,12 @@ class Gathering(Hooks, ABC, Generic[Batch]):
 
     def _rest(self) -> None:
         """Sleep until it is time to send. Runs in the thread alone."""
-        self._wake.get()
+        self._sleep()
+
+    def _sleep(self, seconds: float | None = None) -> None:
+        """Sleep until the thread is roused, or for so many seconds. Runs in the thread alone."""
         with contextlib.suppress(queue.Empty):
+            self._wake.get(timeout=seconds)
             while True:
                 self._wake.get_nowait()
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from workstealing.errors import ConfigurationError
-from workstealing.recruiting.deferral import defer
+from workstealing.recruiting.deferral import defer, withdraw
 
 if TYPE_CHECKING:
     from workstealing.recruiting.enlisting import Enlisting
@@ -61,7 +61,11 @@ class _Steps:
         self._when = when
 
     def _put_off(self) -> bool:
-        return defer(self._recruiter, self._when)
+        return defer(self._recruiter, self._when, self)
+
+    def _raised(self, late: bool) -> None:
+        if late:
+            withdraw(self)
 
     def _enlist(self, result: object, *, on_loop: bool = False) -> None:
         self._recruiter.enlist_after(self._when, result, on_loop=on_loop)
@@ -69,7 +73,11 @@ class _Steps:
     def coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
             late = self._put_off()
-            result = await function(*args, **kwargs)
+            try:
+                result = await function(*args, **kwargs)
+            except BaseException:
+                self._raised(late)
+                raise
             if not late:
                 self._enlist(result, on_loop=True)
             return result
@@ -79,21 +87,26 @@ class _Steps:
     def async_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
         async def async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
             late = self._put_off()
-            inner: AsyncGenerator[Any, Any] = function(*args, **kwargs)
             try:
-                item = await inner.asend(None)
-                while True:
-                    try:
-                        sent = yield item
-                    except GeneratorExit:
-                        await inner.aclose()
-                        raise
-                    except BaseException as error:  # noqa: BLE001 - all of them go to the generator
-                        item = await inner.athrow(error)
-                    else:
-                        item = await inner.asend(sent)
-            except StopAsyncIteration:
-                pass
+                inner: AsyncGenerator[Any, Any] = function(*args, **kwargs)
+                try:
+                    item = await inner.asend(None)
+                    while True:
+                        try:
+                            sent = yield item
+                        except GeneratorExit:
+                            await inner.aclose()
+                            raise
+                        # All of them go to the generator.
+                        except BaseException as error:  # noqa: BLE001
+                            item = await inner.athrow(error)
+                        else:
+                            item = await inner.asend(sent)
+                except StopAsyncIteration:
+                    pass
+            except BaseException:
+                self._raised(late)
+                raise
             if not late:
                 self._enlist(None, on_loop=True)
 
@@ -102,7 +115,11 @@ class _Steps:
     def generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
             late = self._put_off()
-            result = yield from function(*args, **kwargs)
+            try:
+                result = yield from function(*args, **kwargs)
+            except BaseException:
+                self._raised(late)
+                raise
             if not late:
                 self._enlist(result)
             return result
@@ -112,7 +129,11 @@ class _Steps:
     def plain(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def plain(*args: Any, **kwargs: Any) -> Any:
             late = self._put_off()
-            result = function(*args, **kwargs)
+            try:
+                result = function(*args, **kwargs)
+            except BaseException:
+                self._raised(late)
+                raise
             return result if late else self._after(result)
 
         return plain

@@ -56,6 +56,7 @@ class Deferral:
     __slots__ = (
         "_decided",
         "_decision",
+        "_offers",
         "_recruiter",
         "_responded",
         "_response",
@@ -66,25 +67,39 @@ class Deferral:
     def __init__(self, recruiter_default: Enlister, when_default: When | None = None) -> None:
         self._recruiter = recruiter_default
         self._when = when_default
+        self._offers: dict[object, tuple[Enlister, When | None]] = {}
         self._response: object = None
         self._responded = False
         self._decided = False
         self._decision = False
         self.closed = False
 
-    def offer(self, recruiter: Enlister, when: When | None = None) -> bool:
+    def offer(self, recruiter: Enlister, when: When | None = None, by: object = None) -> bool:
         """Let this recruiter and this `when` govern the request; the last offer wins.
 
         Arguments: recruiter; when, which receives the response object and says whether to enlist
-        (None: always). Returns: False when the request is over already, for example in a thread
-        that copied its context; then nothing was put off and the caller enlists at once.
+        (None: always); by, a hashable that `withdraw` will name. Returns: False when the request is
+        over already, for example in a thread that copied its context; then nothing was put off and
+        the caller enlists at once.
         """
         if self.closed:
             return False
-        self._recruiter = recruiter
-        self._when = when
+        # Again at the end, where it was there before: it is the last one now.
+        self._offers.pop(by, None)
+        self._offers[by] = self._recruiter, self._when = recruiter, when
         self._decided = False
         return True
+
+    def withdraw(self, by: object) -> None:
+        """Take an offer back, because its function has raised: the last of the others governs.
+
+        Without another one nobody is enlisted, whatever the integration offers by itself.
+        Arguments: by, as it was given to offer().
+        """
+        self._offers.pop(by, None)
+        others = list(self._offers.values())
+        self._recruiter, self._when = others[-1] if others else (self._recruiter, _never)
+        self._decided = False
 
     def respond(self, response: object) -> None:
         """Say what the response is, and ask the governing `when` about it.
@@ -150,11 +165,22 @@ def is_deferring() -> bool:
     return outer is not None and not outer.closed
 
 
-def defer(recruiter: Enlister, when: When | None = None) -> bool:
+def _never(_: object) -> bool:
+    return False
+
+
+def defer(recruiter: Enlister, when: When | None = None, by: object = None) -> bool:
     """Put an enlist off to the end of the current request, if an integration is at work.
 
     Arguments: as of Deferral.offer(). Returns: False when there is no request to put it off to, and
     the caller is to enlist at once.
     """
     deferral = current.get()
-    return deferral is not None and deferral.offer(recruiter, when)
+    return deferral is not None and deferral.offer(recruiter, when, by)
+
+
+def withdraw(by: object) -> None:
+    """Take back what `defer` has put off; see Deferral.withdraw()."""
+    deferral = current.get()
+    if deferral is not None:
+        deferral.withdraw(by)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator
-from typing import Generic, TypeVar
+from types import GeneratorType
+from typing import Generic, TypeVar, cast
 
 from workstealing.clock import SYSTEM_CLOCK
 
 T = TypeVar("T")
+_Ended = tuple[T | None, Exception | None]
 
 
 class Run(Generic[T]):
@@ -29,7 +31,8 @@ class Run(Generic[T]):
     __slots__ = ("_steps",)
 
     def __init__(self, call: Callable[[], T]) -> None:
-        self._steps = _calling(call)
+        # Only the type of generator functions says that it has these attributes.
+        self._steps = cast("GeneratorType[None, None, _Ended[T]]", _calling(call))
 
     def __call__(self) -> T:
         """Call the function, once; return its result, or raise what it raises."""
@@ -52,7 +55,7 @@ class Run(Generic[T]):
         return self._steps.gi_frame is None
 
 
-def _calling(call: Callable[[], T]) -> Generator[None, None, tuple[T | None, Exception | None]]:
+def _calling(call: Callable[[], T]) -> Generator[None, None, _Ended[T]]:
     if call is None:
         yield  # What makes this a generator; never reached.
     try:

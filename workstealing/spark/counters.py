@@ -110,11 +110,9 @@ class RecruitCounters(Gathering[Counts]):
     def _rest(self) -> None:
         while not (self._closed or self._waiting):
             if self.is_quiet:
-                self._wake.wait()
-                self._wake.clear()
+                self._sleep()
                 continue
-            self._wake.wait(min(self._interval, _LOOK_SECONDS))
-            self._wake.clear()
+            self._sleep(min(self._interval, _LOOK_SECONDS))
             self._recruiter.flush()
             with self._lock:
                 now = self._clock.monotonic()
