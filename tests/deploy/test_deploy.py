@@ -16,7 +16,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from workstealing.metrics.prometheus import PrometheusHooks
+from workstealing.metrics.prometheus import DeadItems, PrometheusHooks
 from workstealing.metrics.statsd import StatsDHooks
 from workstealing.metrics.watching import SLICE_BUCKETS
 from workstealing.recruiting import Outcome
@@ -28,7 +28,7 @@ RULES_TEST = DEPLOY / "prometheus" / "workstealing.test.yml"
 DASHBOARD = DEPLOY / "grafana" / "dashboards" / "workstealing.json"
 MAPPING = DEPLOY / "statsd_exporter" / "workstealing.yml"
 # What Prometheus adds to whatever it scrapes, and what PrometheusHooks has.
-LABELS = {"job", "instance", "job_name", "outcome", "le"}
+LABELS = {"job", "instance", "job_name", "outcome", "le", "error", "structure", "kind"}
 OUTCOMES = [each for each in Outcome if each is not Outcome.DISMISSED]
 
 
@@ -39,7 +39,8 @@ def exported() -> set[str]:
     hooks.on_enlisted(1)
     hooks.on_recruited("a")
     for outcome in OUTCOMES:
-        hooks.on_outcome("a", outcome, 1, 0.001, None)
+        hooks.on_outcome("a", outcome, 1, 0.001, ValueError())
+    registry.register(DeadItems([]))
     hooks.on_observed("a", 1.0, 1)
     names = {sample.name for family in registry.collect() for sample in family.samples}
     # Those that only a recruiter brings.
@@ -122,7 +123,7 @@ def test_promtool_sees_a_rule_that_never_fires(promtool: str, tmp_path: Path) ->
 
 def test_each_alert_is_tried_both_ways() -> None:
     tried: dict[str, set[bool]] = {rule["alert"]: set() for rule in rules()}
-    assert len(tried) == 4
+    assert len(tried) == 11
     for test in yaml.safe_load(RULES_TEST.read_text())["tests"]:
         for each in test["alert_rule_test"]:
             tried[each["alertname"]].add(bool(each["exp_alerts"]))
@@ -202,7 +203,7 @@ def test_statsd_becomes_the_same_metrics() -> None:
             found = re.fullmatch(pattern, name)
             if found:
                 labels = {
-                    label: found[1] if value == "$1" else value
+                    label: found[int(value[1:])] if value.startswith("$") else value
                     for label, value in mapping.get("labels", {}).items()
                 }
                 mapped[name] = (mapping["name"], labels)
@@ -220,6 +221,10 @@ def test_statsd_becomes_the_same_metrics() -> None:
                 ("duration", "slice_seconds"),
             )
         },
+        "workstealing.hash_field_expiry_items.error.ValueError": (
+            "workstealing_errors_total",
+            {**job, "error": "ValueError"},
+        ),
         **{
             f"workstealing.hash_field_expiry_items.{outcome.value}": (
                 "workstealing_outcomes_total",
@@ -247,7 +252,8 @@ def _sent_by_statsd() -> set[str]:
         hooks.on_enlisted(1)
         hooks.on_recruited("hash_field_expiry.items")
         for outcome in OUTCOMES:
-            hooks.on_outcome("hash_field_expiry.items", outcome, 1, 0.001, None)
+            error = ValueError() if outcome is Outcome.FAILED else None
+            hooks.on_outcome("hash_field_expiry.items", outcome, 1, 0.001, error)
         hooks.close(30.0)
         lines = receiver.recv(65_536).decode().split("\n")
     return {line.partition(":")[0] for line in lines}

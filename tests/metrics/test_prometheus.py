@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.processes import end, free_port, spawn
-from workstealing.metrics.prometheus import PrometheusHooks
+from workstealing.dashboard.watched import Watched
+from workstealing.metrics.prometheus import DeadItems, PrometheusHooks
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
 
 PATIENCE = 30.0
@@ -234,10 +236,35 @@ recruiter.perform("away")
 recruiter.enlist()
 recruiter.flush()
 recruiter.uninstall("away")
-clock.now += 2.0
+clock.now += 3_600.0 if sys.argv[1] == "forgets" else 2.0
+recruiter._roster.get("sweep").paused = sys.argv[1] == "forgets"
 recruiter.enlist()
 recruiter.flush()
 """
+
+
+def multiprocess(folder: Path, *kinds: str) -> Shown:
+    """Run a worker of each kind; return what a scrape of them all shows."""
+    for kind in kinds:
+        subprocess.run(
+            [sys.executable, "-W", "error", "-c", WORKER, kind],
+            check=True,
+            timeout=PATIENCE,
+            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)},
+        )
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(folder))  # type: ignore[no-untyped-call]
+    return Shown(generate_latest(registry).decode())
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [(("forgets",), math.inf), (("forgets", "well"), 1), (("forgets", "behind"), 0)],
+)
+def test_a_worker_that_knows_no_more_says_neither_yes_nor_no(
+    tmp_path: Path, kinds: tuple[str, ...], expected: float
+) -> None:
+    assert multiprocess(tmp_path, *kinds)("keeps_up", job_name="sweep") == expected
 
 
 @pytest.mark.parametrize("order", [("behind", "well"), ("well", "behind")])
@@ -351,3 +378,56 @@ def _getter(url: str) -> Callable[[str], str]:
                 time.sleep(0.05)
 
     return get
+
+
+def test_errors_are_counted_by_class_in_bounded_number(
+    registry: CollectorRegistry, shown: Callable[[], Shown]
+) -> None:
+    hooks = PrometheusHooks(registry)
+    for _ in range(3):
+        hooks.on_outcome("sweep", Outcome.FAILED, 0, 0.01, ValueError("user:17"))
+    for number in range(50):
+        error = type(f"Error{number}", (Exception,), {})()
+        hooks.on_outcome("sweep", Outcome.FAILED, 0, 0.01, error)
+    now = shown()
+    assert now("errors_total", job_name="sweep", error="ValueError") == 3
+    assert now("errors_total", job_name="sweep", error="_other") == 43
+    assert len([name for name, _ in now.samples if name == "workstealing_errors_total"]) == 9
+    assert "user:17" not in generate_latest(registry).decode()
+
+
+def test_what_lasts_is_a_gauge_and_what_nobody_knows_is_none(
+    registry: CollectorRegistry, shown: Callable[[], Shown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recruiter = Recruiter()
+    recruiter.job(rate=0.5, name="sweep")(lambda slice: 3)
+    figures: dict[str, Any] = {"rate": 0.5, "keeps_up": True, "paused": True}
+    monkeypatch.setattr(Recruiter, "stats", lambda self: {"jobs": {"sweep": figures}})
+    hooks = PrometheusHooks(registry)
+    recruiter.add_hook(hooks)
+    job = {"job_name": "sweep"}
+    assert [shown()(name, **job) for name in ("keeps_up", "paused")] == [1, 1]
+    assert [shown()(n, **job) for n in ("slice_running_seconds", "unreached_seconds")] == [0, 0]
+    figures |= {"keeps_up": None, "running_seconds": 7.0, "breaker_seconds": 9.0}
+    hooks.on_enlisted(1)
+    assert shown()("keeps_up", **job) is None
+    assert [shown()(n, **job) for n in ("slice_running_seconds", "unreached_seconds")] == [7, 9]
+
+
+def test_dead_items_are_asked_at_each_scrape(
+    registry: CollectorRegistry, shown: Callable[[], Shown]
+) -> None:
+    def away() -> int:
+        raise ConnectionError("nobody there")
+
+    dead = [2]
+    structures = [
+        Watched("mails", "shuffle queue", dead_size=lambda: dead[0]),
+        Watched("gone", "Ick", dead_size=away),
+        Watched("items", "volatile hashes"),
+    ]
+    registry.register(DeadItems(structures))
+    assert shown()("dead_items", structure="mails", kind="shuffle queue") == 2
+    dead[0] = 5
+    assert shown()("dead_items", structure="mails", kind="shuffle queue") == 5
+    assert len(shown().samples) == 1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from workstealing.errors import MissingExtraError
-from workstealing.metrics.watching import OTHER_JOBS, SLICE_BUCKETS, JobNames, Watched
+from workstealing.metrics.watching import OTHER_JOBS, SLICE_BUCKETS, ErrorNames, JobNames, Watched
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.outcome import Outcome
 
@@ -42,6 +42,7 @@ class OpenTelemetryHooks(Hooks):
         if meter is None:
             meter = metrics.get_meter("workstealing")
         self._names = JobNames()
+        self._error_names = ErrorNames()
         self._watched = Watched(self._names)
         # Re-entrant: a signal handler may enlist while the interrupted frame holds it.
         self._lock = threading.RLock()
@@ -57,6 +58,9 @@ class OpenTelemetryHooks(Hooks):
             "workstealing.outcomes", "{slice}", "What became of recruits."
         )
         self._items = meter.create_counter("workstealing.items", "{item}", "Items handled.")
+        self._errors = meter.create_counter(
+            "workstealing.errors", "{error}", "Errors that slices raised, by class."
+        )
         self._seconds = meter.create_histogram(
             "workstealing.slice",
             "s",
@@ -84,6 +88,19 @@ class OpenTelemetryHooks(Hooks):
                 "1 while the job's server is left alone after a fault.",
                 self._figure("breaker_open"),
             ),
+            ("paused", "", "1 while the job rests.", self._figure("paused")),
+            (
+                "slice_running",
+                "s",
+                "How long a slice has been running.",
+                self._figure("running_seconds"),
+            ),
+            (
+                "unreached",
+                "s",
+                "For how long the job's server has not been reached.",
+                self._figure("breaker_seconds"),
+            ),
         )
         for name, unit, what, ask in gauges:
             meter.create_observable_gauge(
@@ -108,12 +125,14 @@ class OpenTelemetryHooks(Hooks):
         outcome: Outcome,
         items: int,
         seconds: float,
-        error: BaseException | None,  # noqa: ARG002 - the hook's signature
+        error: BaseException | None,
     ) -> None:
         """Count what became of a recruit, and how long it took."""
         name = self._names(job)
         self._outcomes.add(1, {"job_name": name, "outcome": outcome.value})
         self._items.add(items, {"job_name": name})
+        if error is not None:
+            self._errors.add(1, {"job_name": name, "error": self._error_names(name, error)})
         if outcome is not Outcome.SKIPPED:
             self._seconds.record(seconds, {"job_name": name})
 

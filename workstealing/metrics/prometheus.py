@@ -7,18 +7,30 @@ series that it scrapes a label `job` of its own.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from workstealing.errors import MissingExtraError
-from workstealing.metrics.watching import OTHER_JOBS, SLICE_BUCKETS, JobNames, Watched
+from workstealing.metrics.watching import (
+    JOBS_NAMED,
+    OTHER_JOBS,
+    SLICE_BUCKETS,
+    ErrorNames,
+    JobNames,
+    Watched,
+    sendable,
+)
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.outcome import OUTCOMES, Outcome
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.registry import Collector
 except ModuleNotFoundError as error:
     if error.name != "prometheus_client":
         raise
@@ -36,9 +48,9 @@ class PrometheusHooks(Hooks):
     Every call counts in memory (in a mapped file where PROMETHEUS_MULTIPROC_DIR is set, as
     `prometheus_client` does by itself); nothing is sent. The gauges are set as callers enlist,
     about once a second, so that they work with several processes too: where those share a scrape,
-    it shows the newest backlog, oldest garbage and rate, a "keeps up" only if all do, and a breaker
-    that is open in any. Several hooks on one registry share its metrics. Labels are bounded: the
-    first 100 jobs by name, "_other" beyond.
+    it shows the newest backlog, oldest garbage and rate, a "keeps up" only if all do that know
+    (+Inf if none knows any more), and the worst of breakers and of what lasts. Several hooks on one
+    registry share its metrics. Labels are bounded: the first 100 jobs by name, "_other" beyond.
 
     Arguments: registry, where the metrics are registered; by default prometheus_client's own.
     """
@@ -52,6 +64,8 @@ class PrometheusHooks(Hooks):
         self._names = self._metrics.names
         self._watched = Watched(self._names)
         self._shown: set[str] = set()
+        # Of which jobs it was shown whether they keep up.
+        self._known: set[str] = set()
 
     def on_added(self, recruiter: Recruiter) -> None:
         """Show the gauges of this recruiter's jobs, too."""
@@ -73,12 +87,14 @@ class PrometheusHooks(Hooks):
         outcome: Outcome,
         items: int,
         seconds: float,
-        error: BaseException | None,  # noqa: ARG002 - the hook's signature
+        error: BaseException | None,
     ) -> None:
         """Count what became of a recruit, and how long it took."""
         name = self._names(job)
         self._metrics.outcomes.labels(name, outcome.value).inc()
         self._metrics.items.labels(name).inc(items)
+        if error is not None:
+            self._metrics.errors.labels(name, self._metrics.error_names(name, error)).inc()
         if outcome is not Outcome.SKIPPED:
             self._metrics.seconds.labels(name).observe(seconds)
 
@@ -104,15 +120,68 @@ class PrometheusHooks(Hooks):
                     metrics.outcomes.labels(name, outcome)
             metrics.rate.labels(name).set(figures["rate"])
             metrics.breaker_open.labels(name).set(bool(figures.get("breaker_open")))
-            if figures.get("keeps_up") is not None:
-                metrics.keeps_up.labels(name).set(bool(figures["keeps_up"]))
+            metrics.paused.labels(name).set(bool(figures.get("paused")))
+            metrics.running.labels(name).set(figures.get("running_seconds") or 0.0)
+            metrics.unreached.labels(name).set(figures.get("breaker_seconds") or 0.0)
+            self._set_keeps_up(name, figures.get("keeps_up"))
+        # What has been counted stays; a gauge ends with its job.
         gone, self._shown = self._shown - shown, shown
         if not _is_multiprocess():
-            # Counters stay: what has been counted has been counted.
             for gauge in metrics.gauges:
                 for name in gone:
                     with contextlib.suppress(KeyError):
                         gauge.remove(name)
+
+    def _set_keeps_up(self, name: str, keeps_up: bool | None) -> None:
+        if keeps_up is not None:
+            self._known.add(name)
+            self._metrics.keeps_up.labels(name).set(keeps_up)
+        elif name in self._known:
+            # Nobody knows any more: the last answer must not stand for ever.
+            if _is_multiprocess():
+                # Nothing is removed there. Any process that knows is below this.
+                self._metrics.keeps_up.labels(name).set(math.inf)
+                return
+            self._known.discard(name)
+            with contextlib.suppress(KeyError):
+                self._metrics.keeps_up.remove(name)
+
+
+class DeadItems(Collector):
+    """Shows how many dead items structures hold: `registry.register(DeadItems([watch(queue)]))`.
+
+    They are asked at each scrape, by clients of their own and never in a caller's time: one round
+    trip or a few for each. What cannot be asked is not there.
+
+    Arguments: watched: structures as `workstealing.dashboard.watch` returns them, or anything with
+    `name`, `kind` and `dead_size`, a function that returns how many; the first 100 are asked.
+    """
+
+    def __init__(self, watched: Iterable[Any]) -> None:
+        self._watched = [each for each in watched if each.dead_size is not None][:JOBS_NAMED]
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Say which metric this is, so that nothing is asked when it is registered."""
+        yield _dead_family()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Ask each structure."""
+        family = _dead_family()
+        for each in self._watched:
+            try:
+                count = float(each.dead_size())
+            except Exception:  # noqa: BLE001, S112 - a server that is away; its metric is, too
+                continue
+            family.add_metric([sendable(str(each.name)[:200]), sendable(str(each.kind))], count)
+        yield family
+
+
+def _dead_family() -> GaugeMetricFamily:
+    return GaugeMetricFamily(
+        "workstealing_dead_items",
+        "Items that failed too often and wait for a person.",
+        labels=("structure", "kind"),
+    )
 
 
 @dataclass(frozen=True)
@@ -120,20 +189,25 @@ class _Metrics:
     """What is registered in one registry."""
 
     names: JobNames
+    error_names: ErrorNames
     enlisted: Counter
     recruited: Counter
     outcomes: Counter
     items: Counter
+    errors: Counter
     seconds: Histogram
     backlog: Gauge
     oldest: Gauge
     rate: Gauge
     keeps_up: Gauge
     breaker_open: Gauge
+    paused: Gauge
+    running: Gauge
+    unreached: Gauge
 
     @property
     def gauges(self) -> tuple[Gauge, ...]:
-        return (self.backlog, self.oldest, self.rate, self.keeps_up, self.breaker_open)
+        return tuple(each for each in vars(self).values() if isinstance(each, Gauge))
 
 
 _of_registry: WeakKeyDictionary[CollectorRegistry, _Metrics] = WeakKeyDictionary()
@@ -160,10 +234,12 @@ def _made(registry: CollectorRegistry) -> _Metrics:
 
     return _Metrics(
         names=JobNames(),
+        error_names=ErrorNames(),
         enlisted=counter("enlisted", "Callers who enlisted.", ()),
         recruited=counter("recruited", "Callers who were recruited for this job."),
         outcomes=counter("outcomes", "What became of recruits.", ("job_name", "outcome")),
         items=counter("items", "Items handled."),
+        errors=counter("errors", "Errors that slices raised, by class.", ("job_name", "error")),
         seconds=Histogram(
             "workstealing_slice_seconds",
             "How long slices took.",
@@ -181,5 +257,12 @@ def _made(registry: CollectorRegistry) -> _Metrics:
         keeps_up=gauge("keeps_up", "1 if the job keeps up with its garbage, 0 if not.", "livemin"),
         breaker_open=gauge(
             "breaker_open", "1 while the job's server is left alone after a fault.", "livemax"
+        ),
+        paused=gauge("paused", "1 while the job rests.", "livemax"),
+        running=gauge(
+            "slice_running_seconds", "How long a slice has been running; 0: none is.", "livemax"
+        ),
+        unreached=gauge(
+            "unreached_seconds", "For how long the job's server has not been reached.", "livemax"
         ),
     )

@@ -7,6 +7,7 @@ These are the names, after the prefix ("workstealing" unless told otherwise):
 | `enlisted` | counter | callers who enlisted |
 | `<job>.recruited` | counter | callers who won the draw for this job |
 | `<job>.<outcome>`: `worked`, `failed`, `skipped`... | counter | what became of them |
+| `<job>.error.<class>` | counter | errors that slices raised, by class |
 | `<job>.items` | counter | items handled |
 | `<job>.duration` | timing | how long slices took, in milliseconds; skipped ones took no time |
 
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.metrics.gathering import Gathering
-from workstealing.metrics.watching import JOBS_NAMED, OTHER_JOBS
+from workstealing.metrics.watching import JOBS_NAMED, OTHER_JOBS, ErrorNames
 from workstealing.recruiting.outcome import Outcome
 
 try:
@@ -82,6 +83,7 @@ class StatsDHooks(Gathering["_Batch"]):
         self._port = port
         self._prefix = prefix
         self._names: dict[str, str] = {}
+        self._error_names = ErrorNames()
         super().__init__(f"StatsD at {host}:{port}", interval, clock)
 
     def _start_from_zero(self) -> None:
@@ -106,11 +108,13 @@ class StatsDHooks(Gathering["_Batch"]):
         outcome: Outcome,
         items: int,
         seconds: float,
-        error: BaseException | None,  # noqa: ARG002 - the hook's signature
+        error: BaseException | None,
     ) -> None:
         """Count what became of a recruit, and keep how long it took."""
         name = self._name(job)
         counts = {f"{name}.{outcome.value}": 1, f"{name}.items": items}
+        if error is not None:
+            counts[f"{name}.error.{self._error_names(name, error)}"] = 1
         took = None if outcome is Outcome.SKIPPED else seconds * 1000.0
         self._count(counts, f"{name}.duration", took)
 
