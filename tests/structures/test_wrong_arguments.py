@@ -359,7 +359,7 @@ def refusal(call: Any, args: list[Any], options: dict[str, Any]) -> Exception | 
     return None
 
 
-@pytest.mark.parametrize("case", cases())
+@pytest.mark.parametrize("case", list(cases()))
 def test_a_wrong_argument_is_said_and_nothing_is_sent(redis7: RedisServer, case: Any) -> None:
     make, method, args, options, place = case
     client = redis7.client()
@@ -374,7 +374,7 @@ def test_a_wrong_argument_is_said_and_nothing_is_sent(redis7: RedisServer, case:
             assert_clear(error, call, place, value)
 
 
-@pytest.mark.parametrize("case", cases())
+@pytest.mark.parametrize("case", list(cases()))
 def test_the_asyncio_forms_say_the_same(case: Any) -> None:
     make, method, args, options, place = case
     form = ASYNC.get(make)

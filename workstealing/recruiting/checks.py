@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+from typing import Any
 
 from workstealing.errors import ConfigurationError, RateError
 
 
-def _as_float(number: float | numbers.Real) -> float:
+def _as_float(number: Any) -> float:
     """Return a number as a float, infinity for what no float can hold."""
     try:
         return float(number)
