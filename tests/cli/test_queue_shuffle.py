@@ -297,6 +297,36 @@ def test_ctrl_c_ends_quietly(queue: ShuffleQueue, more: tuple[str, ...], status:
     assert (process.returncode, out, err) == (status, b"", b"1 message: 1 acknowledged\n")
 
 
+def test_observe_lists_what_is_dead_and_overdue_and_says_how_much_more_there_is(
+    command: Any, queue: ShuffleQueue
+) -> None:
+    observe = ("queue", "observe", "mails", "--once")
+    queue.read("first", "c")
+    for number in range(7):
+        queue.write("acme", {"n": number}, deadline=1000 + number, tracking_id=f"t-{number}")
+        parts = ("3", "1", str(1000 * number), "n", "1", "ws:tenant", "acme")
+        grave = "".join(f"{len(part)}:{part}," for part in parts)
+        queue.client.hset(queue.keys.group("first").dead, f"3:1-{number}", grave)
+    said = command.json(*observe)
+    assert (said["overdue"]["total"], said["overdue"]["more"]) == (7, 2)
+    assert [each["tracking_id"] for each in said["overdue"]["listed"]] == [
+        f"t-{number}" for number in range(5)
+    ]
+    (group,) = said["groups"]
+    assert (group["dead_messages"]["total"], group["dead_messages"]["more"]) == (7, 2)
+    assert group["dead_messages"]["listed"][1] == {
+        "id": "3-1-1",
+        "tenant": "acme",
+        "attempts": 3,
+        "set_aside": 1.0,
+    }
+    text = command(*observe)
+    assert "messages past their deadline, the oldest first, and 2 more" in text
+    assert "dead messages of first, the oldest first, and 2 more" in text
+    assert "t-4" in text
+    assert "t-5" not in text
+
+
 def test_observe_shows_every_group_and_changes_nothing(command: Any, queue: ShuffleQueue) -> None:
     observe = ("queue", "observe", "mails", "--once")
     assert command(*observe, "--kind", "shuffle") == (

@@ -4,9 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from workstealing.cli.output import printable, table
+from workstealing.store.paging import Page
+
+LISTED = 5
+"""How many of the dead or overdue messages a look lists, the oldest first."""
+
+
+def listed(page: Page[Any], *names: str) -> dict[str, Any]:
+    """Return a page as a look prints it: how many, these attributes of each, and how many more."""
+    found = [{name: _plain(getattr(each, name)) for name in names} for each in page]
+    return {"total": page.total, "listed": found, "more": page.more}
+
+
+def list_picture(what: str, found: dict[str, Any]) -> list[Picture]:
+    """Draw what `listed` returned, with how many more there are; nothing for none."""
+    items = found["listed"]
+    if not items:
+        return []
+    more = f", and {found['more']:,} more" if found["more"] else ""
+    rows = [["-" if value is None else str(value) for value in each.values()] for each in items]
+    names = [name.replace("_", " ") for name in items[0]]
+    return [Picture(f"{what}, the oldest first{more}", names, rows, left=len(names))]
+
+
+def _plain(value: Any) -> Any:
+    return value.timestamp() if isinstance(value, datetime) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workstealing.cli.clients import TIMEOUT_SECONDS
 from workstealing.cli.output import figure, printable, spell
 from workstealing.cli.queue_opening import SHUFFLE
-from workstealing.cli.queue_picture import Picture
+from workstealing.cli.queue_picture import LISTED, Picture, list_picture, listed
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError
 from workstealing.store.connection import Budget
@@ -131,18 +131,29 @@ class ShuffleSide:
         for each in stats:
             delays = each["pickup_delay_ms"]
             each["pickup_delay"] = {name: percentile(delays, of) for name, of in SHARES.items()}
+            page = self._queue.dead(each["group"], LISTED)
+            each["dead_messages"] = listed(page, "id", "tenant", "attempts", "set_aside")
         length = stats[0]["length"] if stats else self._queue.length()
-        return {"queue": self._name, "kind": SHUFFLE, "length": length, "groups": stats}
+        overdue = listed(self._queue.overdue(LISTED), "id", "tracking_id", "deadline")
+        return {
+            "queue": self._name,
+            "kind": SHUFFLE,
+            "length": length,
+            "overdue": overdue,
+            "groups": stats,
+        }
 
     def pictures(self, seen: dict[str, Any]) -> list[Picture]:
         """Return a headline, and for each group its streams and its tenants."""
         length, groups = seen["length"], seen["groups"]
         what = f"ShuffleQueue {seen['queue']}: {length:,} message{'' if length == 1 else 's'}"
         if not groups:
-            return [Picture(f"{what}, and no group has read yet")]
-        made = [Picture(what)]
+            nobody = Picture(f"{what}, and no group has read yet")
+            return [nobody, *list_picture("messages past their deadline", seen["overdue"])]
+        made = [Picture(what), *list_picture("messages past their deadline", seen["overdue"])]
         for group in groups:
             made += [_streams(group), *_tenants(group)]
+            made += list_picture(f"dead messages of {group['group']}", group["dead_messages"])
         return made
 
     def _fields(self, message: bytes) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from workstealing.cli.output import figure, printable, spell
 from workstealing.cli.queue_opening import TIME
-from workstealing.cli.queue_picture import Picture
+from workstealing.cli.queue_picture import LISTED, Picture, list_picture, listed
 from workstealing.structures.time_shard_queue import RedisStore, TimeShardQueue
 from workstealing.structures.time_shard_queue.names import layout_key, parse
 
@@ -97,7 +97,7 @@ class TimeSide:
         self._queue.release(taken, None if delay is None else timedelta(seconds=delay))
 
     def look(self) -> dict[str, Any]:
-        """Count what is in each time shard. One round trip."""
+        """Count what is in each time shard; a round trip, and one a time shard for the dead."""
         rotation = self._queue.rotation
         shards = [{**each._asdict(), "total": each.total} for each in self._queue.observe()]
         together = {name: sum(each[name] for each in shards) for name in (*_COUNTS, "total")}
@@ -108,6 +108,9 @@ class TimeSide:
             **together,
             "overdue_s": max(each["overdue_s"] for each in shards),
             "time_shards": shards,
+            "dead_messages": listed(
+                self._queue.dead(LISTED), "id", "consumer", "attempts", "since"
+            ),
         }
 
     def pictures(self, seen: dict[str, Any]) -> list[Picture]:
@@ -122,7 +125,8 @@ class TimeSide:
         rows.append(("all", "", *_cells(seen)))
         headings = ("time shard", "role now", *_COUNTS, "total", "overdue")
         bad = frozenset(n for n, each in enumerate(seen["time_shards"]) if each["dead"])
-        return [Picture("; ".join(parts), headings, rows, left=2, bad=bad)]
+        made = [Picture("; ".join(parts), headings, rows, left=2, bad=bad)]
+        return made + list_picture("dead messages", seen["dead_messages"])
 
 
 def _cells(of: dict[str, Any]) -> tuple[str, ...]:
