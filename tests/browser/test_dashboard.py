@@ -61,7 +61,7 @@ def test_the_page_updates_itself_in_place(
     page.evaluate("window.same = true")
     assert cell(page, "tidy", "Rate").inner_text() == "0.25"
     # What somebody types stays, and so does what is open.
-    page.click("#jobs summary")
+    page.click("#jobs summary >> text=More")
     page.fill('#jobs input[name="rate"]', "0.07")
     never_recruiter.set_rate("tidy", 0.5)
     cell(page, "tidy", "Rate").get_by_text("0.5", exact=True).wait_for()
@@ -93,14 +93,16 @@ def test_an_admin_pauses_resumes_and_sets_a_rate(
     never_recruiter.job(rate=0.25, name="tidy")(lambda slice: 3)
     fleet = Fleet(client)
     page = open_page(serve(make_app(never_recruiter, client, token=TOKEN, streams=quick())), TOKEN)
-    page.get_by_role("button", name="Pause").click()
+    page.locator("#jobs summary", has_text="Pause").click()
+    assert fleet.settings() == {}
+    page.get_by_role("button", name="Yes, pause").click()
     page.locator("#said", has_text="tidy is paused").wait_for()
     page.locator(".badge", has_text="paused").wait_for()
     assert fleet.settings()["tidy"].paused
     page.get_by_role("button", name="Resume").click()
-    page.get_by_role("button", name="Pause").wait_for()
+    page.locator("#jobs summary", has_text="Pause").wait_for()
     assert fleet.settings() == {}
-    page.click("#jobs summary")
+    page.click("#jobs summary >> text=More")
     page.fill('#jobs input[name="rate"]', "7")
     page.get_by_role("button", name="Set", exact=True).click()
     page.locator("#refused", has_text="is no rate").wait_for()
@@ -155,7 +157,7 @@ def test_dead_items_are_put_back_and_forgotten(
     page = open_page(serve(app), TOKEN)
 
     def item(name: str) -> Any:
-        return page.locator("#dead tbody tr", has_text=name)
+        return page.locator("#dead-items tr", has_text=name)
 
     item("mail:2").get_by_role("button", name="Put back").click()
     item("mail:2").wait_for(state="detached")
@@ -282,7 +284,8 @@ def test_without_scripts_the_tables_are_there_and_the_buttons_work(
     assert page.inner_text("#jobs bdi") == "tidy"
     assert not page.locator("#charts").is_visible()
     assert page.get_attribute('meta[http-equiv="refresh"]', "content") == "10; url=/ws/"
-    page.get_by_role("button", name="Pause").click()
+    page.locator("#jobs summary", has_text="Pause").click()
+    page.get_by_role("button", name="Yes, pause").click()
     page.locator("#said", has_text="tidy is paused").wait_for()
     assert Fleet(client).settings()["tidy"].paused
     assert page.get_by_role("button", name="Resume").is_visible()

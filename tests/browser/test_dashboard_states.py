@@ -57,7 +57,7 @@ def test_two_items_of_one_name_stay_two(
         # Each is another event that the page has taken in.
         never_recruiter.set_rate("tidy", rate)
         cell(page, "tidy", "Rate").get_by_text(str(rate), exact=True).wait_for()
-    assert page.locator("#dead tbody bdi").all_text_contents() == ["twin", "twin"]
+    assert page.locator("#dead-items .name").all_text_contents() == ["twin", "twin"]
 
 
 def test_the_charts_say_that_they_leave_jobs_out_and_label_large_figures(

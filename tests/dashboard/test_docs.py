@@ -9,7 +9,15 @@ from typing import Any
 from support.dashboards import make_app
 from workstealing import Recruiter
 from workstealing.cli import dashboard as command
-from workstealing.dashboard import events, queries, security, steering, throttle
+from workstealing.dashboard import (
+    dead_listing,
+    events,
+    queries,
+    security,
+    selecting,
+    steering,
+    throttle,
+)
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "dashboard.md").read_text("utf-8")
@@ -35,7 +43,9 @@ def test_the_bounds_are_those_of_the_code() -> None:
     said = " ".join(PAGE.split())
     assert (queries.FIGURES_SECONDS, queries.STRUCTURES_SECONDS) == (2, 10)
     assert "at most once in two seconds and the structures once in ten" in said
-    assert f"up to {queries.DEAD_SHOWN} of each structure" in said
+    assert f"up to {dead_listing.MOST_LISTED:,} of each structure" in said
+    assert f"{selecting.SIZES['dead']} to a page" in said
+    assert f"{selecting.SIZES['jobs']} jobs to a page" in said
     assert f'"All" is up to {steering.MOST_AT_ONCE:,} items' in said
     assert f"have at least {security.SHORTEST_TOKEN} characters" in said
     assert security.SESSION_SECONDS == 12 * 3600

@@ -75,12 +75,11 @@ def members(watched: Watched) -> list[tuple[str, str]]:
     return sorted((str(each.member), each.part) for each in found.dead)
 
 
-def item_key_of(watched: Watched, member: str) -> str:
+def item_key_of(watched: Watched, member: str, part: str = "") -> str:
     """Return what stands for a dead item in the page's forms."""
-    from workstealing.dashboard.presenting import item_key
-
-    (found,) = [each for each in structure_figures(watched).dead if each.member == member]
-    return item_key(found.member)
+    listed = structure_figures(watched).dead
+    (found,) = [each for each in listed if (each.member, each.part) == (member, part)]
+    return found.key
 
 
 def test_dead_entries_of_a_group_are_put_back_for_it_alone(any_server: AnyServer) -> None:
@@ -91,16 +90,16 @@ def test_dead_entries_of_a_group_are_put_back_for_it_alone(any_server: AnyServer
     kill(client, "activity", "one", "two")
     watched = watch(log)
     assert members(watched) == [
-        ("0 of group one", "group one"),
-        ("0 of group two", "group two"),
-        ("1 of group one", "group one"),
-        ("1 of group two", "group two"),
+        ("entry 0", "group one"),
+        ("entry 0", "group two"),
+        ("entry 1", "group one"),
+        ("entry 1", "group two"),
     ]
     found = structure_figures(watched)
     assert found.dead_size == 4
-    assert all(each.attempts == 1 and each.last for each in found.dead)
+    assert all(each.attempts == 1 and each.died for each in found.dead)
     before = set(client.scan_iter())
-    key = item_key_of(watched, "1 of group one")
+    key = item_key_of(watched, "entry 1", "group one")
     said = steer_dead("revive", watched, key, sure=False)
     assert said.startswith("1 item of")
     one, two = (
@@ -123,12 +122,12 @@ def test_dead_entries_of_several_logs_are_told_apart(redis7: RedisServer) -> Non
         kill(redis7.client(), log.name, "mail", entries=1)
     watched = watch(LogCompactor(logs))
     assert members(watched) == [
-        ("0 of group mail of first", "group mail of first"),
-        ("0 of group mail of second", "group mail of second"),
+        ("entry 0", "group mail of first"),
+        ("entry 0", "group mail of second"),
     ]
-    key = item_key_of(watched, "0 of group mail of second")
+    key = item_key_of(watched, "entry 0", "group mail of second")
     assert steer_dead("discard", watched, key, sure=True).startswith("1 item")
-    assert members(watched) == [("0 of group mail of first", "group mail of first")]
+    assert members(watched) == [("entry 0", "group mail of first")]
 
 
 def test_a_recruiters_page_shows_its_logs(redis7: RedisServer, never_recruiter: Recruiter) -> None:

@@ -10,16 +10,8 @@ import pytest
 
 from support.dashboards import HOSTILE
 from workstealing.dashboard.events import as_json
-from workstealing.dashboard.presenting import (
-    blank_job,
-    duration,
-    exact_item,
-    item_key,
-    number,
-    page,
-    rate_text,
-    visible,
-)
+from workstealing.dashboard.names import exact_item, item_key, visible
+from workstealing.dashboard.presenting import blank_job, duration, number, page, rate_text
 from workstealing.dashboard.queries import Snapshot
 
 

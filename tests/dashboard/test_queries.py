@@ -182,6 +182,6 @@ def test_dead_items_of_a_users_own_structure() -> None:
     box = Box()
     watched = Watched("mine", "own", due=lambda: Due(1, None, "things"), dead=lambda: [("p", box)])
     figures = structure_figures(watched)
-    # The same ones each time, however they are listed.
-    assert [each.member for each in figures.dead] == [f"item {number:03}" for number in range(50)]
-    assert {(each.part, each.attempts, each.last) for each in figures.dead} == {("p", None, None)}
+    # The same order each time, however they are listed.
+    assert [each.member for each in figures.dead] == [f"item {number:03}" for number in range(91)]
+    assert {(each.part, each.attempts, each.died) for each in figures.dead} == {("p", None, None)}

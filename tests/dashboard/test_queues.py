@@ -117,14 +117,12 @@ def test_dead_messages_of_a_group_are_put_back_for_it_alone(redis7: RedisServer)
     first, second = kill(queue, "one", "two")
     watched = watch(queue)
     assert members(watched) == sorted(
-        (f"{each} of group {group}", f"group {group}")
-        for each in (first, second)
-        for group in ("one", "two")
+        (each, f"group {group}") for each in (first, second) for group in ("one", "two")
     )
     found = structure_figures(watched)
     assert found.dead_size == 4
-    assert all(each.attempts == 1 and each.last for each in found.dead)
-    said = steer_dead("revive", watched, item_key_of(watched, f"{first} of group one"), sure=False)
+    assert all(each.attempts == 1 and each.died for each in found.dead)
+    said = steer_dead("revive", watched, item_key_of(watched, first, "group one"), sure=False)
     assert said.startswith("1 item of")
     assert len(queue.dead("one")) == 1
     assert len(queue.dead("two")) == 2
@@ -135,12 +133,11 @@ def test_dead_messages_of_a_group_are_put_back_for_it_alone(redis7: RedisServer)
     assert structure_figures(watched).dead_size == 0
 
 
-def item_key_of(watched: Watched, member: str) -> str:
+def item_key_of(watched: Watched, member: str, part: str = "") -> str:
     """Return what stands for a dead item in the page's forms."""
-    from workstealing.dashboard.presenting import item_key
-
-    (found,) = [each for each in structure_figures(watched).dead if each.member == member]
-    return item_key(found.member)
+    listed = structure_figures(watched).dead
+    (found,) = [each for each in listed if (each.member, each.part) == (member, part)]
+    return found.key
 
 
 def test_dead_messages_of_a_time_shard_queue_are_put_back(redis7: RedisServer) -> None:

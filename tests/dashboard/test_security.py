@@ -92,7 +92,9 @@ def test_a_foreign_name_for_our_address_is_refused(open_app: flask.Flask) -> Non
 
 def test_without_a_token_nobody_steers(open_app: flask.Flask, client: Any) -> None:
     browser = open_app.test_client()
-    assert "<form" not in browser.get("/ws/").text
+    page = browser.get("/ws/").text
+    # Searching changes nothing.
+    assert page.count("<form") == page.count('<form class="find" method="get"') == 3
     for path in CHANGES:
         for data in ({}, {"action": "pause", "job": "x", "csrf": ""}, {"token": ""}):
             assert browser.post(path, data=data).status_code == 403
@@ -189,7 +191,7 @@ def job_id(browser: Any) -> str:
 def test_an_admin_pauses_a_job(app: flask.Flask, client: Any) -> None:
     browser = app.test_client()
     csrf = login(browser)
-    data = {"csrf": csrf, "action": "pause", "job": job_id(browser)}
+    data = {"csrf": csrf, "action": "pause", "sure": "yes", "job": job_id(browser)}
     assert browser.post("/ws/jobs", data=data).status_code == 200
     assert Fleet(client).settings()["tidy"].paused
 
@@ -203,7 +205,9 @@ def test_a_form_without_its_sessions_csrf_token_changes_nothing(
     login(browser)
     if csrf == "other session":
         csrf = login(app.test_client())
-    data = {"action": "pause", "job": job_id(browser)} | ({} if csrf is None else {"csrf": csrf})
+    data = {"action": "pause", "sure": "yes", "job": job_id(browser)} | (
+        {} if csrf is None else {"csrf": csrf}
+    )
     assert browser.post(path, data=data).status_code == 403
     assert Fleet(client).settings() == {}
     assert browser.get("/ws/").status_code == 200
@@ -214,7 +218,7 @@ def test_a_form_of_another_site_is_refused_even_with_everything_right(
     app: flask.Flask, client: Any, site: str
 ) -> None:
     browser = app.test_client()
-    data = {"csrf": login(browser), "action": "pause", "job": job_id(browser)}
+    data = {"csrf": login(browser), "action": "pause", "sure": "yes", "job": job_id(browser)}
     header = {"Sec-Fetch-Site": site}
     assert browser.post("/ws/jobs", data=data, headers=header).status_code == 403
     assert Fleet(client).settings() == {}
@@ -224,7 +228,7 @@ def test_a_form_of_another_site_is_refused_even_with_everything_right(
 def test_a_program_with_the_token_needs_no_csrf_token(app: flask.Flask, client: Any) -> None:
     browser = app.test_client()
     login(browser)
-    data = {"action": "pause", "job": job_id(browser)}
+    data = {"action": "pause", "sure": "yes", "job": job_id(browser)}
     header = {"Authorization": f"Bearer {TOKEN}"}
     assert app.test_client().post("/ws/jobs", data=data, headers=header).status_code == 200
     assert Fleet(client).settings()["tidy"].paused
@@ -235,14 +239,14 @@ def test_a_program_with_the_token_needs_no_csrf_token(app: flask.Flask, client: 
 def test_state_changes_by_post_alone(app: flask.Flask, client: Any, path: str, method: str) -> None:
     browser = app.test_client()
     csrf = login(browser)
-    query = {"csrf": csrf, "action": "pause", "job": job_id(browser), "token": TOKEN}
+    query = {"csrf": csrf, "action": "pause", "sure": "yes", "job": job_id(browser), "token": TOKEN}
     assert browser.open(path, method=method, query_string=query).status_code == 405
     assert Fleet(client).settings() == {}
 
 
 def test_a_query_is_no_form(app: flask.Flask, client: Any) -> None:
     browser = app.test_client()
-    query = {"csrf": login(browser), "action": "pause", "job": job_id(browser)}
+    query = {"csrf": login(browser), "action": "pause", "sure": "yes", "job": job_id(browser)}
     assert browser.post("/ws/jobs", query_string=query).status_code == 403
     assert app.test_client().post("/ws/login", query_string={"token": TOKEN}).status_code == 403
     assert Fleet(client).settings() == {}

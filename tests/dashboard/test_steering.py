@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import flask
@@ -47,7 +48,7 @@ def act(app: flask.Flask, job: str, action: str, **more: str) -> tuple[int, dict
 
 def test_pause_resume_rate_and_clear_are_the_fleets(app: flask.Flask, client: Any) -> None:
     fleet = Fleet(client)
-    assert act(app, "tidy", "pause")[0] == 200
+    assert act(app, "tidy", "pause", sure="yes")[0] == 200
     assert fleet.settings() == {"tidy": Setting(paused=True)}
     assert act(app, "tidy", "rate", rate="0.02")[0] == 200
     assert fleet.settings() == {"tidy": Setting(paused=True, rate=0.02)}
@@ -77,7 +78,7 @@ def test_from_a_real_ledger_to_a_process_that_follows(redis7: RedisServer) -> No
     (tidy,) = shown["jobs"]
     assert tidy["outcomes"]["text"] == "40 worked"
     assert tidy["cells"][6]["text"] == "0.5"
-    said = act(app, "tidy", "pause")[1]["said"]
+    said = act(app, "tidy", "pause", sure="yes")[1]["said"]
     assert said == "tidy is paused; processes pick it up at their next flush"
     worker.enlist()
     worker.flush()
@@ -88,17 +89,33 @@ def test_from_a_real_ledger_to_a_process_that_follows(redis7: RedisServer) -> No
 
 
 def test_a_setting_that_nobody_will_pick_up_says_so(app: flask.Flask, client: Any) -> None:
-    assert "nobody writes the ledger" in act(app, "tidy", "pause")[1]["said"]
+    assert "nobody writes the ledger" in act(app, "tidy", "pause", sure="yes")[1]["said"]
     write_hour(client, {"tidy": {"worked": 1}})
     act(app, "tidy", "dry_run")
     assert "nobody writes the ledger" not in act(app, "tidy", "resume")[1]["said"]
 
 
 def test_a_paused_job_shows_as_paused_with_a_way_back(app: flask.Flask) -> None:
-    act(app, "tidy", "pause")
+    act(app, "tidy", "pause", sure="yes")
     page = app.test_client().get("/ws/", headers=ADMIN).text
     assert '<span class="badge warn">paused</span>' in page
-    assert '<button name="action" value="resume" data-field="toggle">Resume</button>' in page
+    assert '<button name="action" value="resume">Resume</button>' in page
+    assert 'data-when="running" hidden' in page
+
+
+def test_a_pause_is_confirmed_once(app: flask.Flask, client: Any) -> None:
+    status, answer = act(app, "tidy", "pause")
+    assert (status, answer["problem"]) == (409, "nothing was paused: confirm it first")
+    assert Fleet(client).settings() == {}
+    # The page's own form is behind one question, and answers it.
+    page = app.test_client().get("/ws/", headers=ADMIN).text
+    forms = re.findall(r"<form(.*?)</form>", page, re.S)
+    pausing = [form for form in forms if 'value="pause"' in form]
+    assert len(pausing) == 3  # two jobs, and the template for more
+    for form in pausing:
+        assert 'name="sure" value="yes"' in form
+        assert "Pause it in every process of the fleet?" in form
+    assert act(app, "tidy", "pause", sure="yes")[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -149,7 +166,7 @@ def test_a_job_of_other_processes_is_steered_and_not_run_here(
 ) -> None:
     write_hour(client, {"elsewhere": {"worked": 3}})
     act(app, "tidy", "dry_run")
-    assert act(app, "elsewhere", "pause")[0] == 200
+    assert act(app, "elsewhere", "pause", sure="yes")[0] == 200
     assert Fleet(client).settings()["elsewhere"].paused
     for action in ("run", "dry_run"):
         status, answer = act(app, "elsewhere", action)
@@ -172,7 +189,7 @@ def test_other_actions_are_none(app: flask.Flask, action: str) -> None:
 
 def test_a_job_that_is_not_known_is_not_steered(app: flask.Flask, client: Any) -> None:
     for job in ("", "tidy2", "0" * 24):
-        status, answer = act(app, job, "pause")
+        status, answer = act(app, job, "pause", sure="yes")
         assert status == 409
         assert answer["problem"] == "no such job is known any more"
     assert Fleet(client).settings() == {}
@@ -187,7 +204,7 @@ def test_a_server_that_is_gone_is_a_sentence(never_recruiter: Recruiter, client:
         raise ConnectionError("redis://user:secret@host")
 
     client.execute_command = gone
-    data = {"job": known, "action": "pause"}
+    data = {"job": known, "action": "pause", "sure": "yes"}
     answer = app.test_client().post("/ws/jobs", data=data, headers=JSON)
     assert answer.status_code == 409
     assert json.loads(answer.text)["problem"] == "pause of tidy failed: ConnectionError"
@@ -223,9 +240,9 @@ def test_an_item_of_a_users_own_structure_comes_back_as_it_was(
     drawer = Drawer(item, "another one")
     mine = Watched(name="mine", kind="drawer", dead=lambda: [("", drawer)])
     app = make_app(never_recruiter, client, token=TOKEN, structures=[mine])
-    (shown,) = json.loads(app.test_client().get("/ws/view.json", headers=ADMIN).text)["dead"]
+    shown = json.loads(app.test_client().get("/ws/view.json", headers=ADMIN).text)["dead"]
     key = next(each["key"] for each in shown["items"] if each["member"] != "another one")
-    data = {"structure": shown["id"], "item": key, "action": "revive"}
+    data = {"structure": shown["sets"][0]["id"], "item": key, "action": "revive"}
     answer = app.test_client().post("/ws/dead", data=data, headers=JSON)
     assert answer.status_code == 200
     assert drawer.items == ["another one"]

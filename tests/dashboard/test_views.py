@@ -164,8 +164,8 @@ def test_dead_items_are_listed_as_text(dead_app: flask.Flask) -> None:
 def test_one_dead_item_is_put_back_and_one_forgotten(dead_app: flask.Flask, client: Any) -> None:
     ick = Ick(client, "dirty")
     browser, csrf = admin(dead_app)
-    (shown,) = json.loads(browser.get("/ws/view.json").text)["dead"]
-    form = {"csrf": csrf, "structure": shown["id"]}
+    shown = json.loads(browser.get("/ws/view.json").text)["dead"]
+    form = {"csrf": csrf, "structure": shown["sets"][0]["id"]}
     keys = {each["member"]: each["key"] for each in shown["items"]}
     back = {**form, "action": "revive", "item": keys[r"\xff\xfe"]}
     assert browser.post("/ws/dead", data=back).status_code == 200
@@ -188,13 +188,13 @@ def test_all_dead_items_at_once(
     dead_app: flask.Flask, client: Any, action: str, queued: int
 ) -> None:
     browser, csrf = admin(dead_app)
-    (shown,) = json.loads(browser.get("/ws/view.json").text)["dead"]
+    (shown,) = json.loads(browser.get("/ws/view.json").text)["dead"]["sets"]
     form = {"csrf": csrf, "structure": shown["id"], "item": "all", "sure": "yes", "action": action}
     assert browser.post("/ws/dead", data=form).status_code == 200
     stats = Ick(client, "dirty").stats()
     assert (stats["dead_size"] if stats else 0) == 0
     assert (stats["pset_size"] if stats else 0) == queued
-    assert json.loads(browser.get("/ws/view.json").text)["dead"] == []
+    assert json.loads(browser.get("/ws/view.json").text)["dead"]["sets"] == []
 
 
 def test_the_dead_of_a_sharded_ick_are_found_where_they_are(
@@ -209,10 +209,13 @@ def test_the_dead_of_a_sharded_ick_are_found_where_they_are(
     assert sharded.stats()["dead_size"] == 12
     app = make_app(never_recruiter, client, token=TOKEN, structures=[sharded])
     browser, csrf = admin(app)
-    (shown,) = json.loads(browser.get("/ws/view.json").text)["dead"]
-    assert len(shown["items"]) == 12
-    assert {each["part"] for each in shown["items"]} <= {f"ick shard {n}" for n in range(4)}
-    form = {"csrf": csrf, "structure": shown["id"], "action": "revive"}
+    shown = json.loads(browser.get("/ws/view.json").text)["dead"]
+    (all_of_it,) = shown["sets"]
+    assert (all_of_it["count"], len(shown["items"])) == (12, 10)
+    assert {each["place"] for each in shown["items"]} <= {
+        f"shared, ick shard {n}" for n in range(4)
+    }
+    form = {"csrf": csrf, "structure": all_of_it["id"], "action": "revive"}
     browser.post("/ws/dead", data={**form, "item": shown["items"][0]["key"]})
     assert sharded.stats()["dead_size"] == 11
     browser.post("/ws/dead", data={**form, "item": "all"})
@@ -269,8 +272,8 @@ def test_a_megabyte_of_a_name_makes_no_large_page(never_recruiter: Recruiter, cl
     item = {
         "csrf": csrf,
         "action": "revive",
-        "structure": shown["dead"][0]["id"],
-        "item": shown["dead"][0]["items"][0]["key"],
+        "structure": shown["dead"]["sets"][0]["id"],
+        "item": shown["dead"]["items"][0]["key"],
     }
     assert browser.post("/ws/dead", data=item).status_code == 200
     assert ick.stats()["pset_size"] == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from workstealing.dashboard.names import times_text, visible
 from workstealing.dashboard.watched import DeadItem, named_with
 from workstealing.structures import Log
 
@@ -21,9 +22,16 @@ class GroupsDead:
         self.size = size
 
     def dead(self, n: int = 100) -> list[DeadItem]:
-        """List up to n dead entries by offset and group. One round trip."""
+        """List up to n dead entries, those of this group. One round trip."""
         return [
-            DeadItem(f"{each.offset}{self._end}", each.attempts, (each.set_aside,))
+            DeadItem(
+                f"{each.offset}{self._end}",
+                each.attempts,
+                (each.set_aside,),
+                payload=each.entry,
+                error=_why(each),
+                shown=f"entry {each.offset}",
+            )
             for each in self._group.dead(n)
         ]
 
@@ -37,6 +45,11 @@ class GroupsDead:
 
     def _own(self, members: Iterable[Any]) -> list[int]:
         return [int(each) for each in named_with(self._end, members)]
+
+
+def _why(entry: Any) -> str:
+    last = "" if entry.member is None else f"; {visible(entry.member, 60)} had it last"
+    return f"handed out {times_text(entry.attempts)} and never acknowledged{last}"
 
 
 def dead_groups(logs: Sequence[Log]) -> list[tuple[str, GroupsDead]]:

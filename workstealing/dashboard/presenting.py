@@ -2,102 +2,95 @@
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 import math
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+from workstealing.dashboard.dead_listing import ListedItem
 from workstealing.dashboard.figures import MINUTE, OLD_SECONDS, JobFigures, job_figures
-from workstealing.dashboard.queries import DeadItem, Snapshot, StructureFigures
+from workstealing.dashboard.names import visible
+from workstealing.dashboard.queries import Snapshot, StructureFigures
+from workstealing.dashboard.selecting import Selection, select
 from workstealing.dashboard.watched import short_id
 from workstealing.recruiting.outcome import OUTCOMES, spoken
 
-LONGEST_SHOWN = 120
 CHARTED = 8
 """How many jobs the charts show, those with the oldest garbage first."""
 
-_EXACT_BYTES = 192
-# A structure of the user's may hold text; text and bytes are not the same item to it.
-_KINDS: dict[type, str] = {bytes: "is", str: "says"}
-_MOST_MARKS = 4
+MOST_ALARMS = 12
+"""How many alarms a page spells out."""
+
+MOST_SETS = 10
+"""Of how many structures a page shows the buttons for all of their dead items."""
+
 _UNKNOWN = "\N{EN DASH}"
 
 
-def page(snapshot: Snapshot, name: str, role: str) -> dict[str, Any]:
+def page(
+    snapshot: Snapshot, name: str, role: str, selection: Selection | None = None
+) -> dict[str, Any]:
     """Return everything that a page says, as plain data for JSON and for templates.
 
-    Arguments: snapshot; name: the ledger's; role: of who looks.
+    Its size is bounded, however many jobs, structures and dead items there are. Arguments:
+    snapshot; name: the ledger's; role: of who looks; selection: which part of the long lists.
     """
-    jobs = sorted(snapshot.jobs, key=lambda job: (not job.problems, job.name))
+    selection = selection or Selection()
+    jobs = sorted(snapshot.jobs, key=_worst_first)
+    structures = sorted(snapshot.structures, key=lambda each: not (each.trouble or each.dead_size))
     dead = [each for each in snapshot.structures if each.dead_size or each.dead]
-    bad = [job for job in jobs if job.problems]
-    alarms = [f"{visible(job.name)}: {'; '.join(job.problems)}" for job in bad]
-    alarms += [visible(trouble) for trouble in snapshot.troubles]
-    alarms += [visible(each.trouble) for each in snapshot.structures if each.trouble]
-    alarms += [
-        f"{each['name']}: {each['count']:,} dead items wait for a person"
-        for each in map(_dead, dead)
-    ]
+    _, shown_jobs, jobs_pager = select(selection, "jobs", jobs, lambda job: (visible(job.name),))
+    _, shown_structures, structures_pager = select(
+        selection,
+        "structures",
+        structures,
+        lambda each: (visible(each.watched.name), visible(each.watched.kind)),
+    )
     return {
         "name": visible(name),
         "role": role,
         "at": _time(snapshot.at),
         "source": _source(snapshot),
-        "alarms": alarms,
+        "alarms": _alarms(snapshot, jobs, dead),
+        "alarm_count": _alarm_count(snapshot, dead),
         "fine": _fine(snapshot),
         "tiles": _tiles(snapshot),
-        "jobs": [_job(job) for job in jobs],
-        "structures": [_structure(each) for each in snapshot.structures],
-        "dead": [_dead(each) for each in dead],
+        "jobs": [_job(job) for job in shown_jobs],
+        "jobs_pager": jobs_pager.plain(),
+        "structures": [_structure(each) for each in shown_structures],
+        "structures_pager": structures_pager.plain(),
+        "dead": _dead(snapshot, dead, selection),
         "charts": _charts(snapshot),
     }
 
 
-def visible(text: Any, longest: int = LONGEST_SHOWN) -> str:
-    """Return a name from elsewhere as text of bounded length, with what is invisible spelled out.
-
-    Control characters, line ends, those that turn the direction of writing, and marks that are
-    piled up on one letter become escapes.
-    """
-    if isinstance(text, bytes):
-        text = text[: 4 * longest + 4].decode("utf-8", "backslashreplace")
-    shown = str(text)
-    cut = shown[:longest]
-    plain, marks = "", 0
-    for each in cut:
-        # A script may need a few marks on one letter; a tower of them hides the lines above.
-        marks = marks + 1 if unicodedata.category(each) in {"Mn", "Me"} else 0
-        spell_out = _is_invisible(each) or marks > _MOST_MARKS
-        plain += each.encode("unicode_escape").decode("ascii") if spell_out else each
-    return plain + ("…" if len(shown) > longest else "")
+def _worst_first(job: JobFigures) -> tuple[Any, ...]:
+    return (not job.problems, job.keeps_up is not False, -(job.oldest_seconds or 0.0), job.name)
 
 
-def _is_invisible(character: str) -> bool:
-    category = unicodedata.category(character)
-    return category in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+def _alarms(snapshot: Snapshot, jobs: list[JobFigures], dead: list[StructureFigures]) -> list[str]:
+    alarms = [visible(trouble) for trouble in snapshot.troubles]
+    alarms += [
+        f"{visible(job.name)}: {'; '.join(job.problems)}"
+        for job in jobs[:MOST_ALARMS]
+        if job.problems
+    ]
+    alarms += [visible(each.trouble) for each in snapshot.structures if each.trouble]
+    alarms += [_dead_alarm(each) for each in dead]
+    more = _alarm_count(snapshot, dead) - MOST_ALARMS
+    return alarms[:MOST_ALARMS] + ([f"and {more:,} more"] if more > 0 else [])
 
 
-def item_key(member: Any) -> str:
-    """Return what stands for a dead item in a form: itself if it is short, else its digest."""
-    raw = member if isinstance(member, bytes) else str(member).encode("utf-8", "surrogatepass")
-    kind = _KINDS.get(type(member))
-    if kind is not None and len(raw) <= _EXACT_BYTES:
-        return f"{kind}." + base64.urlsafe_b64encode(raw).decode().rstrip("=")
-    return "like." + short_id(raw)
+def _alarm_count(snapshot: Snapshot, dead: list[StructureFigures]) -> int:
+    bad = sum(1 for job in snapshot.jobs if job.problems)
+    troubles = sum(1 for each in snapshot.structures if each.trouble)
+    return len(snapshot.troubles) + bad + troubles + len(dead)
 
 
-def exact_item(key: str) -> bytes | str | None:
-    """Return the item that a form's text stands for, or None where it is a digest or nonsense."""
-    kind, _, encoded = key.partition(".")
-    if kind not in _KINDS.values() or len(encoded) > 2 * _EXACT_BYTES:
-        return None
-    try:
-        raw = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
-        return raw if kind == _KINDS[bytes] else raw.decode("utf-8", "surrogatepass")
-    except ValueError:
-        return None
+def _dead_alarm(figures: StructureFigures) -> str:
+    count = _dead_count(figures)
+    items = "dead item waits" if count == 1 else "dead items wait"
+    return f"{visible(figures.watched.name)}: {count:,} {items} for a person"
 
 
 def number(value: float | None) -> str:
@@ -290,26 +283,63 @@ def _structure(figures: StructureFigures) -> dict[str, Any]:
     }
 
 
-def _dead(figures: StructureFigures) -> dict[str, Any]:
-    shown = len(figures.dead)
-    count = shown if figures.dead_size is None else figures.dead_size
+def _dead_count(figures: StructureFigures) -> int:
+    return len(figures.dead) if figures.dead_size is None else figures.dead_size
+
+
+def _dead(
+    snapshot: Snapshot, structures: list[StructureFigures], selection: Selection
+) -> dict[str, Any]:
+    """Return the dead items of all structures, those of longest ago first."""
+    rows = [(figures, item) for figures in structures for item in figures.dead]
+    rows.sort(key=lambda row: (row[1].died is None, row[1].died or 0.0))
+    found, some, pager = select(selection, "dead", rows, lambda row: _dead_texts(*row))
+    sets = structures
+    if pager.search:
+        wanted = {figures.watched.id for figures, _ in found}
+        sets = [each for each in structures if each.watched.id in wanted]
+    count = sum(map(_dead_count, structures))
+    oldest = next((item.died for _, item in rows if item.died is not None), None)
+    age = "" if oldest is None else f", the oldest for {duration(max(0.0, snapshot.at - oldest))}"
+    more = f"; {MOST_SETS} of {len(sets)} structures shown" if len(sets) > MOST_SETS else ""
+    return {
+        "text": f"{count:,} item{'' if count == 1 else 's'}{age}{more}",
+        "sets": [_dead_set(each) for each in sets[:MOST_SETS]],
+        "items": [_dead_item(figures, item, snapshot.at) for figures, item in some],
+        "pager": pager.plain(),
+    }
+
+
+def _dead_texts(figures: StructureFigures, item: ListedItem) -> tuple[str, ...]:
+    name = visible(figures.watched.name)
+    return (item.member, item.payload, item.tenant, item.error, item.part, name)
+
+
+def _dead_set(figures: StructureFigures) -> dict[str, Any]:
+    known, count = len(figures.dead), _dead_count(figures)
     return {
         "id": figures.watched.id,
         "name": visible(figures.watched.name),
         "kind": visible(figures.watched.kind),
         "count": count,
-        "note": f"{number(count)} dead" + (f", {shown} of them shown" if shown < count else ""),
-        "items": [_dead_item(item) for item in figures.dead],
+        "note": f"{number(count)} dead" + (f", {known:,} of them listed" if known < count else ""),
     }
 
 
-def _dead_item(item: DeadItem) -> dict[str, str]:
+def _dead_item(figures: StructureFigures, item: ListedItem, now: float) -> dict[str, str]:
+    place = visible(figures.watched.name) + (f", {item.part}" if item.part else "")
     return {
-        "key": item_key(item.member),
-        "member": visible(item.member),
-        "part": visible(item.part),
+        "id": f"{figures.watched.id}.{item.key}",
+        "key": item.key,
+        "structure": figures.watched.id,
+        "member": item.member,
+        "place": place,
+        "payload": item.payload or _UNKNOWN,
+        "tenant": item.tenant or _UNKNOWN,
+        "error": item.error or _UNKNOWN,
         "attempts": _UNKNOWN if item.attempts is None else number(item.attempts),
-        "last": _time(item.last, "%Y-%m-%d %H:%M UTC"),
+        "age": _UNKNOWN if item.died is None else duration(max(0.0, now - item.died)),
+        "died": "" if item.died is None else _time(item.died, "%Y-%m-%d %H:%M UTC"),
     }
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.dashboard.dead_listing import MOST_LISTED, ListedItem, list_dead
 from workstealing.dashboard.figures import (
     MINUTE,
     RECENT,
@@ -31,34 +32,18 @@ logger = logging.getLogger("workstealing")
 
 FIGURES_SECONDS = 2.0
 STRUCTURES_SECONDS = 10.0
-DEAD_SHOWN = 50
-"""Of how many dead items of a structure a page shows."""
+MOST_DEAD = 5000
+"""Of how many dead items of all structures a page knows."""
 
-DEAD_ASKED = 200
-"""Of how many of each part, so that a page shows the same ones each time where there are fewer."""
-
-PARTS_SHOWN = 20
-
-
-@dataclass(frozen=True, slots=True)
-class DeadItem:
-    """A dead item.
-
-    Fields: member, as the server gave it; part: where in the structure; attempts: how often it
-    failed; last: when it failed last, in seconds since the epoch. What is unknown is None.
-    """
-
-    member: Any
-    part: str
-    attempts: int | None
-    last: float | None
+_FEWEST_DEAD = 10
 
 
 @dataclass(frozen=True, slots=True)
 class StructureFigures:
     """What a page says of one structure.
 
-    Fields: watched; size; due; dead_size; dead: some of them; trouble: why a question was not
+    Fields: watched; size; due; dead_size; dead: some of
+    them, those of longest ago first; trouble: why a question was not
     answered, the name of an error. What is unknown is None.
     """
 
@@ -66,7 +51,7 @@ class StructureFigures:
     size: int | None
     due: Due | None
     dead_size: int | None
-    dead: list[DeadItem]
+    dead: list[ListedItem]
     trouble: str | None
 
 
@@ -223,31 +208,29 @@ class Queries:
         )
 
     def _ask_structures(self) -> list[StructureFigures]:
-        return [structure_figures(each) for each in self._watched()]
+        found: list[StructureFigures] = []
+        left = MOST_DEAD
+        for each in self._watched():
+            found.append(structure_figures(each, max(_FEWEST_DEAD, left)))
+            left -= len(found[-1].dead)
+        return found
 
 
-def structure_figures(watched: Watched) -> StructureFigures:
-    """Ask a structure; what it cannot answer is None, with the error's name as `trouble`."""
+def structure_figures(watched: Watched, most_dead: int = MOST_LISTED) -> StructureFigures:
+    """Ask a structure; what it cannot answer is None, with the error's name as `trouble`.
+
+    Arguments: watched; most_dead: how many dead items are listed at most.
+    """
     troubles: list[str] = []
     what = f"the {watched.kind} {watched.name!r}"
     size = _answer(_checked(watched.size, _count), None, what, troubles)
     due = _answer(_checked(watched.due, _due), None, what, troubles) if not troubles else None
     ask = _checked(watched.dead_size, _count)
     dead_size = _answer(ask, None, what, troubles) if not troubles else None
-    dead: list[DeadItem] = []
+    dead: list[ListedItem] = []
     if watched.dead is not None and not troubles and (dead_size or watched.dead_size is None):
-        dead = _answer(lambda: dead_items(watched, DEAD_SHOWN), [], what, troubles)
+        dead = _answer(lambda: list_dead(watched, min(MOST_LISTED, most_dead)), [], what, troubles)
     return StructureFigures(watched, size, due, dead_size, dead, troubles[0] if troubles else None)
-
-
-def dead_items(watched: Watched, most: int) -> list[DeadItem]:
-    """List a structure's dead items, at most so many. One round trip for each of its parts."""
-    found: list[DeadItem] = []
-    for part, box in list(watched.dead())[:PARTS_SHOWN] if watched.dead is not None else ():
-        if len(found) < most:
-            listed = [_dead_item(part, each) for each in box.dead(DEAD_ASKED)]
-            found += sorted(listed, key=lambda item: str(item.member))
-    return found[:most]
 
 
 def _checked(
@@ -266,12 +249,6 @@ def _due(value: Any) -> Due | None:
         return None
     oldest = None if value.oldest_seconds is None else float(value.oldest_seconds)
     return Due(int(value.count), oldest, str(value.what), bool(value.exact))
-
-
-def _dead_item(part: str, item: Any) -> DeadItem:
-    times = getattr(item, "times", ())
-    last = times[-1] if times else None
-    return DeadItem(getattr(item, "member", item), part, getattr(item, "attempts", None), last)
 
 
 def _answer(ask: Callable[[], Any] | None, otherwise: Any, what: str, troubles: list[str]) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from workstealing.dashboard.names import times_text, visible
 from workstealing.dashboard.watched import DeadItem, named_with
-from workstealing.structures import ShuffleQueue, TimeShardQueue
+from workstealing.structures import Ick, ShuffleQueue, TimeShardQueue
 
 
 class GroupsDead:
@@ -16,9 +17,17 @@ class GroupsDead:
         self._end = f" of group {group}"
 
     def dead(self, n: int = 100) -> list[DeadItem]:
-        """List up to n dead messages by id and group."""
+        """List up to n dead messages, those of this group."""
         return [
-            DeadItem(each.id + self._end, each.attempts, (each.set_aside,))
+            DeadItem(
+                each.id + self._end,
+                each.attempts,
+                (each.set_aside,),
+                payload=each.fields,
+                tenant=each.tenant,
+                error=f"delivered {times_text(each.attempts)} and never acknowledged",
+                shown=each.id,
+            )
             for each in self._queue.dead(self._group, n)
         ]
 
@@ -31,6 +40,26 @@ class GroupsDead:
         return int(self._queue.discard(self._group, *named_with(self._end, members)))
 
 
+class IckDead:
+    """The dead members of an Ick, or of an ick shard."""
+
+    def __init__(self, ick: Ick) -> None:
+        self._ick = ick
+        self.revive, self.discard = ick.revive, ick.discard
+
+    def dead(self, n: int = 100) -> list[DeadItem]:
+        """List up to n dead members."""
+        return [
+            DeadItem(
+                each.member,
+                each.attempts,
+                each.times[-1:],
+                error=f"its reservation went stale {times_text(each.attempts)}",
+            )
+            for each in self._ick.dead(n)
+        ]
+
+
 class TimeShardsDead:
     """The dead messages of a TimeShardQueue."""
 
@@ -40,7 +69,14 @@ class TimeShardsDead:
     def dead(self, n: int = 100) -> list[DeadItem]:
         """List up to n dead messages by id."""
         return [
-            DeadItem(each.id, each.attempts, (each.since.timestamp(),))
+            DeadItem(
+                each.id,
+                each.attempts,
+                (each.since.timestamp(),),
+                payload=each.message,
+                error=f"its lease ended {times_text(each.attempts)}; {visible(each.consumer, 60)}"
+                " held it last",
+            )
             for each in self._queue.dead(n)
         ]
 

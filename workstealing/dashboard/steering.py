@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
-from workstealing.dashboard.presenting import exact_item, item_key, rate_text, visible
+from workstealing.dashboard.dead_listing import listed, member_of
+from workstealing.dashboard.names import exact_item, item_key, visible
+from workstealing.dashboard.presenting import rate_text
 from workstealing.dashboard.watched import DeadBox, Watched
 from workstealing.errors import ConfigurationError, WorkStealingError
 from workstealing.recruiting import Outcome, Recruiter
@@ -16,6 +18,9 @@ logger = logging.getLogger("workstealing")
 
 MOST_AT_ONCE = 1000
 """How many dead items of each part of a structure one click puts back or forgets."""
+
+# Only a long item is searched for, by its digest, and such are large.
+_LARGEST_SEARCH_BYTES = 64 * 2**20
 
 _RIDE = "processes pick it up at their next flush"
 
@@ -40,12 +45,17 @@ class RefusedError(WorkStealingError):
     """An admin asked for something that cannot be done; the message says why."""
 
 
-def steer_job(action: str, job: str, rate: str, fleet: FleetSettings, recruiter: Recruiter) -> str:
+def steer_job(
+    action: str, job: str, rate: str, fleet: FleetSettings, recruiter: Recruiter, *, sure: bool
+) -> str:
     """Do something to a job.
 
     Arguments: action: pause, resume, rate or clear, for the whole fleet; run or dry_run, in this
-    process; job: its name; rate: as typed. Returns: what was done. Errors: RefusedError.
+    process; job: its name; rate: as typed; sure: whether the admin has confirmed to pause. Returns:
+    what was done. Errors: RefusedError.
     """
+    if action == "pause" and not sure:
+        raise RefusedError("nothing was paused: confirm it first")
     shown = visible(job)
     try:
         if action == "pause":
@@ -105,16 +115,23 @@ def _boxes(watched: Watched) -> Iterator[DeadBox]:
 
 
 def _apply(box: DeadBox, action: str, key: str) -> int:
-    members: list[Any]
+    change = box.revive if action == "revive" else box.discard
     exact = exact_item(key)
     if exact is not None:
-        members = [exact]
-    else:
-        listed = [getattr(each, "member", each) for each in box.dead(MOST_AT_ONCE)]
-        members = [each for each in listed if key == "all" or item_key(each) == key]
-    if not members:
-        return 0
-    return int(box.revive(*members) if action == "revive" else box.discard(*members))
+        return int(change(exact))
+    if key != "all":
+        members = map(member_of, listed(box, MOST_AT_ONCE, _LARGEST_SEARCH_BYTES))
+        found = [each for each in members if item_key(each) == key]
+        return int(change(*found)) if found else 0
+    done = 0
+    # Large ones come a few at a time. Those that are done are not listed again.
+    while done < MOST_AT_ONCE:
+        members = [member_of(each) for each in listed(box, MOST_AT_ONCE - done)]
+        changed = int(change(*members)) if members else 0
+        if not changed:
+            break
+        done += changed
+    return done
 
 
 def _rate(text: str) -> float:

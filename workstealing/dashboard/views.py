@@ -19,6 +19,7 @@ from workstealing.dashboard.security import (
     cookie_name,
     is_own_site,
 )
+from workstealing.dashboard.selecting import Selection, selection_of
 from workstealing.dashboard.steering import FleetSettings, RefusedError, steer_dead, steer_job
 from workstealing.dashboard.throttle import Throttle, counted_by_fleet
 from workstealing.dashboard.watched import short_id
@@ -229,7 +230,7 @@ class _Views:
 
     def _page(self) -> dict[str, Any]:
         visitor: Visitor = flask.g.workstealing_visitor
-        return page(self._queries.snapshot(), self._name, visitor.role)
+        return page(self._queries.snapshot(), self._name, visitor.role, _selection())
 
     def _index(self) -> Any:
         return self._html("", "", 200)
@@ -240,10 +241,10 @@ class _Views:
     def _events(self) -> Any:
         if not self._streams.enter():
             return _plain("too many pages are open: this one asks again later", 503)
-        role = flask.g.workstealing_visitor.role
+        role, selection = flask.g.workstealing_visitor.role, _selection()
 
         def data() -> dict[str, Any]:
-            return page(self._queries.snapshot(), self._name, role)
+            return page(self._queries.snapshot(), self._name, role, selection)
 
         # A worker with one thread would answer nobody else meanwhile.
         many = bool(flask.request.environ.get("wsgi.multithread"))
@@ -266,6 +267,7 @@ class _Views:
             blank_job=blank_job(),
             job_headings=JOB_HEADINGS,
             structure_headings=STRUCTURE_HEADINGS,
+            selection=_selection(),
             visitor=visitor,
             has_session=bool(visitor.csrf),
             said=said,
@@ -289,7 +291,14 @@ class _Views:
             if job is None:
                 raise RefusedError("no such job is known any more")
             action = form.get("action", "")
-            done = steer_job(action, job, form.get("rate", ""), self._fleet, self._recruiter)
+            done = steer_job(
+                action,
+                job,
+                form.get("rate", ""),
+                self._fleet,
+                self._recruiter,
+                sure=form.get("sure") == "yes",
+            )
             if action in ("pause", "resume", "rate", "clear") and not snapshot.is_fleet:
                 done += ". But nobody writes the ledger: is follow(recruiter, ledger) in place?"
             return done
@@ -327,6 +336,10 @@ class _Views:
             answer = as_json({"said": said, "problem": problem})
             return flask.Response(answer, status, mimetype="application/json")
         return self._html(said, problem, status)
+
+
+def _selection() -> Selection:
+    return selection_of(flask.request.args)
 
 
 _FOREIGN = "this form does not come from a page of this session: load the page anew"

@@ -26,20 +26,25 @@ class Due:
 class DeadItem:
     """A dead item as the dashboard lists it.
 
-    Fields: member: what it is called, such as its id and group; attempts; times: when it was set
-    aside, in Unix seconds.
+    Fields: member: what `revive` and `discard` take; attempts; times: when it was set aside, in
+    Unix seconds; payload: what it carries: bytes, text, fields or anything that turns into text;
+    tenant; error: why it died; shown: what it is called, if not as member. What is unknown is None.
     """
 
-    member: str
+    member: Any
     attempts: int
-    times: tuple[float]
+    times: tuple[float, ...]
+    payload: Any = None
+    tenant: str | None = None
+    error: str | None = None
+    shown: str | None = None
 
 
 class DeadBox(Protocol):
     """What sets items aside for a person: an `Ick` does."""
 
     def dead(self, n: int = 100) -> Iterable[Any]:
-        """List up to n dead items."""
+        """List up to n dead items: names, or objects with some of the fields of a `DeadItem`."""
         ...
 
     def revive(self, *members: Any) -> int:

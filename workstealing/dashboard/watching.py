@@ -9,7 +9,7 @@ from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.dashboard.log_groups import dead_groups
-from workstealing.dashboard.queue_dead import GroupsDead, TimeShardsDead
+from workstealing.dashboard.queue_dead import GroupsDead, IckDead, TimeShardsDead
 from workstealing.dashboard.watched import DeadBox, Due, Watched
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import (
@@ -143,11 +143,11 @@ def _ick(thing: Ick | ShardedIck | IckReaper) -> Watched:
 
     def dead() -> list[tuple[str, DeadBox]]:
         if isinstance(ick, Ick):
-            return [("", ick)]
+            return [("", IckDead(ick))]
         ick.open()
         shards = (ick.stats() or {}).get("shards", ())
         return [
-            (f"ick shard {number}", part)
+            (f"ick shard {number}", IckDead(part))
             for number, (part, stats) in enumerate(zip(ick.icks, shards, strict=False))
             if stats and stats["dead_size"]
         ]

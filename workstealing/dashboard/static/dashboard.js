@@ -69,10 +69,10 @@ function fillJob(element, job) {
     part.setAttribute("x", job.outcomes.bar[number].x);
     part.setAttribute("width", job.outcomes.bar[number].width);
   });
-  const toggle = element.querySelector('[data-field="toggle"]');
-  if (!toggle) return;
-  toggle.value = job.paused ? "resume" : "pause";
-  text(toggle, job.paused ? "Resume" : "Pause");
+  const pause = element.querySelector('[data-when="running"]');
+  if (!pause) return;
+  pause.hidden = job.paused;
+  element.querySelector('[data-when="paused"]').hidden = !job.paused;
   setAll(element, "job", job.id);
   if (isNew) setAll(element, "rate", job.rate);
   for (const button of element.querySelectorAll(".here")) button.disabled = !job.here;
@@ -84,15 +84,29 @@ function fillStructure(element, structure) {
   cells(element, structure.cells);
 }
 
-function fillDead(element, set) {
+function fillSet(element, set) {
   fields(element, { name: set.name, kind: set.kind, note: set.note });
   setAll(element, "structure", set.id);
-  match(element.querySelector("tbody"), "item-template", set.items, "key", (row, item) => {
-    const { member, part, attempts, last } = item;
-    fields(row, { member, part, attempts, last });
-    setAll(row, "structure", set.id);
-    setAll(row, "item", item.key);
-  });
+}
+
+function fillItem(row, item) {
+  const { member, place, payload, tenant, error, attempts, age, died } = item;
+  fields(row, { member, place, payload, tenant, error, attempts, age, died });
+  setAll(row, "structure", item.structure);
+  setAll(row, "item", item.key);
+}
+
+function fillPager(name, pager) {
+  const form = document.querySelector(`.find[data-list="${name}"]`);
+  form.hidden = !pager.is_needed;
+  fields(form, { rows: pager.rows });
+  const search = form.querySelector('input[type="search"]');
+  if (document.activeElement !== search) search.value = pager.search;
+  for (const [way, isEnd] of [["previous", pager.is_first], ["next", pager.is_last]]) {
+    const button = form.querySelector(`[data-go="${way}"]`);
+    button.value = pager[way];
+    button.disabled = isEnd;
+  }
 }
 
 function fillLines(container, lines) {
@@ -252,7 +266,7 @@ function fill(page) {
   for (const name of ["name", "source", "at"]) {
     text(document.querySelector(`[data-page="${name}"]`), page[name]);
   }
-  const count = page.alarms.length;
+  const count = page.alarm_count;
   document.title = `${count ? `(${count}) ` : ""}Work stealing: ${page.name}`;
   fillLines(document.getElementById("alarms"), page.alarms);
   const fine = document.getElementById("fine");
@@ -262,20 +276,29 @@ function fill(page) {
   match(document.getElementById("jobs"), "job-template", page.jobs, "id", fillJob);
   const { structures, dead } = page;
   match(document.getElementById("structures"), "structure-template", structures, "id", fillStructure);
-  match(document.getElementById("dead"), "dead-template", dead, "id", fillDead);
-  document.getElementById("no-jobs").hidden = page.jobs.length > 0;
-  document.getElementById("structures-section").hidden = structures.length === 0;
-  document.getElementById("dead-section").hidden = dead.length === 0;
+  match(document.getElementById("dead-sets"), "set-template", dead.sets, "id", fillSet);
+  match(document.getElementById("dead-items"), "item-template", dead.items, "id", fillItem);
+  text(document.getElementById("dead-text"), dead.text);
+  fillPager("jobs", page.jobs_pager);
+  fillPager("structures", page.structures_pager);
+  fillPager("dead", dead.pager);
+  document.getElementById("no-jobs").hidden = page.jobs.length > 0 || page.jobs_pager.search !== "";
+  document.getElementById("structures-section").hidden =
+    structures.length === 0 && page.structures_pager.search === "";
+  document.getElementById("dead-section").hidden =
+    dead.sets.length === 0 && dead.pager.search === "";
   drawCharts(page.charts);
 }
 
 // ---- keeping up ----------------------------------------------------------------------------------
 
 let stream = null;
+// What is searched for and which pages are shown; the address says it, too.
+let query = location.search;
 let again = 0;
 
 async function ask() {
-  const answer = await fetch(view, { headers: { Accept: "application/json" }, cache: "no-store" });
+  const answer = await fetch(view + query, { headers: { Accept: "application/json" }, cache: "no-store" });
   if (answer.status === 401 || answer.status === 403) location.assign(index);
   if (answer.ok) {
     fill(await answer.json());
@@ -286,9 +309,11 @@ async function ask() {
 function listen() {
   clearTimeout(again);
   if (stream) stream.close();
-  stream = new EventSource(events);
+  stream = new EventSource(events + query);
   stream.onmessage = (event) => {
-    fill(JSON.parse(event.data));
+    // On a phone the dead items would be most of the page: there a tap opens them.
+if (matchMedia("(min-width: 601px)").matches) document.getElementById("dead").open = true;
+fill(JSON.parse(event.data));
     alive();
   };
   stream.onerror = () => {
@@ -331,8 +356,28 @@ function say(id, message) {
   fresh.set(id, setTimeout(() => element.classList.remove("fresh"), FRESH_MS));
 }
 
+function find(form, button) {
+  const wanted = new URLSearchParams(query);
+  const { list } = form.dataset;
+  wanted.delete(list);
+  wanted.delete(`${list}_page`);
+  const search = form.querySelector('input[type="search"]');
+  if (search.value.trim()) wanted.set(list, search.value.trim());
+  if (button && button.name) wanted.set(button.name, button.value);
+  query = wanted.size ? `?${wanted}` : "";
+  history.replaceState(null, "", index + query);
+  search.blur();
+  ask().catch(() => say("refused", "The server did not answer."));
+  listen();
+}
+
 document.addEventListener("submit", async (event) => {
   const form = event.target;
+  if (form.matches(".find")) {
+    event.preventDefault();
+    find(form, event.submitter);
+    return;
+  }
   if (!form.matches("main form")) return;
   event.preventDefault();
   const button = event.submitter;
@@ -354,6 +399,8 @@ document.addEventListener("submit", async (event) => {
     say("refused", problem);
     const sure = form.querySelector('input[name="sure"]');
     if (sure) sure.checked = false;
+    const asked = form.closest(".ask");
+    if (asked) asked.open = false;
     await ask();
   } catch {
     say("refused", "The server did not answer.");
@@ -362,5 +409,7 @@ document.addEventListener("submit", async (event) => {
   }
 });
 
+// On a phone the dead items would be most of the page: there a tap opens them.
+if (matchMedia("(min-width: 601px)").matches) document.getElementById("dead").open = true;
 fill(JSON.parse(document.getElementById("data").textContent));
 listen();
