@@ -13,6 +13,7 @@ import pytest
 from support.dashboards import HOSTILE, TOKEN, csrf_of, make_app, write_hour
 from workstealing import Recruiter
 from workstealing.dashboard import Due, Watched, create_dashboard
+from workstealing.dashboard.watched import short_id
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry, IckReaper, KeyExpiry
 from workstealing.recruiting import Slice
@@ -234,11 +235,8 @@ def test_a_hostile_name_is_text_everywhere(
         never_recruiter, client, token=TOKEN, structures=[watched, dead_ick(client, name)]
     )
     browser, csrf = admin(app)
-    plain = Tags(browser.get("/ws/").text)
-    job = next(
-        attrs["value"] for tag, attrs in plain.tags if tag == "input" and attrs["name"] == "job"
-    )
-    said = browser.post("/ws/jobs", data={"csrf": csrf, "action": "run", "job": job})
+    run = {"csrf": csrf, "action": "run", "job": short_id(name)}
+    said = browser.post("/ws/jobs", data=run)
     assert "one slice of" in said.text
     for html in (browser.get("/ws/").text, said.text):
         page = Tags(html)
