@@ -218,7 +218,8 @@ CALLS: list[tuple[Made, str, tuple[Any, ...], dict[str, Any]]] = [
     (tracked, "is_tracked", ("a",), {}),
     (tracked, "are_tracked", (["a"],), {}),
     (tracked, "drift", (10,), {"confidence": 0.95, "seconds": 5.0}),
-    (sharded, "lease", ("c",), {}),
+    (sharded, "lease", ("c",), {"ttl": 30.0, "wait": 0.0}),
+    (sharded, "lease_all", ("c",), {"ttl": 30.0}),
     (sharded, "resize", (2,), {}),
     (leased, "reserve", (1,), {"backwash": False}),
     (leased, "exchange", (1, "m"), {"backwash": False}),
@@ -354,8 +355,11 @@ def refusal(call: Any, args: list[Any], options: dict[str, Any]) -> Exception | 
         result = call(*args, **options)
         if inspect.isgenerator(result):
             list(result)
-    except (WorkStealingError, redis.DataError) as error:
+    except (ConfigurationError, redis.DataError) as error:
         return error
+    except WorkStealingError:
+        # An answer: the lease is somebody else's, say.
+        return None
     return None
 
 
