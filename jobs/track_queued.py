@@ -13,6 +13,7 @@ from workstealing.store.attempt import attempt
 from workstealing.store.connection import Budget
 from workstealing.store.scripts import load
 from workstealing.structures.namespaces.layout import LAYOUT_SCRIPTS
+from workstealing.structures.sources.asking import blaming
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
 from workstealing.structures.tracked_set.drift import ask_sub_sets
 from workstealing.structures.tracked_set.layout import id_bytes, id_text
@@ -57,12 +58,14 @@ class TrackQueued(Job):
         database cannot be asked now; OutOfTime; LayoutError; connection faults.
         """
         names, source = self.tracked.names, self.tracked.require_source()
-        getattr(source, "require_ready", lambda: None)()
+        with blaming(source):
+            getattr(source, "require_ready", lambda: None)()
         require_layout(self.tracked, Budget(slice.remaining()))
         with attempt(self.tracked.twin, names.cursor, slice=slice) as current:
             (stored,) = current.read(("GET", names.cursor))
             cursor = id_text(stored or b"")
-            rows = source.rows_after(cursor, slice.limit, slice.remaining())
+            with blaming(source):
+                rows = source.rows_after(cursor, slice.limit, slice.remaining())
             added, is_complete = self._add([id_bytes(each) for each, _ in rows], slice)
             if not is_complete:
                 # The cursor stays: the next recruit looks at these rows again.
@@ -105,7 +108,9 @@ class TrackQueued(Job):
             slice,
         )
         asked = [id_text(member) for group in missing.values() for member in group]
-        work = set(self.tracked.require_source().with_work(asked, slice.remaining()))
+        source = self.tracked.require_source()
+        with blaming(source):
+            work = set(source.with_work(asked, slice.remaining()))
         body = load("tracked_found").body
         adds: dict[int, tuple[Any, ...]] = {}
         for each, group in missing.items():

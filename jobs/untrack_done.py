@@ -10,6 +10,7 @@ from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget, checked
 from workstealing.structures.namespaces.layout import LAYOUT_SCRIPTS
+from workstealing.structures.sources.asking import blaming
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
 from workstealing.structures.tracked_set.layout import id_text
 from workstealing.structures.tracked_set.sets import checked_tracked
@@ -55,7 +56,9 @@ class UntrackDone(Job):
         Returns: how many were untracked. Errors: Aborted if another writer came first; Skipped if
         the database cannot be asked now; OutOfTime; LayoutError; connection faults.
         """
-        getattr(self.tracked.require_source(), "require_ready", lambda: None)()
+        source = self.tracked.require_source()
+        with blaming(source):
+            getattr(source, "require_ready", lambda: None)()
         require_layout(self.tracked, Budget(slice.remaining()))
         sub_set = self._choose(slice)
         if sub_set is None:

@@ -5,11 +5,13 @@ Errors of redis-py, of the user's own jobs and of frameworks pass through unchan
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Hashable, Mapping
 
 # Names, not types: redis-py's ConnectionError and TimeoutError are no OSErrors, and this level
 # imports no client library to ask for them.
 _FAULT_NAMES = frozenset({"ConnectionError", "TimeoutError"})
+_BLAMED = "_workstealing_blamed"
 
 
 class WorkStealingError(Exception):
@@ -45,7 +47,11 @@ class Skipped(WorkStealingError):
 
 
 class OutOfTime(WorkStealingError):
-    """The slice's deadline passed before its next command could be sent."""
+    """The slice's time ended before its next command could be sent, or its reply was there."""
+
+
+class Unanswered(OutOfTime):
+    """The slice's time ended between a command and its reply: nobody knows whether it was done."""
 
 
 class Moved(WorkStealingError):
@@ -79,6 +85,32 @@ class MissingExtraError(WorkStealingError, ImportError):
         self.extra = extra
 
 
+def blame(error: BaseException, dependency: Hashable) -> None:
+    """Note on an error which dependency has failed, unless that is noted already."""
+    if blamed(error) is None:
+        # Some classes of C have no room for a note; then nobody is blamed.
+        with contextlib.suppress(AttributeError):
+            error.__dict__[_BLAMED] = dependency
+
+
+def blamed(error: BaseException) -> Hashable:
+    """Return the dependency that has failed by what is noted on an error; None: nobody knows.
+
+    A WatchError by which redis-py stands in for a fault has the note of that fault.
+    """
+    noted: Hashable = getattr(error, "__dict__", {}).get(_BLAMED)
+    if noted is None and error.__context__ is not None and _stands_in(error):
+        return blamed(error.__context__)
+    return noted
+
+
+def _stands_in(error: BaseException) -> bool:
+    """Say whether an error is redis-py's WatchError, raised while it handles another one."""
+    return error.__context__ is not None and any(
+        base.__name__ == "WatchError" for base in type(error).__mro__
+    )
+
+
 def is_abort(error: BaseException) -> bool:
     """Say whether an error means that another writer came first.
 
@@ -102,7 +134,7 @@ def is_connection_fault(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return True
     names = {base.__name__ for base in type(error).__mro__}
-    if "WatchError" in names and error.__context__ is not None:
+    if error.__context__ is not None and _stands_in(error):
         # redis-py raises it while it handles the fault. Another writer leaves no such context.
         return is_connection_fault(error.__context__)
     return not names.isdisjoint(_FAULT_NAMES)

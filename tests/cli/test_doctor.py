@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.delaying_relay import DelayingRelay
 from support.processes import free_port
 from support.servers import RedisCluster3, RedisServer
 from workstealing.cli.checks import extras
@@ -66,6 +67,32 @@ def test_redis_7_emulates(command: Any, redis7: RedisServer) -> None:
     assert "ms: a slice of 10 ms has time for" in found["round trip"][1]
     text = command("doctor", "--url", redis7.url)
     assert "ok      server" in text
+
+
+def test_a_far_server_needs_longer_slices(
+    command: Any, app_module: MakeApp, redis7: RedisServer
+) -> None:
+    with DelayingRelay(redis7.port, 0.008) as relay:
+        app = app_module(
+            f"""
+            from workstealing import Recruiter, connect
+            from workstealing.jobs import HashFieldExpiry
+            from workstealing.structures import VolatileHashes
+
+            client = connect("redis://127.0.0.1:{relay.port}/0")
+            hashes = VolatileHashes(client, namespace="far", backend="emulated")
+            recruiter = Recruiter()
+            recruiter.install(HashFieldExpiry(hashes, name="short"), rate=0.1)
+            recruiter.install(HashFieldExpiry(hashes, name="long"), rate=0.1, seconds=5.0)
+            """
+        )
+        found = command.json("doctor", "--app", app)["checks"]
+    warnings = {each["what"]: each["said"] for each in found if each["level"] == "warning"}
+    assert "8 are wanted: seconds=0." in warnings["round trip"]
+    assert "its slices of 10 ms have time for 1 round trips of" in warnings["job short"]
+    assert "install it with seconds=0." in warnings["job short"]
+    assert "up to 100 ms" in warnings["job short"]
+    assert "install it with" not in warnings.get("job long", "")
 
 
 def test_redis_8_is_native(command: Any, redis8: RedisServer) -> None:

@@ -11,6 +11,7 @@ import pytest
 from workstealing import Aborted, Hooks, Job, Outcome, Recruiter, Slice
 from workstealing.errors import ConfigurationError, LayoutError, OutOfTime, RateError
 from workstealing.recruiting import FunctionJob
+from workstealing.recruiting.slice import Stretch, seconds_for
 from workstealing.testing import ManualClock, OutcomeEvent, RecordingHooks, always
 
 
@@ -85,15 +86,16 @@ class TestResult:
         assert hooks.outcomes[0].error is None
         figures = recruiter.stats()["jobs"]["sweep"]
         assert (figures["out_of_time"], figures["failed"], figures["breaker_open"]) == (7, 0, False)
+        # Four times the next one was longer; that is said only when there is no longer one.
         (line,) = caplog.records
         assert line.levelname == "WARNING"
         assert line.message == (
-            "job 'sweep': its slice of 10 ms was over before anything could be handled; install it"
-            " with longer slices (seconds=)"
+            "job 'sweep': its slice of 100 ms, the longest that is allowed, was over before"
+            " anything could be handled: install it with longer slices (seconds=0.2)"
         )
         clock.advance(60.0)
         recruiter.enlist()
-        assert caplog.records[1].message.endswith("(7 times since the last report)")
+        assert caplog.records[1].message.endswith("(3 times since the last report)")
 
     def test_a_slice_that_ran_out_of_time_after_some_items_has_worked(self) -> None:
         def part(slice: Slice) -> int:
@@ -539,3 +541,60 @@ def test_a_job_that_is_refused_is_not_warmed_up() -> None:
     with pytest.raises(RateError):
         recruiter.install(job, rate=2)
     assert job.calls == []
+
+
+class TestStretch:
+    """How a slice that comes to nothing is lengthened, and when it is shortened again."""
+
+    def test_it_doubles_up_to_the_longest(self) -> None:
+        stretch = Stretch()
+        lengths = []
+        for _ in range(6):
+            lengths.append(stretch.seconds(0.010))
+            stretch.see(Outcome.OUT_OF_TIME, 0.010, None, 0.0)
+        assert lengths == pytest.approx([0.010, 0.020, 0.040, 0.080, 0.100, 0.100])
+
+    @pytest.mark.parametrize(
+        ("given", "longest", "expected"),
+        [(0.01, None, 0.1), (0.1, None, 0.25), (2.0, None, 2.0), (0.01, 0.02, 0.02), (1, 0.5, 1)],
+    )
+    def test_the_longest(self, given: float, longest: float | None, expected: float) -> None:
+        assert Stretch(longest).longest(given) == pytest.approx(expected)
+
+    def test_what_worked_stays_as_long_as_round_trips_do(self) -> None:
+        stretch = Stretch()
+        for _ in range(2):
+            stretch.see(Outcome.OUT_OF_TIME, 0.010, 0.005, 0.0)
+        for _ in range(100):
+            stretch.see(Outcome.WORKED, 0.010, 0.005, 1.0)
+        assert stretch.seconds(0.010) == pytest.approx(0.040)
+
+    def test_it_falls_back_with_the_round_trip(self) -> None:
+        stretch = Stretch()
+        for _ in range(5):
+            stretch.see(Outcome.OUT_OF_TIME, 0.010, 0.010, 0.0)
+        for _ in range(10):
+            stretch.see(Outcome.IDLE, 0.010, 0.0001, 1.0)
+        assert stretch.seconds(0.010) == pytest.approx(0.010)
+
+    def test_without_a_round_trip_it_is_tried_again_after_a_minute(self) -> None:
+        stretch = Stretch()
+        for _ in range(2):
+            stretch.see(Outcome.OUT_OF_TIME, 0.010, None, 0.0)
+        stretch.see(Outcome.WORKED, 0.010, None, 59.0)
+        assert stretch.seconds(0.010) == pytest.approx(0.040)
+        stretch.see(Outcome.WORKED, 0.010, None, 61.0)
+        assert stretch.seconds(0.010) == pytest.approx(0.020)
+
+    def test_a_host_may_forbid_it_and_a_slice_by_hand_is_no_measure(self) -> None:
+        recruiter = installed(raising(OutOfTime("late")), longest_seconds=0.010)
+        recruiter.enlist()
+        assert recruiter._roster.get("sweep").stretch.seconds(0.010) == pytest.approx(0.010)
+        recruiter = installed(raising(OutOfTime("late")))
+        recruiter.perform("sweep", seconds=5.0)
+        assert recruiter._roster.get("sweep").stretch.seconds(0.010) == pytest.approx(0.010)
+        assert recruiter.slice_seconds("sweep") == pytest.approx((0.010, 0.100))
+
+    @pytest.mark.parametrize(("trip", "expected"), [(0.0001, 0.001), (0.003, 0.05), (0.02, 0.2)])
+    def test_the_length_that_would_do(self, trip: float, expected: float) -> None:
+        assert seconds_for(trip) == pytest.approx(expected)

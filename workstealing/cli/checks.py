@@ -9,7 +9,7 @@ import random
 import re
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from workstealing.clock import SYSTEM_CLOCK
 from workstealing.config import DISABLED_VARIABLE, URL_VARIABLES, is_disabled
 from workstealing.errors import LayoutError, Moved, WorkStealingError
 from workstealing.recruiting import Recruiter
+from workstealing.recruiting.slice import TRIPS, seconds_for
 from workstealing.store.connection import Budget
 from workstealing.store.twin import Node, Twin, is_async, is_cluster
 from workstealing.structures import (
@@ -52,7 +53,6 @@ OK, NOTE, WARNING, FAULT = "ok", "note", "warning", "fault"
 OLDEST_SERVER = (6, 2)
 REPLAY_SEEN_IN = "8.0.2"
 PINGS = 20
-SLOW_SECONDS = 0.002
 SLICE_SECONDS = 0.010
 FULL_SHARE = 0.9
 CLOCK_SECONDS = 2.0
@@ -236,21 +236,58 @@ def _native(reply: Any, wanted: tuple[str, ...]) -> Check:
 
 
 def _round_trip(twin: Twin, node: Node) -> Check:
+    median = _median(twin, node)
+    trips = f"a slice of {1000 * SLICE_SECONDS:g} ms has time for {SLICE_SECONDS / median:,.0f}"
+    said_ = f"{1000 * median:.2f} ms: {trips}"
+    if seconds_for(median) <= SLICE_SECONDS:
+        return Check("round trip", OK, said_)
+    wanted = f"{TRIPS} are wanted: seconds={seconds_for(median):g} gives slices time for them"
+    return Check("round trip", WARNING, f"{said_}, and {wanted}")
+
+
+def _median(twin: Twin, node: Node) -> float:
+    """Return how many seconds a round trip takes, the median of a few pings."""
     took = []
     for _ in range(PINGS):
         begun = time.perf_counter()
         twin.call(node, [("PING",)], Budget(SECONDS))
         took.append(time.perf_counter() - begun)
-    median = statistics.median(took)
-    trips = f"a slice of {1000 * SLICE_SECONDS:g} ms has time for {SLICE_SECONDS / median:,.0f}"
-    level = WARNING if median > SLOW_SECONDS else OK
-    return Check("round trip", level, f"{1000 * median:.2f} ms: {trips}")
+    return statistics.median(took)
+
+
+def _too_short(recruiter: Recruiter) -> Iterator[Check]:
+    """Check whether the jobs' slices have time for the round trips to their servers."""
+    medians: dict[Hashable, float] = {}
+    for name, job in recruiter.jobs().items():
+        server = job.dependency
+        twin = getattr(server, "twin", None)
+        if not isinstance(twin, Twin):
+            continue
+        if server not in medians:
+            try:
+                # An asyncio cluster's client may not know its nodes yet.
+                medians[server] = max((_median(twin, each) for each in twin.nodes()), default=0.0)
+            except (WorkStealingError, *FAULTS):
+                # The check of the server says why.
+                continue
+        given, longest = recruiter.slice_seconds(name)
+        if given < TRIPS * medians[server]:
+            enough = seconds_for(medians[server])
+            yield Check(
+                f"job {printable(name)}",
+                WARNING,
+                f"its slices of {1000 * given:g} ms have time for"
+                f" {given / medians[server]:.0f} round trips of"
+                f" {1000 * medians[server]:.2f} ms, and {TRIPS} are wanted: install it with"
+                f" seconds={enough:g} (until then they lengthen themselves, up to"
+                f" {1000 * longest:g} ms)",
+            )
 
 
 def recruiting(recruiter: Recruiter) -> Iterator[Check]:
     """Check a recruiter: its jobs, its hooks, and the namespaces and queues behind the jobs.
 
-    One to four round trips for each of them.
+    One to four round trips for each of them, and a few pings to each server.
     """
     figures = recruiter.stats()["jobs"]
     if not figures:
@@ -264,6 +301,7 @@ def recruiting(recruiter: Recruiter) -> Iterator[Check]:
         yield Check("hooks", OK, hooks)
     else:
         yield Check("hooks", NOTE, "none: no metrics, and no ledger for `workstealing status`")
+    yield from _too_short(recruiter)
     for name, job in recruiter.jobs().items():
         what = f"job {printable(name)}"
         for held in (getattr(job, each, None) for each in ("hashes", "keys", "queue")):

@@ -12,7 +12,7 @@ from typing import Any
 
 from workstealing import __version__
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.errors import ConfigurationError, is_connection_fault
+from workstealing.errors import ConfigurationError, Unanswered, is_connection_fault
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
 from workstealing.metrics.gathering import Gathering
 from workstealing.metrics.minutes import (
@@ -290,7 +290,7 @@ class Ledger(Gathering["_Batch"]):
         try:
             replies = connection.call(commands, budget)
         except Exception as error:
-            if not is_connection_fault(error):
+            if not (is_connection_fault(error) or isinstance(error, Unanswered)):
                 # The slot has moved, or there was no time to begin: nothing has been applied.
                 self._put_back(batch)
             raise

@@ -94,8 +94,9 @@ class Enlisting:
         """Offer this caller's spare moment.
 
         Returns: DISMISSED nearly always; any other outcome when this caller was recruited, who is
-        then held for at most the slice's length plus one socket time-out. Raises: nothing of ours;
-        what a job raises passes only if it is no Exception or a host's time-out. A dismissed caller
+        then held for at most the slice's length (lengthened where shorter ones came to nothing, up
+        to longest_seconds) plus one socket time-out. Raises: nothing of ours; what a job raises
+        passes only if it is no Exception or a host's time-out. A dismissed caller
         sends no command and pays for one step of a C iterator.
         """
         # A loop of at most one turn: the cheapest way to take one item, and all of it is C.

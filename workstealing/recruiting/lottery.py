@@ -15,10 +15,11 @@ from itertools import accumulate
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import DuplicateJobError, RateError, UnknownJobError
 from workstealing.recruiting.adaptive import Adaptive, Controller
-from workstealing.recruiting.breaker import Breaker
+from workstealing.recruiting.breaker import Guard
 from workstealing.recruiting.checks import checked_rate
 from workstealing.recruiting.job import Job
 from workstealing.recruiting.outcome import OUTCOMES, Outcome
+from workstealing.recruiting.slice import Stretch
 from workstealing.recruiting.tally import Tally
 
 NEVER = sys.maxsize
@@ -30,7 +31,8 @@ class Installed:
     """A job as it is installed in one recruiter: its rate, its length of slice, its figures.
 
     Arguments: job; rate, a number or an Adaptive; seconds, the length of its slices, or None for
-    the recruiter's; breaker, shared by all jobs of its dependency; clock, the recruiter's.
+    the recruiter's; breaker, what holds it back after faults; longest, the seconds up to which its
+    slices may be lengthened, None: as of `longest_for`; clock, the recruiter's.
     """
 
     __slots__ = (
@@ -41,6 +43,7 @@ class Installed:
         "given",
         "items",
         "job",
+        "longest",
         "name",
         "observed_at",
         "oldest_seconds",
@@ -49,6 +52,7 @@ class Installed:
         "rate",
         "seconds",
         "spent",
+        "stretch",
         "tally",
     )
 
@@ -57,7 +61,9 @@ class Installed:
         job: Job,
         rate: float | Adaptive,
         seconds: float | None,
-        breaker: Breaker,
+        breaker: Guard,
+        *,
+        longest: float | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.job = job
@@ -65,6 +71,7 @@ class Installed:
         self.given = rate
         self.seconds = seconds
         self.breaker = breaker
+        self.longest = longest
         self.paused = False
         self._clock = clock
         self.reset()
@@ -87,6 +94,7 @@ class Installed:
     def reset(self) -> None:
         """Set every figure to zero."""
         self.give(self.given)
+        self.stretch = Stretch(self.longest)
         self.tally = Tally()
         self.items = 0
         self.spent = 0.0

@@ -6,8 +6,9 @@ import sys
 import threading
 
 from workstealing.clock import Clock
-from workstealing.errors import OutOfTime, Skipped, is_abort, is_connection_fault
+from workstealing.errors import OutOfTime, Skipped, blamed, is_abort, is_connection_fault
 from workstealing.recruiting.adaptive import Adaptive, Seen
+from workstealing.recruiting.breaker import Server
 from workstealing.recruiting.checks import checked_items
 from workstealing.recruiting.faultlog import FaultLog
 from workstealing.recruiting.flight import FLIGHT
@@ -16,7 +17,7 @@ from workstealing.recruiting.hooks import HookList
 from workstealing.recruiting.hosttimeouts import HostTimeouts
 from workstealing.recruiting.lottery import Installed
 from workstealing.recruiting.outcome import Outcome
-from workstealing.recruiting.slice import Slice
+from workstealing.recruiting.slice import Slice, seconds_for
 from workstealing.recruiting.tally import RaisedError
 from workstealing.recruiting.traffic import Traffic
 
@@ -102,8 +103,16 @@ class Performer:
     ) -> Slice:
         """Return a slice that begins now, of the job's own bounds where no others are given."""
         if seconds is None:
-            seconds = self._seconds if installed.seconds is None else installed.seconds
+            seconds = installed.stretch.seconds(self._given(installed))
         return Slice(installed.limit if limit is None else limit, seconds, self._clock)
+
+    def lengths(self, installed: Installed) -> tuple[float, float]:
+        """Return the length of a job's slices as given, and the longest that they may become."""
+        given = self._given(installed)
+        return given, installed.stretch.longest(given)
+
+    def _given(self, installed: Installed) -> float:
+        return self._seconds if installed.seconds is None else installed.seconds
 
     def _in_flight(self, installed: Installed, bounds: Bounds) -> Outcome:
         if installed.breaker.is_open(self._clock.monotonic()):
@@ -118,6 +127,9 @@ class Performer:
         try:
             slice = self.new_slice(installed, *bounds)
             items = _items(installed, slice)
+            server = _server_of(installed)
+            if not items and server is not None:
+                server.confirm(slice)
             outcome = Outcome.WORKED if items else Outcome.IDLE
         except Skipped:
             outcome = Outcome.SKIPPED
@@ -135,27 +147,23 @@ class Performer:
             ended = self._clock.monotonic()
             if outcome is Outcome.FAILED:
                 error = error or sys.exc_info()[1]
-            is_due = False
+            is_due = is_longest = False
             try:
-                if error is not None and is_connection_fault(error):
-                    installed.breaker.trip(ended)
-                elif outcome is not Outcome.SKIPPED:
-                    # A job that did not begin has learned nothing of the server.
+                if error is not None and (blamed(error) is not None or is_connection_fault(error)):
+                    installed.breaker.trip(error, ended)
+                elif outcome not in (Outcome.SKIPPED, Outcome.OUT_OF_TIME):
+                    # A job that did not begin, or got no answer, has learned nothing of the server.
                     installed.breaker.recover()
-                is_due = slice is not None and self._observe(
-                    installed, slice, outcome, items, ended
-                )
+                if slice is not None:
+                    is_due = self._observe(installed, slice, outcome, items, ended)
+                    is_longest = self._lengthen(installed, slice, outcome, ended)
             finally:
                 self._record(installed, outcome, items, ended - started, error)
             if isinstance(error, Exception) and not self._timeouts.include(error):
                 self._faults.report(f"job {installed.name!r}", error)
-            elif outcome is Outcome.OUT_OF_TIME and slice is not None:
-                self._faults.warn(
-                    f"job {installed.name!r}",
-                    f"its slice of {1000 * slice.seconds:g} ms was over before anything could be"
-                    " handled; install it with longer slices (seconds=)",
-                )
-            elif is_due:
+            elif is_longest and slice is not None:
+                self._faults.warn(f"job {installed.name!r}", _too_short(installed, slice))
+            elif is_due and outcome is not Outcome.OUT_OF_TIME:
                 self._say_if_behind(installed)
             # The traceback holds this frame, and this frame would hold the traceback.
             error = None
@@ -169,6 +177,19 @@ class Performer:
         verdict = self.verdict(installed)
         if verdict.keeps_up is False:
             self._faults.warn(f"job {installed.name!r} does not keep up", verdict.why)
+
+    def _lengthen(self, installed: Installed, slice: Slice, outcome: Outcome, now: float) -> bool:
+        """Let the next slice's length follow; say whether this one was in vain and the longest."""
+        given = self._given(installed)
+        stretch = installed.stretch
+        is_longest = slice.seconds >= stretch.longest(given)
+        # Another length was asked for by hand: it says nothing of the job's own.
+        if slice.seconds == stretch.seconds(given):
+            server = _server_of(installed)
+            trip = None if server is None else server.round_trip()
+            with self._lock:
+                stretch.see(outcome, given, trip, now)
+        return is_longest and outcome is Outcome.OUT_OF_TIME
 
     def settle(self, installed: Installed, now: float, traffic: Traffic) -> bool:
         """Let a job's rate follow what was seen; return whether it has changed noticeably."""
@@ -252,3 +273,23 @@ class Performer:
 def _items(installed: Installed, slice: Slice) -> int:
     """Perform; return what the job says that it has handled, checked."""
     return checked_items(installed.job.perform(slice), installed.name)
+
+
+def _server_of(installed: Installed) -> Server | None:
+    """Return the job's dependency if that is a server that tells of itself."""
+    dependency = installed.job.dependency
+    return dependency if isinstance(dependency, Server) else None
+
+
+def _too_short(installed: Installed, slice: Slice) -> str:
+    """Return the complaint about a slice whose time was over too early, and what would do."""
+    server = _server_of(installed)
+    trip = None if server is None else server.round_trip()
+    why, enough = "", 2 * slice.seconds
+    if trip:
+        why = f" at round trips of {1000 * trip:.3g} ms"
+        enough = max(enough, seconds_for(trip))
+    return (
+        f"its slice of {1000 * slice.seconds:g} ms, the longest that is allowed, was over before"
+        f" anything could be handled{why}: install it with longer slices (seconds={enough:g})"
+    )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import random as _random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, TypedDict, TypeVar, overload
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakSet
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError, RateError
 from workstealing.recruiting.adaptive import Adaptive
-from workstealing.recruiting.breaker import Breaker
+from workstealing.recruiting.breaker import Breakers, Guard
 from workstealing.recruiting.checks import checked_limit, checked_name, checked_seconds
 from workstealing.recruiting.decorators import When, enlisting
 from workstealing.recruiting.enlisting import Enlisting
@@ -84,11 +84,13 @@ class Recruiter(Enlisting):
     returns numbers in [0, 1), and 1.0 for never (the default is reseeded in every forked child; a
     random.Random of your own is not); clock, what seconds are measured with; breaker_seconds, for
     how long at most, on average, a server that could not be reached is left alone (a tenth of it
-    after the first fault, then twice as long each time).
+    after the first fault, then twice as long each time); longest_seconds, up to which the slices of
+    a job may be lengthened whose own length comes to nothing, because round trips take long, say
+    (by default ten times their length, but at most 0.25 s; no more than `seconds` for never).
     Raises: ConfigurationError for a duration that is no number above 0.
     """
 
-    __slots__ = ("__weakref__", "_breaker_seconds", "_breakers", "_roster", "_traffic")
+    __slots__ = ("__weakref__", "_breakers", "_longest", "_roster", "_traffic")
 
     def __init__(
         self,
@@ -97,17 +99,17 @@ class Recruiter(Enlisting):
         random: Callable[[], float] = _random.random,
         clock: Clock = SYSTEM_CLOCK,
         breaker_seconds: float = 10.0,
+        longest_seconds: float | None = None,
     ) -> None:
         checked = checked_seconds(seconds, "the recruiter's length of a slice")
-        self._breaker_seconds = checked_seconds(breaker_seconds, "breaker_seconds")
+        self._longest = _checked_longest(longest_seconds, "longest_seconds")
+        self._breakers = Breakers(checked_seconds(breaker_seconds, "breaker_seconds"))
         if not callable(random):
             raise ConfigurationError(f"random= is {random!r}; expected a function of nothing")
         super().__init__(checked, random, clock)
         self._roster = Roster()
         # Measured only where a rate is adaptive.
         self._traffic: Traffic | None = None
-        # A breaker lives for as long as any job of its dependency is installed.
-        self._breakers: WeakValueDictionary[Hashable, Breaker] = WeakValueDictionary()
         _RECRUITERS.add(self)
 
     def after_fork(self) -> None:
@@ -117,12 +119,20 @@ class Recruiter(Enlisting):
         for installed in self._roster.all():
             installed.reset()
 
-    def install(self, job: Job, rate: float | Adaptive, seconds: float | None = None) -> None:
+    def install(
+        self,
+        job: Job,
+        rate: float | Adaptive,
+        seconds: float | None = None,
+        *,
+        longest_seconds: float | None = None,
+    ) -> None:
         """Install a job, so that callers are recruited for it from now on.
 
         Arguments: job; rate, the share of the enlisted that it wants, 0 < rate <= 1, all rates
         together at most 1, or an Adaptive, whose ceiling counts in that sum; seconds, the length of
-        its slices, by default the recruiter's. The job is warmed up first: see `Job.warm_up`.
+        its slices, by default the recruiter's; longest_seconds, up to which they may be lengthened,
+        by default as the recruiter says. The job is warmed up first: see `Job.warm_up`.
         Raises: DuplicateJobError, RateError or ConfigurationError; then nothing has changed.
         O(installed jobs), no command.
         """
@@ -135,6 +145,9 @@ class Recruiter(Enlisting):
         checked_limit(job.limit)
         if seconds is not None:
             seconds = checked_seconds(seconds, f"the length of a slice of job {name!r}")
+        longest = _checked_longest(longest_seconds, f"longest_seconds of job {name!r}")
+        if longest is None:
+            longest = self._longest
         dependency = job.dependency
         try:
             hash(dependency)
@@ -148,8 +161,9 @@ class Recruiter(Enlisting):
         self._warm_up(job, name)
         with self._lock:
             given = self._roster.check_new(name, rate)
-            breaker = self._breakers.setdefault(dependency, Breaker(self._breaker_seconds))
-            self._roster.add(Installed(job, given, seconds, breaker, self._clock))
+            breaker = Guard(dependency, name, self._breakers)
+            installed = Installed(job, given, seconds, breaker, longest=longest, clock=self._clock)
+            self._roster.add(installed)
             self._change(Draw(self._roster.all()))
 
     def _warm_up(self, job: Job, name: str) -> None:
@@ -175,18 +189,22 @@ class Recruiter(Enlisting):
         name: str | None = None,
         limit: int = DEFAULT_LIMIT,
         seconds: float | None = None,
+        *,
+        longest_seconds: float | None = None,
     ) -> Callable[[SliceFunction], SliceFunction]:
         """Decorate a function that takes a slice and returns how many items it handled: a job.
 
         The function stays what it is. Arguments: rate, as of install(); name, by default the
-        function's; limit, the most items of one slice; seconds, as of install().
+        function's; limit, the most items of one slice; seconds and longest_seconds, as of
+        install().
         Raises: as install().
         """
         if callable(rate):
             raise RateError("a job needs a rate: write @recruiter.job(rate=...), 0 < rate <= 1")
 
         def decorate(function: SliceFunction) -> SliceFunction:
-            self.install(FunctionJob(function, name=name, limit=limit), rate, seconds)
+            job = FunctionJob(function, name=name, limit=limit)
+            self.install(job, rate, seconds, longest_seconds=longest_seconds)
             return function
 
         return decorate
@@ -261,6 +279,14 @@ class Recruiter(Enlisting):
         with self._lock:
             installed = self._roster.get(name)
         return self._performer.serve(installed, bounds)
+
+    def slice_seconds(self, name: str) -> tuple[float, float]:
+        """Return the length of a job's slices in seconds: as given, and as they may be lengthened.
+
+        Raises: UnknownJobError. No command.
+        """
+        with self._lock:
+            return self._performer.lengths(self._roster.get(name))
 
     def dry_run(self, name: str, *, limit: int | None = None, seconds: float | None = None) -> int:
         """Return how many items a slice of a job would handle now; nothing is changed or counted.
@@ -379,6 +405,10 @@ def _running_seconds(name: str) -> float | None:
     if holder is None or holder[0] != name:
         return None
     return max(0.0, SYSTEM_CLOCK.monotonic() - holder[1])
+
+
+def _checked_longest(seconds: float | None, what: str) -> float | None:
+    return None if seconds is None else checked_seconds(seconds, what)
 
 
 def _checked_bounds(limit: int | None, seconds: float | None) -> tuple[int | None, float | None]:

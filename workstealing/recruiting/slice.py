@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.recruiting.checks import (
     checked_age,
@@ -9,6 +11,81 @@ from workstealing.recruiting.checks import (
     checked_limit,
     checked_seconds,
 )
+from workstealing.recruiting.outcome import Outcome
+
+TRIPS = 8
+"""How many round trips a slice should have time for: to look twice, to begin, to end, to spare."""
+
+_LONGER = 10.0
+_LONGEST_SECONDS = 0.25
+_STEP = 2.0
+# How far a length must be above one that was too short to be tried again, and for how long that
+# one is remembered.
+_MARGIN = 1.5
+_REMEMBERED_SECONDS = 60.0
+
+
+def seconds_for(round_trip: float) -> float:
+    """Return a length of slices that suffices for round trips of so many seconds: 1, 2 or 5 x 10^n.
+
+    Arguments: round_trip, above 0.
+    """
+    least = TRIPS * round_trip
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(each * power for each in (1, 2, 5, 10) if each * power >= least * 0.999)
+
+
+def longest_for(seconds: float) -> float:
+    """Return how far slices of so many seconds may be lengthened if nobody says it: ten times.
+
+    But to at most a quarter of a second, or their own length if that is more.
+    """
+    return max(seconds, min(_LONGER * seconds, _LONGEST_SECONDS))
+
+
+class Stretch:
+    """How long a job's slices are, since shorter ones have come to nothing.
+
+    A slice whose time is over before anything could be handled doubles the next one's length, up to
+    the longest that the host allows. It halves again once that would suffice: because round trips
+    have become so much shorter, or because a minute has passed and it is time to try.
+
+    Arguments: longest, in seconds, None: `longest_for` the length.
+    """
+
+    __slots__ = ("_factor", "_longest", "_too_short", "_trip", "_until")
+
+    def __init__(self, longest: float | None = None) -> None:
+        self._longest = longest
+        self._factor = 1.0
+        self._too_short = 0.0
+        self._trip: float | None = None
+        self._until = 0.0
+
+    def longest(self, given: float) -> float:
+        """Return the longest that slices of that length may become."""
+        return longest_for(given) if self._longest is None else max(given, self._longest)
+
+    def seconds(self, given: float) -> float:
+        """Return the length of the next slice. Arguments: given, the job's own length."""
+        return min(self.longest(given), given * self._factor)
+
+    def see(self, outcome: Outcome, given: float, trip: float | None, now: float) -> None:
+        """Take note of a slice of the length `seconds(given)` that has ended at that moment.
+
+        Arguments: outcome; given, the job's own length; trip, the seconds of a round trip, None:
+        unknown; now, monotonic seconds.
+        """
+        length = self.seconds(given)
+        if outcome is Outcome.OUT_OF_TIME:
+            self._too_short, self._trip, self._until = length, trip, now + _REMEMBERED_SECONDS
+            self._factor = min(self._factor * _STEP, self.longest(given) / given)
+        elif self._factor > 1.0 and outcome in (Outcome.WORKED, Outcome.IDLE, Outcome.ABORTED):
+            too_short = self._too_short if now < self._until else 0.0
+            if trip is not None and self._trip:
+                too_short *= trip / self._trip
+            if length / _STEP > _MARGIN * too_short:
+                self._factor = max(1.0, self._factor / _STEP)
 
 
 class Slice:

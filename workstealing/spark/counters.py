@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.errors import is_connection_fault
+from workstealing.errors import Unanswered, is_connection_fault
 from workstealing.metrics.gathering import Gathering
 from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.recruiter import Recruiter
@@ -166,7 +166,7 @@ class RecruitCounters(Gathering[Counts]):
                     [("MULTI",), *adds, ("EXPIRE", self._key, KEEP_SECONDS), ("EXEC",)], budget
                 )
             except Exception as error:
-                if is_connection_fault(error):
+                if is_connection_fault(error) or isinstance(error, Unanswered):
                     raise
                 # The slot has moved, or there was no time to begin.
                 raise _UnsentError(error) from error

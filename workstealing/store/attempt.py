@@ -13,7 +13,7 @@ from typing import Any
 
 from redis.exceptions import ConnectionError, ExecAbortError, OutOfMemoryError, RedisError
 
-from workstealing.errors import Aborted, WorkStealingError
+from workstealing.errors import Aborted, OutOfTime, WorkStealingError
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import Budget, Command, OneAttempt, checked
 from workstealing.store.keys import require_one_slot, to_bytes
@@ -42,21 +42,28 @@ class Attempt:
         """Run reading commands; the first call WATCHes the attempt's keys before them.
 
         Arguments: commands, as tuples of a name and its arguments. Returns: their replies. Errors:
-        an error reply is raised; OutOfTime, Moved and connection faults as in `OneAttempt.call`.
-        One round trip, the WATCH included.
+        an error reply is raised; OutOfTime, Moved and connection faults as in `OneAttempt.call`;
+        the first call is not begun unless a commit fits in, too. One round trip, the WATCH
+        included.
         """
         if self._watching:
             return checked(self._call(commands))
         # Of the connection, too: until this attempt has ended the WATCH, nobody else may use it.
         self._watching = self._connection.watching = True
-        return checked(self._call([("WATCH", *self._keys), *commands]))[1:]
+        # Without the time to commit there is nothing to read for.
+        self._budget.trips = 2
+        try:
+            return checked(self._call([("WATCH", *self._keys), *commands]))[1:]
+        finally:
+            self._budget.trips = 1
 
     def commit(self, *commands: Command) -> list[Any]:
         """Run the changing commands as one MULTI/EXEC, unless a WATCHed key has changed.
 
         Arguments: commands, as tuples. Returns: their replies. Errors: Aborted if another writer
         came first, in which case nothing has been changed; redis.exceptions.OutOfMemoryError if the
-        server refuses them for lack of memory; other error replies as they come. One round trip.
+        server refuses them for lack of memory; Unanswered if the deadline came before the reply,
+        when nobody knows whether they were done; other error replies as they come. One round trip.
         """
         if self._committed:
             raise RuntimeError("an attempt commits once; begin another one for more")
@@ -89,12 +96,16 @@ class Attempt:
         return self._connection.call(commands, self._budget)
 
     def release(self) -> None:
-        """End a WATCH that no EXEC has ended, or close the connection that still has it."""
+        """End a WATCH that no EXEC has ended, now or before the connection is used again."""
         if not self._watching or not self._connection.is_open:
             return
         try:
+            if self._connection.owes:
+                raise OutOfTime("a reply is still under way")
             self._connection.call([("UNWATCH",)], self._budget)
             self._connection.watching = False
+        except OutOfTime:
+            self._connection.unwatch_later()
         except (RedisError, OSError, WorkStealingError):
             # The attempt is over, and what it said is said. A host's time-out passes.
             self._connection.disconnect()

@@ -31,18 +31,27 @@ from redis.exceptions import (
     AskError,
     ConnectionError,
     InvalidResponse,
+    MasterDownError,
     MovedError,
+    ReadOnlyError,
     ResponseError,
+    TimeoutError,
+    TryAgainError,
 )
 from redis.retry import Retry
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.errors import ConfigurationError, Moved, OutOfTime
+from workstealing.errors import ConfigurationError, Moved, OutOfTime, Unanswered, blame
 
 TIMEOUT_SECONDS = 0.050
 # A command that cannot be answered in the time left would only break a good connection.
 _LEAST_SECONDS = 0.0005
 _LAST_WAIT_SECONDS = 0.001
+# From which share of a time-out on a wait counts as a whole one.
+_WHOLE = 0.98
+# How far a slower round trip raises what is expected, and how much a command that was not begun
+# leaves of it.
+_RISE, _BELIEF = 0.25, 0.8
 
 Command = tuple[Any, ...]
 
@@ -63,6 +72,47 @@ class Sent:
 SENT = Sent()
 
 
+class Trip:
+    """How long a round trip to one node takes, as far as this process has seen.
+
+    It goes by the quick ones: a slow reply may be the fault of a busy machine, and a command that
+    is not begun for its sake teaches nothing. `seconds` is None as long as nothing was seen.
+    """
+
+    __slots__ = ("_belief", "_is_guessed", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds: float | None = None
+        self._is_guessed = True
+        self._belief = 1.0
+
+    @property
+    def expected(self) -> float:
+        """How many seconds must be left for a round trip to be begun; 0 where nothing is known."""
+        return (self.seconds or 0.0) * self._belief
+
+    def guess(self, seconds: float) -> None:
+        """Take what a connection took to open for a round trip, until there is a real one."""
+        if self.seconds is None:
+            self.seconds = seconds
+
+    def took(self, seconds: float) -> None:
+        """Note a round trip."""
+        known, self._belief = self.seconds, 1.0
+        if known is None or seconds < known or self._is_guessed:
+            self.seconds, self._is_guessed = seconds, False
+        else:
+            self.seconds = known + _RISE * (seconds - known)
+
+    def lasts(self, seconds: float) -> None:
+        """Note one that was not over after so many seconds."""
+        self.seconds, self._belief = max(seconds, self.seconds or 0.0), 1.0
+
+    def was_not_begun(self) -> None:
+        """Believe it a little less, so that after a few commands that were not sent one is."""
+        self._belief *= _BELIEF
+
+
 class Budget:
     """How long one use of a connection may take: a deadline for all of it, a bound for each wait.
 
@@ -70,7 +120,10 @@ class Budget:
     wait, in seconds.
     """
 
-    __slots__ = ("clock", "deadline", "timeout")
+    __slots__ = ("clock", "deadline", "timeout", "trips")
+
+    trips: int
+    """How many round trips must fit in for the next one to be of use."""
 
     def __init__(
         self,
@@ -80,15 +133,29 @@ class Budget:
     ) -> None:
         self.clock = clock
         self.timeout = timeout
+        self.trips = 1
         self.deadline = None if seconds is None else clock.monotonic() + seconds
 
-    def require(self) -> None:
-        """Raise OutOfTime if too little is left for one more command."""
-        if self.deadline is not None and self.deadline - self.clock.monotonic() < _LEAST_SECONDS:
+    def require(self, trip: Trip | None = None) -> None:
+        """Raise OutOfTime if too little is left for one more command, or for `trips` round trips.
+
+        Arguments: trip: how long one takes.
+        """
+        if self.deadline is None:
+            return
+        left = self.deadline - self.clock.monotonic()
+        if left < _LEAST_SECONDS:
             raise OutOfTime("the slice's time is used up; the next recruit goes on from here")
+        if trip is not None and left < self.trips * trip.expected:
+            took = trip.seconds or 0.0
+            trip.was_not_begun()
+            raise OutOfTime(
+                f"{1000 * left:.1f} ms of the slice are left, too little for {self.trips} round"
+                f" trips of {1000 * took:.1f} ms; the next recruit goes on from here"
+            )
 
     def wait_seconds(self) -> float:
-        """Return how long the next wait may last; raise a time-out when nothing is left.
+        """Return how long the next wait may last; raise `late` when nothing is left.
 
         A busy machine may take the processor away past the deadline although the answer is there:
         so each wait gets a last moment, up to one time-out after the deadline.
@@ -98,16 +165,44 @@ class Budget:
         remaining = self.deadline - self.clock.monotonic()
         if remaining < _LAST_WAIT_SECONDS:
             if remaining <= -self.timeout:
-                raise TimeoutError("the slice's deadline has passed")
+                raise self.late()
             return _LAST_WAIT_SECONDS
         return min(self.timeout, remaining)
+
+    def cuts(self, waited: float) -> bool:
+        """Say whether so many seconds of waiting are less than a whole time-out."""
+        return waited < _WHOLE * self.timeout
+
+    def late(self) -> Exception:
+        """Return what stands for a reply that has not come by the deadline."""
+        return Unanswered(
+            "the slice's time ended before the reply was there: whether the command was done is"
+            " not known; the next recruit goes on from what there is"
+        )
+
+
+class _Opening(Budget):
+    """The bound on opening a connection: one time-out for all of it, whatever the slice has left.
+
+    A slice that is shorter than the way to the server could not connect at all, and neither could
+    the next one. What does not open in a whole time-out is a fault.
+    """
+
+    __slots__ = ()
+
+    def cuts(self, waited: float) -> bool:  # noqa: ARG002 - see Budget
+        return False
+
+    def late(self) -> Exception:
+        return TimeoutError("the server has not accepted the connection in time")
 
 
 class _BoundedSocket:
     """A socket each of whose waits is bounded by the budget of the moment.
 
     A socket's own time-out starts anew with every byte that arrives; a reply that drips in would
-    hold the caller for ever.
+    hold the caller for ever. A wait that the deadline has cut short is no fault: it raises
+    Unanswered, which the parsers let through and after which they can go on.
     """
 
     def __init__(self, sock: Any, connection: OneAttempt) -> None:
@@ -115,16 +210,32 @@ class _BoundedSocket:
         self._connection = connection
 
     def recv(self, *args: Any) -> Any:
-        self._sock.settimeout(self._connection.budget.wait_seconds())
-        return self._sock.recv(*args)
+        return self._bounded(self._sock.recv, *args)
 
     def recv_into(self, *args: Any) -> Any:
-        self._sock.settimeout(self._connection.budget.wait_seconds())
-        return self._sock.recv_into(*args)
+        return self._bounded(self._sock.recv_into, *args)
 
     def sendall(self, data: Any) -> None:
-        self._sock.settimeout(self._connection.budget.wait_seconds())
-        self._sock.sendall(data)
+        self._bounded(self._sock.sendall, data)
+
+    def _bounded(self, work: Any, *args: Any) -> Any:
+        connection = self._connection
+        budget = connection.budget
+        wait = budget.wait_seconds()
+        self._sock.settimeout(wait)
+        try:
+            done = work(*args)
+        except OSError as error:
+            if not isinstance(error, socket.timeout):
+                raise
+            # What earlier slices have waited for the same reply counts, too: in all it is one
+            # time-out that a server which has fallen silent costs.
+            connection.waited += wait
+            if budget.cuts(connection.waited):
+                raise budget.late() from None
+            raise
+        connection.waited = 0.0
+        return done
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
@@ -264,9 +375,45 @@ def _state(path: str | None) -> tuple[int, ...] | None:
 
 
 class OneAttempt(AbstractConnection):
-    """What every one-attempt connection adds to the redis-py class that it is made from."""
+    """What every one-attempt connection adds to the redis-py class that it is made from.
+
+    `dependency` is what its faults are blamed on, and `trip` what its round trips are noted in;
+    whoever makes it may set them. A reply that comes after its caller's deadline is owed: the next
+    caller takes it off the connection before it sends anything.
+    """
 
     budget: Budget
+    dependency: Hashable = None
+    waited = 0.0
+    _trip: Trip | None = None
+    _owed = 0
+    _still_watches = False
+
+    @property
+    def trip(self) -> Trip:
+        """How long a round trip of this connection takes."""
+        if self._trip is None:
+            self._trip = Trip()
+        return self._trip
+
+    @trip.setter
+    def trip(self, trip: Trip) -> None:
+        self._trip = trip
+
+    @property
+    def owes(self) -> bool:
+        """Whether replies are still under way that a deadline has cut off."""
+        return self._owed > 0
+
+    def unwatch_later(self) -> None:
+        """Send UNWATCH before the next command, in the same write."""
+        self._still_watches = True
+        self.watching = False
+
+    def disconnect(self, *args: Any, **options: Any) -> None:
+        """Close the socket, with all that is owed on it."""
+        self._owed, self._still_watches, self.waited = 0, False, 0.0
+        super().disconnect(*args, **options)
 
     watching = False
     """Whether WATCH may still hold on this connection; for `Attempt`, which sets it."""
@@ -284,9 +431,13 @@ class OneAttempt(AbstractConnection):
             self.tls_context()
 
     def _connect(self) -> Any:
+        begun = SYSTEM_CLOCK.monotonic()
         sock = super()._connect()  # type: ignore[safe-super]
         # fakeredis' connections have a queue in place of a socket, and nothing to wait for.
-        return _BoundedSocket(sock, self) if isinstance(sock, socket.socket) else sock
+        if not isinstance(sock, socket.socket):
+            return sock
+        self.trip.guess(SYSTEM_CLOCK.monotonic() - begun)
+        return _BoundedSocket(sock, self)
 
     @contextmanager
     def decoding(self, decodes: bool) -> Iterator[None]:
@@ -304,31 +455,79 @@ class OneAttempt(AbstractConnection):
 
         Arguments: commands: tuples of name and arguments; budget: the time that is left. Returns:
         the replies in order, an error reply as an exception object in its place. Errors: OutOfTime
-        before anything was sent; Moved when the slot is elsewhere; a ConnectionError or a
-        TimeoutError, after which the socket is closed and not used again. One round trip, and a
-        connection attempt before it if there is none.
+        before anything was sent; Unanswered, one of them, if the deadline came before the replies,
+        which leaves the connection good; Moved when the slot is elsewhere; READONLY and the like
+        as they come, after which the socket is closed; a ConnectionError or a TimeoutError after a
+        cut, garbage or a whole time-out of waiting without a byte, after which it is closed and not
+        used again. One round trip, and a connection attempt of at most one time-out before it if
+        there is none.
         """
-        budget.require()
-        self.budget = budget
+        is_opening = False
         try:
             if self._sock is None:
-                self._is_owed = True
+                self._is_owed = is_opening = True
+                budget.require(self.trip)
+                self.budget = _Opening(budget.timeout, budget.timeout, budget.clock)
                 self.connect_check_health(check_health=False, retry_socket_connect=False)
+                is_opening = False
             elif self._is_owed:
                 raise ConnectionError("this connection was cut short in the midst of a use")
+            elif self._owed:
+                self._is_owed = True
+                self._settle(budget)
             elif self.is_stale():
                 raise ConnectionError("the server closed the connection, or sent what nobody asked")
+            budget.require(self.trip)
+            self.budget = budget
             self._is_owed = True
             replies = self._round_trip(commands)
             self._is_owed = False
+        except OutOfTime:
+            # No fault: the connection stays, and what it owes is taken off it next time.
+            if is_opening:
+                self.disconnect()
+            self._is_owed = False
+            raise
         except InvalidResponse as error:
             self.disconnect()
-            raise ConnectionError(f"the server does not speak Redis' protocol: {error}") from error
-        except BaseException:
+            fault = ConnectionError(f"the server does not speak Redis' protocol: {error}")
+            blame(fault, self.dependency)
+            raise fault from error
+        except BaseException as error:
             # Whatever it was, a host's own time-out included: an answer may still be under way.
             self.disconnect()
+            if isinstance(error, ConnectionError | TimeoutError | OSError):
+                blame(error, self.dependency)
             raise
-        elsewhere = [reply for reply in replies if isinstance(reply, AskError)]
+        self._refuse(replies)
+        return replies
+
+    def _settle(self, budget: Budget) -> None:
+        """Take the replies that are owed off the connection, as far as the time goes."""
+        self.budget = budget
+        try:
+            while self._owed:
+                self._reply()
+                self._owed -= 1
+        except Unanswered as error:
+            raise OutOfTime("the reply to an earlier slice is still under way") from error
+        if self._has_unread():
+            raise ConnectionError("the server sent more replies than there were commands")
+
+    def _refuse(self, replies: list[Any]) -> None:
+        """Raise what says that another node is to be asked."""
+        elsewhere: list[AskError] = []
+        for reply in replies:
+            if not isinstance(reply, ResponseError):
+                continue
+            if isinstance(reply, AskError):
+                elsewhere.append(reply)
+            elif isinstance(reply, TryAgainError):
+                raise Moved(f"the cluster is moving the slot: {reply}") from reply
+            elif takes_no_writes(reply):
+                # A new socket may lead to the new primary: by its name, or by what sentinels say.
+                self.disconnect()
+                raise reply
         if elsewhere:
             gone = {
                 reply.slot_id: (reply.host, reply.port)
@@ -336,7 +535,6 @@ class OneAttempt(AbstractConnection):
                 if isinstance(reply, MovedError)
             }
             raise Moved(f"the cluster has moved the slot: {elsewhere[0]}", gone) from elsewhere[0]
-        return replies
 
     @property
     def is_open(self) -> bool:
@@ -370,19 +568,34 @@ class OneAttempt(AbstractConnection):
     def _round_trip(self, commands: Sequence[Command]) -> list[Any]:
         if not commands:
             return []
-        SENT.commands += len(commands)
+        before: list[Command] = [("UNWATCH",)] if self._still_watches else []
+        SENT.commands += len(before) + len(commands)
         SENT.round_trips += 1
         pack = self._command_packer.pack
-        text = b"".join(part for command in commands for part in pack(*map(_as_text, command)))
+        text = b"".join(
+            part for command in (*before, *commands) for part in pack(*map(_as_text, command))
+        )
+        begun = SYSTEM_CLOCK.monotonic()
         self.send_packed_command([text], check_health=False)
-        replies = [self._reply() for _ in commands]
+        self._still_watches = False
+        self._owed = len(before) + len(commands)
+        replies: list[Any] = []
+        try:
+            while self._owed:
+                replies.append(self._reply())
+                self._owed -= 1
+        except Unanswered:
+            self.trip.lasts(SYSTEM_CLOCK.monotonic() - begun)
+            raise
+        self.trip.took(SYSTEM_CLOCK.monotonic() - begun)
         if self._has_unread():
             raise ConnectionError("the server sent more replies than there were commands")
-        return replies
+        return replies[len(before) :]
 
     def _reply(self) -> Any:
         try:
-            return self.read_response()
+            # It is `call` that closes: after a reply that is only late, it does not.
+            return self.read_response(disconnect_on_error=False)
         except ConnectionError:
             raise
         except ResponseError as error:
@@ -393,6 +606,18 @@ def _as_text(argument: Any) -> Any:
     """Return a number as text: hiredis crashes when a signal's handler raises as it makes one."""
     kind = type(argument)
     return repr(argument) if kind is int or kind is float else argument
+
+
+def takes_no_writes(reply: ResponseError) -> bool:
+    """Say whether an error reply comes from a replica, or from a primary cut off from its own.
+
+    BUSY, CLUSTERDOWN and MISCONF are not among them: the server is the right one, and answers.
+    """
+    if isinstance(reply, ReadOnlyError | MasterDownError):
+        return True
+    text = str(reply)
+    # Older servers wrap a script's READONLY in a sentence.
+    return text.startswith("NOREPLICAS") or "-READONLY " in text
 
 
 def checked(replies: list[Any]) -> list[Any]:

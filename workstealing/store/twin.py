@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 import redis
@@ -18,15 +18,20 @@ from redis import asyncio as redis_asyncio
 from redis import sentinel
 from redis.asyncio import sentinel as async_sentinel
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import ReadOnlyError, ResponseError
 
-from workstealing.errors import ConfigurationError, Moved, is_connection_fault
+from workstealing.errors import ConfigurationError, Moved, blamed
+from workstealing.recruiting.breaker import Server
+from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import (
     Budget,
     Command,
     OneAttempt,
     Tls,
+    Trip,
     one_attempt_class,
     one_attempt_options,
+    takes_no_writes,
 )
 from workstealing.store.keys import require_one_slot
 from workstealing.store.scripts import load_all
@@ -97,6 +102,15 @@ class Twin:
         # Slot -> what the client's map said when its move was noted, and where it has gone.
         self._moved: dict[int, tuple[Node, Node]] = {}
         self._tls = Tls()
+        # What the client's pool said when the twin asked a sentinel itself, and what that one said.
+        self._master: tuple[Node, Node] | None = None
+        self._doubts_master = False
+        self._sentinels_asked = 0
+        self._trips: dict[Node, Trip] = {}
+        self._identified: tuple[Hashable, ...] | None = None
+        # Whether a node has been asked for something since the last one said that it is a primary.
+        self._is_unconfirmed = False
+        self._tells_role = not self.is_cluster
         self._pid = os.getpid()
 
     @property
@@ -109,8 +123,18 @@ class Twin:
         return client
 
     @property
-    def identity(self) -> Hashable:
+    def identity(self) -> Server:
         """What jobs on one server or cluster have in common, so that they share a breaker."""
+        return _Asked(self._identity(), self)
+
+    def _identity(self) -> tuple[Hashable, ...]:
+        # Once: a cluster's client adds to its startup nodes what it learns, and a fault must be
+        # blamed on what jobs were installed with.
+        if self._identified is None:
+            self._identified = self._identify()
+        return self._identified
+
+    def _identify(self) -> tuple[Hashable, ...]:
         if self.is_cluster:
             nodes = getattr(self._client.nodes_manager, "startup_nodes", {})
             return ("cluster", *sorted(map(str, nodes)))
@@ -120,6 +144,33 @@ class Twin:
             return ("sentinel", pool.service_name, *sorted(_address(each) for each in known))
         options = pool.connection_kwargs
         return ("server", options.get("path") or (options.get("host"), options.get("port")))
+
+    def round_trip(self) -> float | None:
+        """Return how many seconds a round trip takes, of the slowest node; None: none was seen."""
+        known = [each.seconds for each in list(self._trips.values()) if each.seconds is not None]
+        return max(known, default=None)
+
+    def confirm(self, budget: Budget) -> None:
+        """Make sure that the server asked last is a primary, whose data is what there is.
+
+        A replica answers what is read, and what it does not have yet looks like nothing to do.
+        Errors: redis.exceptions.ReadOnlyError from a replica, whose sockets are closed then;
+        OutOfTime; connection faults. One round trip, and none on a cluster, whose replicas refuse
+        reads; if nothing has been asked since the last time; or if the server refuses ROLE.
+        """
+        if not (self._is_unconfirmed and self._tells_role):
+            return
+        node = self._only_node()
+        (reply,) = self.call(node, [("ROLE",)], budget)
+        self._is_unconfirmed = False
+        if isinstance(reply, Exception) or not reply:
+            self._tells_role = False
+        elif reply[0] in (b"slave", "slave"):
+            self._leave(node)
+            raise ReadOnlyError(
+                "the server is a replica, and what it does not have may be on its primary: the next"
+                " recruit connects anew"
+            )
 
     def nodes(self) -> list[Node]:
         """Return the nodes that hold slots, as the client knows them; no round trip."""
@@ -154,7 +205,38 @@ class Twin:
                 "the client has not asked its sentinels for the master yet: it does so before its"
                 " own first command"
             )
-        return (address[0], int(address[1]))
+        told = (address[0], int(address[1]))
+        if self._doubts_master:
+            self._master = (told, self._ask_sentinel())
+            self._doubts_master = False
+        if self._master is not None:
+            told_then, master = self._master
+            if told_then == told:
+                return master
+            # The application has asked since, and knows better.
+            self._master = None
+        return told
+
+    def _ask_sentinel(self) -> Node:
+        """Ask the next sentinel for the master's address; the application may not do so for long.
+
+        Errors: Moved if it knows none; connection faults. Within one time-out.
+        """
+        pool = self._client.connection_pool
+        known = pool.sentinel_manager.sentinels
+        self._sentinels_asked += 1
+        its_pool = known[self._sentinels_asked % len(known)].connection_pool
+        connection: Any = self._made(its_pool.connection_class, its_pool.connection_kwargs)
+        # Sentinels have certificates of their own.
+        connection.tls = Tls()
+        question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", pool.service_name)
+        try:
+            (reply,) = connection.call([question], Budget())
+        finally:
+            connection.disconnect()
+        if isinstance(reply, Exception) or not reply:
+            raise Moved(f"a sentinel does not know the master of {pool.service_name!r}: {reply}")
+        return (reply[0].decode(), int(reply[1]))
 
     def _known_node_of(self, slot: int) -> tuple[str, int]:
         nodes = self._client.nodes_manager.slots_cache.get(slot)
@@ -169,18 +251,30 @@ class Twin:
         Where the node says that slots have gone, the next recruit will ask.
         """
         connection = self._take(node)
+        self._is_unconfirmed = True
         try:
             yield connection
         except Moved as error:
             self._note_moved(node, error)
             raise
         except Exception as error:
-            if is_connection_fault(error):
+            # A fault of something else may come out of the block, too: of a database, say.
+            if blamed(error) == self._identity():
                 self._forget_moved_to(node)
+                self._doubts_master = True
+            elif isinstance(error, ResponseError) and takes_no_writes(error):
+                self._leave(node)
             raise
         finally:
             # A host's time-out in here, or on the way here, only drops the connection.
             self._put(node, connection)
+
+    def _leave(self, node: Node) -> None:
+        """Close what is connected to a node that takes no writes, and ask anew where to go."""
+        self._doubts_master = True
+        connections = self._idle.pop(node, [])
+        for connection in connections:
+            connection.disconnect()
 
     def call(self, node: Node, commands: Sequence[Command], budget: Budget) -> list[Any]:
         """Send commands to a node in one round trip; see `OneAttempt.call`."""
@@ -229,21 +323,27 @@ class Twin:
             connection = self._idle[node].pop()
         except (KeyError, IndexError):
             return self._make(node)
-        if connection.is_stale():
+        if not connection.owes and connection.is_stale():
             # The server closed it while it was idle. Nothing was sent, so this is no retry.
             connection.disconnect()
+            # So do sentinels with every client of a primary that they demote.
+            self._doubts_master = True
         return connection
 
     def _put(self, node: Node, connection: OneAttempt) -> None:
         if connection.is_at_rest:
-            self._idle.setdefault(node, []).append(connection)
+            idle = self._idle.setdefault(node, [])
+            # The last is taken first: one that still owes replies is given the time to get them.
+            idle.insert(0 if connection.owes else len(idle), connection)
         else:
             connection.disconnect()
 
     def _make(self, node: Node) -> OneAttempt:
-        return self._made(*self.settings_of(node))
+        connection = self._made(*self.settings_of(node))
+        connection.trip = self._trips.setdefault(node, Trip())
+        return connection
 
-    def _made(self, kind: type[Any], options: dict[str, Any]) -> OneAttempt:
+    def _made(self, kind: type[Any], options: Mapping[str, Any]) -> OneAttempt:
         kind = _blocking_class(kind)
         if kind.__module__.startswith("fakeredis"):
             # Its own clients send no password, and it would refuse one.
@@ -251,6 +351,7 @@ class Twin:
         connection: Any = one_attempt_class(kind)(**one_attempt_options(kind, options))
         connection.tls = self._tls
         connection.names_default_user = options.get("protocol") not in (2, "2")
+        connection.dependency = self._identity()
         made: OneAttempt = connection
         return made
 
@@ -287,6 +388,35 @@ class Twin:
         known = self._client.get_default_node() or next(iter(manager.startup_nodes.values()))
         pool = self._client.get_redis_connection(known).connection_pool
         return pool.connection_class, dict(pool.connection_kwargs)
+
+
+class _Asked(Server):
+    """A twin's server, as jobs name it."""
+
+    def __new__(cls, parts: tuple[Hashable, ...], twin: Twin) -> Self:
+        """Make it of what tells it from others."""
+        made = super().__new__(cls, parts)
+        # Not a strong reference: a breaker's table may keep it longer than the twin is of use.
+        made._twin_ref = ref(twin)
+        return made
+
+    _twin_ref: ref[Twin]
+
+    @property
+    def twin(self) -> Twin | None:
+        """The twin, as long as there is one."""
+        return self._twin_ref()
+
+    def round_trip(self) -> float | None:
+        """Return the twin's."""
+        twin = self.twin
+        return None if twin is None else twin.round_trip()
+
+    def confirm(self, slice: Slice) -> None:
+        """Confirm within what is left of the slice."""
+        twin = self.twin
+        if twin is not None:
+            twin.confirm(Budget(slice.remaining()))
 
 
 def _is_managed(pool: Any) -> bool:

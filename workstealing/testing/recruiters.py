@@ -32,7 +32,11 @@ def _never() -> float:
 
 
 def always(
-    *, seconds: float = 0.010, clock: Clock = SYSTEM_CLOCK, breaker_seconds: float = 10.0
+    *,
+    seconds: float = 0.010,
+    clock: Clock = SYSTEM_CLOCK,
+    breaker_seconds: float = 10.0,
+    longest_seconds: float | None = None,
 ) -> Recruiter:
     """Return a recruiter that recruits every caller, whatever the rates.
 
@@ -40,18 +44,32 @@ def always(
     with the job that was installed first. Arguments: as of Recruiter.
     """
     return Recruiter(
-        seconds=seconds, random=_Always(), clock=clock, breaker_seconds=breaker_seconds
+        seconds=seconds,
+        random=_Always(),
+        clock=clock,
+        breaker_seconds=breaker_seconds,
+        longest_seconds=longest_seconds,
     )
 
 
 def never(
-    *, seconds: float = 0.010, clock: Clock = SYSTEM_CLOCK, breaker_seconds: float = 10.0
+    *,
+    seconds: float = 0.010,
+    clock: Clock = SYSTEM_CLOCK,
+    breaker_seconds: float = 10.0,
+    longest_seconds: float | None = None,
 ) -> Recruiter:
     """Return a recruiter that dismisses every caller, whatever the rates.
 
     Arguments: as of Recruiter.
     """
-    return Recruiter(seconds=seconds, random=_never, clock=clock, breaker_seconds=breaker_seconds)
+    return Recruiter(
+        seconds=seconds,
+        random=_never,
+        clock=clock,
+        breaker_seconds=breaker_seconds,
+        longest_seconds=longest_seconds,
+    )
 
 
 @contextmanager

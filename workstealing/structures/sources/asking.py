@@ -11,17 +11,38 @@ import contextlib
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.errors import OutOfTime, Skipped
+from workstealing.errors import OutOfTime, Skipped, blame, is_connection_fault
 
 C = TypeVar("C")
 T = TypeVar("T")
 
 PAUSE_SECONDS = 1.0
 GIVE_UP_SECONDS = 60.0
+
+
+# What the DB-API calls a database that cannot be used now, whichever driver raises it.
+_UNUSABLE = frozenset({"OperationalError", "InterfaceError"})
+
+
+@contextmanager
+def blaming(source: object) -> Iterator[None]:
+    """Blame a source for what it raises when its database cannot be used.
+
+    So each source has a breaker of its own: a dead database is not asked by every recruit, and no
+    job that only talks to Redis is held back by it. Arguments: source, which is asked in the block.
+    """
+    try:
+        yield
+    except Exception as error:
+        names = {base.__name__ for base in type(error).__mro__}
+        if is_connection_fault(error) or not names.isdisjoint(_UNUSABLE):
+            blame(error, ("source", id(source)))
+        raise
 
 
 class _Question:

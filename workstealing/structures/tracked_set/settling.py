@@ -18,6 +18,7 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
 from workstealing.store.connection import Budget, checked
 from workstealing.store.scripts import load
+from workstealing.structures.sources.asking import blaming
 from workstealing.structures.tracked_set.layout import Names, id_text
 from workstealing.structures.tracked_set.sets import AsyncTrackedSet, TrackedSet
 
@@ -64,7 +65,9 @@ def settle(
             asked = [id_text(each) for each in (*stale, *missing)]
             if not asked:
                 return Settled()
-            work = set(tracked.require_source().with_work(asked, slice.remaining()))
+            source = tracked.require_source()
+            with blaming(source):
+                work = set(source.with_work(asked, slice.remaining()))
             done = [each for each in stale if id_text(each) not in work]
             found = [each for each in missing if id_text(each) in work]
             commands: list[tuple[Any, ...]] = []

@@ -1,0 +1,266 @@
+"""Servers that are far away, or on a machine short of CPU: slow is not dead, and jobs get on.
+
+A real relay delays each round trip. Nothing here is judged by the clock: a test goes on until so
+many fields have been collected, and its limit is many times what it takes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from support.delaying_relay import DelayingRelay
+from support.faulty_server import FaultyServer
+from support.processes import end, spawn
+from support.servers import RedisServer
+from workstealing import Outcome, Recruiter
+from workstealing.errors import OutOfTime, Unanswered
+from workstealing.jobs import HashFieldExpiry
+from workstealing.recruiting.slice import Slice
+from workstealing.store import attempt, twin_of
+from workstealing.store.connection import Budget
+from workstealing.structures import VolatileHashes
+from workstealing.testing import always
+
+pytestmark = pytest.mark.real
+
+HOUR_MS = 3_600_000
+LIMIT_SECONDS = 60.0
+MANY = 2_000
+
+
+@pytest.fixture
+def relay(backend: RedisServer) -> Iterator[DelayingRelay]:
+    backend.wipe()
+    with DelayingRelay(backend.port) as relay:
+        yield relay
+
+
+def fill(server: RedisServer, hashes: int = 40, fields: int = 5) -> None:
+    """Write hashes whose fields will have expired on the clock of the job."""
+    volatile = VolatileHashes(server.client(), namespace="far", backend="emulated")
+    for i in range(hashes):
+        volatile.hsetex(f"h{i}", mapping={f"f{j}": j for j in range(fields)}, ex=60)
+
+
+def expiry(client: redis.Redis) -> HashFieldExpiry:
+    hashes = VolatileHashes(client, namespace="far", backend="emulated", clock_shift_ms=HOUR_MS)
+    return HashFieldExpiry(hashes)
+
+
+def recruiter_on(port: int, **options: Any) -> tuple[Recruiter, redis.Redis]:
+    """Return a recruiter of a process that has just begun, and the client that it needs."""
+    client = redis.Redis(host="127.0.0.1", port=port)
+    recruiter = always(**options)
+    recruiter.install(expiry(client), rate=1.0)
+    return recruiter, client
+
+
+def until_collected(
+    recruiter: Recruiter, server: RedisServer, left: int = 0, seconds: float = LIMIT_SECONDS
+) -> list[Outcome]:
+    """Recruit until at most so many hashes are left; return the outcomes.
+
+    Not until so many items were reported: what was committed without an answer is not.
+    """
+    client = server.client()
+    outcomes: list[Outcome] = []
+    until = time.monotonic() + seconds
+    while len(client.keys("h[0-9]*")) > left:
+        assert time.monotonic() < until, f"{len(outcomes)} slices: {outcomes[-20:]}"
+        outcomes.append(recruiter.enlist())
+        # A recruit every two milliseconds is more than nearly any process has.
+        time.sleep(0.002)
+    return outcomes
+
+
+def learn_a_quick_way(client: redis.Redis) -> None:
+    """Ask until a round trip is known to be quick, however busy this machine is."""
+    twin = twin_of(client)
+    until = time.monotonic() + LIMIT_SECONDS
+    while (twin.round_trip() or 1.0) > 0.003:
+        assert time.monotonic() < until
+        twin.call(None, [("PING",)], Budget(None, 2.0))
+
+
+class TestRoundTrips:
+    @pytest.mark.parametrize("milliseconds", [0.1, 1, 3, 5, 10])
+    def test_collecting_goes_on_with_the_default_slice(
+        self, backend: RedisServer, relay: DelayingRelay, milliseconds: float
+    ) -> None:
+        fill(backend)
+        relay.seconds = milliseconds / 1000
+        recruiter, client = recruiter_on(relay.port)
+        outcomes = until_collected(recruiter, backend)
+        # A late reply costs neither a connection nor a breaker; only a whole time-out does, which
+        # a busy machine may bring about now and then.
+        assert relay.connections == 1 + outcomes.count(Outcome.FAILED)
+        assert outcomes.count(Outcome.FAILED) <= 3
+        client.close()
+
+    @pytest.mark.parametrize("milliseconds", [3, 10])
+    def test_a_process_that_has_just_begun_collects_within_a_few_slices(
+        self, backend: RedisServer, relay: DelayingRelay, milliseconds: float
+    ) -> None:
+        fill(backend)
+        relay.seconds = milliseconds / 1000
+        needed = []
+        for left in (39, 38, 37, 36, 35):
+            recruiter, client = recruiter_on(relay.port)
+            needed.append(len(until_collected(recruiter, backend, left)))
+            client.close()
+        # Four steps lead from 10 ms to the longest; the median bears a busy moment.
+        assert sorted(needed)[2] <= 8, needed
+
+    def test_the_slice_is_shortened_again_when_the_way_is_short_again(
+        self, backend: RedisServer, relay: DelayingRelay
+    ) -> None:
+        fill(backend, hashes=400)
+        relay.seconds = 0.010
+        recruiter, client = recruiter_on(relay.port)
+        until_collected(recruiter, backend, 390)
+        installed = recruiter._roster.get("hash_field_expiry.far")
+        assert installed.stretch.seconds(0.010) > 0.020
+        relay.seconds = 0.0
+        until = time.monotonic() + LIMIT_SECONDS
+        while installed.stretch.seconds(0.010) > 0.010:
+            assert time.monotonic() < until
+            recruiter.enlist()
+            time.sleep(0.002)
+        client.close()
+
+    def test_a_host_that_allows_no_more_is_told_what_would_do(
+        self, backend: RedisServer, relay: DelayingRelay, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        fill(backend)
+        relay.seconds = 0.020
+        recruiter, client = recruiter_on(relay.port, longest_seconds=0.010)
+        outcomes = {recruiter.enlist() for _ in range(20)}
+        assert outcomes == {Outcome.OUT_OF_TIME}
+        assert relay.connections == 1
+        (line,) = {record.message for record in caplog.records}
+        assert "its slice of 10 ms, the longest that is allowed" in line
+        # All that it can know is that 10 ms are too little.
+        assert "at round trips of" in line
+        assert "(seconds=0.1)" in line, line
+        client.close()
+
+    def test_it_is_not_begun_where_it_does_not_fit(
+        self, backend: RedisServer, relay: DelayingRelay
+    ) -> None:
+        client = redis.Redis(host="127.0.0.1", port=relay.port)
+        twin = twin_of(client)
+        relay.seconds = 0.020
+        for _ in range(3):
+            twin.call(None, [("PING",)], Budget(None, 2.0))
+        assert 0.015 < (twin.round_trip() or 0) < 1.0
+        before = backend.client().info("commandstats").get("cmdstat_get", {"calls": 0})["calls"]
+        with (
+            pytest.raises(OutOfTime, match=r"too little for 2 round trips of \d+"),
+            attempt(client, "k", slice=Slice(1, 0.025)) as current,
+        ):
+            current.read(("GET", "k"))
+        stats = backend.client().info("commandstats")
+        assert stats.get("cmdstat_get", {"calls": 0})["calls"] == before
+        client.close()
+
+
+class TestLateReplies:
+    """What is cut off by a deadline is taken off the connection before anything else."""
+
+    def test_a_late_reply_is_never_taken_for_the_next_one(
+        self, backend: RedisServer, relay: DelayingRelay
+    ) -> None:
+        backend.client().mset({"a": "1", "b": "2"})
+        client = redis.Redis(host="127.0.0.1", port=relay.port)
+        twin = twin_of(client)
+        learn_a_quick_way(client)
+        for _ in range(10):
+            learn_a_quick_way(client)
+            relay.seconds = 0.020
+            with pytest.raises(OutOfTime):
+                twin.call(None, [("GET", "a"), ("GET", "a")], Budget(0.005))
+            relay.seconds = 0.0
+            for _ in range(3):
+                assert twin.call(None, [("GET", "b")], Budget(None, 2.0)) == [b"2"]
+        assert relay.connections == 1
+        client.close()
+
+    def test_the_watch_that_may_still_stand_is_undone(
+        self, backend: RedisServer, relay: DelayingRelay
+    ) -> None:
+        client = redis.Redis(host="127.0.0.1", port=relay.port)
+        twin = twin_of(client)
+        learn_a_quick_way(client)
+        relay.seconds = 0.030
+        with (
+            pytest.raises(Unanswered),
+            attempt(client, "k", slice=Slice(1, 0.010)) as current,
+        ):
+            current.read(("GET", "k"))
+        relay.seconds = 0.0
+        # The first command waits for what is owed; then another writer comes.
+        twin.call(None, [("PING",)], Budget())
+        backend.client().set("k", "another writer's")
+        with attempt(client, "other") as current:
+            assert current.commit(("SET", "other", 1)) == [b"OK"]
+        assert relay.connections == 1
+        client.close()
+
+    def test_a_commit_without_an_answer_is_not_reported_as_done(
+        self, backend: RedisServer, relay: DelayingRelay
+    ) -> None:
+        client = redis.Redis(host="127.0.0.1", port=relay.port)
+        learn_a_quick_way(client)
+        with attempt(client, "k", slice=Slice(1, 0.020)) as current:
+            current.read(("GET", "k"))
+            relay.seconds = 0.040
+            with pytest.raises(Unanswered):
+                current.commit(("SET", "k", "late"))
+        relay.seconds = 0.0
+        with attempt(client, "k") as current:
+            assert current.read(("GET", "k")) == [b"late"]
+        assert relay.connections == 1
+        client.close()
+
+    def test_a_server_that_falls_silent_is_a_fault_after_a_whole_time_out_over_slices(
+        self, faulty: FaultyServer
+    ) -> None:
+        client = redis.Redis(host="127.0.0.1", port=faulty.port)
+        twin = twin_of(client)
+        learn_a_quick_way(client)
+        faulty.fail(len(faulty.seen) + 1, "silent")
+        ends: list[type[BaseException]] = []
+        begun = time.monotonic()
+        while redis.TimeoutError not in ends:
+            with pytest.raises((OutOfTime, redis.TimeoutError)) as raised:
+                twin.call(None, [("GET", "k")], Budget(0.010))
+            ends.append(raised.type)
+        assert ends[0] is Unanswered
+        assert time.monotonic() - begun >= 0.049
+        # Asked once, whatever came after it.
+        assert faulty.names().count("GET") == 1
+        client.close()
+
+
+class TestCpu:
+    def test_a_machine_short_of_cpu_opens_no_breaker_for_long(self, backend: RedisServer) -> None:
+        backend.wipe()
+        fill(backend, hashes=MANY // 5)
+        burner = [sys.executable, "-c", "while True: sum(range(20_000))"]
+        burners = [spawn(burner) for _ in range(2 * (os.cpu_count() or 1))]
+        try:
+            recruiter, client = recruiter_on(backend.port)
+            outcomes = until_collected(recruiter, backend, seconds=3 * LIMIT_SECONDS)
+        finally:
+            for each in burners:
+                end(each)
+        client.close()
+        # Without a breaker that opens by mistake hardly any is skipped.
+        assert outcomes.count(Outcome.SKIPPED) <= len(outcomes) / 2
