@@ -284,6 +284,19 @@ def _longest(server: RedisServer) -> Figure:
     client.config_set("slowlog-max-len", 10_000)
     queue = ShuffleQueue(client, "pieces", 64)
     queue.read(GROUP, CONSUMER)
+    rounds = [_longest_once(client, queue) for _ in range(9)]
+    client.config_set("slowlog-log-slower-than", 10_000)
+    # Others on the host make a script longer and never shorter: the least of the rounds is its own.
+    details = {name: min(each[name] for each in rounds) for name in rounds[0]}
+    longest = max(us for name, us in details.items() if name.endswith("_us")) / 1e3
+    reference = f"ms, by SLOWLOG, of calls on {PIECES} messages"
+    return Figure(
+        "shuffle_queue_longest_script", longest, longest, longest, len(rounds), reference,
+        Target(most=10.0), details,
+    )  # fmt: skip
+
+
+def _longest_once(client: Any, queue: ShuffleQueue) -> dict[str, float]:
     for number in range(PIECES):
         queue.write(TENANTS[number % len(TENANTS)], FIELDS)
     details: dict[str, float] = {}
@@ -304,13 +317,7 @@ def _longest(server: RedisServer) -> Figure:
     timed("nack", lambda: queue.nack(*messages))
     messages = timed("read_again", read)
     timed("ack", lambda: queue.ack(*messages))
-    client.config_set("slowlog-log-slower-than", 10_000)
-    longest = max(value for name, value in details.items() if name.endswith("_us")) / 1_000
-    reference = f"ms, by SLOWLOG, of calls on {PIECES} messages"
-    return Figure(
-        "shuffle_queue_longest_script", longest, longest, longest, 1, reference,
-        Target(most=10.0), details,
-    )  # fmt: skip
+    return details
 
 
 def measure(server: RedisServer) -> list[Figure]:
