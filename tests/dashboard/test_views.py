@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
 from html.parser import HTMLParser
+from importlib.metadata import version
 from typing import Any
 
 import flask
@@ -16,8 +19,11 @@ from workstealing.dashboard import Due, Watched, create_dashboard
 from workstealing.dashboard.watched import short_id
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry, IckReaper, KeyExpiry
+from workstealing.metrics.fleet import Fleet, follow
+from workstealing.metrics.ledger import Ledger
 from workstealing.recruiting import Slice
 from workstealing.structures import DurableKeys, Ick, ShardedIck, TrackedSet, VolatileHashes
+from workstealing.testing import always
 
 
 class Tags(HTMLParser):
@@ -344,3 +350,43 @@ def test_two_dashboards_live_in_one_app(never_recruiter: Recruiter, client: Any)
     page = app.test_client().get("/b/").text
     assert 'href="/b/assets/dashboard.css"' in page
     assert 'data-events="/b/events"' in page
+
+
+def test_what_went_wrong_where_and_who_reports(never_recruiter: Recruiter, redis7: Any) -> None:
+    client = redis7.client()
+    worker = always()
+
+    @worker.job(rate=0.5, name="tidy")
+    def tidy(slice: Slice) -> int:
+        raise LookupError("a secret of the job's")
+
+    @worker.job(rate=0.4, name="large")
+    def large(slice: Slice) -> int:
+        return 1
+
+    ledger = Ledger(client)
+    worker.add_hook(ledger)
+    follow(worker, ledger)
+    Fleet(client).set_rate("tidy", 0.9)
+    for _ in range(2):
+        for _ in range(30):
+            worker.perform("tidy")
+        worker.perform("large")
+        worker.flush()
+        assert ledger.flush(10.0)
+    app = make_app(never_recruiter, client)
+    shown = view(app)
+    ledger.close()
+    job = next(each for each in shown["jobs"] if each["name"] == "tidy")
+    (error,) = job["errors"]
+    assert re.fullmatch(rf"LookupError 60 times, last .* ago on {socket.gethostname()}", error)
+    assert job["cells"][6]["text"] == "0.5 (fleet: 0.9, refused)"
+    assert "the fleet's rate 0.9 is refused" in job["problem"]
+    assert "secret" not in json.dumps(shown)
+    (process,) = shown["processes"]["rows"]
+    assert (process["host"], process["pid"]) == (socket.gethostname(), str(os.getpid()))
+    assert process["version"] == version("workstealing")
+    assert shown["processes"]["text"] == "1 process on 1 host"
+    html = look(app)
+    assert f"<li>{error}</li>" in html
+    assert f'data-field="version">{process["version"]}<' in html

@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from workstealing.dashboard.dead_listing import ListedItem
-from workstealing.dashboard.figures import MINUTE, OLD_SECONDS, JobFigures, job_figures
+from workstealing.dashboard.figures import (
+    MINUTE,
+    OLD_SECONDS,
+    ErrorFigures,
+    JobFigures,
+    job_figures,
+)
 from workstealing.dashboard.names import visible
 from workstealing.dashboard.queries import Snapshot, StructureFigures
 from workstealing.dashboard.selecting import Selection, select
@@ -21,6 +27,10 @@ CHARTED = 8
 MOST_ALARMS = 12
 """How many alarms a page spells out."""
 
+MOST_ERRORS = 3
+"""How many classes of errors a page shows of a job, the newest first."""
+
+MOST_PROCESSES = 50
 MOST_SETS = 10
 """Of how many structures a page shows the buttons for all of their dead items."""
 
@@ -55,11 +65,12 @@ def page(
         "alarm_count": _alarm_count(snapshot, dead),
         "fine": _fine(snapshot),
         "tiles": _tiles(snapshot),
-        "jobs": [_job(job) for job in shown_jobs],
+        "jobs": [_job(job, snapshot.at) for job in shown_jobs],
         "jobs_pager": jobs_pager.plain(),
         "structures": [_structure(each) for each in shown_structures],
         "structures_pager": structures_pager.plain(),
         "dead": _dead(snapshot, dead, selection),
+        "processes": _processes(snapshot),
         "charts": _charts(snapshot),
     }
 
@@ -182,14 +193,14 @@ def _tile(label: str, value: str, unit: str, *, bad: bool = False) -> dict[str, 
     return {"label": label, "value": value, "unit": unit, "bad": bad}
 
 
-def _job(job: JobFigures) -> dict[str, Any]:
+def _job(job: JobFigures, now: float = 0.0) -> dict[str, Any]:
     worst = max((age for age in job.lag if age is not None), default=None)
     keeps = {True: ("yes", "good"), False: ("NO", "bad"), None: ("unknown", "dim")}[job.keeps_up]
     rate = rate_text(job.rate)
     if job.adaptive:
         rate += " adaptive"
     if job.fleet_rate is not None:
-        rate += f" (fleet: {rate_text(job.fleet_rate)})"
+        rate += f" (fleet: {rate_text(job.fleet_rate)}{', refused' if job.refused else ''})"
     lag_kind = "bad" if job.keeps_up is False else ""
     badges = []
     if job.fleet_paused:
@@ -202,7 +213,9 @@ def _job(job: JobFigures) -> dict[str, Any]:
         "id": short_id(job.name),
         "name": visible(job.name),
         "bad": bool(job.problems),
-        "problem": "; ".join(job.problems),
+        "problem": visible("; ".join(job.problems), 600),
+        "note": visible(job.why, 200) if job.keeps_up is None else "",
+        "errors": [_error(each, now) for each in job.errors[:MOST_ERRORS]],
         "badges": badges,
         "paused": job.fleet_paused,
         "here": job.is_here,
@@ -219,6 +232,35 @@ def _job(job: JobFigures) -> dict[str, Any]:
             _cell(duration(job.slice_seconds or None)),
         ],
         "outcomes": _outcomes(job.outcomes),
+    }
+
+
+def _error(error: ErrorFigures, now: float) -> str:
+    times = "once" if error.count == 1 else f"{number(error.count)} times"
+    last = "" if error.at is None else f", last {duration(max(0.0, now - error.at))} ago"
+    where = "" if error.host is None else f" on {visible(error.host, 60)}"
+    text = "" if error.text is None else f": {visible(error.text, 200)}"
+    return f"{visible(error.name, 60)} {times}{last}{where}{text}"
+
+
+def _processes(snapshot: Snapshot) -> dict[str, Any]:
+    reported = snapshot.reported
+    hosts, versions = ({getattr(each, of) for each in reported} for of in ("host", "version"))
+    mixed = f", {len(versions)} versions of this package" if len(versions) > 1 else ""
+    count = f"{len(reported):,} process{'' if len(reported) == 1 else 'es'}"
+    more = f"; {MOST_PROCESSES} of them shown" if len(reported) > MOST_PROCESSES else ""
+    return {
+        "text": f"{count} on {len(hosts):,} host{'' if len(hosts) == 1 else 's'}{mixed}{more}",
+        "rows": [
+            {
+                "id": short_id(f"{each.host}\0{each.pid}\0{each.started}"),
+                "host": visible(each.host, 60),
+                "pid": str(each.pid),
+                "version": visible(each.version, 40),
+                "since": _time(each.started, "%Y-%m-%d %H:%M UTC"),
+            }
+            for each in reported[:MOST_PROCESSES]
+        ],
     }
 
 

@@ -26,7 +26,7 @@ from workstealing.dashboard.watched import short_id
 from workstealing.dashboard.watching import watch_all
 from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.metrics.fleet import Fleet
-from workstealing.metrics.ledger import read
+from workstealing.metrics.ledger import processes, read
 from workstealing.metrics.minutes import checked_ledger_name
 from workstealing.recruiting import Recruiter
 
@@ -79,6 +79,7 @@ def create_dashboard(
         OwnMinutes(),
         fleet.settings,
         lambda: watch_all(things, recruiter.jobs().values()),
+        processes=lambda: processes(client, name),
     )
     views = _Views(
         guard=guard,

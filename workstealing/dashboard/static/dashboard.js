@@ -53,8 +53,9 @@ function fillJob(element, job) {
   const isNew = !element.dataset.filled;
   element.dataset.filled = "yes";
   element.classList.toggle("bad", job.bad);
-  const { name, problem, elsewhere } = job;
-  fields(element, { name, problem, elsewhere, outcomes: job.outcomes.text });
+  const { name, problem, note, elsewhere } = job;
+  fields(element, { name, problem, note, elsewhere, outcomes: job.outcomes.text });
+  fillLines(element.querySelector(".errors"), job.errors);
   const badges = element.querySelector('[data-field="badges"]');
   badges.replaceChildren(
     ...job.badges.map((each) => {
@@ -94,6 +95,11 @@ function fillItem(row, item) {
   fields(row, { member, place, payload, tenant, error, attempts, age, died });
   setAll(row, "structure", item.structure);
   setAll(row, "item", item.key);
+}
+
+function fillProcess(row, process) {
+  const { host, pid, version, since } = process;
+  fields(row, { host, pid, version, since });
 }
 
 function fillPager(name, pager) {
@@ -279,6 +285,10 @@ function fill(page) {
   match(document.getElementById("dead-sets"), "set-template", dead.sets, "id", fillSet);
   match(document.getElementById("dead-items"), "item-template", dead.items, "id", fillItem);
   text(document.getElementById("dead-text"), dead.text);
+  const { text: said, rows } = page.processes;
+  text(document.getElementById("processes-text"), said);
+  match(document.getElementById("process-rows"), "process-template", rows, "id", fillProcess);
+  document.getElementById("processes-section").hidden = rows.length === 0;
   fillPager("jobs", page.jobs_pager);
   fillPager("structures", page.structures_pager);
   fillPager("dead", dead.pager);
