@@ -457,7 +457,7 @@ def test_which_responses_end_by_themselves(
     answer: bool,
 ) -> None:
     environ = environment(**changes)
-    assert ends_by_itself(environ, Response(status, headers.items())) is answer
+    assert ends_by_itself(environ, status, list(headers.items())) is answer
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         start_response(status, list(headers.items()))

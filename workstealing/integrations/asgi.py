@@ -17,12 +17,19 @@ from http import HTTPStatus
 from typing import Any
 
 from workstealing.integrations.wsgi import Headers, Middleware
-from workstealing.recruiting.deferral import Deferral, Enlister, current, is_deferring
+from workstealing.recruiting.deferral import (
+    Deferral,
+    Enlister,
+    Recruit,
+    When,
+    current,
+)
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+_BODIES = ("http.response.body", "http.response.zerocopysend")
 ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
@@ -62,24 +69,24 @@ class WorkStealingMiddleware(Middleware[ASGIApplication]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or pass on what is no HTTP request."""
-        if scope["type"] != "http" or is_deferring():
+        outer = current.get()
+        if scope["type"] != "http" or (outer is not None and not outer.closed):
             await self._app(scope, receive, send)
             return
-        deferral = LoopDeferral(self._recruiter, self._when)
-        exchange = _Exchange(deferral, send)
-        token = current.set(deferral)
+        exchange = _Exchange(send, self._recruiter, self._when)
+        token = current.set(exchange)
         try:
             await self._app(scope, receive, exchange.send)
         except BaseException:
             # The server is still to answer, or the client has gone, or the request was cancelled.
-            deferral.drop()
+            exchange.drop()
             raise
         finally:
             current.reset(token)
-        if exchange.finished:
-            deferral.close()
-        else:
-            deferral.drop()
+        if not exchange.finished:
+            exchange.drop()
+        elif exchange.settle():
+            exchange.close()
 
 
 class LoopDeferral(Deferral):
@@ -87,8 +94,6 @@ class LoopDeferral(Deferral):
 
     Arguments: as of Deferral.
     """
-
-    __slots__ = ()
 
     def _enlist(self, recruiter: Enlister) -> None:
         after = getattr(recruiter, "enlist_after", None)
@@ -98,28 +103,43 @@ class LoopDeferral(Deferral):
         else:
             after(None, None, on_loop=True)
 
+    def _serve(self, recruit: Recruit) -> None:
+        recruit.serve_on_loop()
 
-class _Exchange:
+
+class _Exchange(LoopDeferral):
     """One request: it watches the messages of the response go by, and changes none."""
 
-    __slots__ = ("_deferral", "_send", "_trailers", "finished")
+    _trailers = False
+    _start: Message
+    finished = False
 
-    def __init__(self, deferral: Deferral, send: Send) -> None:
-        self._deferral = deferral
+    def __init__(self, send: Send, recruiter: Enlister, when: When | None) -> None:
+        # As Deferral does; a call of its constructor would cost a tenth of the whole.
+        self._recruiter = recruiter
+        self._when = when
         self._send = send
-        self._trailers = False
-        self.finished = False
 
-    async def send(self, message: Message) -> None:
-        """Pass a message on to the server, and read it if the server took it."""
-        await self._send(message)
+    def response(self) -> object:
+        """Return what a `when` is asked about."""
+        return Response(self._start["status"], self._start.get("headers", ()))
+
+    def send(self, message: Message) -> Awaitable[None]:
+        """Read a message and pass it on to the server, which is what the caller awaits.
+
+        Where the server does not take it, the application hears of that by an error.
+        """
         kind = message["type"]
         if kind == "http.response.start":
-            self._trailers = bool(message.get("trailers", False))
-            self._deferral.respond(Response(message["status"], message.get("headers", ())))
-        elif kind in ("http.response.body", "http.response.zerocopysend"):
-            self.finished = not (message.get("more_body", False) or self._trailers)
+            self._start = message
+            self._trailers = message.get("trailers", False)
+            self.responded = True
+            if self._when is not None:
+                self._ask()
+        elif kind in _BODIES:
+            self.finished = not (message.get("more_body") or self._trailers)
         elif kind == "http.response.pathsend":
             self.finished = not self._trailers
         elif kind == "http.response.trailers":
             self.finished = not message.get("more_trailers", False)
+        return self._send(message)

@@ -111,8 +111,6 @@ class WorkStealing:
 class _TaskDeferral(Deferral):
     """A deferral that knows its task."""
 
-    __slots__ = ("started", "task_id")
-
     def __init__(self, recruiter: Enlister, when: When | None, task_id: str) -> None:
         super().__init__(recruiter, when)
         self.task_id = task_id

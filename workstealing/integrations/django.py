@@ -20,7 +20,14 @@ from typing import Any
 from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.integrations.asgi import LoopDeferral
 from workstealing.integrations.wsgi import closes_files, ends_by_itself, or_default
-from workstealing.recruiting.deferral import Deferral, Enlister, When, current, is_deferring
+from workstealing.recruiting.deferral import (
+    Deferral,
+    Enlister,
+    Recruit,
+    When,
+    current,
+    is_deferring,
+)
 
 try:
     from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -78,8 +85,15 @@ class WorkStealingMiddleware:
         deferral = _DjangoDeferral(self._recruiter, self._when)
         if self._is_async:
             return self._answer_async(request, deferral)
-        with _Current(deferral):
+        token = current.set(deferral)
+        try:
             response = self._get_response(request)
+        except BaseException:
+            # Somebody is still to answer, or to cut the connection.
+            deferral.drop()
+            raise
+        finally:
+            current.reset(token)
         return _prepared(response, request, deferral)
 
     async def _answer_async(self, request: Any, deferral: Deferral) -> Any:
@@ -141,15 +155,25 @@ def check_settings(*_: object, **__: object) -> list[checks.CheckMessage]:
 class _DjangoDeferral(LoopDeferral):
     """A deferral that is closed on an event loop or, usually, in a thread of its request."""
 
-    __slots__ = ()
-
     def _enlist(self, recruiter: Enlister) -> None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            recruiter.enlist()
-        else:
+        if _is_on_loop():
             super()._enlist(recruiter)
+        else:
+            recruiter.enlist()
+
+    def _serve(self, recruit: Recruit) -> None:
+        if _is_on_loop():
+            super()._serve(recruit)
+        else:
+            recruit.serve()
+
+
+def _is_on_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class _Current:
@@ -199,8 +223,14 @@ def _own_close(response: Any) -> Callable[[], object]:
 
 
 def _prepared(response: Any, request: Any, deferral: Deferral) -> Any:
-    """Let the response's parts be made, and its close be called, as parts of this request."""
+    """Let go of the response of a dismissed request.
+
+    Of any other the parts are made, and the close is called, as parts of this request.
+    """
     deferral.respond(response)
+    # A length may still be added by a middleware further out; it is never taken away.
+    if not response.streaming and _nobody_waits(request, response) and not deferral.settle():
+        return response
     if response.streaming and getattr(response, "file_to_stream", None) is None:
         steps = _async_steps if response.is_async else _steps
         response.streaming_content = steps(response.streaming_content, deferral)
@@ -233,9 +263,16 @@ def _nobody_waits(request: Any, response: Any) -> bool:
     environ = getattr(request, "environ", None)
     if environ is None:
         return True  # ASGI, where the server itself ends a response.
-    if getattr(response, "file_to_stream", None) is not None and environ.get("wsgi.file_wrapper"):
-        return closes_files(environ) and ends_by_itself(environ, response)
-    return ends_by_itself(environ, response)
+    if (
+        response.streaming
+        and getattr(response, "file_to_stream", None) is not None
+        and environ.get("wsgi.file_wrapper")
+        and not closes_files(environ)
+    ):
+        return False
+    if "Content-Length" in response.headers and response.status_code >= 200:
+        return True
+    return ends_by_itself(environ, str(response.status_code), response.items())
 
 
 def _checked_setting() -> dict[str, Any]:

@@ -5,15 +5,16 @@ See `workstealing.integrations.wsgi` for what "gone out" means and for who waits
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from workstealing.errors import ConfigurationError, MissingExtraError
-from workstealing.integrations.wsgi import or_default, serve
-from workstealing.recruiting.deferral import Deferral, Enlister, When, current, is_deferring
+from workstealing.integrations.wsgi import Exchange, or_default
+from workstealing.recruiting.deferral import Enlister, When, current, is_deferring
 
 try:
     import flask
+    from werkzeug.wsgi import ClosingIterator
 except ModuleNotFoundError as error:
     if error.name != "flask":
         raise
@@ -60,20 +61,61 @@ class WorkStealing:
                 " install it once"
             )
         app.extensions[_NAME] = self
-        # The signal comes after every after_request function, whatever the order of registration,
-        # so `when` sees the response that goes out: a 304 that one of them made, say.
-        flask.request_finished.connect(_respond, app)
+        app.process_response = _telling(app)  # type: ignore[method-assign]
         app.wsgi_app = _FlaskApplication(app, app.wsgi_app, self._recruiter, self._when)  # type: ignore[method-assign]
 
 
-class _FlaskDeferral(Deferral):
-    """A deferral that knows whose responses are meant."""
+class _FlaskExchange(Exchange):
+    """A request that knows whose responses are meant, and what Flask answers."""
 
-    __slots__ = ("app",)
+    flask_response: flask.Response | None = None
 
-    def __init__(self, app: flask.Flask, recruiter: Enlister, when: When | None) -> None:
-        super().__init__(recruiter, when)
+    def __init__(
+        self,
+        app: flask.Flask,
+        environ: WSGIEnvironment,
+        start_response: StartResponse,
+        recruiter: Enlister,
+        when: When | None,
+    ) -> None:
+        # As Exchange does; a call of its constructor would cost a tenth of the whole.
+        self._recruiter = recruiter
+        self._when = when
+        self.environ = environ
+        self._start_response = start_response
         self.app = app
+
+    def started(self) -> None:
+        """Ask the governing `when` unless it was asked about Flask's own response."""
+        if self.flask_response is None:
+            self._ask()
+
+    def response(self) -> object:
+        """Return Flask's response, or what the server was told of it.
+
+        Flask names none when finishing the response has failed itself.
+        """
+        if self.flask_response is not None:
+            return self.flask_response
+        return flask.Response(status=self._status, headers=list(self._headers))
+
+    def answered(self, response: flask.Response) -> None:
+        """Take the response that Flask is about to send, while its request is still at hand."""
+        self.flask_response = response
+        self.responded = True
+        if self._when is not None:
+            self._ask()
+
+    def is_inert(self, result: object) -> bool:
+        """Say whether the body is whole and nothing was registered by `call_on_close`."""
+        response = self.flask_response
+        return (
+            response is not None
+            and type(result) is ClosingIterator
+            and response.is_sequence
+            # Of a response class that keeps them elsewhere nobody knows.
+            and not getattr(response, "_on_close", True)
+        )
 
 
 class _FlaskApplication:
@@ -94,19 +136,24 @@ class _FlaskApplication:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if is_deferring():
             return self._wsgi_app(environ, start_response)
-        deferral = _FlaskDeferral(self._app, self._recruiter, self._when)
-
-        def started(status: str, headers: Sequence[tuple[str, str]]) -> None:
-            # Flask sends no signal when finishing the response failed itself; a `when` is still
-            # owed the response, and by now it is known to its headers.
-            if not deferral.responded:
-                deferral.respond(flask.Response(status=status, headers=list(headers)))
-
-        return serve(self._wsgi_app, environ, start_response, deferral, started)
+        exchange = _FlaskExchange(self._app, environ, start_response, self._recruiter, self._when)
+        return exchange.answer(self._wsgi_app)
 
 
-def _respond(sender: flask.Flask, response: flask.Response, **_: object) -> None:
-    """Tell this request's deferral, if it is ours, what Flask answers."""
-    deferral = current.get()
-    if isinstance(deferral, _FlaskDeferral) and deferral.app is sender:
-        deferral.respond(response)
+def _telling(app: flask.Flask) -> Callable[[flask.Response], flask.Response]:
+    """Return what finishes a response as the app does, and tells the request what it is.
+
+    It comes after every after_request function, whatever the order of registration, so `when` sees
+    the response that goes out: a 304 that one of them made, say. (The signal `request_finished`
+    would do as well, at ten times the price.)
+    """
+    finish = app.process_response
+
+    def process_response(response: flask.Response) -> flask.Response:
+        response = finish(response)
+        exchange = current.get()
+        if type(exchange) is _FlaskExchange and exchange.app is app:
+            exchange.answered(response)
+        return response
+
+    return process_response

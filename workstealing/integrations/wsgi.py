@@ -28,15 +28,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from workstealing.recruiting.deferral import Deferral, Enlister, When, current, is_deferring
+from workstealing.recruiting.deferral import Deferral, Enlister, When, current
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 T = TypeVar("T")
 AppT = TypeVar("AppT")
-
-Started = Callable[[str, Sequence[tuple[str, str]]], None]
 
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType]
 
@@ -46,7 +44,9 @@ _CHUNKING_SERVERS = ("gunicorn/", "gevent/")
 # The same for servers that call close() of their own file wrapper in the request's thread after the
 # last byte. (Others, such as waitress, do so in the thread that serves everybody.)
 _FILE_CLOSING_SERVERS = ("gunicorn/",)
-_BODILESS_STATUSES = frozenset({204, 304})
+_BODILESS_STATUSES = frozenset({"204", "304"})
+# Sending these runs no code of the application's.
+_INERT = frozenset({list, tuple, bytes})
 
 
 class Headers(Mapping[str, str]):
@@ -82,11 +82,12 @@ class Response:
     Arguments: status, such as "200 OK"; headers, as start_response received them.
     """
 
-    __slots__ = ("_headers", "_status")
+    __slots__ = ("_headers", "_raw", "_status")
 
     def __init__(self, status: str, headers: Iterable[tuple[str, str]]) -> None:
         self._status = status
-        self._headers = Headers(headers)
+        self._raw = headers
+        self._headers: Headers | None = None
 
     @property
     def status(self) -> str:
@@ -102,6 +103,8 @@ class Response:
     @property
     def headers(self) -> Headers:
         """The headers; names are found in any case."""
+        if self._headers is None:
+            self._headers = Headers(self._raw)
         return self._headers
 
 
@@ -114,7 +117,8 @@ class Middleware(Generic[AppT]):
     request instead. For decorated handlers only: `when=lambda response: False`.
 
     Inside another integration of this package it passes everything through unchanged: the outermost
-    one enlists. Costs a dismissed request one counter and a few Python calls per part of its body.
+    one enlists. A request is drawn for as soon as its response is known; where that is whole (a
+    list), a dismissed request's response goes to the server as the application returned it.
     """
 
     def __init__(
@@ -133,14 +137,10 @@ class WorkStealingMiddleware(Middleware["WSGIApplication"]):
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
-        if is_deferring():
+        outer = current.get()
+        if outer is not None and not outer.closed:
             return self._app(environ, start_response)
-        deferral = Deferral(self._recruiter, self._when)
-
-        def started(status: str, headers: Sequence[tuple[str, str]]) -> None:
-            deferral.respond(Response(status, headers))
-
-        return serve(self._app, environ, start_response, deferral, started)
+        return Exchange(environ, start_response, self._recruiter, self._when).answer(self._app)
 
 
 def or_default(recruiter: Enlister | None) -> Enlister:
@@ -152,45 +152,56 @@ def or_default(recruiter: Enlister | None) -> Enlister:
     return default.recruiter
 
 
-def serve(
-    app: WSGIApplication,
-    environ: WSGIEnvironment,
-    start_response: StartResponse,
-    deferral: Deferral,
-    started: Started,
-) -> Iterable[bytes]:
-    """Run one request of a WSGI application with its enlist put off; for integrations.
+class Exchange(Deferral):
+    """One request of a WSGI application, with its enlist put off; for integrations.
 
-    Arguments: app, environ and start_response as in PEP 3333; deferral, fresh; started, called
-    with status and headers when the server has taken them, which sees to it that the deferral is
-    told its response. Returns: what the server is to send. Raises: what app raises.
+    Arguments: environ and start_response as in PEP 3333; recruiter and when, as of `Deferral`.
     """
-    exchange = _Exchange(environ, start_response, deferral, started)
-    result = exchange.run(app, environ, exchange.start_response)
-    wrapper = environ.get("wsgi.file_wrapper")
-    if isinstance(wrapper, type) and isinstance(result, wrapper):
-        _chain_file(result, exchange)
-        return result
-    if hasattr(result, "__len__"):
-        return _SizedBody(result, exchange)
-    return _Body(result, exchange)
 
-
-class _Exchange:
-    """One request: it sets the context variable around each of the application's steps."""
+    _status = ""
+    _headers: Sequence[tuple[str, str]] = ()
 
     def __init__(
         self,
         environ: WSGIEnvironment,
         start_response: StartResponse,
-        deferral: Deferral,
-        started: Started,
+        recruiter: Enlister,
+        when: When | None,
     ) -> None:
+        # As Deferral does; a call of its constructor would cost a tenth of the whole.
+        self._recruiter = recruiter
+        self._when = when
         self.environ = environ
-        self.deferral = deferral
         self._start_response = start_response
-        self._started = started
-        self._ends_by_itself = False
+
+    def answer(self, app: WSGIApplication) -> Iterable[bytes]:
+        """Run the application.
+
+        Returns: what the server is to send: what the application returned, if this request is
+        dismissed; otherwise with an enlist or a slice behind its close. Raises: what app raises.
+        """
+        token = current.set(self)
+        try:
+            result = app(self.environ, self.start_response)
+        except BaseException:
+            # The server is still to answer, or to cut the connection: somebody waits.
+            self.drop()
+            raise
+        finally:
+            current.reset(token)
+        if self._status and self.is_inert(result):
+            if not ends_by_itself(self.environ, self._status, self._headers):
+                self.drop()
+                return result
+            if not self.settle():
+                return result
+        wrapper = self.environ.get("wsgi.file_wrapper")
+        if isinstance(wrapper, type) and isinstance(result, wrapper):
+            _chain_file(result, self)
+            return result
+        if hasattr(result, "__len__"):
+            return _SizedBody(result, self)
+        return _Body(result, self)
 
     def start_response(
         self,
@@ -199,28 +210,45 @@ class _Exchange:
         exc_info: _ExcInfo | None = None,
         /,
     ) -> Callable[[bytes], object]:
-        """Pass the response's start on to the server, and judge it if the server took it."""
-        try:
-            if exc_info is None:
-                write = self._start_response(status, headers)
-            else:
+        """Pass the response's start on to the server, and keep it if the server took it."""
+        if exc_info is None:
+            write = self._start_response(status, headers)
+        else:
+            try:
                 write = self._start_response(status, headers, exc_info)
-        finally:
-            exc_info = None  # A traceback that reaches this frame must not keep itself alive.
-        self._ends_by_itself = ends_by_itself(self.environ, Response(status, headers))
-        self._started(status, headers)
+            finally:
+                exc_info = None  # A traceback that reaches this frame must not keep itself alive.
+        self._status = status
+        self._headers = headers
+        self.responded = True
+        if self._when is not None:
+            self.started()
         return write
+
+    def started(self) -> None:
+        """Ask the governing `when`, now that the server has status and headers."""
+        self._ask()
+
+    def response(self) -> object:
+        """Return what a `when` is asked about."""
+        return Response(self._status, self._headers)
+
+    def is_inert(self, result: object) -> bool:
+        """Say whether sending and closing what the application returned runs no code of its own.
+
+        Such code may call decorated functions, which must find this request.
+        """
+        return type(result) in _INERT
 
     def run(self, step: Callable[..., T], *arguments: Any) -> T:
         """Run one step of the application; any error but the body's end is a lost enlist."""
-        token = current.set(self.deferral)
+        token = current.set(self)
         try:
             return step(*arguments)
         except StopIteration:
             raise
         except BaseException:
-            # The server is still to answer, or to cut the connection: somebody waits.
-            self.deferral.drop()
+            self.drop()
             raise
         finally:
             current.reset(token)
@@ -229,16 +257,16 @@ class _Exchange:
         """Close what the application returned, then enlist."""
         if close is not None:
             self.run(close)
-        if self._ends_by_itself:
-            self.deferral.close()
+        if self._status and ends_by_itself(self.environ, self._status, self._headers):
+            self.close()
         else:
-            self.deferral.drop()
+            self.drop()
 
 
 class _Body:
     """What the application returned, in whose `close()` the request enlists."""
 
-    def __init__(self, result: Iterable[bytes], exchange: _Exchange) -> None:
+    def __init__(self, result: Iterable[bytes], exchange: Exchange) -> None:
         self._result = result
         self._exchange = exchange
 
@@ -264,16 +292,16 @@ class _SizedBody(_Body):
         return len(cast("Sequence[bytes]", self._result))
 
 
-def _chain_file(wrapper: Iterable[bytes], exchange: _Exchange) -> None:
+def _chain_file(wrapper: Iterable[bytes], exchange: Exchange) -> None:
     """Let the server's own file wrapper enlist after its close, or leave it alone."""
     if not closes_files(exchange.environ):
-        exchange.deferral.drop()
+        exchange.drop()
         return
     close = getattr(wrapper, "close", None)
     try:
         wrapper.close = lambda: exchange.finish(close)  # type: ignore[attr-defined]
     except (AttributeError, TypeError):
-        exchange.deferral.drop()
+        exchange.drop()
 
 
 def closes_files(environ: Mapping[str, Any]) -> bool:
@@ -284,21 +312,26 @@ def closes_files(environ: Mapping[str, Any]) -> bool:
     return str(environ.get("SERVER_SOFTWARE", "")).startswith(_FILE_CLOSING_SERVERS)
 
 
-def ends_by_itself(environ: Mapping[str, Any], response: Response) -> bool:
-    """Say whether a client sees this response's end without waiting for the connection's.
+def ends_by_itself(
+    environ: Mapping[str, Any], status: str, headers: Iterable[tuple[str, str]]
+) -> bool:
+    """Say whether a client sees a response's end without waiting for the connection's.
 
-    Arguments: the request's WSGI environ; the response. Returns: False in doubt.
+    Arguments: the request's WSGI environ; the response's status line and headers. Returns: False in
+    doubt.
     """
-    status = response.status_code
-    if status < 200:
+    if not "2" <= status[:1] <= "9":
         return False  # An interim answer, or a protocol that this package does not know.
-    if status in _BODILESS_STATUSES or environ.get("REQUEST_METHOD") == "HEAD":
+    for name, _ in headers:
+        if name == "Content-Length":  # as nearly everybody writes it
+            return True
+    read = Headers(headers)
+    if "content-length" in read:
         return True
-    headers = response.headers
-    if "Content-Length" in headers:
+    if status[:3] in _BODILESS_STATUSES or environ.get("REQUEST_METHOD") == "HEAD":
         return True
     if environ.get("SERVER_PROTOCOL") != "HTTP/1.1":
         return False
-    if headers.get("Transfer-Encoding", "").strip().lower() == "chunked":
+    if read.get("transfer-encoding", "").strip().lower() == "chunked":
         return True
     return str(environ.get("SERVER_SOFTWARE", "")).startswith(_CHUNKING_SERVERS)

@@ -4,6 +4,9 @@ A web integration sets `current` for the length of one request. A handler decora
 `Recruiter.enlists` finds it there and hands its enlist over instead of making the client wait; the
 integration closes the deferral after the last byte. Code without an integration finds None.
 
+Nearly every request is dismissed. So an integration that holds a whole response draws at once, by
+`settle`, and puts nothing around the response unless this request is recruited.
+
 This module knows no framework and no protocol: what a response is, and when it has gone out, is
 the integration's business.
 """
@@ -25,10 +28,30 @@ When = Callable[..., object]
 
 
 class Enlister(Protocol):
-    """What can be enlisted: a Recruiter."""
+    """What can be enlisted: a Recruiter.
+
+    Where it has a method `draw`, as a Recruiter has, that returns None for a dismissed caller or a
+    `Recruit`, whose slice can wait until the response has gone out.
+    """
 
     def enlist(self) -> object:
         """Offer this process's spare moment."""
+        ...
+
+
+class Recruit(Protocol):
+    """Who has won a draw and has not served yet."""
+
+    def serve(self) -> object:
+        """Do the slice, here and now."""
+        ...
+
+    def serve_on_loop(self) -> object:
+        """Do the slice in a thread of the running event loop's executor; nobody waits for it."""
+        ...
+
+    def skip(self) -> object:
+        """Count this recruit as SKIPPED: there is no moment to serve in."""
         ...
 
 
@@ -53,26 +76,20 @@ class Deferral:
     one request and is not shared between threads.
     """
 
-    __slots__ = (
-        "_decided",
-        "_decision",
-        "_offers",
-        "_recruiter",
-        "_responded",
-        "_response",
-        "_when",
-        "closed",
-    )
+    # Defaults on the class: a request makes one of these, and sets what differs.
+    _asked = False  # whether `when` was asked,
+    _wanted = False  # and its answer
+    _response: object = None
+    _recruit: Recruit | None = None  # by `settle`
+    _offers: dict[object, tuple[Enlister, When | None]] | None = None
+    responded = False
+    """Whether the response is known."""
+    closed = False
+    """Whether the request is over."""
 
     def __init__(self, recruiter_default: Enlister, when_default: When | None = None) -> None:
         self._recruiter = recruiter_default
         self._when = when_default
-        self._offers: dict[object, tuple[Enlister, When | None]] = {}
-        self._response: object = None
-        self._responded = False
-        self._decided = False
-        self._decision = False
-        self.closed = False
 
     def offer(self, recruiter: Enlister, when: When | None = None, by: object = None) -> bool:
         """Let this recruiter and this `when` govern the request; the last offer wins.
@@ -84,10 +101,13 @@ class Deferral:
         """
         if self.closed:
             return False
-        # Again at the end, where it was there before: it is the last one now.
-        self._offers.pop(by, None)
-        self._offers[by] = self._recruiter, self._when = recruiter, when
-        self._decided = False
+        if self._recruit is None:
+            if self._offers is None:
+                self._offers = {}
+            # Again at the end, where it was there before: it is the last one now.
+            self._offers.pop(by, None)
+            self._offers[by] = self._recruiter, self._when = recruiter, when
+            self._asked = False
         return True
 
     def withdraw(self, by: object) -> None:
@@ -96,10 +116,12 @@ class Deferral:
         Without another one nobody is enlisted, whatever the integration offers by itself.
         Arguments: by, as it was given to offer().
         """
+        if self._recruit is not None or self._offers is None:
+            return
         self._offers.pop(by, None)
         others = list(self._offers.values())
         self._recruiter, self._when = others[-1] if others else (self._recruiter, _never)
-        self._decided = False
+        self._asked = False
 
     def respond(self, response: object) -> None:
         """Say what the response is, and ask the governing `when` about it.
@@ -110,8 +132,29 @@ class Deferral:
         if self.closed:
             return
         self._response = response
-        self._responded = True
-        self._decide()
+        self.responded = True
+        if self._when is not None:
+            self._ask()
+
+    def settle(self) -> bool:
+        """Draw for this request now, whose response is known; nothing of it is left to run.
+
+        Returns: True if a slice follows at close(). Otherwise the request is over for this package,
+        and whoever holds its response may let go of it. A dismissed request costs no more than a
+        dismissed enlist.
+        """
+        if self.responded and (self._when is None or self._is_wanted()):
+            try:
+                draw = self._recruiter.draw  # type: ignore[attr-defined]
+            except AttributeError:
+                # An enlister of the user's own, which draws when it is asked.
+                return True
+            recruit = draw()
+            if recruit is not None:
+                self._recruit = recruit
+                return True
+        self.closed = True
+        return False
 
     def close(self) -> None:
         """Enlist if the response asked for it; to be called when the last byte has gone out.
@@ -121,34 +164,51 @@ class Deferral:
         """
         if self.closed:
             return
-        if self._responded and not self._decided:
-            self._decide()
+        recruit = self._recruit
+        wanted = recruit is not None or self._is_wanted()
         # Before the enlist, so that what runs inside the slice finds no request to defer to.
         self.closed = True
-        if self._decision:
+        if recruit is not None:
+            self._serve(recruit)
+        elif wanted:
             self._enlist(self._recruiter)
 
-    @property
-    def responded(self) -> bool:
-        """Whether respond() was called."""
-        return self._responded
-
     def drop(self) -> None:
-        """End the request without an enlist, because its client would have to wait for it."""
-        self.closed = True
+        """End the request without an enlist, because its client would have to wait for it.
+
+        Whom `settle` has recruited is SKIPPED.
+        """
+        if not self.closed:
+            self.closed = True
+            if self._recruit is not None:
+                self._recruit.skip()
 
     def _enlist(self, recruiter: Enlister) -> None:
         """Enlist here and now; an integration that may not block its caller has its own way."""
         recruiter.enlist()
 
-    def _decide(self) -> None:
-        self._decided = True
-        self._decision = False
+    def _serve(self, recruit: Recruit) -> None:
+        """Do a recruit's slice here and now; see `_enlist`."""
+        recruit.serve()
+
+    def _is_wanted(self) -> bool:
+        if not self.responded:
+            return False
         if self._when is None:
-            self._decision = True
-            return
+            return True
+        if not self._asked:
+            self._ask()
+        return self._wanted
+
+    def response(self) -> object:
+        """Return what a `when` is asked about."""
+        return self._response
+
+    def _ask(self) -> None:
+        self._asked = True
+        self._wanted = False
         try:
-            self._decision = bool(self._when(self._response))
+            self._wanted = bool(self._when(self.response()))  # type: ignore[misc]
         except Exception as error:
             if is_host_timeout(self._recruiter, error):
                 raise

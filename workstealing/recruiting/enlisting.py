@@ -24,6 +24,32 @@ _SETTLE_SECONDS = 1.0
 _DISMISSED = Outcome.DISMISSED
 
 
+class Drawn:
+    """A recruit who has not served yet.
+
+    Arguments: performer and loop_slices, the recruiter's own; installed, the job.
+    """
+
+    __slots__ = ("_installed", "_loop_slices", "_performer")
+
+    def __init__(self, performer: Performer, loop_slices: LoopSlices, installed: Installed) -> None:
+        self._performer = performer
+        self._loop_slices = loop_slices
+        self._installed = installed
+
+    def serve(self) -> Outcome:
+        """Do the slice here and now; returns and raises as `Recruiter.enlist`."""
+        return self._performer.serve(self._installed)
+
+    def serve_on_loop(self) -> Outcome | None:
+        """Do the slice in a thread of the running loop; returns as `LoopSlices.serve`."""
+        return self._loop_slices.serve(self._installed)
+
+    def skip(self) -> Outcome:
+        """Count this recruit as SKIPPED: there is no moment to serve in."""
+        return self._performer.decline(self._installed)
+
+
 class Enlisting:
     """Counts and dismisses callers, and picks those who are recruited.
 
@@ -104,6 +130,17 @@ class Enlisting:
             return dismissed
         return self._recruit()
 
+    def draw(self) -> Drawn | None:
+        """Offer this caller's spare moment, which comes later: after a response has gone out.
+
+        Returns: None if this caller is dismissed, nearly always and as cheaply as by `enlist`; or
+        the recruit, whose slice begins when it is told to. Raises: nothing of ours. No command.
+        """
+        for _ in self._countdown:
+            return None
+        installed = self._recruited()
+        return None if installed is None else Drawn(self._performer, self._loop_slices, installed)
+
     def flush(self) -> None:
         """Tell the hooks of the enlisted that they have not heard of yet.
 
@@ -162,10 +199,8 @@ class Enlisting:
                 return
         if not on_loop:
             self.enlist()
-        elif next(self._countdown, None) is None:
-            installed = self._recruited()
-            if installed is not None:
-                self._loop_slices.serve(installed)
+        elif (drawn := self.draw()) is not None:
+            drawn.serve_on_loop()
 
     def _recruited(self) -> Installed | None:
         """Take the slow path: return the job that this caller is recruited for, or None."""

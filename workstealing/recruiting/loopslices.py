@@ -50,7 +50,7 @@ class LoopSlices:
                 pass
             else:
                 return None
-        return self._performer.skip(installed)
+        return self._performer.decline(installed)
 
     def _is_free(self) -> bool:
         if self._flying is None:

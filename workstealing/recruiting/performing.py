@@ -69,6 +69,11 @@ class Performer:
         outcome = FLIGHT.run(installed.name, lambda: self._in_flight(installed, bounds))
         return self.skip(installed) if outcome is None else outcome
 
+    def decline(self, installed: Installed) -> Outcome:
+        """Count a recruit for whom there is no thread or no moment to perform in."""
+        self._hooks.recruited(installed.name)
+        return self.skip(installed)
+
     def skip(self, installed: Installed) -> Outcome:
         """Count a recruit who could not perform; touches nothing."""
         self._record(installed, Outcome.SKIPPED, 0, 0.0, None)
