@@ -38,7 +38,7 @@ from workstealing.integrations.django import SettingsError, WorkStealingMiddlewa
 from workstealing.integrations.wsgi import WorkStealingMiddleware as WsgiMiddleware
 from workstealing.recruiting import Recruiter, Slice
 from workstealing.recruiting.deferral import current
-from workstealing.testing import always
+from workstealing.testing import always, never
 
 OURS = "workstealing.integrations.django.WorkStealingMiddleware"
 COMMON = "django.middleware.common.CommonMiddleware"
@@ -469,3 +469,35 @@ def test_without_django_the_error_names_the_extra(run_python: Callable[[str], st
         "    print(error)\n"
     )
     assert "pip install 'workstealing[django]'" in run_python(program)
+
+
+def answered(recruiter: Recruiter, environ: dict[str, Any]) -> Any:
+    """Return the middleware's response to a request whose view gives its length."""
+
+    class Request:
+        pass
+
+    def view(request: Any) -> HttpResponse:
+        return HttpResponse(b"hello", headers={"Content-Length": "5"})
+
+    request = Request()
+    request.environ = environ  # type: ignore[attr-defined]
+    with override_settings(WORKSTEALING={"RECRUITER": recruiter}):
+        return WorkStealingMiddleware(view)(request)
+
+
+def test_the_response_of_a_dismissed_request_is_left_alone() -> None:
+    recruiter = never()
+    recruiter.job(rate=1.0)(lambda slice: 1)
+    response = answered(recruiter, {"SERVER_PROTOCOL": "HTTP/1.0"})
+    assert "close" not in vars(response)
+    assert recruiter.stats()["enlisted"] == 1
+
+
+def test_a_recruits_response_is_followed_by_the_slice(
+    recruiter: Recruiter, events: list[object]
+) -> None:
+    response = answered(recruiter, {"SERVER_PROTOCOL": "HTTP/1.0"})
+    assert events == []
+    response.close()
+    assert events == ["slice"]

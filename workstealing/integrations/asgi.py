@@ -117,7 +117,7 @@ class _Exchange(LoopDeferral):
     def __init__(self, send: Send, recruiter: Enlister, when: When | None) -> None:
         # As Deferral does; a call of its constructor would cost a tenth of the whole.
         self._recruiter = recruiter
-        self._when = when
+        self.when = when
         self._send = send
 
     def response(self) -> object:
@@ -134,8 +134,8 @@ class _Exchange(LoopDeferral):
             self._start = message
             self._trailers = message.get("trailers", False)
             self.responded = True
-            if self._when is not None:
-                self._ask()
+            if self.when is not None:
+                self.ask()
         elif kind in _BODIES:
             self.finished = not (message.get("more_body") or self._trailers)
         elif kind == "http.response.pathsend":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.integrations.wsgi import Exchange, or_default
-from workstealing.recruiting.deferral import Enlister, When, current, is_deferring
+from workstealing.recruiting.deferral import Enlister, When, current
 
 try:
     import flask
@@ -80,7 +80,7 @@ class _FlaskExchange(Exchange):
     ) -> None:
         # As Exchange does; a call of its constructor would cost a tenth of the whole.
         self._recruiter = recruiter
-        self._when = when
+        self.when = when
         self.environ = environ
         self._start_response = start_response
         self.app = app
@@ -88,7 +88,7 @@ class _FlaskExchange(Exchange):
     def started(self) -> None:
         """Ask the governing `when` unless it was asked about Flask's own response."""
         if self.flask_response is None:
-            self._ask()
+            self.ask()
 
     def response(self) -> object:
         """Return Flask's response, or what the server was told of it.
@@ -98,13 +98,6 @@ class _FlaskExchange(Exchange):
         if self.flask_response is not None:
             return self.flask_response
         return flask.Response(status=self._status, headers=list(self._headers))
-
-    def answered(self, response: flask.Response) -> None:
-        """Take the response that Flask is about to send, while its request is still at hand."""
-        self.flask_response = response
-        self.responded = True
-        if self._when is not None:
-            self._ask()
 
     def is_inert(self, result: object) -> bool:
         """Say whether the body is whole and nothing was registered by `call_on_close`."""
@@ -134,7 +127,8 @@ class _FlaskApplication:
         self._when = when
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if is_deferring():
+        outer = current.get()
+        if outer is not None and not outer.closed:
             return self._wsgi_app(environ, start_response)
         exchange = _FlaskExchange(self._app, environ, start_response, self._recruiter, self._when)
         return exchange.answer(self._wsgi_app)
@@ -153,7 +147,11 @@ def _telling(app: flask.Flask) -> Callable[[flask.Response], flask.Response]:
         response = finish(response)
         exchange = current.get()
         if type(exchange) is _FlaskExchange and exchange.app is app:
-            exchange.answered(response)
+            exchange.flask_response = response
+            exchange.responded = True
+            # Now, while Flask's request is still at hand.
+            if exchange.when is not None:
+                exchange.ask()
         return response
 
     return process_response

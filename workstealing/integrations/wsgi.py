@@ -170,7 +170,7 @@ class Exchange(Deferral):
     ) -> None:
         # As Deferral does; a call of its constructor would cost a tenth of the whole.
         self._recruiter = recruiter
-        self._when = when
+        self.when = when
         self.environ = environ
         self._start_response = start_response
 
@@ -221,13 +221,13 @@ class Exchange(Deferral):
         self._status = status
         self._headers = headers
         self.responded = True
-        if self._when is not None:
+        if self.when is not None:
             self.started()
         return write
 
     def started(self) -> None:
         """Ask the governing `when`, now that the server has status and headers."""
-        self._ask()
+        self.ask()
 
     def response(self) -> object:
         """Return what a `when` is asked about."""

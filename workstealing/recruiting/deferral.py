@@ -89,7 +89,7 @@ class Deferral:
 
     def __init__(self, recruiter_default: Enlister, when_default: When | None = None) -> None:
         self._recruiter = recruiter_default
-        self._when = when_default
+        self.when = when_default
 
     def offer(self, recruiter: Enlister, when: When | None = None, by: object = None) -> bool:
         """Let this recruiter and this `when` govern the request; the last offer wins.
@@ -106,7 +106,7 @@ class Deferral:
                 self._offers = {}
             # Again at the end, where it was there before: it is the last one now.
             self._offers.pop(by, None)
-            self._offers[by] = self._recruiter, self._when = recruiter, when
+            self._offers[by] = self._recruiter, self.when = recruiter, when
             self._asked = False
         return True
 
@@ -120,7 +120,7 @@ class Deferral:
             return
         self._offers.pop(by, None)
         others = list(self._offers.values())
-        self._recruiter, self._when = others[-1] if others else (self._recruiter, _never)
+        self._recruiter, self.when = others[-1] if others else (self._recruiter, _never)
         self._asked = False
 
     def respond(self, response: object) -> None:
@@ -133,8 +133,8 @@ class Deferral:
             return
         self._response = response
         self.responded = True
-        if self._when is not None:
-            self._ask()
+        if self.when is not None:
+            self.ask()
 
     def settle(self) -> bool:
         """Draw for this request now, whose response is known; nothing of it is left to run.
@@ -143,7 +143,7 @@ class Deferral:
         and whoever holds its response may let go of it. A dismissed request costs no more than a
         dismissed enlist.
         """
-        if self.responded and (self._when is None or self._is_wanted()):
+        if self.responded and (self.when is None or self._is_wanted()):
             try:
                 draw = self._recruiter.draw  # type: ignore[attr-defined]
             except AttributeError:
@@ -194,21 +194,22 @@ class Deferral:
     def _is_wanted(self) -> bool:
         if not self.responded:
             return False
-        if self._when is None:
+        if self.when is None:
             return True
         if not self._asked:
-            self._ask()
+            self.ask()
         return self._wanted
 
     def response(self) -> object:
         """Return what a `when` is asked about."""
         return self._response
 
-    def _ask(self) -> None:
+    def ask(self) -> None:
+        """Ask the governing `when`, once the response is known."""
         self._asked = True
         self._wanted = False
         try:
-            self._wanted = bool(self._when(self.response()))  # type: ignore[misc]
+            self._wanted = bool(self.when(self.response()))  # type: ignore[misc]
         except Exception as error:
             if is_host_timeout(self._recruiter, error):
                 raise
