@@ -19,7 +19,6 @@ from workstealing.dashboard.watching import Due
 from workstealing.metrics.fleet import Setting
 from workstealing.metrics.minutes import JobError, JobMinute, Minute
 from workstealing.recruiting.outcome import OUTCOMES
-from workstealing.recruiting.tally import RaisedError
 
 PRESENT = 1_763_650_020
 NOW = PRESENT + 30.0
@@ -293,7 +292,7 @@ def test_a_processes_own_minutes_know_its_errors() -> None:
     now = [NOW]
     own = OwnMinutes(lambda: now[0])
     own(stats(1, errors={}))
-    own(stats(1, errors={"ValueError": RaisedError(3, 1.0)}))
-    (minute,) = own(stats(1, errors={"ValueError": RaisedError(5, 0.5)}))
+    own(stats(1, errors={"ValueError": {"count": 3, "seconds_ago": 1.0}}))
+    (minute,) = own(stats(1, errors={"ValueError": {"count": 5, "seconds_ago": 0.5}}))
     error = minute.jobs["tidy"].errors["ValueError"]
     assert (error.count, error.at) == (5, NOW - 0.5)

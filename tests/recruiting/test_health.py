@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -178,7 +179,7 @@ class TestInAProcess:
         assert figures["keeps_up"] is False
         # PermissionError is an OSError: the breaker lets few try.
         assert "slices failed, PermissionError" in figures["why"]
-        assert figures["errors"]["PermissionError"].count == figures["failed"]
+        assert figures["errors"]["PermissionError"]["count"] == figures["failed"]
         assert figures["breaker_seconds"] == pytest.approx(299.5)
         lines = [each for each in caplog.records if "does not keep up" in each.message]
         assert 3 <= len(lines) <= 5
@@ -201,6 +202,7 @@ class TestInAProcess:
         figures = recruiter.stats()["jobs"]["sweep"]
         why = f"400 of {400 + good} slices failed, NoPermissionError"
         assert (figures["keeps_up"], figures["why"]) == (False, why)
+        assert json.loads(json.dumps(recruiter.stats()))["jobs"]["sweep"]["why"] == why
 
     def test_slices_that_are_too_short_count_against_it_and_are_no_errors(self) -> None:
         recruiter = always(clock=ManualClock())
@@ -268,8 +270,8 @@ class TestInAProcess:
             recruiter.enlist()
         errors = recruiter.stats()["jobs"]["sweep"]["errors"]
         assert len(errors) == ERRORS_NAMED + 1
-        assert sum(each.count for each in errors.values()) == 50
-        assert errors["_other"].count == 50 - ERRORS_NAMED
+        assert sum(each["count"] for each in errors.values()) == 50
+        assert errors["_other"]["count"] == 50 - ERRORS_NAMED
 
     def test_a_class_of_any_name_is_a_label(self) -> None:
         assert error_name(type("Bad:\nname" + "x" * 100, (Exception,), {})()) == (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from workstealing.dashboard.figures import HOUR, MINUTE
-from workstealing.metrics.minutes import JobError, JobMinute, Minute
+from workstealing.metrics.minutes import JobError, JobMinute, Minute, add_errors
 from workstealing.recruiting.outcome import OUTCOMES
 
 
@@ -52,15 +52,12 @@ class OwnMinutes:
         job.lag = figures.get("lag")
         job.running_seconds = figures.get("running_seconds")
         job.unreached_seconds = figures.get("breaker_seconds")
-        before = (earlier or {}).get("errors", {})
-        for name, raised in figures.get("errors", {}).items():
-            known = before.get(name)
-            count = raised.count - known.count if known and known.count <= raised.count else 0
-            count = raised.count if earlier is not None and known is None else count
-            if count:
-                at = self._now() - raised.seconds_ago
-                total = job.errors[name].count + count if name in job.errors else count
-                job.errors[name] = JobError(total, at, socket.gethostname())
+        earlier_errors = {} if earlier is None else earlier.get("errors", {})
+        for name, raised in figures.get("errors", {}).items() if earlier is not None else ():
+            before = earlier_errors.get(name, {"count": 0})
+            if count := _grown(raised, before, "count"):
+                at = self._now() - raised["seconds_ago"]
+                add_errors(job.errors, {name: JobError(count, at, socket.gethostname())})
         if earlier is not None:
             for field in ("recruited", *OUTCOMES, "items", "seconds"):
                 setattr(job, field, getattr(job, field) + _grown(figures, earlier, field))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypedDict
 
 from workstealing.recruiting.health import Span, Verdict, judge
 from workstealing.recruiting.outcome import Outcome
@@ -27,7 +27,7 @@ def error_name(error: BaseException) -> str:
     return _UNSAFE.sub("_", type(error).__name__[:_NAME_LENGTH]) or OTHER_ERRORS
 
 
-class RaisedError(NamedTuple):
+class RaisedError(TypedDict):
     """How often a class of errors was raised in this process, and how many seconds ago last."""
 
     count: int
@@ -76,7 +76,10 @@ class Tally:
 
     def errors(self, now: float) -> dict[str, RaisedError]:
         """Return what was raised, by class."""
-        return {name: RaisedError(count, now - at) for name, (count, at) in self._errors.items()}
+        return {
+            name: {"count": count, "seconds_ago": now - at}
+            for name, (count, at) in self._errors.items()
+        }
 
     def verdict(self, now: float, lag: float | None = None) -> Verdict:
         """Say whether the job keeps up, and why not.
