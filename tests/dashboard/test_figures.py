@@ -281,11 +281,13 @@ def test_what_lasts_too_long_is_red() -> None:
 
 
 def test_a_refused_rate_is_red_with_its_reason_as_long_as_it_is_set() -> None:
-    found = minutes(60, recruited=9, worked=9, oldest_seconds=1.0, rate=0.5, refused="too much")
+    refused = {"refused": "too much", "refused_rate": 0.9}
+    found = minutes(60, recruited=9, worked=9, oldest_seconds=1.0, rate=0.5, **refused)
     shown = figures(found, setting=Setting(rate=0.9))
     assert (shown.rate, shown.fleet_rate, shown.refused) == (0.5, 0.9, "too much")
     assert shown.problems == ["the fleet's rate 0.9 is refused: too much"]
     assert figures(found).problems == []
+    assert figures(found, setting=Setting(rate=0.3)).refused is None
 
 
 def test_a_processes_own_minutes_know_its_errors() -> None:

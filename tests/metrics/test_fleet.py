@@ -407,6 +407,7 @@ def test_a_rate_that_a_process_refuses_is_said_with_the_reason(
     assert job.rate == 0.5
     assert job.refused is not None
     assert "would bring all rates together to 1.3" in job.refused
+    assert job.refused_rate == 0.9
     assert "other" not in one.ledger._refused
     # It is taken once there is room, and then refused no more.
     one.recruiter.uninstall("other")

@@ -174,7 +174,8 @@ def job_figures(
     lasting = _lasting(found, local)
     verdict = verdict_of(found, local, is_paused=is_paused)
     fleet_rate = getattr(setting, "rate", None)
-    refusals = [each.refused for each in newest if each.refused]
+    # A refusal of an earlier rate stands for some minutes.
+    refusals = [each.refused for each in newest if each.refused_rate == fleet_rate]
     figures = JobFigures(
         name=name,
         rate=local.get("rate", rate) if rate is None else rate,

@@ -156,7 +156,7 @@ class _Follower:
             error = self._take(recruiter, *setting)
             if error is not None:
                 self._faults.report(f"the fleet's setting of job {setting[0]!r}", error)
-                refused[setting[0]] = str(error)
+                refused[setting[0]] = f"{text(setting[2] or 'none')} {error}"
         ledger = self._ledger()
         if ledger is not None:
             ledger.refuse(self._asked, refused)

@@ -232,7 +232,8 @@ class Ledger(Gathering["_Batch"]):
     def refuse(self, jobs: Collection[str], reasons: Mapping[str, str]) -> None:
         """Report from now on which of these jobs' rates, set for the fleet, this process refuses.
 
-        Arguments: jobs, by name; reasons, of those that are refused. No round trip.
+        Arguments: jobs, by name; reasons, of those that are refused: the rate, a space and why. No
+        round trip.
         """
         refused = {job: why for job, why in self._refused.items() if job not in jobs}
         self._refused = {**refused, **reasons}

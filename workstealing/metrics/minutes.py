@@ -73,12 +73,13 @@ class Process:
 class JobMinute:
     """One job's figures of one minute, of the whole fleet.
 
-    Fields: recruited: the sum of the outcomes that follow; items handled; seconds that all
-    slices took; rate: the one that a process reported last; oldest_seconds and backlog: about the
-    highest that a slice has seen; lag: the lag target in seconds; running_seconds: about the
-    longest that a slice had been running, seen from outside; unreached_seconds: about the longest
-    for which a process had not reached the job's server; refused: why a process refuses the fleet's
-    rate. These are None where nobody has reported any. errors: what slices have raised, by class.
+    Fields: recruited: the sum of the outcomes that follow; items handled; seconds that all slices
+    took; rate: the one that a process reported last; oldest_seconds and backlog: about the highest
+    that a slice has seen; lag: the lag target in seconds; running_seconds: about the longest that a
+    slice had been running, seen from outside; unreached_seconds: about the longest for which a
+    process had not reached the job's server; refused: why a process refuses the fleet's rate, and
+    refused_rate: which one. These are None where nobody has reported any. errors: what slices have
+    raised, by class.
     """
 
     recruited: int = 0
@@ -97,6 +98,7 @@ class JobMinute:
     running_seconds: float | None = None
     unreached_seconds: float | None = None
     refused: str | None = None
+    refused_rate: float | None = None
     errors: dict[str, JobError] = field(default_factory=dict)
 
 
@@ -235,7 +237,11 @@ _TEXTS = frozenset({FAULT, REFUSED})
 def _add_text(job: JobMinute, figure: str, written: str) -> None:
     figure, _, kind = figure.partition(".")
     if figure == REFUSED:
-        job.refused = written
+        rate, _, why = written.partition(" ")
+        try:
+            job.refused_rate, job.refused = float(rate), why
+        except ValueError:
+            return
         return
     error = job.errors.setdefault(kind, JobError())
     try:
@@ -284,7 +290,8 @@ def total(minutes: Iterable[Minute]) -> dict[str, JobMinute]:
             into.lag = into.lag if job.lag is None else job.lag
             into.running_seconds = _higher(into.running_seconds, job.running_seconds)
             into.unreached_seconds = _higher(into.unreached_seconds, job.unreached_seconds)
-            into.refused = job.refused or into.refused
+            if job.refused is not None:
+                into.refused, into.refused_rate = job.refused, job.refused_rate
             add_errors(into.errors, job.errors)
     return sums
 
