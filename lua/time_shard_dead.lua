@@ -1,6 +1,6 @@
 -- Lists messages that were set aside in a time shard, those of longest ago first.
--- KEYS: mark, messages, history, consumed, dead. ARGV: the caller's mark, how many at most.
--- Returns { id, when, message, due, attempts, consumer, ... }.
+-- KEYS: mark, messages, history, consumed, dead. ARGV: the caller's mark, how many to look at, how many to pass over.
+-- Returns { how many were looked at, { id, when, message, due, attempts, consumer, ... } }.
 --@include time_shard
 --@include time_shard_history
 local problem = refuse({ 'hash', 'hash', 'set', 'zset' })
@@ -8,7 +8,7 @@ if problem then
   return problem
 end
 local found = {}
-local listed = redis.call('ZRANGE', KEYS[5], 0, ARGV[2] - 1, 'WITHSCORES')
+local listed = redis.call('ZRANGE', KEYS[5], ARGV[3], ARGV[3] + ARGV[2] - 1, 'WITHSCORES')
 for i = 1, #listed, 2 do
   local id = listed[i]
   local message = redis.call('HGET', KEYS[2], id)
@@ -19,4 +19,4 @@ for i = 1, #listed, 2 do
     end
   end
 end
-return found
+return { #listed / 2, found }

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 
+from support.recording import Recording
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import Aborted, ConfigurationError, EvictionPolicyError, LayoutError
 from workstealing.store.keys import key_slot
@@ -742,3 +743,18 @@ class TestAfter2286:
         assert keys.getex("k", px=50_000) == b"v"
         assert keys.expiretime("k") > 10**10
         assert later.get("k") is None
+
+
+def test_no_script_touches_more_keys_than_its_piece(redis7: RedisServer) -> None:
+    seen = Recording(redis7.client())
+    keys = DurableKeys(seen, NAMESPACE)
+    names = [f"k{i}" for i in range(1_300)]
+    for name in names[::2]:
+        keys.set(name, name)
+    before = seen.scripts
+    found = keys.mget([*names, "k0"])
+    assert found == [*(n.encode() if i % 2 == 0 else None for i, n in enumerate(names)), b"k0"]
+    assert keys.exists(*names) == 650
+    assert keys.delete(*names, "k0") == 650
+    assert seen.scripts - before == 9
+    assert seen.most_keys <= 1_500

@@ -11,13 +11,13 @@ from redis.client import Pipeline
 class Recording(redis.Redis):
     """Runs commands as redis-py's own client does, on the connections of another.
 
-    Attributes: scripts: how many were run; most_given, most_returned: of all scripts the most
-    arguments, keys aside, and the most values in a reply (of pipelines only the arguments).
+    Attributes: scripts: how many were run; most_keys, most_given, most_returned: of all scripts
+    the most keys, the most other arguments, and the most values in a reply (pipelines aside).
     """
 
     def __init__(self, client: redis.Redis) -> None:
         super().__init__(connection_pool=client.connection_pool)
-        self.scripts = self.most_given = self.most_returned = 0
+        self.scripts = self.most_keys = self.most_given = self.most_returned = 0
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run a command, and count."""
@@ -42,6 +42,7 @@ class Recording(redis.Redis):
         if args[0] not in ("EVALSHA", "EVAL"):
             return False
         self.scripts += 1
+        self.most_keys = max(self.most_keys, int(args[2]))
         self.most_given = max(self.most_given, len(args) - 3 - int(args[2]))
         return True
 

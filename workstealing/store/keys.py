@@ -6,12 +6,13 @@ side key therefore begins with a short tag from a fixed table, one per slot: ``{
 
 from __future__ import annotations
 
+import re
 from binascii import crc_hqx
 from importlib.resources import files
 
 from redis.exceptions import DataError
 
-from workstealing.errors import CrossSlotError
+from workstealing.errors import ConfigurationError, CrossSlotError
 
 SLOTS = 16384
 _SLOT_BITS = 14
@@ -87,3 +88,46 @@ def require_one_slot(keys: tuple[bytes, ...]) -> int:
             " share one: give them a common {tag}"
         )
     return slots.pop()
+
+
+# The keys that stand beside users' own ones: see the catalogue in ``lua/README.md``.
+_OWN = re.compile(
+    rb"ws:[\w.-]+:(?:layout|slots)\Z|ws:(?:tracked|sharded_ick|time_shard_queue|spark):\w+:"
+    rb"|\{[0-9a-z]{1,4}\}:ws:|(.+)/(?:ick|log|queue)/\{\1\}/",
+    re.DOTALL,
+)
+
+
+def require_users_key(key: str | bytes | bytearray | float | memoryview) -> None:
+    """Refuse a user's key that is one of this package's own, which a write would destroy.
+
+    Arguments: key: as the user gives it. Errors: ConfigurationError that names it;
+    redis.exceptions.DataError for what is no key.
+    """
+    if isinstance(key, str):
+        # Nearly all keys end here: every command comes by.
+        if "ws:" not in key and "}/" not in key:
+            return
+        raw = key.encode()
+    else:
+        raw = to_bytes(key)
+        if b"ws:" not in raw and b"}/" not in raw:
+            return
+    if _OWN.match(raw):
+        raise ConfigurationError(
+            f"the key {key!r} is one of those that workstealing keeps beside its users' own: choose"
+            " another"
+        )
+
+
+def require_users_name(name: bytes) -> None:
+    """Refuse a name of a structure whose keys would be those of another structure.
+
+    Errors: ConfigurationError that names it.
+    """
+    if name.startswith(b"ws:"):
+        raise ConfigurationError(
+            f"the name {name!r} begins as workstealing's own keys do: choose one without 'ws:' at"
+            " its beginning"
+        )
+    require_users_key(name)

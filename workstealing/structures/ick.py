@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 from workstealing.errors import ConfigurationError
-from workstealing.store.keys import require_one_slot, to_bytes
+from workstealing.store.keys import require_one_slot, require_users_name, to_bytes
 from workstealing.store.operations import Operation, Plan, perform, perform_async
 from workstealing.store.scripts import load
 from workstealing.store.twin import (
@@ -329,6 +329,7 @@ def _checked_names(client: Any, key: Member) -> IckNames:
     if not isinstance(key, str | bytes) or not key:
         raise ConfigurationError(f"the key {key!r} is not usable: give a text or bytes, not empty")
     names = IckNames(key)
+    require_users_name(names.version)
     if is_cluster(client):
         require_one_slot(names.all)
     return names

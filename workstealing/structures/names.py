@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from workstealing.errors import ConfigurationError
-from workstealing.store.keys import key_slot, require_one_slot, to_bytes
+from workstealing.store.keys import key_slot, require_one_slot, require_users_name, to_bytes
 
 GroupNamesT = TypeVar("GroupNamesT")
 
@@ -29,6 +29,7 @@ class NamesBeside(Generic[GroupNamesT]):
     def __init__(
         self, name: bytes, kind: bytes, group_names: Callable[[bytes, bytes], GroupNamesT]
     ) -> None:
+        require_users_name(name)
         self.name = name
         self.base = beside(name, kind)
         self.meta = self.base + b"meta"

@@ -11,7 +11,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from workstealing.store.keys import key_slot, to_bytes
+from workstealing.store.keys import key_slot, require_users_key, to_bytes
 from workstealing.store.operations import Operation, Plan
 from workstealing.store.scripts import Script, load
 from workstealing.structures.durable_keys.layout import KeyNames
@@ -60,12 +60,21 @@ _EXPIRES: dict[str, tuple[int, int]] = {
     "EXPIREAT": (1000, 0),
     "PEXPIREAT": (1, 0),
 }
+# How many keys one script touches, so that it does not hold the server for long.
+KEYS_A_PIECE = 500
 # How many arguments these take at least, their own names included; all others take two.
 _LEAST = {"SET": 3, **dict.fromkeys(_EXPIRES, 3)}
+_NAMES_SEVERAL = frozenset({"MGET", "EXISTS", "DEL", "UNLINK"})
 _WRITES = frozenset(
     {"SET", "GETEX", "GETDEL", "DEL", "UNLINK", "PERSIST", "ACQUIRE", "RELEASE", "EXTEND"}
     | _EXPIRES.keys()
 )
+
+
+def require_users_keys(args: Arguments) -> None:
+    """Refuse a command that names one of this package's own keys. Errors: ConfigurationError."""
+    for name in args[1:] if args[0] in _NAMES_SEVERAL else args[1:2]:
+        require_users_key(name)
 
 
 class Translator:
@@ -179,12 +188,14 @@ class Translator:
     def _grouped(self, names: Arguments) -> list[list[bytes]]:
         """Return names as bytes, in groups that one script may touch."""
         raw = [to_bytes(name) for name in names]
-        if not self._on_cluster:
-            return [raw]
         groups: dict[int, list[bytes]] = {}
         for name in raw:
-            groups.setdefault(key_slot(name), []).append(name)
-        return list(groups.values())
+            groups.setdefault(key_slot(name) if self._on_cluster else 0, []).append(name)
+        return [
+            some[first : first + KEYS_A_PIECE]
+            for some in groups.values()
+            for first in range(0, len(some), KEYS_A_PIECE)
+        ]
 
 
 def _is_bare_getex(args: Arguments) -> bool:

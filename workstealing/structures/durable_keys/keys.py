@@ -17,7 +17,7 @@ from workstealing.store.operations import (
     perform_async,
 )
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
-from workstealing.structures.durable_keys.commands import Translator
+from workstealing.structures.durable_keys.commands import Translator, require_users_keys
 from workstealing.structures.durable_keys.layout import KeyNames
 from workstealing.structures.durable_keys.lease import AsyncLease, Lease
 from workstealing.structures.durable_keys.pipeline import AsyncKeyPipeline, KeyPipeline
@@ -107,6 +107,7 @@ class DurableKeys(_Keys[BlockingClient], BlockingSurface):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one command of redis-py's on this namespace; what all the methods end in."""
+        require_users_keys(args)
         nothing = empty_reply(args, options)
         if nothing is not None:
             return nothing
@@ -140,6 +141,7 @@ class AsyncDurableKeys(_Keys[AsyncClient], AsyncSurface):
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one command of redis-py's on this namespace; what all the methods end in."""
+        require_users_keys(args)
         nothing = empty_reply(args, options)
         if nothing is not None:
             return nothing

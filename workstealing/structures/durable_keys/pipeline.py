@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from workstealing.store.operations import Steps, drive, drive_async
 from workstealing.store.pipeline import AsyncPlanPipeline, BlockingPlanPipeline, PlanPipeline
+from workstealing.structures.durable_keys.commands import require_users_keys
 from workstealing.structures.durable_keys.surface import BlockingSurface
 from workstealing.structures.namespaces.layout import Layout
 
@@ -26,6 +27,7 @@ class _Pipeline(BlockingSurface, PlanPipeline):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Queue one command; what all the methods end in. Returns the pipeline."""
+        require_users_keys(args)
         self._commands.append(args)
         # Which index shard it goes to is known when the layout has been read.
         self._queue.append(

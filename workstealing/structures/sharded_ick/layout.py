@@ -6,7 +6,7 @@ from binascii import crc32
 from dataclasses import dataclass
 
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.store.keys import spread_tag, to_bytes
+from workstealing.store.keys import require_users_name, spread_tag, to_bytes
 from workstealing.structures.ick_names import IckNames
 from workstealing.structures.namespaces.layout import as_pairs
 
@@ -64,7 +64,9 @@ def checked_name(name: object) -> bytes:
     """Return the name as bytes. Errors: ConfigurationError for what is no name."""
     if not isinstance(name, str | bytes) or not name:
         raise ConfigurationError(f"the name {name!r} is not usable: give a text or bytes")
-    return to_bytes(name)
+    raw = to_bytes(name)
+    require_users_name(raw)
+    return raw
 
 
 def checked_ick_shards(ick_shards: object) -> int:

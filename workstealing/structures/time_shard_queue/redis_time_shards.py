@@ -25,7 +25,7 @@ from workstealing.structures.time_shard_queue.names import (
 )
 from workstealing.structures.time_shard_queue.replies import buried, held
 from workstealing.structures.time_shard_queue.rotation import Rotation
-from workstealing.structures.time_shard_queue.store import Counts, Due, Entry, Held
+from workstealing.structures.time_shard_queue.store import Buried, Counts, Due, Entry, Held
 from workstealing.structures.time_shard_queue.sweeping import RedisSweeping
 
 _STRUCTURE = Structure(
@@ -33,7 +33,11 @@ _STRUCTURE = Structure(
 )
 # As bytes, whatever the client makes of replies: messages are any bytes.
 _AS_BYTES: dict[str, Any] = {NEVER_DECODE: True}
-_BESIDE = (16, 250)
+# How many messages one script leases, so that it does not hold the server for long.
+TAKEN_A_PIECE = 100
+# And how many dead ones it lists.
+LISTED_A_PIECE = 200
+_BESIDE = (16, 150)
 """How much litter a take looks at beside what it wants: at first, and where there is much of it."""
 Steps = Generator[list[Operation], Any, Any]
 
@@ -95,7 +99,7 @@ class RedisTimeShards(RedisSweeping):
         return self._drive(self._put(time_shard, entries))
 
     def take(self, time_shard: int, consumer: str, lease_ms: int, n: int, max_attempts: int) -> Any:
-        """Lease up to n messages that are due; O(n log N), in as many rounds as there is litter."""
+        """Lease up to n messages that are due; O(n log N), in rounds of 100, or more for litter."""
         return self._drive(self._take(time_shard, consumer, lease_ms, n, max_attempts))
 
     def consume(self, time_shard: int, ids: Sequence[str]) -> Any:
@@ -115,10 +119,8 @@ class RedisTimeShards(RedisSweeping):
         return self._drive(self._counts(time_shards))
 
     def dead(self, time_shard: int, n: int) -> Any:
-        """List what was set aside; O(n)."""
-        names = self.names(time_shard)
-        keys = (names.messages, names.history, names.consumed, names.dead)
-        return self._run("time_shard_dead", keys, time_shard, (n,), buried)
+        """List what was set aside; O(n), a round trip for each 200."""
+        return self._drive(self._dead(time_shard, n))
 
     def revive(self, time_shard: int, ids: Sequence[str]) -> Any:
         """Let dead messages wait again."""
@@ -238,7 +240,8 @@ class RedisTimeShards(RedisSweeping):
         taken: list[Held] = []
         more, (beside, later) = True, _BESIDE
         while more and len(taken) < n:
-            args = (consumer, lease_ms, n - len(taken), max_attempts, beside)
+            wanted = min(n - len(taken), TAKEN_A_PIECE)
+            args = (consumer, lease_ms, wanted, max_attempts, beside)
             # Each round that leaves more to be looked at has cleared something away.
             try:
                 ((more, some),) = yield [
@@ -249,8 +252,23 @@ class RedisTimeShards(RedisSweeping):
                     raise
                 break
             taken += some
+            # A piece that is full leaves the rest to the next.
+            more = more or len(some) == wanted
             beside = later
         return taken
+
+    def _dead(self, time_shard: int, n: int) -> Steps:
+        names = self.names(time_shard)
+        keys = (names.messages, names.history, names.consumed, names.dead)
+        found: list[Buried] = []
+        first, looked_at = 0, LISTED_A_PIECE
+        while len(found) < n and looked_at == LISTED_A_PIECE:
+            args = (LISTED_A_PIECE, first)
+            operation = self._operation("time_shard_dead", keys, time_shard, args, _same)
+            ((looked_at, flat),) = yield [operation]
+            found += buried(flat)
+            first += looked_at
+        return found[:n]
 
     def _counts(self, time_shards: Sequence[int]) -> Steps:
         operations = []
@@ -301,6 +319,10 @@ class AsyncRedisTimeShards(RedisTimeShards):
         if len(operations) == 1:
             return [await self._perform(operations[0])]
         return await send_async(self.client, operations)
+
+
+def _same(reply: Any) -> Any:
+    return reply
 
 
 def _open_layout(key: bytes, fields: tuple[str | int, ...], *, dropped: bool = False) -> Operation:

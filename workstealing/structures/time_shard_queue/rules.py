@@ -12,7 +12,7 @@ from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, WallClock
 from workstealing.errors import ConfigurationError
-from workstealing.store.keys import to_bytes
+from workstealing.store.keys import require_users_name, to_bytes
 from workstealing.store.paging import Page, oldest
 from workstealing.store.twin import wrong_form
 from workstealing.structures.time_shard_queue.message import (
@@ -28,6 +28,8 @@ from workstealing.structures.time_shard_queue.store import Counts, Due, Entry, H
 
 MAX_ATTEMPTS = 5
 MOST_AT_ONCE = 1000
+# How many ids one script of the store is given, so that none holds the server for long.
+CHANGED_A_PIECE = 200
 Steps = Generator[Any, Any, Any]
 
 
@@ -48,6 +50,7 @@ class Rules:
     ) -> None:
         if not isinstance(name, str | bytes) or not name or not is_utf8(name):
             raise ConfigurationError(f"the name {name!r} is not usable: give a text or bytes")
+        require_users_name(to_bytes(name))
         if not callable(getattr(store, "bind", None)):
             raise ConfigurationError(
                 f"a store was expected, not {type(store).__name__}: give RedisStore(client)"
@@ -120,8 +123,8 @@ class Rules:
         yield from self._opened()
         count = 0
         for time_shard, ids in groups.items():
-            for first in range(0, len(ids), MOST_AT_ONCE):
-                chunk = ids[first : first + MOST_AT_ONCE]
+            for first in range(0, len(ids), CHANGED_A_PIECE):
+                chunk = ids[first : first + CHANGED_A_PIECE]
                 count += yield getattr(self.time_shards, method)(time_shard, chunk)
         return count
 

@@ -9,7 +9,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError, EvictionPolicyError, LayoutError
-from workstealing.store.keys import SLOT_TAGS, SLOTS, key_slot, to_bytes
+from workstealing.store.keys import SLOT_TAGS, SLOTS, key_slot, require_users_name, to_bytes
 from workstealing.store.operations import Steps, as_layout_error
 from workstealing.store.scripts import load
 
@@ -31,6 +31,7 @@ class Names:
             raise ConfigurationError(
                 f"the key {key!r} is not usable: give a text or bytes, not empty"
             )
+        require_users_name(to_bytes(key))
         if isinstance(sub_sets, bool) or not isinstance(sub_sets, int):
             sub_sets = 0
         if not 1 <= sub_sets <= MOST_SUB_SETS:

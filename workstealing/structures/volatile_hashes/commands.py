@@ -12,7 +12,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from workstealing.store.keys import key_slot, to_bytes
+from workstealing.store.keys import key_slot, require_users_key, to_bytes
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import Script, load
 from workstealing.structures.namespaces.layout import (
@@ -112,6 +112,9 @@ _COUNTING = frozenset(
 _REFUSED_BARE = _COUNTING | {"HDEL", "HMGET", "COPY"}
 
 
+_NAMES_TWO = frozenset(word for word, command in _COMMANDS.items() if command.keys == 2)
+
+
 def _require_arguments(word: str, args: Arguments) -> None:
     """Refuse, as the server would, a command without fields; and a copy to another database."""
     counts = word in _COUNTING and tuple(args[-2:]) == ("FIELDS", 0)
@@ -121,6 +124,13 @@ def _require_arguments(word: str, args: Arguments) -> None:
         raise ResponseError(
             "volatile hashes are copied within their own database: leave out the other"
         )
+
+
+def require_users_keys(args: Arguments) -> None:
+    """Refuse a command that names one of this package's own keys. Errors: ConfigurationError."""
+    require_users_key(args[1])
+    if args[0] in _NAMES_TWO:
+        require_users_key(args[2])
 
 
 class Translator:

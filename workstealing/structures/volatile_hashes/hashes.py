@@ -18,7 +18,7 @@ from workstealing.structures.namespaces.layout import (
     register_shards,
 )
 from workstealing.structures.namespaces.namespaced import Namespaced
-from workstealing.structures.volatile_hashes.commands import Translator
+from workstealing.structures.volatile_hashes.commands import Translator, require_users_keys
 from workstealing.structures.volatile_hashes.layout import (
     HashNames,
     open_layout,
@@ -138,6 +138,7 @@ class VolatileHashes(_Hashes[BlockingClient], BlockingSurface):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one hash command of redis-py's on this namespace; what all the methods end in."""
+        require_users_keys(args)
         layout = self._layout
         if layout is not None:
             # What these two spare a usual command is the generators, about a microsecond.
@@ -169,6 +170,7 @@ class AsyncVolatileHashes(_Hashes[AsyncClient], AsyncSurface):
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one hash command of redis-py's on this namespace; what all the methods end in."""
+        require_users_keys(args)
         return await drive_async(self.client, self._command_steps(args, options))
 
     def pipeline(self, transaction: bool = True) -> AsyncHashPipeline:

@@ -10,6 +10,7 @@ from workstealing.errors import LayoutError
 from workstealing.store.operations import Plan, Steps, drive, drive_async
 from workstealing.store.pipeline import CommandQueue, Filling, checked_results
 from workstealing.structures.namespaces.layout import Layout
+from workstealing.structures.volatile_hashes.commands import require_users_keys
 from workstealing.structures.volatile_hashes.surface import QueuedSurface
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class _Pipeline(CommandQueue[Queued], QueuedSurface):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Queue one hash command; what all the methods end in. Returns the pipeline."""
+        require_users_keys(args)
         self._queue.append(("", args, options))
         return self
 
