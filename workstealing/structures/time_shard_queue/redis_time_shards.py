@@ -37,7 +37,7 @@ _AS_BYTES: dict[str, Any] = {NEVER_DECODE: True}
 TAKEN_A_PIECE = 100
 # And how many dead ones it lists.
 LISTED_A_PIECE = 200
-_BESIDE = (16, 150)
+_BESIDE = (16, 250)
 """How much litter a take looks at beside what it wants: at first, and where there is much of it."""
 Steps = Generator[list[Operation], Any, Any]
 
