@@ -120,8 +120,8 @@ def _apply(box: DeadBox, action: str, key: str) -> int:
     if exact is not None:
         return int(change(exact))
     if key != "all":
-        members = map(member_of, listed(box, MOST_AT_ONCE, _LARGEST_SEARCH_BYTES))
-        found = [each for each in members if item_key(each) == key]
+        looked_at = map(member_of, listed(box, MOST_AT_ONCE, _LARGEST_SEARCH_BYTES))
+        found = [each for each in looked_at if item_key(each) == key]
         return int(change(*found)) if found else 0
     done = 0
     # Large ones come a few at a time. Those that are done are not listed again.

@@ -61,7 +61,7 @@ class WorkStealing:
                 " install it once"
             )
         app.extensions[_NAME] = self
-        app.process_response = _telling(app)  # type: ignore[method-assign]
+        app.process_response = _telling(app)  # type: ignore[assignment, method-assign]
         app.wsgi_app = _FlaskApplication(app, app.wsgi_app, self._recruiter, self._when)  # type: ignore[method-assign]
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 AppT = TypeVar("AppT")
 
-_ExcInfo = tuple[type[BaseException], BaseException, TracebackType]
+_ExcInfo = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 
 # How SERVER_SOFTWARE begins for the servers that tests/integrations saw chunk every HTTP/1.1
 # response without a length, and call close() after the last byte.
