@@ -27,6 +27,7 @@ CHARTED = 8
 MOST_ALARMS = 12
 """How many alarms a page spells out."""
 
+LONGEST_PROBLEM = 300
 MOST_ERRORS = 3
 """How many classes of errors a page shows of a job, the newest first."""
 
@@ -82,7 +83,7 @@ def _worst_first(job: JobFigures) -> tuple[Any, ...]:
 def _alarms(snapshot: Snapshot, jobs: list[JobFigures], dead: list[StructureFigures]) -> list[str]:
     alarms = [visible(trouble) for trouble in snapshot.troubles]
     alarms += [
-        f"{visible(job.name)}: {'; '.join(job.problems)}"
+        f"{visible(job.name)}: {visible('; '.join(job.problems), LONGEST_PROBLEM)}"
         for job in jobs[:MOST_ALARMS]
         if job.problems
     ]
@@ -213,7 +214,7 @@ def _job(job: JobFigures, now: float = 0.0) -> dict[str, Any]:
         "id": short_id(job.name),
         "name": visible(job.name),
         "bad": bool(job.problems),
-        "problem": visible("; ".join(job.problems), 600),
+        "problem": visible("; ".join(job.problems), LONGEST_PROBLEM),
         "note": visible(job.why, 200) if job.keeps_up is None else "",
         "errors": [_error(each, now) for each in job.errors[:MOST_ERRORS]],
         "badges": badges,

@@ -93,6 +93,8 @@ function fillSet(element, set) {
 function fillItem(row, item) {
   const { member, place, payload, tenant, error, attempts, age, died } = item;
   fields(row, { member, place, payload, tenant, error, attempts, age, died });
+  row.querySelector(".payload").classList.toggle("none", payload === "–");
+  row.querySelector('[data-label="Tenant"]').classList.toggle("none", tenant === "–");
   setAll(row, "structure", item.structure);
   setAll(row, "item", item.key);
 }
