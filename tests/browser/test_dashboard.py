@@ -360,8 +360,8 @@ def furnish(recruiter: Recruiter, client: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("dashboard", {"viewport": {"width": 1280, "height": 1000}}),
-        ("dashboard_dark", {"viewport": {"width": 1280, "height": 1000}, "color_scheme": "dark"}),
+        ("dashboard", {"viewport": {"width": 1280, "height": 900}}),
+        ("dashboard_dark", {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"}),
         ("dashboard_phone", {"viewport": {"width": 375, "height": 1100}, "is_mobile": True}),
     ],
 )
