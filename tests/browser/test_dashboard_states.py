@@ -126,3 +126,55 @@ def test_a_page_that_hears_nothing_says_so(
     stale.wait_for()
     go_on.set()
     stale.wait_for(state="hidden")
+
+
+def test_searching_and_paging_go_on_in_each_update(
+    serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
+) -> None:
+    for number in range(60):
+        never_recruiter.job(rate=0.01, name=f"job {number:02}")(lambda slice: 3)
+    app = make_app(never_recruiter, client, token=TOKEN, streams=quick())
+    page = open_page(serve(app), TOKEN)
+    page.wait_for_selector(".light.live")
+    rows = page.locator("#jobs tr")
+    assert rows.count() == 25
+    pager = page.locator('.find[data-list="jobs"]')
+    pager.get_by_role("button", name="Next").click()
+    pager.get_by_text("26 to 50 of 60").wait_for()
+    assert page.url.endswith("?jobs_page=2")
+    assert page.locator("#jobs bdi").first.inner_text() == "job 25"
+    pager.locator("input[type=search]").fill("JOB 07")
+    page.keyboard.press("Enter")
+    pager.get_by_text("1 to 1 of 1 (60 in all)").wait_for()
+    # The stream goes on with it, and the address asks for it again.
+    never_recruiter.set_rate("job 07", 0.005)
+    cell(page, "job 07", "Rate").get_by_text("0.005", exact=True).wait_for()
+    page.reload()
+    page.wait_for_selector(".light.live")
+    assert rows.count() == 1
+
+
+@pytest.mark.parametrize(("width", "is_open"), [(375, False), (1280, True)])
+def test_on_a_phone_a_tap_opens_the_dead_items(
+    serve: Serve,
+    open_page: Open,
+    never_recruiter: Recruiter,
+    client: Any,
+    *,
+    width: int,
+    is_open: bool,
+) -> None:
+    never_recruiter.job(rate=0.01, name="tidy")(lambda slice: 3)
+    ick = dead_mail(client, *[f"mail:{number}" for number in range(30)])
+    app = make_app(never_recruiter, client, token=TOKEN, structures=[ick], streams=quick())
+    page = open_page(serve(app), TOKEN, viewport={"width": width, "height": 812})
+    page.wait_for_selector(".light.live")
+    items = page.locator("#dead-items tr:visible")
+    assert items.count() == (10 if is_open else 0)
+    assert page.locator("#dead-text").inner_text().startswith("30 items, the oldest for ")
+    if not is_open:
+        # The rest of the page is the most of it.
+        height = page.locator("#dead-section").bounding_box()["height"]
+        assert height < page.evaluate("document.documentElement.scrollHeight") / 4
+        page.click("#dead > summary")
+        assert items.count() == 10

@@ -113,7 +113,7 @@ def test_with_a_token_one_logs_in_and_steers(
     page = post("login", token=TOKEN)
     csrf, job = (re.findall(f'name="{name}" value="([^"]*)"', page)[-1] for name in ("csrf", "job"))
     job = re.findall('name="job" value="([^"]*)"', page)[0]
-    assert "tidy is paused" in post("jobs", csrf=csrf, job=job, action="pause")
+    assert "tidy is paused" in post("jobs", csrf=csrf, job=job, action="pause", sure="yes")
     assert Fleet(redis7.client()).settings()["tidy"].paused
     process.send_signal(signal.SIGINT)
     assert process.wait(10) == 0
