@@ -27,7 +27,6 @@ def group_costs(client: Any, meter: Meter) -> list[Figure]:
         *_idle(client, meter, waited_in=0),
         *_idle(client, meter, waited_in=FEW),
         _longest(client),
-        *_pieces(client),
     ]
 
 
@@ -91,40 +90,3 @@ def _longest(client: Any) -> Figure:
         round(median(longest) / 1000, 2),
         "counted by the server's SLOWLOG",
     )
-
-
-def _pieces(client: Any) -> list[Figure]:
-    """Return for how long the longest script holds up the server where a call asks for 1,000."""
-    log: Any = Log(client, "pieces")
-    group = log.group("group", acknowledged=True)
-    kept = client.config_get("slowlog-*")
-    client.config_set("slowlog-max-len", 1_000)
-    held: list[Any] = []
-    calls: dict[str, Callable[[], Any]] = {
-        "read": lambda: held.extend(group.read(1_000)),
-        "pending": lambda: group.pending(1_000),
-        "acknowledge": lambda: group.acknowledge(*held),
-    }
-    longest: dict[str, list[int]] = {name: [] for name in calls}
-    for _ in range(LONGEST_OF):
-        log.append(*[b"x" * 100] * 1_000)
-        held.clear()
-        for name, call in calls.items():
-            client.config_set("slowlog-log-slower-than", 0)
-            client.slowlog_reset()
-            call()
-            client.config_set("slowlog-log-slower-than", -1)
-            longest[name].append(max(each["duration"] for each in client.slowlog_get(1_000)))
-        if len(held) != 1_000 or group.info().pending:
-            raise AssertionError("not all were handed out and acknowledged")
-    for name, value in kept.items():
-        client.config_set(name, value)
-    log.delete()
-    return [
-        counted(
-            f"log_group_{name}_1000_longest_ms",
-            round(median(found) / 1000, 2),
-            "counted by the server's SLOWLOG",
-        )
-        for name, found in longest.items()
-    ]

@@ -22,6 +22,7 @@ import ick
 import log
 import log_seek
 import log_size
+import longest_scripts
 import round_trips
 import shuffle_queue
 import shuffle_queue_pickup
@@ -51,6 +52,7 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "ick": _on_a_server(ick.measure),
     "time-shard-sweeper": _on_a_server(time_shard_sweeper.measure),
     "shuffle-queue": _on_a_server(shuffle_queue.measure),
+    "longest-scripts": _on_a_server(longest_scripts.measure),
     "shuffle-queue-pickup": _on_a_server(shuffle_queue_pickup.measure),
     "spark-epilogue": _on_a_server(spark_epilogue.measure),
     "web": web.measure,

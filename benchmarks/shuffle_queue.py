@@ -274,52 +274,6 @@ def _flatness(client: Any, meter: _Meter) -> list[Figure]:
     return figures
 
 
-PIECES = 1_000
-
-
-def _longest(server: RedisServer) -> Figure:
-    """Say how long the longest script holds the server where a thousand messages are asked for."""
-    client = server.client()
-    client.config_set("slowlog-log-slower-than", 0)
-    client.config_set("slowlog-max-len", 10_000)
-    queue = ShuffleQueue(client, "pieces", 64)
-    queue.read(GROUP, CONSUMER)
-    rounds = [_longest_once(client, queue) for _ in range(9)]
-    client.config_set("slowlog-log-slower-than", 10_000)
-    # Others on the host make a script longer and never shorter: the least of the rounds is its own.
-    details = {name: min(each[name] for each in rounds) for name in rounds[0]}
-    longest = max(us for name, us in details.items() if name.endswith("_us")) / 1e3
-    reference = f"ms, by SLOWLOG, of calls on {PIECES} messages"
-    return Figure(
-        "shuffle_queue_longest_script", longest, longest, longest, len(rounds), reference,
-        Target(most=10.0), details,
-    )  # fmt: skip
-
-
-def _longest_once(client: Any, queue: ShuffleQueue) -> dict[str, float]:
-    for number in range(PIECES):
-        queue.write(TENANTS[number % len(TENANTS)], FIELDS)
-    details: dict[str, float] = {}
-
-    def timed(name: str, call: Callable[[], Any]) -> Any:
-        client.slowlog_reset()
-        result = call()
-        scripts = [each for each in client.slowlog_get(10_000) if each["command"][:4] == b"EVAL"]
-        details[f"{name}_longest_us"] = float(max(each["duration"] for each in scripts))
-        details[f"{name}_scripts"] = float(len(scripts))
-        return result
-
-    def read() -> Any:
-        return queue.read_many(GROUP, CONSUMER, PIECES)
-
-    messages = timed("read_many", read)
-    timed("extend", lambda: queue.extend(*messages))
-    timed("nack", lambda: queue.nack(*messages))
-    messages = timed("read_again", read)
-    timed("ack", lambda: queue.ack(*messages))
-    return details
-
-
 def measure(server: RedisServer) -> list[Figure]:
     """Measure reads with one live stream, with all empty and with all full, and writes."""
     client = server.client()
@@ -329,4 +283,4 @@ def measure(server: RedisServer) -> list[Figure]:
         figures += _measured_reads(client, meter, streams)
         for groups in (1, 4):
             figures += _measured_writes(client, meter, streams, groups)
-    return [*figures, _longest(server)]
+    return figures
