@@ -14,7 +14,7 @@ if facts[2] ~= ARGV[1] or facts[3] ~= ARGV[2] then
   return 0
 end
 local full, raw = KEYS[2], KEYS[3]
-for _, key in ipairs({ full, raw }) do
+for _, key in ipairs({ KEYS[2], KEYS[3] }) do
   problem = problem or refuse_key('ZCARD', key, 'blocks of a log')
 end
 if problem then
@@ -32,7 +32,7 @@ for each = 4, #KEYS do
   if kind ~= 'none' then
     local is_list = kind == 'list'
     local found = redis.call(is_list and 'LLEN' or 'STRLEN', KEYS[each])
-    if found ~= size or not redis.call('ZSCORE', is_list and full or raw, argument(each, 1)) then
+    if found ~= size or not redis.call('ZSCORE', KEYS[is_list and 2 or 3], argument(each, 1)) then
       return 0
     end
   end

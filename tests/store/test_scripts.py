@@ -85,7 +85,7 @@ _FUNCTION = re.compile(r"^local function (\w+)\(([^)]*)\)\n(.*?)^end", re.MULTIL
 def _undeclared(body: str) -> list[str]:
     """Return the commands of a script on keys that are not certainly among its KEYS."""
     # Whatever is taken out of KEYS is one of them, and so are all of them at once.
-    body = re.sub(r"--.*", "", body).replace("unpack(KEYS)", "KEYS[1]")
+    body = re.sub(r"unpack\(KEYS(, \d+)?\)", "KEYS[1]", re.sub(r"--.*", "", body))
     outside = _FUNCTION.sub("", body)
     scopes = {name: inside for name, _, inside in _FUNCTION.findall(body)} | {"": outside}
     parameters = {name: given.split(", ") for name, given, _ in _FUNCTION.findall(body)}
@@ -151,6 +151,11 @@ def test_an_undeclared_key_is_noticed() -> None:
     loop = "for _, key in ipairs({ KEYS[1], KEYS[2] }) do\n  redis.call('GET', key)\nend\n"
     assert _undeclared(loop) == []
     assert _undeclared(loop.replace("KEYS[2]", "ARGV[2]")) == ["GET key"]
+    assert _undeclared("redis.call('DEL', unpack(KEYS, 4))\n") == []
+    assert _undeclared("redis.call('DEL', unpack(ARGV, 4))\n") == ["DEL "]
+    either = "redis.call('ZSCORE', KEYS[is_full and 2 or 3], ARGV[1])\n"
+    assert _undeclared(either) == []
+    assert _undeclared(either.replace("KEYS", "ARGV")) == ["ZSCORE ARGV[is_full and 2 or 3]"]
     get = "local function get(key)\n  return redis.call('GET', key)\nend\n"
     assert _undeclared(get + "get(KEYS[1])\nget(KEYS[2])\n") == []
     assert _undeclared(get + "get(KEYS[1])\nget(ARGV[2])\n") == ["GET key"]
