@@ -12,7 +12,7 @@ from workstealing.recruiting.checks import checked_attempts, checked_limit, chec
 from workstealing.recruiting.job import DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
 from workstealing.recruiting.turns import InTurn, drawn, groups_of
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.structures.ick import AsyncIck, Ick
 from workstealing.structures.ick_names import as_text
 from workstealing.structures.ick_reaping import Reaper

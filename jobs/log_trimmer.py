@@ -11,7 +11,7 @@ from workstealing.recruiting.checks import checked_count, checked_limit, checked
 from workstealing.recruiting.job import DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
 from workstealing.recruiting.turns import InTurn, drawn, groups_of
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.structures.log.base import LogBase
 from workstealing.structures.log.several import checked_logs
 from workstealing.structures.log.trimming import Bounds, LogTrimBacklog, Trimming

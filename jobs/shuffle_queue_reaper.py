@@ -12,7 +12,7 @@ from workstealing.recruiting.checks import checked_attempts, checked_limit, chec
 from workstealing.recruiting.job import DivisibleJob, PartJob, checked_parts, refuse_dry_run
 from workstealing.recruiting.slice import Slice
 from workstealing.recruiting.turns import groups_of
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, ShuffleQueue
 from workstealing.structures.shuffle_queue.names import LEGACY
 from workstealing.structures.shuffle_queue.reaping import QueueReaper

@@ -11,7 +11,7 @@ from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_attempts, checked_limit
 from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import TIMEOUT_SECONDS
+from workstealing.store.budget import TIMEOUT_SECONDS
 from workstealing.structures.time_shard_queue import AsyncTimeShardQueue, TimeShardQueue
 from workstealing.structures.time_shard_queue.rotation import FEWEST_WITH_A_QUIET_ONE
 

@@ -10,7 +10,7 @@ from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.store.scripts import load
 from workstealing.structures.namespaces.layout import LAYOUT_SCRIPTS
 from workstealing.structures.sources.asking import blaming

@@ -8,7 +8,8 @@ from collections.abc import Callable, Hashable
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import Budget, checked
+from workstealing.store.budget import Budget
+from workstealing.store.connection import checked
 from workstealing.structures.namespaces.layout import LAYOUT_SCRIPTS
 from workstealing.structures.sources.asking import blaming
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet

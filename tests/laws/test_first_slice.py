@@ -23,7 +23,7 @@ sys.path.insert(0, sys.argv[1])
 # A busy machine is no dead server.
 from support.patience import PATIENT_SECONDS
 from workstealing.clock import SYSTEM_CLOCK
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 Budget.__init__.__defaults__ = (None, PATIENT_SECONDS, SYSTEM_CLOCK)
 from support.first_slices import first_slice
 name, options, in_child, seconds = json.loads(sys.argv[2])

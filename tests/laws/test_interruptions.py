@@ -19,7 +19,8 @@ from workstealing import Outcome, Recruiter
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.flight import FLIGHT
 from workstealing.store.attempt import Attempt, attempt
-from workstealing.store.connection import Budget, OneAttempt
+from workstealing.store.budget import Budget
+from workstealing.store.connection import OneAttempt
 from workstealing.store.twin import Twin, twin_of
 from workstealing.structures import VolatileHashes
 

@@ -286,7 +286,7 @@ from gevent import Timeout
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Outcome
 from workstealing.store import attempt, twin_of
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.structures import VolatileHashes
 from workstealing.testing import always
 

@@ -25,7 +25,8 @@ from support.servers import RedisServer
 from support.table_races import IDS, SUB_SETS, TableRace, pause
 from support.table_source import TableSource
 from workstealing.spark.reconciling import _step
-from workstealing.store.connection import Budget, OneAttempt
+from workstealing.store.budget import Budget
+from workstealing.store.connection import OneAttempt
 from workstealing.structures import TrackedSet
 from workstealing.structures.tracked_set.scanning import scan
 from workstealing.structures.tracked_set.settling import generations

@@ -20,7 +20,8 @@ from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Job, Outcome
 from workstealing.recruiting.slice import Slice
 from workstealing.store import attempt, twin_of
-from workstealing.store.connection import Budget, Command, OneAttempt
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command, OneAttempt
 from workstealing.structures import VolatileHashes
 from workstealing.testing import ManualClock, always
 

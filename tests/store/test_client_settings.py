@@ -32,7 +32,8 @@ from support.processes import end, free_port, spawn
 from support.servers import RedisCluster3, RedisServer, find_server, wait_until
 from workstealing.errors import ConfigurationError
 from workstealing.store import Twin
-from workstealing.store.connection import Budget, checked
+from workstealing.store.budget import Budget
+from workstealing.store.connection import checked
 from workstealing.store.twin import twin_of
 
 # redis-py advises against some of its own options; applications have them all the same.

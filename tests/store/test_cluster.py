@@ -21,7 +21,7 @@ from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Outcome
 from workstealing.recruiting.slice import Slice
 from workstealing.store import Twin, attempt, twin_of
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.store.keys import key_slot
 from workstealing.store.twin import is_async
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes

@@ -13,7 +13,7 @@ from support.servers import RedisCluster3, RedisServer
 from workstealing import connect
 from workstealing.errors import ConfigurationError
 from workstealing.store import connect_async, twin_of
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from support.servers import RedisServer, find_server, wait_until
 from workstealing import Outcome, Recruiter
 from workstealing.jobs import HashFieldExpiry
 from workstealing.store import twin_of
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.structures import VolatileHashes
 from workstealing.testing import always
 

@@ -25,7 +25,7 @@ from workstealing.errors import OutOfTime, Unanswered
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.slice import Slice
 from workstealing.store import attempt, twin_of
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.structures import VolatileHashes
 from workstealing.testing import always
 

@@ -33,7 +33,7 @@ from support.servers import RedisServer
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Outcome, Recruiter
 from workstealing.store import attempt
-from workstealing.store.connection import TIMEOUT_SECONDS
+from workstealing.store.budget import TIMEOUT_SECONDS
 from workstealing.structures import VolatileHashes
 from workstealing.testing import always
 

@@ -27,7 +27,7 @@ from workstealing.errors import ConfigurationError, Moved
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.slice import Slice
 from workstealing.store import Twin, attempt, twin_of
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 
 HOUR_MS = 3_600_000

@@ -11,7 +11,7 @@ from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import Aborted
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Slice
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.structures import VolatileHashes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 
 PATIENT_SECONDS = 2.0
 

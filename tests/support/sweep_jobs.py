@@ -10,7 +10,7 @@ import redis
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.job import FunctionJob, Job
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.structures import TrackedSet, VolatileHashes
 
 NAMESPACE = "swept"

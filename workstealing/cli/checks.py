@@ -22,7 +22,7 @@ from workstealing.config import DISABLED_VARIABLE, URL_VARIABLES, is_disabled
 from workstealing.errors import LayoutError, Moved, WorkStealingError
 from workstealing.recruiting import Recruiter
 from workstealing.recruiting.slice import TRIPS, seconds_for
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.store.twin import Node, Twin, is_async, is_cluster
 from workstealing.structures import (
     AsyncDurableKeys,

@@ -16,7 +16,7 @@ from workstealing.cli.queue_opening import SHUFFLE
 from workstealing.cli.queue_picture import LISTED, Picture, list_picture, listed
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.structures import ShuffleQueue
 from workstealing.structures.namespaces.due_index import DueIndex
 from workstealing.structures.shuffle_queue.message import as_text

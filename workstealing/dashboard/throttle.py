@@ -18,7 +18,7 @@ from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.metrics.minutes import logins_key
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.store.twin import twin_of
 
 TRIES = 10

@@ -25,7 +25,7 @@ from workstealing.jobs import (
     UntrackDone,
 )
 from workstealing.recruiting.job import Job
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.structures import (
     DurableKeys,
     Ick,

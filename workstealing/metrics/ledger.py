@@ -54,7 +54,8 @@ from workstealing.metrics.sending import HashCommands, OneAttemptClient
 from workstealing.metrics.watching import ErrorNames, JobNames, Watched
 from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.recruiter import Recruiter
-from workstealing.store.connection import Budget, Command, OneAttempt, checked
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command, OneAttempt, checked
 from workstealing.store.keys import key_slot
 from workstealing.store.operations import as_layout_error, drive
 from workstealing.store.twin import Twin, is_async

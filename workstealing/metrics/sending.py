@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from workstealing.store.connection import Budget, Command, checked
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command, checked
 from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.operations import Operation
 from workstealing.store.twin import Node, Twin

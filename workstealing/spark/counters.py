@@ -11,7 +11,8 @@ from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.recruiter import Recruiter
 from workstealing.spark.clients import ClientSettings
 from workstealing.spark.counting import Counts
-from workstealing.store.connection import Budget, Command, OneAttempt
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command, OneAttempt
 from workstealing.store.keys import require_one_slot
 from workstealing.store.twin import Twin, twin_of
 

@@ -40,7 +40,7 @@ from workstealing.recruiting.checks import checked_seconds
 from workstealing.recruiting.slice import Slice
 from workstealing.spark.making import Factory, Recipe
 from workstealing.spark.stages import Refusal, checked_count, named, refusal_of, run_each
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.structures.tracked_set import TrackedSet
 from workstealing.structures.tracked_set.scanning import scan
 from workstealing.structures.tracked_set.settling import (

@@ -15,7 +15,8 @@ from redis.exceptions import ConnectionError, ExecAbortError, OutOfMemoryError, 
 
 from workstealing.errors import Aborted, OutOfTime, WorkStealingError
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import Budget, Command, OneAttempt, checked
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command, OneAttempt, checked
 from workstealing.store.keys import require_one_slot, to_bytes
 from workstealing.store.twin import twin_of
 

@@ -10,7 +10,8 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError, Moved, OutOfTime, is_connection_fault
-from workstealing.store.connection import Budget, Command
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command
 from workstealing.store.twin import Twin
 
 # How much longer than the block the connection waits for the reply.

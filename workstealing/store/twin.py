@@ -23,17 +23,16 @@ from redis.exceptions import ReadOnlyError, ResponseError
 from workstealing.errors import ConfigurationError, Moved, blamed
 from workstealing.recruiting.breaker import Server
 from workstealing.recruiting.slice import Slice
+from workstealing.store.budget import Budget, Trip
 from workstealing.store.connection import (
-    Budget,
     Command,
     OneAttempt,
-    Tls,
-    Trip,
     one_attempt_class,
     one_attempt_options,
     takes_no_writes,
 )
 from workstealing.store.keys import require_one_slot
+from workstealing.store.opening import Tls
 from workstealing.store.scripts import load_all
 
 BlockingClient = redis.Redis | redis.RedisCluster

@@ -12,7 +12,8 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from workstealing.errors import Aborted
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
-from workstealing.store.connection import Budget, checked
+from workstealing.store.budget import Budget
+from workstealing.store.connection import checked
 from workstealing.store.operations import as_layout_error
 from workstealing.store.scripts import load
 from workstealing.store.twin import Twin

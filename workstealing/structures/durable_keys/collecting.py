@@ -10,7 +10,8 @@ from redis.exceptions import ResponseError
 
 from workstealing.errors import LayoutError
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import Budget, checked
+from workstealing.store.budget import Budget
+from workstealing.store.connection import checked
 from workstealing.store.scripts import Script
 from workstealing.structures.namespaces.due_collecting import DueCollector, left_of
 from workstealing.structures.namespaces.due_index import DueIndex, DueKey

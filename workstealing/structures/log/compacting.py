@@ -13,7 +13,8 @@ from workstealing.errors import Aborted, LayoutError, OutOfTime
 from workstealing.recruiting.faultlog import log_safely
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import Attempt, attempt
-from workstealing.store.connection import Budget, Command, checked
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command, checked
 from workstealing.store.operations import as_layout_error
 from workstealing.structures.log.base import LogBase
 from workstealing.structures.log.blocks import (

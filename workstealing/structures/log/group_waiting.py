@@ -22,7 +22,7 @@ from redis.exceptions import ResponseError
 
 from workstealing.errors import Moved, OutOfTime, is_connection_fault
 from workstealing.store.blocking import MARGIN_SECONDS, AsyncAsker
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.store.keys import to_bytes
 from workstealing.store.twin import Twin
 

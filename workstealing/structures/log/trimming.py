@@ -12,7 +12,8 @@ from redis.exceptions import ResponseError
 
 from workstealing.errors import Aborted, ConfigurationError
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import Budget, Command, checked
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command, checked
 from workstealing.store.operations import as_layout_error
 from workstealing.structures.log.base import LogBase
 

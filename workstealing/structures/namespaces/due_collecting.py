@@ -10,7 +10,7 @@ from workstealing.errors import LayoutError, OutOfTime
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.structures.namespaces.due_index import DueIndex, DueKey
 from workstealing.structures.namespaces.due_walk import (
     PATIENCE_SECONDS,

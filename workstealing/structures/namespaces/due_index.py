@@ -15,7 +15,8 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from workstealing.clock import Clock
 from workstealing.errors import LayoutError, is_connection_fault
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import Budget, Command
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command
 from workstealing.store.keys import SLOTS, require_one_slot, to_bytes
 from workstealing.store.operations import (
     Operation,

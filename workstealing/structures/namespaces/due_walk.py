@@ -19,7 +19,7 @@ from redis.exceptions import ResponseError
 from workstealing.errors import LayoutError, OutOfTime
 from workstealing.recruiting.job import PartJob, checked_parts
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.structures.namespaces.due_index import KEYS_A_SHARD, DueIndex, DueKey, scored
 
 SHARDS_A_LOOK = 128

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from workstealing.errors import LayoutError, OutOfTime
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.structures.namespaces.due_collecting import DueCollector, left_of
 from workstealing.structures.namespaces.due_index import DueIndex, DueKey
 from workstealing.structures.namespaces.due_walk import PATIENCE_SECONDS, Served, due_backlog

@@ -10,7 +10,8 @@ from redis.exceptions import ResponseError
 
 from workstealing.errors import OutOfTime
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import Budget, Command
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command
 from workstealing.store.twin import Twin
 from workstealing.structures.shuffle_queue.names import (
     LEGACY,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import Budget, Command
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command
 from workstealing.structures.shuffle_queue.names import LEGACY, MOST_STREAMS, GroupNames
 from workstealing.structures.shuffle_queue.upkeep import WINDOW, Facts, Upkeep
 

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from redis.exceptions import ResponseError
 
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import Budget, Command, checked
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command, checked
 from workstealing.store.operations import as_layout_error
 from workstealing.store.scripts import load
 from workstealing.store.twin import Twin

@@ -13,7 +13,8 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from workstealing.errors import LayoutError
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
-from workstealing.store.connection import Budget, Command, checked
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command, checked
 from workstealing.store.keys import require_one_slot
 from workstealing.store.operations import as_layout_error
 from workstealing.store.scripts import load

@@ -12,7 +12,8 @@ from typing import Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import Budget, checked
+from workstealing.store.budget import Budget
+from workstealing.store.connection import checked
 from workstealing.store.twin import Twin
 from workstealing.structures.sources import Source
 from workstealing.structures.tracked_set.layout import Names, id_bytes, id_text

@@ -12,7 +12,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from workstealing.errors import LayoutError
-from workstealing.store.connection import Budget
+from workstealing.store.budget import Budget
 from workstealing.store.keys import key_slot
 from workstealing.store.paging import paged
 from workstealing.store.twin import Node, Twin

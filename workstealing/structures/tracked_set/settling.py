@@ -16,7 +16,8 @@ from redis.exceptions import OutOfMemoryError
 from workstealing.errors import Aborted
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
-from workstealing.store.connection import Budget, checked
+from workstealing.store.budget import Budget
+from workstealing.store.connection import checked
 from workstealing.store.scripts import load
 from workstealing.structures.sources.asking import blaming
 from workstealing.structures.tracked_set.layout import Names, id_text

@@ -13,7 +13,8 @@ from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import Aborted, LayoutError, OutOfTime
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
-from workstealing.store.connection import Budget, checked
+from workstealing.store.budget import Budget
+from workstealing.store.connection import checked
 from workstealing.store.scripts import Script
 from workstealing.store.twin import Node
 from workstealing.structures.namespaces.due_collecting import DueCollector, left_of

@@ -16,7 +16,8 @@ from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.job import PartJob
 from workstealing.recruiting.slice import Slice
-from workstealing.store.connection import Budget, checked
+from workstealing.store.budget import Budget
+from workstealing.store.connection import checked
 from workstealing.store.keys import key_slot
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import load

@@ -16,7 +16,8 @@ from redis.exceptions import ResponseError
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.store.connection import Budget, Command
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command
 from workstealing.store.operations import Operation, as_layout_error
 from workstealing.store.paging import BEGINNING, paged
 from workstealing.store.twin import Node

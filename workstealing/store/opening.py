@@ -1,0 +1,264 @@
+"""How a one-attempt connection is opened: by the application's own settings, within a budget.
+
+These are the bases of the classes in `connection`: a bounded socket, TCP, TLS, the handshake, and
+the function that an application wants called with each new connection.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import socket
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from redis.asyncio import RedisCluster as AsyncRedisCluster
+from redis.cluster import RedisCluster
+from redis.connection import AbstractConnection, Connection, SSLConnection
+from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
+
+from workstealing.errors import ConfigurationError
+from workstealing.store.budget import Budget, aside, resolve
+
+
+class BoundedSocket:
+    """A socket each of whose waits is bounded by the budget of the moment.
+
+    A socket's own time-out starts anew with every byte that arrives; a reply that drips in would
+    hold the caller for ever. A wait that the deadline has cut short is no fault: it raises
+    Unanswered, which the parsers let through and after which they can go on.
+    """
+
+    def __init__(self, sock: Any, connection: Any) -> None:
+        self._sock = sock
+        self._connection = connection
+
+    def recv(self, *args: Any) -> Any:
+        """Receive as the socket does, within the budget."""
+        return self._bounded(self._sock.recv, *args)
+
+    def recv_into(self, *args: Any) -> Any:
+        """Receive as the socket does, within the budget."""
+        return self._bounded(self._sock.recv_into, *args)
+
+    def sendall(self, data: Any) -> None:
+        """Send as the socket does, within the budget."""
+        self._bounded(self._sock.sendall, data)
+
+    def _bounded(self, work: Any, *args: Any) -> Any:
+        connection = self._connection
+        budget = connection.budget
+        wait = budget.wait_seconds()
+        self._sock.settimeout(wait)
+        try:
+            done = work(*args)
+        except OSError as error:
+            if not isinstance(error, socket.timeout):
+                raise
+            # What earlier slices have waited for the same reply counts, too: in all it is one
+            # time-out that a server which has fallen silent costs.
+            connection.waited += wait
+            if budget.cuts(connection.waited):
+                raise budget.late() from None
+            raise
+        connection.waited = 0.0
+        return done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+class Tls:
+    """A TLS context, which takes longer to make than a slice has: shared by a twin's connections.
+
+    Fields: context; files: which files of the user's it was made from, as they were then.
+    """
+
+    __slots__ = ("context", "files")
+
+    def __init__(self) -> None:
+        self.context: ssl.SSLContext | None = None
+        self.files: Any = None
+
+
+class Handshake(AbstractConnection):
+    """Authenticates and selects the database in one round trip, and does nothing else.
+
+    It stands behind the application's own class: if that has a way of its own, that way holds.
+    """
+
+    budget: Budget
+
+    # Since HELLO 3 takes a user name besides the password, redis-py names the default one; a server
+    # without a password accepts that, and refuses a password alone.
+    names_default_user = True
+
+    def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: ARG002 - redis-py's own signature
+        """Authenticate and select the database."""
+        self._parser.on_connect(self)
+        handshake: list[tuple[Any, ...]] = []
+        credentials = self._credentials()
+        if len(credentials) == 1 and self.names_default_user:
+            credentials = ("default", *credentials)
+        if credentials:
+            handshake.append(("AUTH", *credentials))
+        if self.db:
+            handshake.append(("SELECT", self.db))
+        self._demand(handshake)
+
+    def _credentials(self) -> tuple[str, ...]:
+        provider = self.credential_provider
+        if provider is None:
+            if not self.username and not self.password:
+                return ()
+            provider = UsernamePasswordCredentialProvider(self.username, self.password)
+        if type(provider) is UsernamePasswordCredentialProvider:
+            return tuple(provider.get_credentials())
+        # It may ask another server, which nothing else bounds.
+        given: Any = aside(
+            ("credentials", id(provider)),
+            lambda: _given_by(provider),
+            self.budget,
+            f"the credentials of {type(provider).__name__} were not given",
+        )
+        return tuple(given)
+
+    def _demand(self, commands: Sequence[tuple[Any, ...]]) -> None:
+        """Send commands in one round trip; raise the first error reply."""
+        raise NotImplementedError
+
+
+def _given_by(provider: Any) -> Any:
+    """Return what a credential provider gives; called in a thread without an event loop."""
+    blocking = getattr(type(provider), "get_credentials", None)
+    if blocking is not None and blocking is not CredentialProvider.get_credentials:
+        return provider.get_credentials()
+    import asyncio
+
+    return asyncio.run(provider.get_credentials_async())
+
+
+class BoundedTcp(Connection):
+    """Opens the TCP connection: name resolution and all addresses together within the budget."""
+
+    budget: Budget
+
+    def _connect(self) -> socket.socket:
+        last: OSError | None = None
+        for family, kind, proto, _, address in resolve(self.host, self.port, self.budget):
+            sock = socket.socket(family, kind, proto)
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self.socket_keepalive:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                    for name, value in self.socket_keepalive_options.items():
+                        sock.setsockopt(socket.IPPROTO_TCP, name, value)
+                sock.settimeout(self.budget.wait_seconds())
+                sock.connect(address)
+            except OSError as error:
+                sock.close()
+                last = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+        raise last or OSError(f"no address was found for {self.host}")
+
+
+class SharedTls(SSLConnection):
+    """Wraps a socket by the context that redis-py makes of the options, but makes it once.
+
+    Making it reads all certificates of the system, for some 20 ms. It is made anew when a file that
+    the options name has changed.
+    """
+
+    budget: Budget
+    tls: Tls
+
+    def _wrap_socket_with_ssl(self, sock: Any) -> Any:
+        context = self.tls_context()
+        sock.settimeout(self.budget.wait_seconds())
+        return context.wrap_socket(sock, server_hostname=self.host)
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Return the context, made if need be; no round trip."""
+        files = [
+            _state(path) for path in (self.certfile, self.keyfile, self.ca_certs, self.ca_path)
+        ]
+        context = self.tls.context
+        if context is None or self.tls.files != files:
+            # Around a socket that is not connected, redis-py's own method sends nothing.
+            with super()._wrap_socket_with_ssl(socket.socket()) as unconnected:
+                context = unconnected.context
+            self.tls.context, self.tls.files = context, files
+        return context
+
+
+def _state(path: str | None) -> tuple[int, ...] | None:
+    if path is None:
+        return None
+    facts = os.stat(path)  # noqa: PTH116 - it may be bytes
+    return (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+
+
+def connect_function(options: Mapping[str, Any]) -> Callable[[Any], None] | None:
+    """Return what the application wants done with a new connection, for a blocking one, or None.
+
+    A cluster's client has a function of its own, which readies a connection for replicas after the
+    handshake: of that, only what the application has added is left.
+    """
+    wanted = options.get("redis_connect_func")
+    owner = getattr(wanted, "__self__", None)
+    is_clusters = isinstance(owner, RedisCluster | AsyncRedisCluster)
+    if is_clusters:
+        wanted = getattr(owner, "user_on_connect_func", None)
+    if wanted is None:
+        return None
+    decodes = bool(options.get("decode_responses"))
+
+    def ready(connection: Any) -> None:
+        with connection.decoding(decodes):
+            if is_clusters:
+                connection.on_connect()
+            if inspect.iscoroutinefunction(wanted):
+                _run_through(wanted(_AsyncFace(connection)))
+            else:
+                wanted(connection)
+
+    return ready
+
+
+class _AsyncFace:
+    """A blocking connection with the methods of an asynchronous one, none of which has to wait."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._connection, name)
+        if not callable(found):
+            return found
+
+        async def call(*args: Any, **options: Any) -> Any:
+            return found(*args, **options)
+
+        return call
+
+
+def _run_through(coroutine: Any) -> None:
+    """Run a coroutine that waits for nothing but its connection."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+    except RuntimeError as error:
+        if "event loop" not in str(error):
+            raise
+    finally:
+        coroutine.close()
+    raise ConfigurationError(
+        "redis_connect_func waits for more than its connection, which a job's blocking connection"
+        " cannot do: give the jobs a client of their own without it"
+    )
