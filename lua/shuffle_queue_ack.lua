@@ -12,13 +12,18 @@ local problem = refuse(facts)
 if problem then
   return problem
 end
--- Each message's stream, before the first is written to.
+-- Each message's stream, and the index if it is needed, before the first is written to.
+local is_timed = false
 for i = 2, #ARGV, 5 do
   local place = 6 + ARGV[i]
   local stream = KEYS[place]
   if is_error(redis.pcall('XLEN', stream)) then
     return layout_error(stream, 'does not hold a stream of a shuffle queue')
   end
+  is_timed = is_timed or ARGV[i + 4] ~= ''
+end
+if is_timed and is_error(redis.pcall('ZCARD', deadlines)) then
+  return layout_error(deadlines, 'does not hold an index of deadlines')
 end
 local acked = 0
 for i = 2, #ARGV, 5 do

@@ -8,6 +8,9 @@ local tracking, deadlines, stream = KEYS[2], KEYS[3], KEYS[4]
 if redis.call('HGET', tracking, ARGV[1]) ~= ARGV[2] then
   return -1
 end
+if is_error(redis.pcall('ZCARD', deadlines)) then
+  return layout_error(deadlines, 'does not hold an index of deadlines')
+end
 -- Whoever comes to it finds it gone, and passes it over.
 local deleted = redis.pcall('XDEL', stream, string.match(ARGV[2], ':(.*)$'))
 if is_error(deleted) then

@@ -3,7 +3,8 @@
 -- KEYS: meta, tracking, deadlines, then state, returned and delayed of each group, then the stream of each message.
 -- ARGV: the most to delete, how many groups, their names, then for each message what it stands as in the index, its stream's number
 -- and its entry's id.
--- Returns how many were deleted or cleared away.
+-- Returns { deleted or cleared away, of how many it was seen that a consumer has them in hand, for how many ms the oldest
+-- of the others has been garbage: since its deadline, or since it was written if that was later }.
 --@include shuffle_queue_upkeep
 local tracking, deadlines = KEYS[2], KEYS[3]
 local limit, width = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -23,13 +24,24 @@ if problem then
   return problem
 end
 if not exists then
-  return 0
+  return { 0, 0, 0 }
 end
-local at, dropped = now(), 0
+local at, dropped, in_hand, oldest = now(), 0, 0, 0
+local named = {}
+for i = 1, width do
+  named[ARGV[2 + i]] = true
+end
 
 -- How each group stands to an entry: 'pending', 'waiting' for those that have not been given it. Nil if a consumer has it in hand.
 local function standings(stream, readers, id)
   local found = {}
+  for name in pairs(readers) do
+    -- A group that is newer than the caller's look.
+    local pending = not named[name] and redis.call('XPENDING', stream, name, id, id, 1)[1]
+    if pending and pending[2] ~= OWNER then
+      return nil
+    end
+  end
   for i = 1, width do
     local group = ARGV[2 + i]
     local reader = readers[group]
@@ -53,6 +65,11 @@ for i = 4 + 3 * width, #KEYS do
   if dropped < limit and deadline and tonumber(deadline) <= at then
     local entry = redis.call('XRANGE', stream, id, id)[1]
     local stand = entry and standings(stream, readers_of(stream), id)
+    if entry and not stand then
+      in_hand = in_hand + 1
+    else
+      oldest = math.max(oldest, at - math.max(deadline, string.match(id, '^%d+')))
+    end
     if not entry then
       redis.call('ZREM', deadlines, member)
       dropped = dropped + 1
@@ -75,4 +92,4 @@ for i = 4 + 3 * width, #KEYS do
     end
   end
 end
-return dropped
+return { dropped, in_hand, oldest }

@@ -12,6 +12,7 @@ from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.jobs import ShuffleQueueReaper
 from workstealing.recruiting import Slice
+from workstealing.store.connection import Budget
 from workstealing.structures.shuffle_queue import (
     AsyncShuffleQueue,
     OverdueMessage,
@@ -223,8 +224,61 @@ def test_what_is_seen_is_told_to_the_slice(queue: ShuffleQueue) -> None:
     seen = Slice(1, 10.0)
     assert reaper(queue, 1).perform(seen) == 1
     assert seen.backlog == 4
+    # It became garbage when it was written, decades after its deadline.
     assert seen.oldest_seconds is not None
-    assert abs(seen.oldest_seconds - (time.time() - PAST)) < 100
+    assert 0.0 <= seen.oldest_seconds < 1000.0
+
+
+def test_the_age_counts_from_the_deadline(queue: ShuffleQueue) -> None:
+    queue.write("t", {"n": 1}, deadline=time.time() + 0.01)
+    time.sleep(0.06)
+    seen = Slice(1, 10.0)
+    assert reaper(queue, 1).perform(seen) == 1
+    assert seen.oldest_seconds is not None
+    assert 0.05 <= seen.oldest_seconds < 1000.0
+
+
+def test_what_is_in_hand_is_no_garbage(queue: ShuffleQueue) -> None:
+    """A consumer that works for an hour on an overdue message is not an hour of backlog."""
+    assert queue.read("g", "c") is None
+    queue.write("t", {"n": 1}, deadline=time.time() + 0.5)
+    message = queue.read("g", "c")
+    assert message is not None
+    queue.client.zadd(queue.keys.deadlines, {queue.client.zrange(queue.keys.deadlines, 0, 0)[0]: 1})
+    job = reaper(queue)
+    for _ in range(20):
+        seen = Slice(25, 10.0)
+        assert job.perform(seen) == 0
+        assert (seen.oldest_seconds, seen.backlog) == (0.0, 0)
+    assert queue.ack(message) == 1
+
+
+def test_a_group_newer_than_the_look_keeps_what_it_has_in_hand(queue: ShuffleQueue) -> None:
+    assert queue.read("g", "c") is None
+    queue.write("t", {"n": 1}, deadline=AHEAD, tracking_id="held")
+    job = reaper(queue)
+    facts = job.reaper.read_facts(Budget(10.0))
+    assert facts is not None
+    message = queue.read("new", "c")
+    assert message is not None
+    queue.client.zadd(queue.keys.deadlines, {queue.client.zrange(queue.keys.deadlines, 0, 0)[0]: 1})
+    assert job.reaper.drop_overdue(facts, None, Slice(25, 10.0), 25) == 0
+    assert queue.length() == 1
+    assert queue.ack(message) == 1
+    assert job.reaper.drop_overdue(facts, None, Slice(25, 10.0), 25) == 1
+
+
+def test_a_foreign_index_changes_nothing_of_what_is_settled(queue: ShuffleQueue) -> None:
+    queue.write("t", {"n": 1}, deadline=AHEAD, tracking_id="one")
+    queue.write("t", {"n": 2}, deadline=AHEAD, tracking_id="two")
+    message = queue.read("g", "c")
+    assert message is not None
+    queue.client.set(queue.keys.deadlines, "mine")
+    for call in (lambda: queue.ack(message), lambda: queue.cancel("two")):
+        with pytest.raises(LayoutError, match="deadlines"):
+            call()
+    assert (queue.length(), queue.client.hlen(queue.keys.tracking)) == (2, 2)
+    assert queue.stats("g")["pending"] == 1
 
 
 def test_a_foreign_index_is_refused_and_left(queue: ShuffleQueue) -> None:

@@ -102,20 +102,19 @@ class Tidying(Upkeep):
         self._overdue = int(count)
         streams: list[bytes] = []
         described: list[bytes] = []
-        oldest = 0.0
         for member, score in zip(found[::2], found[1::2], strict=True):
             number, _, rest = member.partition(b":")
-            age = facts.now - float(score)
-            if age >= 0 and number.isdigit() and int(number) < MOST_STREAMS:
+            is_due = float(score) <= facts.now
+            if is_due and number.isdigit() and int(number) < MOST_STREAMS:
                 streams.append(names.stream(int(number)))
                 described += (member, number, rest.partition(b":")[0])
-                oldest = max(oldest, age)
-        slice.observe(oldest_seconds=oldest / 1000, backlog=self._overdue)
+        waiting = slice.backlog or 0
         if not streams:
+            slice.observe(oldest_seconds=0.0, backlog=waiting + self._overdue)
             return 0
         groups = [names.group(name) for name in facts.groups]
         keys = [key for each in groups for key in (each.state, each.returned, each.delayed)]
-        (dropped,) = self.call(
+        ((dropped, in_hand, oldest_ms),) = self.call(
             [
                 self.script(
                     "drop",
@@ -125,6 +124,9 @@ class Tidying(Upkeep):
             ],
             Budget(slice.remaining()),
         )
+        # What somebody works on is no garbage, however long that takes.
+        backlog = waiting + max(0, self._overdue - int(in_hand))
+        slice.observe(oldest_seconds=int(oldest_ms) / 1000, backlog=backlog)
         return int(dropped)
 
     def untrack(self, facts: Facts, _group: GroupNames, slice: Slice, limit: int) -> int:
