@@ -471,14 +471,18 @@ def test_without_django_the_error_names_the_extra(run_python: Callable[[str], st
     assert "pip install 'workstealing[django]'" in run_python(program)
 
 
-def answered(recruiter: Recruiter, environ: dict[str, Any]) -> Any:
+def answered(
+    recruiter: Recruiter,
+    environ: dict[str, Any],
+    kind: Callable[..., HttpResponse] = HttpResponse,
+) -> Any:
     """Return the middleware's response to a request whose view gives its length."""
 
     class Request:
         pass
 
     def view(request: Any) -> HttpResponse:
-        return HttpResponse(b"hello", headers={"Content-Length": "5"})
+        return kind(b"hello", headers={"Content-Length": "5"})
 
     request = Request()
     request.environ = environ  # type: ignore[attr-defined]
@@ -492,6 +496,39 @@ def test_the_response_of_a_dismissed_request_is_left_alone() -> None:
     response = answered(recruiter, {"SERVER_PROTOCOL": "HTTP/1.0"})
     assert "close" not in vars(response)
     assert recruiter.stats()["enlisted"] == 1
+
+
+@pytest.mark.parametrize("way", ["class", "closer", "patched"])
+def test_code_that_runs_when_a_response_is_closed_belongs_to_the_request(
+    recruiter: Recruiter, events: list[object], way: str
+) -> None:
+    """Such code has a decorated function: the request enlists once all the same."""
+    dismissing = never()
+    dismissing.job(rate=1.0)(lambda slice: 1)
+
+    @recruiter.enlists
+    def tidy() -> None:
+        events.append("tidy")
+
+    class Closing(HttpResponse):
+        def close(self) -> None:
+            tidy()
+            super().close()
+
+    def made(*args: Any, **options: Any) -> HttpResponse:
+        response = (Closing if way == "class" else HttpResponse)(*args, **options)
+        if way == "patched":
+            response.close = tidy
+        elif way == "closer":
+            response._resource_closers.append(tidy)
+        return response
+
+    response = answered(dismissing, {"SERVER_PROTOCOL": "HTTP/1.0"}, made)
+    events.append(b"".join(response))
+    response.close()
+    assert events[-1] == "slice"
+    assert events[:2] == [b"hello", "tidy"]
+    assert (dismissing.stats()["enlisted"], recruiter.stats()["enlisted"]) == (0, 1)
 
 
 def test_a_recruits_response_is_followed_by_the_slice(

@@ -171,6 +171,55 @@ class TestFlask:
         body.close()
         assert events == ["tidy", "slice"]
 
+    @pytest.mark.parametrize("way", ["class", "iteration", "list", "patched", "wrapped"])
+    def test_code_that_runs_while_a_response_is_sent_belongs_to_the_request(
+        self, dismissing: Recruiter, recruiter: Recruiter, events: list[object], way: str
+    ) -> None:
+        """It has a decorated function: the client must not wait for its slice."""
+
+        @recruiter.enlists
+        def tidy() -> None:
+            events.append("tidy")
+
+        class Closing(flask.Response):
+            def close(self) -> None:
+                super().close()
+                tidy()
+
+        class Iterating(flask.Response):
+            def iter_encoded(self) -> Any:
+                tidy()
+                yield from super().iter_encoded()
+
+        class Parts(list[bytes]):
+            def close(self) -> None:
+                tidy()
+
+        def view() -> flask.Response:
+            if way == "class":
+                return Closing("hello")
+            if way == "iteration":
+                return Iterating("hello")
+            response = flask.Response("hello")
+            if way == "list":
+                response.response = Parts(BODY)
+            elif way == "patched":
+                response.close = tidy  # type: ignore[method-assign]
+            return response
+
+        app = flask.Flask("shop")
+        app.get("/")(view)
+        if way == "wrapped":
+            inner = app.wsgi_app
+            app.wsgi_app = lambda environ, start: ClosingIterator(inner(environ, start), tidy)  # type: ignore[method-assign]
+        WorkStealing(app, dismissing)
+        body: Any = app(environment(), start_response)
+        events.append(b"".join(body))
+        body.close()
+        assert events[-1] == "slice"
+        assert sorted(map(str, events[:2])) == ["b'hello'", "tidy"]
+        assert (dismissing.stats()["enlisted"], recruiter.stats()["enlisted"]) == (0, 1)
+
     def test_a_recruits_response_is_followed_by_the_slice(
         self, recruiter: Recruiter, events: list[object]
     ) -> None:

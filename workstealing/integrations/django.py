@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import pkgutil
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
 from types import MethodType
 from typing import Any
 
@@ -229,13 +230,33 @@ def _prepared(response: Any, request: Any, deferral: Deferral) -> Any:
     """
     deferral.respond(response)
     # A length may still be added by a middleware further out; it is never taken away.
-    if not response.streaming and _nobody_waits(request, response) and not deferral.settle():
+    if _is_inert(response) and _nobody_waits(request, response) and not deferral.settle():
         return response
     if response.streaming and getattr(response, "file_to_stream", None) is None:
         steps = _async_steps if response.is_async else _steps
         response.streaming_content = steps(response.streaming_content, deferral)
     response.close = _Close(response, request, deferral)
     return response
+
+
+def _is_inert(response: Any) -> bool:
+    """Say whether a response is whole, and closing it runs no code of the application's own.
+
+    Such code may call decorated functions, which must find this request.
+    """
+    return (
+        not response.streaming
+        and not getattr(response, "_resource_closers", True)
+        and "close" not in response.__dict__
+        and _closes_as_django(type(response))
+    )
+
+
+@cache
+def _closes_as_django(kind: type) -> bool:
+    """Say whether the way in which a class of responses closes one is Django's own."""
+    owner = next((each for each in kind.__mro__ if "close" in each.__dict__), kind)
+    return owner.__module__.startswith("django.")
 
 
 def _steps(content: Iterator[bytes], deferral: Deferral) -> Iterator[bytes]:

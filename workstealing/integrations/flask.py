@@ -6,6 +6,7 @@ See `workstealing.integrations.wsgi` for what "gone out" means and for who waits
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from workstealing.errors import ConfigurationError, MissingExtraError
@@ -14,6 +15,7 @@ from workstealing.recruiting.deferral import Enlister, When, current
 
 try:
     import flask
+    from werkzeug.wrappers import Response
     from werkzeug.wsgi import ClosingIterator
 except ModuleNotFoundError as error:
     if error.name != "flask":
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 _NAME = "workstealing"
+# Sending these runs no code of the application's, unless the response has some.
+_INERT = frozenset({list, tuple})
+_SENDING = ("close", "get_app_iter", "iter_encoded")
 
 
 class WorkStealing:
@@ -100,15 +105,29 @@ class _FlaskExchange(Exchange):
         return flask.Response(status=self._status, headers=list(self._headers))
 
     def is_inert(self, result: object) -> bool:
-        """Say whether the body is whole and nothing was registered by `call_on_close`."""
+        """Say whether the body is whole, and sending and closing it is Werkzeug's own code alone.
+
+        So nothing was registered by `call_on_close`, neither the response's class nor the response
+        has a way of its own, and no middleware further in has put something around it.
+        """
         response = self.flask_response
-        return (
-            response is not None
-            and type(result) is ClosingIterator
-            and response.is_sequence
+        if (
+            response is None
+            or type(result) is not ClosingIterator
+            or type(response.response) not in _INERT
             # Of a response class that keeps them elsewhere nobody knows.
-            and not getattr(response, "_on_close", True)
-        )
+            or getattr(response, "_on_close", True)
+        ):
+            return False
+        # What Flask returns closes its response last, and that by a method of the class.
+        last = (getattr(result, "_callbacks", None) or (None,))[-1]
+        return getattr(last, "__self__", None) is response and _sends_as_werkzeug(type(response))
+
+
+@cache
+def _sends_as_werkzeug(kind: type[flask.Response]) -> bool:
+    """Say whether a class of responses overrides nothing that runs when one is sent."""
+    return all(getattr(kind, name) is getattr(Response, name) for name in _SENDING)
 
 
 class _FlaskApplication:
