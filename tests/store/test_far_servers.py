@@ -248,6 +248,25 @@ class TestLateReplies:
         assert faulty.names().count("GET") == 1
         client.close()
 
+    def test_a_reply_that_comes_in_bits_is_not_waited_for_by_every_slice(
+        self, faulty: FaultyServer
+    ) -> None:
+        client = redis.Redis(host="127.0.0.1", port=faulty.port)
+        twin = twin_of(client)
+        learn_a_quick_way(client)
+        # A byte comes every 20 ms: it takes seconds, and no wait is a whole time-out.
+        text = "x" * 150
+        faulty.fail(len(faulty.seen) + 1, "drip")
+        ends: list[type[BaseException]] = []
+        while redis.TimeoutError not in ends:
+            with pytest.raises((OutOfTime, redis.TimeoutError)) as raised:
+                twin.call(None, [("ECHO", text)], Budget(0.010))
+            ends.append(raised.type)
+            assert len(ends) < 30
+        assert ends[0] is Unanswered
+        assert faulty.names().count("ECHO") == 1
+        client.close()
+
 
 class TestCpu:
     def test_a_machine_short_of_cpu_opens_no_breaker_for_long(self, backend: RedisServer) -> None:

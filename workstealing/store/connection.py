@@ -74,6 +74,7 @@ class OneAttempt(AbstractConnection):
     waited = 0.0
     _trip: Trip | None = None
     _owed = 0
+    _settling = 0.0
     _still_watches = False
 
     @property
@@ -99,7 +100,8 @@ class OneAttempt(AbstractConnection):
 
     def disconnect(self, *args: Any, **options: Any) -> None:
         """Close the socket, with all that is owed on it."""
-        self._owed, self._still_watches, self.waited = 0, False, 0.0
+        self._owed, self._still_watches = 0, False
+        self.waited = self._settling = 0.0
         super().disconnect(*args, **options)
 
     watching = False
@@ -190,14 +192,27 @@ class OneAttempt(AbstractConnection):
         return replies
 
     def _settle(self, budget: Budget) -> None:
-        """Take the replies that are owed off the connection, as far as the time goes."""
-        self.budget = budget
+        """Take the replies that are owed off the connection, as far as the time goes.
+
+        A reply that comes in bits might take for ever, and would hold each recruit meanwhile: all
+        who take off what is owed have one time-out together.
+        """
+        begun = budget.clock.monotonic()
+        self.budget = Budget(budget.timeout - self._settling, budget.timeout, budget.clock)
+        if budget.deadline is not None:
+            self.budget.deadline = min(budget.deadline, begun + budget.timeout - self._settling)
         try:
             while self._owed:
                 self._reply()
                 self._owed -= 1
         except Unanswered as error:
+            self._settling += budget.clock.monotonic() - begun
+            if not budget.cuts(self._settling):
+                raise TimeoutError("the reply to an earlier slice comes in bits, too slowly") from (
+                    error
+                )
             raise OutOfTime("the reply to an earlier slice is still under way") from error
+        self._settling = 0.0
         if self._has_unread():
             raise ConnectionError("the server sent more replies than there were commands")
 
