@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from redis.exceptions import DataError
 
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError
@@ -48,6 +49,20 @@ USERS = [
     b"\xff}/x",
     "ws:",
 ]
+
+
+@pytest.mark.parametrize("key", ["\ud800", "ws:\ud800", "a}/\ud800"])
+def test_a_key_that_has_no_utf_8_is_refused_in_a_sentence(redis7: RedisServer, key: str) -> None:
+    """As `to_bytes` refuses it, whatever else it looks like."""
+    client = redis7.client()
+    for call in (
+        lambda: VolatileHashes(client, namespace="h").hset(key, "f", 1),
+        lambda: DurableKeys(client, namespace="d").get(key),
+    ):
+        with pytest.raises(DataError, match="cannot be written in UTF-8"):
+            call()
+    with pytest.raises(ConfigurationError, match="cannot be written in UTF-8"):
+        TrackedSet(client, "t").track([key])
 
 
 def emptied(server: AnyServer) -> bool:

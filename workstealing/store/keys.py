@@ -104,15 +104,12 @@ def require_users_key(key: str | bytes | bytearray | float | memoryview) -> None
     Arguments: key: as the user gives it. Errors: ConfigurationError that names it;
     redis.exceptions.DataError for what is no key.
     """
-    if isinstance(key, str):
-        # Nearly all keys end here: every command comes by.
-        if "ws:" not in key and "}/" not in key:
-            return
-        raw = key.encode()
-    else:
-        raw = to_bytes(key)
-        if b"ws:" not in raw and b"}/" not in raw:
-            return
+    # Nearly all keys end here: every command comes by.
+    if isinstance(key, str) and "ws:" not in key and "}/" not in key:
+        return
+    raw = to_bytes(key)
+    if b"ws:" not in raw and b"}/" not in raw:
+        return
     if _OWN.match(raw):
         raise ConfigurationError(
             f"the key {key!r} is one of those that workstealing keeps beside its users' own: choose"

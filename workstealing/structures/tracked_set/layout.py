@@ -129,10 +129,15 @@ def open_layout(names: Names, allowed_policies: Collection[str]) -> Steps[None]:
 def id_bytes(value: Id) -> bytes:
     """Return an id as it is stored: as text, in UTF-8.
 
-    Errors: ConfigurationError for what is no str, int or bytes.
+    Errors: ConfigurationError for what is no str, int or bytes, and for text that has no UTF-8.
     """
     if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")
+        try:
+            return value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raise ConfigurationError(
+                f"the id {value!r} cannot be written in UTF-8: give its bytes, or another text"
+            ) from None
     if isinstance(value, bytes):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
