@@ -226,6 +226,8 @@ CALLS: list[tuple[Made, str, tuple[Any, ...], dict[str, Any]]] = [
     (leased, "commit", ("m",), {}),
     (leased, "finish", ("1",), {}),
     (held_icks, "finish", ({0: "1"},), {}),
+    (held_icks, "reserve", ({0: 1},), {}),
+    (sharded, "reserved", (0, "1", 0), {}),
     (shuffle, "ack", (None,), {}),
     (shuffle, "nack", (None,), {"delay": 0.0}),
     (shuffle, "extend", (None,), {}),

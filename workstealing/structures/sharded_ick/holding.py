@@ -13,7 +13,7 @@ from workstealing.store.operations import Operation, Plain
 from workstealing.store.scripts import load
 from workstealing.structures.ick import checked_reservation
 from workstealing.structures.sharded_ick.core import Core
-from workstealing.structures.sharded_ick.layout import Layout, parse
+from workstealing.structures.sharded_ick.layout import MOST_ICK_SHARDS, Layout, parse
 from workstealing.structures.sharded_ick.leasing import (
     NoLease,
     as_token,
@@ -24,6 +24,8 @@ from workstealing.structures.sharded_ick.leasing import (
 from workstealing.structures.steps import Steps
 
 MEMBERS_A_PAGE = 1000
+# What a number of Lua holds exactly.
+MOST_PASSED_OVER = 2**53 - MEMBERS_A_PAGE
 Page = list[tuple[bytes, float]]
 
 
@@ -59,9 +61,14 @@ class Leases(list[Any]):
 
         Arguments: counts: of each ick shard how many members. Returns: of each ick shard where
         something was reserved (token, number of members); an ick shard whose lease is lost, or that
-        a resize waits for, is left out, with nothing changed. One round trip for up to 1,000
-        members in each, one or two more for each 1,000 beyond.
+        a resize waits for, is left out, with nothing changed. Errors: ConfigurationError. One round
+        trip for up to 1,000 members in each, one or two more for each 1,000 beyond.
         """
+        if not isinstance(counts, Mapping) or any(map(_is_no_count, counts.values())):
+            raise ConfigurationError(
+                f"counts={counts!r} does not say how much to reserve: give a dict of ick shards and"
+                " numbers of members, 0 or more"
+            )
         return self._perform(self._reserve(counts))
 
     def finish(self, tokens: Mapping[int, str]) -> Any:
@@ -216,7 +223,17 @@ def _held_by_another(core: Core, shard: int, seen: ShardLook) -> NoLease:
 
 
 def reserved_page(core: Core, shard: int, token: str, start: int) -> Steps[Page | None]:
-    """Return a page of a reservation, or None if it does not hold any more; one round trip."""
+    """Return a page of a reservation, or None if it does not hold any more; one round trip.
+
+    Errors: ConfigurationError.
+    """
+    if _is_no_count(shard) or shard >= MOST_ICK_SHARDS:
+        raise ConfigurationError(
+            f"ick_shard={shard!r} is none: give a number from 0 to {MOST_ICK_SHARDS - 1}"
+        )
+    if _is_no_count(start) or start > MOST_PASSED_OVER:
+        raise ConfigurationError(f"start={start!r} is no number of members: give 0 or more")
+    checked_reservation(token)
     names = core.names(shard)
     # As bytes, whatever the client makes of replies.
     flat = yield Plain(
@@ -229,3 +246,7 @@ def reserved_page(core: Core, shard: int, token: str, start: int) -> Steps[Page 
     if flat is None:
         return None
     return [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
+
+
+def _is_no_count(number: object) -> bool:
+    return isinstance(number, bool) or not isinstance(number, int) or number < 0

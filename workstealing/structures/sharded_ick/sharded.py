@@ -101,7 +101,8 @@ class _Object(Surface, Generic[ClientT]):
 
         Arguments: ick_shard: 0 and up; token: of the `Batch`; start: how many members to pass over.
         Returns: up to 1,000 pairs (member as bytes, score), lowest scores first; empty behind the
-        last one; None if the reservation does not hold any more. One round trip.
+        last one; None if the reservation does not hold any more. Errors: ConfigurationError. One
+        round trip.
         """
         return self._perform(reserved_page(self.core, ick_shard, token, start))
 
