@@ -35,6 +35,32 @@ def verdict(spans: Sequence[Span], limit: float | None = None, **options: Any) -
     return judge(spans, spans[-1].at if spans else 0.0, limit, **options)
 
 
+class TestAgesOfLongAgo:
+    """A job may go on without a word about its garbage: what it said before ends."""
+
+    @staticmethod
+    def spans(age: float, silent: int, full: int | None = None) -> list[Span]:
+        counts = Counter(worked=10)
+        return [
+            Span(60.0 * number, counts, full, age if number < 20 else None)
+            for number in range(20 + silent)
+        ]
+
+    @pytest.mark.parametrize("silent", [16, 40, 100])
+    def test_old_garbage_is_not_gone_because_nobody_mentions_it(self, silent: int) -> None:
+        said = verdict(self.spans(700.0, silent, full=0))
+        assert (said.keeps_up, said.is_old) == (None, True)
+        assert said.why == (
+            f"oldest garbage 12 min old, limit 10 min, when it was last seen, {silent} min ago"
+        )
+
+    def test_young_garbage_of_long_ago_says_nothing(self) -> None:
+        assert verdict(self.spans(5.0, 10)).keeps_up is True
+        assert verdict(self.spans(5.0, 16)).keeps_up is None
+        assert verdict(self.spans(5.0, 16, full=0)).keeps_up is True
+        assert verdict(self.spans(5.0, 16, full=10)).keeps_up is False
+
+
 class TestByAge:
     @pytest.mark.parametrize(
         ("ages", "limit", "expected"),

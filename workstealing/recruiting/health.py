@@ -92,8 +92,9 @@ def judge(
     """Say whether a job keeps up with its garbage, and why not.
 
     It does not where its slices come to nothing, where its garbage is older than the limit, or
-    grows older as time passes. Nobody knows before there are five minutes of history, or where
-    nobody has looked for a quarter of an hour.
+    grows older as time passes. Nobody knows before there are five minutes of history, where
+    nobody has looked for a quarter of an hour, or where garbage was too old when its age was last
+    seen, and that is as long ago.
 
     Arguments: spans, the oldest first; now, by their clock; limit, how old garbage may be, in
     seconds, None: ten minutes, and garbage that grows older counts from a minute on; error, the
@@ -109,10 +110,18 @@ def judge(
     if now - looks[-1].at > STALE_SECONDS:
         return Verdict(None, f"no slice has been performed for {roughly(now - looks[-1].at)}")
     ages = [(each.at, each.oldest_seconds) for each in looks if each.oldest_seconds is not None]
+    most = AGE_LIMIT if limit is None else limit
+    before = _last_age(spans)
+    if before is not None and looks[-1].at - before[0] > STALE_SECONDS:
+        # What was young then says nothing of now, and what was old may well be there still.
+        at, age = before
+        if age > most:
+            old = f"oldest garbage {roughly(age)} old, limit {roughly(most)}"
+            return Verdict(None, f"{old}, when it was last seen, {roughly(now - at)} ago", True)
+        ages = []
     lasted = looks[-1].at - looks[0].at
     if ages:
         lasted = ages[-1][0] - ages[0][0]
-    most = AGE_LIMIT if limit is None else limit
     is_old = bool(ages) and ages[-1][1] > most
     said = f"oldest garbage {roughly(ages[-1][1])} old, limit {roughly(most)}" if is_old else ""
     if lasted < HISTORY_SECONDS:
@@ -198,6 +207,14 @@ def _unbroken(looks: Sequence[Span]) -> list[Span]:
             break
         found.append(span)
     return found[::-1]
+
+
+def _last_age(spans: Sequence[Span]) -> tuple[float, float] | None:
+    """Return the newest age that was seen, with its time before it."""
+    for span in reversed(spans):
+        if span.oldest_seconds is not None:
+            return span.at, span.oldest_seconds
+    return None
 
 
 def _slices(looks: Sequence[Span]) -> tuple[int, int]:
