@@ -160,10 +160,43 @@ def test_a_ledger_that_cannot_be_asked_is_said(
     assert f"127.0.0.1:{said_port(trouble)}" in trouble
     text = command("status", "--app", name, status=1)
     assert "! the ledger could not be asked: ConnectionError: " in text
+    # Perhaps the application keeps one: nobody is told to add it.
+    assert "the ledger did not answer" in text
+    assert "add_hook" not in text
     command("top", "--app", name, "--times", "1", status=1)
     command("top", "--app", name, "--json", status=1)
     assert "the ledger could not be asked: ConnectionError" in caplog.text
     assert "the dashboard" not in caplog.text
+
+
+def test_a_silent_server_is_waited_for_once_a_look(command: Any, app_module: MakeApp) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        name = app_module(
+            f"""
+            import redis
+            from redis.backoff import NoBackoff
+            from redis.retry import Retry
+            from workstealing import Recruiter
+            from workstealing.metrics.ledger import Ledger
+
+            client = redis.Redis(
+                port={silent.getsockname()[1]}, socket_timeout=0.2, retry=Retry(NoBackoff(), 0)
+            )
+            recruiter = Recruiter()
+            recruiter.add_hook(Ledger(client))
+            """
+        )
+        said = command.json("top", "--app", name, "--times", "2", "--interval", "1ms", status=1)
+        assert [len(each["troubles"]) for each in said["looks"]] == [1, 1]
+        silent.settimeout(0.0)
+        connections = 0
+        while True:
+            try:
+                silent.accept()[0].close()
+            except BlockingIOError:
+                break
+            connections += 1
+        assert connections == 2
 
 
 @pytest.mark.parametrize("what", ["status", "top"])

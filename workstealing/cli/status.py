@@ -8,13 +8,15 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import ResponseError
+
 from workstealing.cli.apps import (
     VARIABLE,
     application_prints_to_stderr,
     load_app,
     named_app,
 )
-from workstealing.cli.clients import add_fleet_options, address_of, client_for, said
+from workstealing.cli.clients import FAULTS, add_fleet_options, address_of, client_for, said
 from workstealing.cli.output import (
     add_json_option,
     figure,
@@ -105,7 +107,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
 
     def look() -> Snapshot:
         queries.forget()
-        asked.reason = None
+        asked.begin()
         snapshot = queries.snapshot()
         if asked.reason is None:
             return snapshot
@@ -123,18 +125,28 @@ _OF_THE_LEDGER = ("the ledger could not", "the fleet's settings could not", "the
 class _Asked:
     """Asks the ledger's client, and remembers why it did not answer and where. Arguments: client.
 
-    A page says only the kind of an error; who has a shell may know the address.
+    A page says only the kind of an error; who has a shell may know the address. In one look a
+    server that did not answer is asked nothing more: a person is waiting.
     """
 
     def __init__(self, client: Any) -> None:
         self._client = client
+        self._fault: Exception | None = None
         self.reason: str | None = None
+
+    def begin(self) -> None:
+        """Begin a look: ask again."""
+        self._fault = self.reason = None
 
     def __call__(self, ask: Callable[[], Any]) -> Any:
         """Return the answer. Errors: those of asking."""
+        if self._fault is not None:
+            raise self._fault
         try:
             return ask()
         except Exception as error:
+            if isinstance(error, FAULTS) and not isinstance(error, ResponseError):
+                self._fault = error
             if self.reason is None:
                 self.reason = f"{said(error)} (asked at {address_of(self._client)})"
             raise
@@ -217,11 +229,13 @@ STRUCTURE_HEADINGS = ("structure", "kind", "size", "due", "oldest due", "dead")
 
 def headline(snapshot: Snapshot) -> str:
     """Return one line about the whole."""
+    if any(each.startswith(_OF_THE_LEDGER) for each in snapshot.troubles):
+        return "the ledger did not answer: what follows is what can be asked from here"
     if not snapshot.is_fleet:
         return (
-            "no ledger has figures of the fleet: what follows is what can be asked from here. To"
-            " keep one, in every process:"
-            " recruiter.add_hook(workstealing.metrics.ledger.Ledger(client))"
+            "no ledger has figures of the fleet yet: what follows is what can be asked from here."
+            " Each process with recruiter.add_hook(workstealing.metrics.ledger.Ledger(client))"
+            " reports every ten seconds, once it enlists"
         )
     count = snapshot.processes
     places = Counter((each.host, each.version) for each in snapshot.reported)
