@@ -121,7 +121,9 @@ class _FlaskExchange(Exchange):
             return False
         # What Flask returns closes its response last, and that by a method of the class.
         last = (getattr(result, "_callbacks", None) or (None,))[-1]
-        return getattr(last, "__self__", None) is response and _sends_as_werkzeug(type(response))
+        if getattr(last, "__self__", None) is not response:
+            return False
+        return _sends_as_werkzeug(type(response))  # type: ignore[arg-type] # a class has a hash
 
 
 @cache
