@@ -7,6 +7,8 @@ from functools import lru_cache
 from hashlib import sha256
 from math import comb
 
+from redis.exceptions import DataError
+
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
 from workstealing.structures.shuffle_queue.names import MOST_STREAMS
@@ -76,7 +78,7 @@ def checked_tenant(tenant: object) -> bytes:
     if isinstance(tenant, str | bytes):
         try:
             return to_bytes(tenant)
-        except UnicodeEncodeError:
+        except DataError:
             pass
     raise ConfigurationError(
         f"the tenant {tenant!r} is not usable: give a text that UTF-8 can write, or bytes"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from redis.exceptions import DataError
+
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
 from workstealing.structures.names import NamesBeside
@@ -85,7 +87,7 @@ class QueueNames(NamesBeside[GroupNames]):
             )
         try:
             raw = to_bytes(name)
-        except UnicodeEncodeError:
+        except DataError:
             raise ConfigurationError(
                 f"the queue's name {name!r} is not usable: give a text that UTF-8 can write"
             ) from None

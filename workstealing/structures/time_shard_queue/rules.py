@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Generator, Sequence
 from typing import Any
 
+from redis.exceptions import DataError
+
 from workstealing.clock import SYSTEM_CLOCK, WallClock
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import require_users_name, to_bytes
@@ -203,7 +205,7 @@ def is_utf8(text: str | bytes) -> bool:
     """Return whether a text can be sent as UTF-8; bytes always can."""
     try:
         to_bytes(text)
-    except UnicodeEncodeError:
+    except DataError:
         return False
     return True
 
