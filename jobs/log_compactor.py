@@ -48,7 +48,8 @@ class LogCompactor(DivisibleJob):
 
     One slice: two round trips to look, one where nothing is to be done; one for the sizes, one to
     read and one to write, in one attempt. A server whose memory is full refuses that attempt; then
-    one script, in one more round trip, does the same to what has not changed since it was read.
+    one script, in one more round trip, compresses what has not changed since it was read. Sealing,
+    which frees nothing, waits for room: a slice that finds nothing else to do raises the error.
     """
 
     def __init__(

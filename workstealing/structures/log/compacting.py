@@ -143,6 +143,11 @@ class _Change:
     form: bytes = b""
     is_finished: bool = True
 
+    @property
+    def frees(self) -> bool:
+        """Whether the block takes less room afterwards, or no more than before."""
+        return not self.form or head_of(self.form).codec != "raw"
+
 
 @dataclass(frozen=True, slots=True)
 class _Look:
@@ -206,7 +211,12 @@ class Compactor:
                     current.commit(*self._commands(look, changes))
                     self._trip_seconds = left - slice.remaining()
         except OutOfMemoryError:
+            # Sealing alone makes a block larger by some per cent: it waits for room, as any write.
+            changes = [each for each in changes if each.frees]
+            if not changes:
+                raise
             self._change_when_full(look, changes, slice)
+            handled = len(changes)
         return handled
 
     def _prepared(
