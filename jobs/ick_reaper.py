@@ -50,7 +50,8 @@ class IckReaper(DivisibleJob):
     client without tokens (Ruby's) leaves no time behind; its members are noted when a slice first
     sees them, and judged by that. See ``docs/ick.md`` for what is not guaranteed there.
 
-    One slice: one round trip to look and one to return, in one attempt.
+    One slice: one round trip to look and one to return, in one attempt; with a limit above 200, as
+    many attempts as that takes.
     """
 
     def __init__(
@@ -76,11 +77,11 @@ class IckReaper(DivisibleJob):
         self._settings = (stale_after, checked_attempts(max_attempts), random)
 
     def perform(self, slice: Slice) -> int:
-        """Return up to ``slice.limit`` stale reservations of one Ick, in one attempt.
+        """Return up to ``slice.limit`` stale reservations of one Ick, up to 200 in one attempt.
 
         Returns: how many members it returned or set aside (would, on a dry run), and entries it
         cleared away that belong to no member. Errors: Aborted if somebody committed or reserved
-        meanwhile; LayoutError; connection faults.
+        meanwhile, and OutOfTime, before anything was handled; LayoutError; connection faults.
         """
         icks = self._icks()
         reaper = self._reaper(icks[drawn(len(icks), self._random)])

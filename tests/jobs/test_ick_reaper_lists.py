@@ -320,6 +320,15 @@ class TestHowMuchIsRead:
         assert done == 5
         assert self.bytes_read(commands) < self.MOST_BYTES
 
+    def test_a_slice_of_any_limit_holds_the_server_for_short_scripts_alone(
+        self, large: Ick
+    ) -> None:
+        before = large.client.info("commandstats")["cmdstat_eval"]["calls"]
+        assert reap(large, 1_000) == 1_000
+        # Each of them looks at 200, or returns as many.
+        assert large.client.info("commandstats")["cmdstat_eval"]["calls"] - before == 2 * 5
+        assert large.client.zcard(large.names.cset) == self.N - 1_000
+
     def test_of_what_an_older_release_has_reserved(self, large: Ick) -> None:
         as_an_older_release_wrote_it(large)
         done, commands = self.look_on(large)

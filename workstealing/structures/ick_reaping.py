@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from workstealing.errors import Aborted
+from workstealing.errors import Aborted, OutOfTime
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget
@@ -22,6 +22,8 @@ from workstealing.structures.ick_names import IckNames
 
 WINDOW = 4
 """How many members are looked at for each that a slice may return."""
+PIECE = 200
+"""How many members one attempt handles at most: its scripts must not hold the server up."""
 Step = tuple[Any, Any, Any, Any]
 
 
@@ -81,20 +83,35 @@ class Reaper:
         self._random = random
 
     def reap(self, slice: Slice) -> int:
-        """Return stale reservations, or set them aside, in one attempt.
+        """Return stale reservations, or set them aside, in attempts of at most 200 members.
 
         Returns: how many, with the entries cleared away that belong to no member; at most the
-        slice's limit. Errors: Aborted; LayoutError; connection faults. Two round trips.
+        slice's limit. Errors: Aborted, or OutOfTime, if that was so at once; LayoutError;
+        connection faults. Two round trips an attempt.
         """
+        done = 0
+        while done < slice.limit:
+            most = min(PIECE, slice.limit - done)
+            try:
+                found = self._reap(slice, most)
+            except (Aborted, OutOfTime):
+                if not done:
+                    raise
+                break
+            done += found
+            if found < most:
+                break
+        return done
+
+    def _reap(self, slice: Slice, most: int) -> int:
+        """Make one attempt; return how many were returned, set aside or cleared away."""
         names = self._names
         watched = (names.cset, names.held, names.attempts, names.dead)
         try:
             with attempt(self._twin, *watched, slice=slice) as current:
-                (reply,) = self._checked(
-                    current.read, self._look_command(WINDOW * slice.limit, slice.limit)
-                )
+                (reply,) = self._checked(current.read, self._look_command(WINDOW * most, most))
                 look = self._read(reply)
-                steps = self._steps(look, slice.limit)
+                steps = self._steps(look, most)
                 if not steps:
                     return 0
                 command = self._reap_command(look.token, steps)
