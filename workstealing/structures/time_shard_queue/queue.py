@@ -182,7 +182,8 @@ class _Queue(Rules, Generic[_NoneT, _IdT, _TakenT, _ManyT, _IntT, _BoolT, _Count
         """List messages that were set aside, those of longest ago first.
 
         Arguments: n: 1 to 1,000. Returns: a `Page` of `DeadMessage`, a list whose `more` says how
-        many others there are. One round trip a time shard, and one to count where n is not enough.
+        many others there are. One round trip a time shard for each 200, and one to count if there
+        are n or more.
         """
         checked_number("n", n, MOST_AT_ONCE)
         result: _DeadT = self._do(self._listing_dead(n))
