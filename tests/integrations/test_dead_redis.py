@@ -50,8 +50,10 @@ def check(recruiter: Recruiter, enlisted: int) -> None:
     assert recruiter.stats()["enlisted"] == enlisted
     figures = recruiter.stats()["jobs"][NAME]
     assert figures["worked"] == figures["idle"] == figures["aborted"] == 0
-    assert 1 <= figures["failed"] < enlisted
-    assert figures["failed"] + figures["skipped"] == enlisted
+    # A slice's deadline may come before the time-out does: then the next ones wait for the rest.
+    performed = figures["failed"] + figures["out_of_time"]
+    assert 1 <= performed < enlisted
+    assert performed + figures["skipped"] == enlisted
 
 
 async def test_asgi(recruiter: Recruiter) -> None:
