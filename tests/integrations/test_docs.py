@@ -13,6 +13,7 @@ from werkzeug.test import Client
 
 from support.servers import RedisServer
 from workstealing import Outcome
+from workstealing.structures import ShuffleQueue
 from workstealing.testing import always
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -70,13 +71,28 @@ def test_the_wsgi_block(status: str, expected: int) -> None:
 
 
 def test_the_metrics_blocks(capsys: pytest.CaptureFixture[str], redis7: RedisServer) -> None:
-    names: dict[str, Any] = {"recruiter": always(), "client": redis7.client()}
+    client = redis7.client()
+    names: dict[str, Any] = {
+        "recruiter": always(),
+        "client": client,
+        "queue": ShuffleQueue(client, "queue"),
+    }
     hook, *others = blocks("metrics.md")
     run(hook, names)
     names["recruiter"].job(rate=0.5)(_three)
     for block in others:
         # A name that no resolver knows, so that nothing leaves this machine.
         run(block.replace("statsd.internal", "statsd.invalid"), names)
+    registry = names["REGISTRY"]
+    dead = [each for each in registry.collect() if each.name == "workstealing_dead_items"]
+    assert [sample.value for each in dead for sample in each.samples] == [0.0]
+    registry.unregister(
+        next(
+            each
+            for each in registry._names_to_collectors.values()
+            if type(each) is names["DeadItems"]
+        )
+    )
     assert names["recruiter"].enlist() is Outcome.WORKED
     assert "_three worked 3\n" in capsys.readouterr().out
 
