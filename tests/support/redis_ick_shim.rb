@@ -79,8 +79,8 @@ module OnWorkstealing
     version, psize, pmin, pmax, csize, cmin, cmax = found
     figures = {
       'pset_min' => pmin, 'pset_max' => pmax, 'cset_min' => cmin, 'cset_max' => cmax,
-      'total_min' => [pmin, cmin].reject(&:empty?).min_by(&:to_f) || '',
-      'total_max' => [pmax, cmax].reject(&:empty?).max_by(&:to_f) || ''
+      'total_min' => [pmin, cmin].reject(&:empty?).min_by { |score| Redis::Ick._floatify(score) } || '',
+      'total_max' => [pmax, cmax].reject(&:empty?).max_by { |score| Redis::Ick._floatify(score) } || ''
     }.reject { |_, score| score.empty? }
     {
       'key' => keys[0], 'pset_key' => keys[1], 'cset_key' => keys[2], 'ver' => version,
