@@ -509,6 +509,19 @@ def test_a_foreign_due_index_is_an_error_that_changes_nothing(redis7: RedisServe
     assert dump(hashes.client) == before
 
 
+def test_what_a_user_may_not_ask_is_called_so(redis7: RedisServer) -> None:
+    now_hashes(redis7).hsetex("h", "f", 1, ex=HOUR)
+    admin = redis7.client()
+    admin.execute_command("ACL", "SETUSER", "poor", "on", ">x", "~*", "+@all", "-zrange")
+    try:
+        hashes = now_hashes(redis7, username="poor", password="x")
+        # Nothing foreign is there: nobody is sent to look for it.
+        with pytest.raises(redis.exceptions.NoPermissionError, match="zrange"):
+            HashFieldExpiry(hashes).perform(slice_of(5))
+    finally:
+        admin.execute_command("ACL", "DELUSER", "poor")
+
+
 def test_foreign_deadlines_are_an_error_that_changes_nothing(any_server: AnyServer) -> None:
     hashes = now_hashes(any_server)
     hashes.hsetex("h", "f", 1, ex=HOUR)

@@ -189,8 +189,9 @@ class DueIndex:
         """Look at index shards of one node.
 
         Arguments: overdue: only keys whose time has come; until_ms: and had come by then;
-        keys_a_shard: the most of each, the longest due first. Errors: connection faults. One round
-        trip; one more where the registry does not know an index shard.
+        keys_a_shard: the most of each, the longest due first. Errors: connection faults; those of a
+        server that refuses the commands. One round trip; one more where the registry does not know
+        an index shard.
         """
         window = ("-inf", "+inf" if until_ms is None else until_ms)
         limit = ("BYSCORE", "LIMIT", 0, keys_a_shard, "WITHSCORES")
@@ -201,6 +202,9 @@ class DueIndex:
         found, lost = [], []
         for shard, reply in zip(shards, replies, strict=True):
             if isinstance(reply, ResponseError):
+                if "WRONGTYPE" not in str(reply):
+                    # A command that the user may not give, say: nothing foreign is there.
+                    raise reply
                 foreign = reply
                 continue
             if reply and layout.registers_shards and shard not in self._known:

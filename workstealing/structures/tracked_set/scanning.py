@@ -32,6 +32,8 @@ def laid_out_sub_sets(twin: Twin, names: Names) -> int | None:
     node = twin.node_of(key_slot(names.layout))
     (reply,) = twin.call(node, [("HGETALL", names.layout)], Budget(None, TIMEOUT_SECONDS))
     if isinstance(reply, ResponseError):
+        if "WRONGTYPE" not in str(reply):
+            raise reply
         # Not a hash: judged as one without the words of a layout.
         reply = [b"structure", b"something else"]
     if not reply:
@@ -63,6 +65,8 @@ def scan(
             replies: list[Any] = twin.call(node, commands, Budget(None, TIMEOUT_SECONDS))
             for (key, _), reply in zip(keys, replies, strict=True):
                 if isinstance(reply, ResponseError):
+                    if "WRONGTYPE" not in str(reply):
+                        raise reply
                     raise LayoutError(
                         f"the key {key!r} does not hold a sub-set of the tracked set"
                         f" {names.key!r}: {reply}"
