@@ -111,19 +111,18 @@ class _FlaskExchange(Exchange):
         has a way of its own, and no middleware further in has put something around it.
         """
         response = self.flask_response
-        if (
-            response is None
-            or type(result) is not ClosingIterator
-            or type(response.response) not in _INERT
-            # Of a response class that keeps them elsewhere nobody knows.
-            or getattr(response, "_on_close", True)
-        ):
+        if type(result) is not ClosingIterator or response is None:
             return False
-        # What Flask returns closes its response last, and that by a method of the class.
-        last = (getattr(result, "_callbacks", None) or (None,))[-1]
-        if getattr(last, "__self__", None) is not response:
+        try:
+            # What Flask returns closes its response last, and that by a method of the class.
+            return (
+                type(response.response) in _INERT
+                and not response._on_close  # noqa: SLF001 - of another kind nobody knows
+                and result._callbacks[-1].__self__ is response  # type: ignore[attr-defined] # noqa: SLF001
+                and _sends_as_werkzeug(type(response))  # type: ignore[arg-type] # a class has a hash
+            )
+        except (AttributeError, LookupError):
             return False
-        return _sends_as_werkzeug(type(response))  # type: ignore[arg-type] # a class has a hash
 
 
 @cache
