@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing.jobs import KeyExpiry
 from workstealing.recruiting import Slice

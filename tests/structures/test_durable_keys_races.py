@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from support.at_once import at_once
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisCluster3, RedisServer
 from workstealing.jobs import KeyExpiry
 from workstealing.recruiting import Slice

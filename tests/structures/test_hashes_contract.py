@@ -16,6 +16,7 @@ import redis
 from redis._parsers import _RESP2Parser, _RESP3Parser
 from redis.commands.core import HashDataPersistOptions
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry

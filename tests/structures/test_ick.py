@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.recording import Recording
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, CrossSlotError, LayoutError

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.jobs import ShuffleQueueReaper

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer, wait_until
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import LogCompactor

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer, wait_until
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import QueueExpiry, ShuffleQueueReaper
