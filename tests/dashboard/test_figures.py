@@ -156,6 +156,16 @@ def test_a_structure_knows_the_backlog_better_than_a_slice() -> None:
     assert figures(minutes(60, oldest_seconds=4.0), due=Due(70, 9.0, "x")).oldest_seconds == 4.0
 
 
+def test_garbage_ages_while_nobody_enlists() -> None:
+    """As of a gap in traffic: a slice's last word on the age is minutes old."""
+    gap = minutes(60, oldest_seconds=52.0)[:50]
+    assert figures(gap, due=Due(98, 636.0, "fields")).oldest_seconds == 636.0
+    assert figures(gap, due=Due(0, None, "fields")).oldest_seconds is None
+    # Nobody can say it better: the last word stands.
+    assert figures(gap).oldest_seconds == 52.0
+    assert figures(gap, due=Due(98, None, "fields")).oldest_seconds == 52.0
+
+
 def test_a_long_name_is_found_under_what_the_ledger_calls_it() -> None:
     name = "x" * 1_000_000
     slots = [Minute(PRESENT, 1, 1, {ledger_name(name): JobMinute(recruited=2, worked=2)})]

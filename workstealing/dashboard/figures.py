@@ -169,7 +169,10 @@ def job_figures(
     if due is not None:
         # Counted just now, and not by a slice that saw a part of it.
         backlog = due.count
-        oldest = due.oldest_seconds if oldest is None else oldest
+        # Garbage ages while nobody enlists: what slices said before a gap is no longer true.
+        is_known = due.oldest_seconds is not None or not due.count
+        if is_known and all(age is None for age in lag[-NEWEST:]):
+            oldest = due.oldest_seconds
     is_paused = bool(local.get("paused")) or bool(getattr(setting, "paused", False))
     lasting = _lasting(found, local)
     verdict = verdict_of(found, local, is_paused=is_paused)
