@@ -56,6 +56,9 @@ end
 local entries = redis.pcall('XPENDING', stream, reader, from, '+', window)
 if entries.err then
   if not string.find(entries.err, 'NOGROUP', 1, true) then
+    if not string.find(entries.err, 'WRONGTYPE', 1, true) then
+      return entries
+    end
     return layout_error(stream, 'does not hold a stream')
   end
   unmark()

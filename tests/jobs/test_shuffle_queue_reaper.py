@@ -630,6 +630,25 @@ class TestRefusals:
         assert reaper(queue, name="mine").name == "mine"
 
 
+def test_a_reaper_that_may_not_look_says_so(redis7: RedisServer) -> None:
+    queue = queue_on(redis7.client())
+    queue.write("t", {"n": 1})
+    queue.read("g", "c")
+    age(queue)
+    admin = redis7.client()
+    admin.execute_command("ACL", "SETUSER", "poor", "on", ">x", "~*", "+@all", "-xpending")
+    try:
+        poor = queue_on(redis7.client(username="poor", password="x"))
+        # The stream is no foreign key, and not empty either.
+        with pytest.raises(redis.ResponseError, match=r"permission|can't run"):
+            reap(poor)
+        with pytest.raises(redis.ResponseError, match=r"permission|can't run"):
+            reaper(poor).backlog()
+    finally:
+        admin.execute_command("ACL", "DELUSER", "poor")
+    assert reap(queue) == 1
+
+
 def test_an_asyncio_queue(redis7: RedisServer) -> None:
     async def work() -> None:
         client = redis.asyncio.Redis(port=redis7.port)

@@ -284,7 +284,10 @@ class QueueReaper(Tidying):
         if not commands:
             return []
         replies = self._twin.call(self._twin.node_of(self._names.slot), commands, budget)
-        # A stream that has gone has nothing pending.
+        for reply in replies:
+            # A stream that has gone has nothing pending; a refusal is no empty stream.
+            if isinstance(reply, ResponseError) and not _has_gone(reply):
+                raise reply
         return [[] if isinstance(reply, ResponseError) else reply for reply in replies]
 
     def _stale(self, entries: list[Any]) -> list[int]:
@@ -340,3 +343,8 @@ class QueueReaper(Tidying):
     def _reaped(self, reply: list[Any]) -> Reaped:
         returned, dead, cleared, healed, stale, oldest, ended = map(int, reply)
         return Reaped(returned + dead + cleared + healed, stale, oldest, bool(ended))
+
+
+def _has_gone(refusal: ResponseError) -> bool:
+    """Say whether a stream, its group or its kind is no longer what it was."""
+    return str(refusal).startswith(("NOGROUP", "WRONGTYPE"))
