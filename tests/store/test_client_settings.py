@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
-from redis.backoff import ExponentialBackoff, NoBackoff
+from redis.backoff import ExponentialBackoff
 from redis.cache import CacheConfig
 from redis.connection import Connection
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
@@ -28,8 +27,8 @@ from redis.sentinel import Sentinel
 from support.certificates import make_certificates
 from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
-from support.processes import end, free_port, spawn
-from support.servers import RedisCluster3, RedisServer, find_server, wait_until
+from support.processes import free_port
+from support.servers import RedisCluster3, RedisServer, find_server, sentinel_of, wait_until
 from workstealing.errors import ConfigurationError
 from workstealing.store import Twin
 from workstealing.store.budget import Budget
@@ -495,27 +494,8 @@ class TestCluster:
 class TestSentinel:
     @pytest.fixture
     def sentinels(self, place: Place, tmp_path: Path) -> Iterator[list[tuple[str, int]]]:
-        port, folder = free_port(), tmp_path
-        conf = folder / "sentinel.conf"
-        conf.write_text(
-            f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
-            f"sentinel monitor main 127.0.0.1 {place.server.port} 1\n"
-        )
-        process = spawn([find_server("redis", 7), conf, "--sentinel"], stdout=subprocess.DEVNULL)
-        probe = redis.Redis(port=port, retry=Retry(NoBackoff(), 0))
-
-        def answers() -> bool:
-            try:
-                return bool(probe.ping())
-            except redis.RedisError:
-                return False
-
-        try:
-            wait_until(answers, "the sentinel to answer PING")
+        with sentinel_of(place.server, tmp_path) as port:
             yield [("127.0.0.1", port)]
-        finally:
-            probe.close()
-            end(process)
 
     @pytest.mark.parametrize("name", sorted(CLUSTERED.keys() - {"reads from replicas"}))
     def test_blocking(self, sentinels: list[tuple[str, int]], name: str) -> None:

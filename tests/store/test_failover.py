@@ -6,7 +6,6 @@ Real servers change their roles under a running recruiter.
 from __future__ import annotations
 
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,13 +13,10 @@ from typing import Any
 
 import pytest
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from support.patience import patient  # noqa: F401 - an autouse fixture
-from support.processes import end, free_port, spawn
-from support.servers import RedisServer, find_server, wait_until
+from support.servers import RedisServer, sentinel_of, wait_until
 from workstealing import Outcome, Recruiter
 from workstealing.jobs import HashFieldExpiry
 from workstealing.store import twin_of
@@ -119,27 +115,8 @@ class TestSentinel:
 
     @pytest.fixture
     def sentinel(self, pair: tuple[RedisServer, RedisServer], tmp_path: Path) -> Iterator[int]:
-        port = free_port()
-        conf = tmp_path / "sentinel.conf"
-        conf.write_text(
-            f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\n"
-            f"sentinel monitor main 127.0.0.1 {pair[0].port} 1\n"
-        )
-        process = spawn([find_server("redis", 7), conf, "--sentinel"], stdout=subprocess.DEVNULL)
-        probe = redis.Redis(port=port, retry=Retry(NoBackoff(), 0))
-
-        def answers() -> bool:
-            try:
-                return bool(probe.ping())
-            except redis.RedisError:
-                return False
-
-        try:
-            wait_until(answers, "the sentinel to answer PING")
+        with sentinel_of(pair[0], tmp_path) as port:
             yield port
-        finally:
-            probe.close()
-            end(process)
 
     @pytest.mark.parametrize("old_is", ["demoted", "dead"])
     def test_jobs_come_to_the_new_primary_although_the_application_sends_nothing(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from redis.sentinel import Sentinel
 from support.certificates import make_certificates
 from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
-from support.processes import end, free_port, spawn
-from support.servers import RedisServer, find_server, wait_until
+from support.processes import free_port
+from support.servers import RedisServer, sentinel_of
 from workstealing.errors import ConfigurationError, Moved
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.slice import Slice
@@ -307,27 +306,8 @@ class TestTls:
 class TestSentinel:
     @pytest.fixture
     def sentinel_port(self, redis7: RedisServer, tmp_path: Path) -> Iterator[int]:
-        port = free_port()
-        conf = tmp_path / "sentinel.conf"
-        conf.write_text(
-            f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\n"
-            f"sentinel monitor main 127.0.0.1 {redis7.port} 1\n"
-        )
-        process = spawn([find_server("redis", 7), conf, "--sentinel"], stdout=subprocess.DEVNULL)
-        probe = redis.Redis(port=port, retry=Retry(NoBackoff(), 0))
-
-        def answers() -> bool:
-            try:
-                return bool(probe.ping())
-            except redis.RedisError:
-                return False
-
-        try:
-            wait_until(answers, "the sentinel to answer PING")
+        with sentinel_of(redis7, tmp_path) as port:
             yield port
-        finally:
-            probe.close()
-            end(process)
 
     def test_the_twin_takes_the_address_that_the_pool_has_learned(
         self,

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -427,3 +427,29 @@ def _is_whole(port: int) -> bool:
         and len(lines) == 3
         and not any(b"fail" in line[2] or line[7] != b"connected" for line in lines)
     )
+
+
+@contextlib.contextmanager
+def sentinel_of(server: RedisServer, folder: Path) -> Iterator[int]:
+    """Start a sentinel that watches a server as "main"; yield its port, and end it."""
+    port = free_port()
+    conf = folder / "sentinel.conf"
+    conf.write_text(
+        f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
+        f"sentinel monitor main 127.0.0.1 {server.port} 1\n"
+    )
+    process = spawn([find_server("redis", 7), conf, "--sentinel"], stdout=subprocess.DEVNULL)
+    probe = redis.Redis(port=port, retry=Retry(NoBackoff(), 0))
+
+    def answers() -> bool:
+        try:
+            return bool(probe.ping())
+        except redis.RedisError:
+            return False
+
+    try:
+        wait_until(answers, "the sentinel to answer PING")
+        yield port
+    finally:
+        probe.close()
+        end(process)
