@@ -68,7 +68,7 @@ class LogCompactor(DivisibleJob):
     ) -> None:
         self.logs = checked_logs(log, "compacted")
         self.limit = checked_limit(limit)
-        self.dry_run = dry_run
+        self.dry_run: bool = dry_run
         self._random = random
         if codec != "none":
             codec = compress_codec(codec)

@@ -68,7 +68,7 @@ class LogTrimmer(DivisibleJob):
     ) -> None:
         self.logs = checked_logs(log, "trimmed")
         self.limit = checked_limit(limit)
-        self.dry_run = dry_run
+        self.dry_run: bool = dry_run
         self._random = random
         if not isinstance(spare_groups, bool):
             raise ConfigurationError(f"spare_groups is {spare_groups!r}; expected True or False")

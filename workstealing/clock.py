@@ -6,8 +6,11 @@ server that holds the keys. The choice of a time shard is the one exception.
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from typing import Protocol
+
+from workstealing.errors import ConfigurationError
 
 
 class Clock(Protocol):
@@ -38,3 +41,28 @@ class SystemClock:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+Duration = float | dt.timedelta
+"""A length of time: a number of seconds, or a timedelta."""
+
+LONGEST_SECONDS = 100 * 365 * 86400.0
+"""A hundred years: longer than anything here lasts, and a number that every server takes."""
+
+
+def seconds_of(
+    duration: object, name: str, least: float = 0.0, most: float = LONGEST_SECONDS
+) -> float:
+    """Return a length of time in seconds.
+
+    Arguments: duration: a number of seconds, or a timedelta; name: of the argument, for the error;
+    least and most: its bounds, in seconds. Raises: ConfigurationError for anything else.
+    """
+    seconds = duration.total_seconds() if isinstance(duration, dt.timedelta) else duration
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    # NaN is in no range.
+    if not is_number or not least <= seconds <= most:  # type: ignore[operator]
+        raise ConfigurationError(
+            f"{name}={duration!r} is no such time: give a number of seconds, {least:g} to"
+            f" {most:g}, or a timedelta"
+        )
+    return float(seconds)  # type: ignore[arg-type]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from importlib.resources import files
-from typing import Any
 
 import pytest
 
@@ -13,24 +12,32 @@ from support.servers import RedisServer
 from workstealing.store import scripts
 from workstealing.store.scripts import Script, ScriptError, load
 
-
-def _names(package: str) -> list[str]:
-    return sorted(
-        item.name.removesuffix(".lua")
-        for item in files(package).iterdir()
-        if item.name.endswith(".lua")
-    )
+FOLDER = files("workstealing.lua")
 
 
-SCRIPTS = _names("workstealing.lua")
-INCLUDES = _names("workstealing.lua.include")
+def _names() -> tuple[list[str], list[str]]:
+    """Return the names of the scripts, and those of the libraries."""
+    scripts_, libraries = [], []
+    folders = [("", FOLDER)]
+    while folders:
+        start, folder = folders.pop()
+        for item in folder.iterdir():
+            if item.is_dir() and item.name != "__pycache__":
+                folders.append((f"{start}{item.name}/", item))
+            elif item.name.endswith(".lua"):
+                is_library = start == "include/" or item.read_text().startswith("--@library")
+                name = f"{start}{item.name.removesuffix('.lua')}"
+                (libraries if is_library else scripts_).append(name)
+    return sorted(scripts_), sorted(libraries)
+
+
+SCRIPTS, INCLUDES = _names()
 # Commands of the server itself, which take no key.
 KEYLESS = {"TIME", "INFO", "COMMAND"}
 
 
-def _source(name: str, *, include: bool = False) -> str:
-    package = "workstealing.lua.include" if include else "workstealing.lua"
-    return (files(package) / f"{name}.lua").read_text(encoding="utf-8")
+def _source(name: str) -> str:
+    return (FOLDER / f"{name}.lua").read_text(encoding="utf-8").removeprefix("--@library\n")
 
 
 def _header(text: str) -> str:
@@ -44,8 +51,8 @@ def _header(text: str) -> str:
 
 def test_there_are_scripts() -> None:
     assert len(SCRIPTS) > 40
-    assert "volatile_hsetex" in SCRIPTS
-    assert "now" in INCLUDES
+    assert any(name.endswith("hsetex") for name in SCRIPTS)
+    assert any(name.endswith("/now") for name in INCLUDES)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -61,22 +68,23 @@ def test_a_script_opens_with_its_purpose_keys_arguments_and_reply(name: str) -> 
 
 @pytest.mark.parametrize("name", INCLUDES)
 def test_a_shared_part_says_what_it_is(name: str) -> None:
-    assert _header(_source(name, include=True)).strip()
+    assert _header(_source(name)).strip()
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_touches_declared_keys_alone(name: str) -> None:
-    assert _undeclared(_whole(_source(name))) == []
+    assert _undeclared(_whole(_source(name), name[: name.rfind("/") + 1])) == []
 
 
-def _whole(source: str) -> str:
+def _whole(source: str, folder: str = "") -> str:
     """Return a script with its shared parts, still indented."""
-    return re.sub(
-        r"^--@include (\w+)$",
-        lambda line: _whole(_source(line[1], include=True)),
-        source,
-        flags=re.MULTILINE,
-    )
+
+    def part(line: re.Match[str]) -> str:
+        paths = (f"{folder}{line[1]}", f"shared/{line[1]}", f"include/{line[1]}")
+        found = next(path for path in paths if path in INCLUDES)
+        return _whole(_source(found), folder)
+
+    return re.sub(r"^--@include (\w+)$", part, source, flags=re.MULTILINE)
 
 
 _FUNCTION = re.compile(r"^local function (\w+)\(([^)]*)\)\n(.*?)^end", re.MULTILINE | re.DOTALL)
@@ -219,7 +227,7 @@ def test_a_function_is_written_once() -> None:
         for _, parameters, inside in _FUNCTION.findall(_source(name)):
             homes.setdefault(f"({parameters})\n{inside}", []).append(name)
     for name in INCLUDES:
-        for _, parameters, inside in _FUNCTION.findall(_source(name, include=True)):
+        for _, parameters, inside in _FUNCTION.findall(_source(name)):
             homes.setdefault(f"({parameters})\n{inside}", []).append(f"include/{name}")
     assert [names for names in homes.values() if len(names) > 1] == []
 
@@ -238,16 +246,10 @@ def test_a_server_can_compile_it(redis7: RedisServer, name: str) -> None:
 
 
 @pytest.fixture
-def folder(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, bool], str]:
-    """Stand in for the folder: (name, whether it is an include) -> text."""
-    texts: dict[tuple[str, bool], str] = {}
-    real = scripts._read
-
-    def read(name: str, *, include: bool) -> str:
-        found = texts.get((name, include))
-        return real(name, include=include) if found is None else found
-
-    monkeypatch.setattr(scripts, "_read", read)
+def folder(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Stand in for the folder: path without the ending -> text."""
+    texts: dict[str, str] = {}
+    monkeypatch.setattr(scripts, "_read", texts.get)
     return texts
 
 
@@ -256,31 +258,61 @@ def test_a_missing_script_is_named() -> None:
         load("nowhere")
 
 
-def test_a_missing_include_is_named(folder: dict[Any, str]) -> None:
-    folder["main", False] = "--@include nowhere\nreturn 1\n"
+def test_a_missing_include_is_named(folder: dict[str, str]) -> None:
+    folder["things/main"] = "--@include nowhere\nreturn 1\n"
+    folder["things/nowhere"] = "return 1\n"  # A script, and no library.
     with pytest.raises(ScriptError, match=r"^there is no Lua include named 'nowhere'$"):
-        Script("main")
+        Script("things/main")
 
 
-def test_a_circle_of_includes_is_shown(folder: dict[Any, str]) -> None:
-    folder["main", False] = "--@include a\nreturn 1\n"
-    folder["a", True] = "--@include b\n"
-    folder["b", True] = "--@include a\n"
+def test_a_library_is_no_script(folder: dict[str, str]) -> None:
+    folder["things/library"] = "--@library\nlocal a = 1\n"
+    with pytest.raises(ScriptError, match=r"^there is no Lua script named 'things/library'$"):
+        Script("things/library")
+
+
+def test_a_circle_of_includes_is_shown(folder: dict[str, str]) -> None:
+    folder["main"] = "--@include a\nreturn 1\n"
+    folder["shared/a"] = "--@library\n--@include b\n"
+    folder["shared/b"] = "--@library\n--@include a\n"
     with pytest.raises(ScriptError, match=r"in a circle: main -> a -> b -> a$"):
         Script("main")
-    folder["b", True] = "--@include b\n"
+    folder["shared/b"] = "--@library\n--@include b\n"
     with pytest.raises(ScriptError, match=r"in a circle: main -> a -> b -> b$"):
         Script("main")
 
 
-def test_each_part_is_taken_in_once_and_before_its_user(folder: dict[Any, str]) -> None:
-    folder["main", False] = "-- Purpose.\n--@include a\n--@include b\n--@include a\nreturn 1\n"
-    folder["a", True] = "--@include b\nlocal a = b\n"
-    folder["b", True] = "-- What b is.\nlocal b = 1 -- one\n\n"
-    script = Script("main")
-    assert script.body == "local b = 1 -- one\nlocal a = b\nreturn 1\n"
+def test_each_library_is_taken_in_once_and_before_its_user(folder: dict[str, str]) -> None:
+    folder["x/main"] = "-- Purpose.\n--@include a\n--@include b\n--@include a\nreturn a\n"
+    folder["x/a"] = "--@library\n--@include b\nlocal a = b\n"
+    folder["shared/a"] = "--@library\nlocal a = 'of another'\n"
+    folder["shared/b"] = "--@library\n-- What b is.\nlocal b = 1 -- one\n\n"
+    script = Script("x/main")
+    assert script.body == "local b = 1 -- one\nlocal a = b\nreturn a\n"
     assert script.sha == hashlib.sha1(script.body.encode()).hexdigest()
-    assert repr(script) == "Script('main')"
+    assert repr(script) == "Script('x/main')"
+
+
+def test_a_script_is_given_the_definitions_that_it_uses_alone(folder: dict[str, str]) -> None:
+    folder["x/main"] = "--@include l\nreturn { deep(), field }\n"
+    folder["x/l"] = (
+        "--@library\nlocal unused, field = KEYS[1], KEYS[2]\nlocal KINDS = {\n  a = 1,\n}\n"
+        "local later\nlocal function idle()\n  return KINDS\nend\n"
+        "local function deep()\n  -- not idle\n  return later(base)\nend\n"
+        "later = function(x)\n  return x\nend\nlocal base = 5\n"
+    )
+    assert Script("x/main").body == (
+        "local unused, field = KEYS[1], KEYS[2]\nlocal later\n"
+        "local function deep()\nreturn later(base)\nend\n"
+        "later = function(x)\nreturn x\nend\nlocal base = 5\nreturn { deep(), field }\n"
+    )
+
+
+def test_a_library_holds_definitions_alone(folder: dict[str, str]) -> None:
+    folder["x/main"] = "--@include l\nreturn 1\n"
+    folder["x/l"] = "--@library\nredis.call('GET', KEYS[1])\nlocal a = 1\n"
+    with pytest.raises(ScriptError, match=r"^the Lua library 'l' begins with no definition: redis"):
+        Script("x/main")
 
 
 def test_a_script_is_made_once() -> None:

@@ -36,8 +36,8 @@ class HashCommands:
 
     def _operate(self, operation: Operation) -> None:
         # The first use of a script carries its text, so that the server knows it for the rest.
-        known = operation.script.sha in self._sent
-        self._sent.add(operation.script.sha)
+        known = operation.sha in self._sent
+        self._sent.add(operation.sha)
         self.commands.append(operation.by_digest() if known else operation.by_text())
 
     def results(self, replies: Sequence[Any]) -> list[Any]:

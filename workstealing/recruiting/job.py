@@ -6,6 +6,7 @@ import abc
 import copy
 import inspect
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,21 @@ if TYPE_CHECKING:
     from workstealing.recruiting.slice import Slice
 
 DEFAULT_LIMIT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How much garbage waits for a job.
+
+    Fields: count: of items; oldest_seconds: how long the oldest has waited, 0.0 where nothing
+    waits, None where nobody can tell; what: the items are, such as "expired fields"; exact: False
+    for a projection from a part that was counted.
+    """
+
+    count: int
+    oldest_seconds: float | None
+    what: str
+    exact: bool = True
 
 
 class Job(abc.ABC):
@@ -30,6 +46,12 @@ class Job(abc.ABC):
 
     limit: int = DEFAULT_LIMIT
     """The most items that one slice handles."""
+
+    structures: Sequence[Any] = ()
+    """The structures that the job keeps clean, as `workstealing.structures` makes them."""
+
+    dry_run: bool | None = None
+    """Whether a slice only counts what it would handle; None: the job has no dry run."""
 
     if TYPE_CHECKING:
         dependency: Hashable
@@ -49,6 +71,19 @@ class Job(abc.ABC):
         None when there was nothing to do. Raises: anything; Aborted when another writer came first,
         Skipped when it could not begin.
         """
+
+    if TYPE_CHECKING:
+        # Until every ready-made job returns a `Backlog`.
+        backlog: Callable[..., Any]
+    else:
+
+        def backlog(self, seconds: float = 5.0) -> Backlog | None:  # noqa: ARG002
+            """Say how much garbage waits now, and how old it is.
+
+            Arguments: seconds: how long it may take. Returns: None if the job cannot tell, which is
+            the default. Raises: as `perform`. Changes nothing.
+            """
+            return None
 
     def warm_up(self) -> None:  # noqa: B027 - most jobs have nothing to prepare
         """Do what a first slice would have to do and needs no server for; by default, nothing.
@@ -96,7 +131,7 @@ def checked_parts(n: object) -> int:
     return n
 
 
-def refuse_dry_run(name: str, *, dry_run: bool) -> None:
+def refuse_dry_run(name: str, *, dry_run: bool | None) -> None:
     """Raise a ConfigurationError for a dry run, which would find the same things for ever."""
     if dry_run:
         raise ConfigurationError(
@@ -107,10 +142,9 @@ def refuse_dry_run(name: str, *, dry_run: bool) -> None:
 def dry_run_of(job: Job) -> Job:
     """Return a copy of a job that counts what it would handle, and changes nothing.
 
-    Raises: ConfigurationError if the job has no attribute `dry_run` to be set, as ready-made jobs
-    that offer it have. O(1), no command.
+    Raises: ConfigurationError if the job has no dry run. O(1), no command.
     """
-    if not hasattr(job, "dry_run"):
+    if job.dry_run is None:
         raise ConfigurationError(f"the job {job.name!r} has no dry run")
     tried = copy.copy(job)
     tried.dry_run = True

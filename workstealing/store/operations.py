@@ -1,75 +1,157 @@
-"""An operation is written once: which script on which keys, and how its reply is read.
+"""Operations: written once as generators of steps, run on a client, awaited, or queued.
 
-The same operation runs on a client, is awaited on an asyncio client, or is queued on a pipeline.
-What takes more than one command (opening a layout, registering a slot) is written once too, as a
-generator that yields commands and operations and is sent their replies.
+A step is one of these, and the generator is sent the reply to it:
+
+- a tuple, one of Redis's commands;
+- an `Operation`, a script on one set of keys (or a command whose reply is read);
+- a list of operations, sent together in one round trip, whose reply is the list of theirs;
+- a `Wait`, a command that blocks, on a connection of its own;
+- a `Sleep`.
+
+`operation` makes a public method of such a generator. A class offers its operations in one of three
+forms: `Blocking` runs them, `Asynchronous` returns what is awaited, `Queued` (a pipeline) queues
+them. An error reply is thrown into the generator, as a LayoutError where a script has refused a
+foreign or newer layout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+import asyncio
+import functools
+import operator
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar
+from typing import overload as _overload
 
+from redis.client import NEVER_DECODE
 from redis.exceptions import NoScriptError, ResponseError
 
 from workstealing.errors import LayoutError
+from workstealing.store.blocking import AsyncAsker, ask
 from workstealing.store.scripts import Script
+from workstealing.store.twin import Twin, is_cluster
 
 T = TypeVar("T")
+P = ParamSpec("P")
 StepT = TypeVar("StepT")
+QueuedT = TypeVar("QueuedT", bound="Queued")
+
+AS_BYTES: dict[str, Any] = {NEVER_DECODE: True}
+"""The option by which a reply comes as bytes, whatever the client makes of others."""
+OPERATIONS_A_ROUND_TRIP = 512
+"""How many operations of a list are sent at once at most: their replies are kept in memory."""
+_NO_OPTIONS: Mapping[str, Any] = {}
 
 
-# Not frozen: an instance is made for every command, and freezing would double what that costs.
-@dataclass(slots=True)
+def same(reply: Any) -> Any:
+    """Return a reply as it is."""
+    return reply
+
+
 class Operation:
-    """One script on one set of keys.
+    """One script, or one command, and how its reply is read.
 
-    Fields: script; keys: all of one hash slot; args; read: makes the result from the reply.
+    Attributes: script: None for a command; keys: all of one hash slot; for a command they only say
+    where it goes; args: of the script, or the whole command; read: makes the result from the reply;
+    options: those of redis-py by which the reply is parsed, such as `AS_BYTES`.
     """
 
-    script: Script
-    keys: tuple[Any, ...]
-    args: tuple[Any, ...]
-    read: Callable[[Any], Any]
+    __slots__ = ("args", "keys", "options", "read", "script")
+
+    def __init__(
+        self,
+        script: Script | None,
+        keys: tuple[Any, ...],
+        args: tuple[Any, ...],
+        read: Callable[[Any], Any] = same,
+        options: Mapping[str, Any] = _NO_OPTIONS,
+    ) -> None:
+        self.script = script
+        self.keys = keys
+        self.args = args
+        self.read = read
+        self.options = options
+
+    def __repr__(self) -> str:
+        return f"Operation({self.script!r}, {self.keys!r}, {self.args!r})"
+
+    @property
+    def sha(self) -> str:
+        """The digest of the script, nothing for a command."""
+        return "" if self.script is None else self.script.sha
 
     def by_digest(self) -> tuple[Any, ...]:
         """Return the command that names the script by its digest."""
+        if self.script is None:
+            return self.args
         return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
 
     def by_text(self) -> tuple[Any, ...]:
         """Return the command that carries the script's text, and makes the server know it."""
+        if self.script is None:
+            return self.args
         return ("EVAL", self.script.body, len(self.keys), *self.keys, *self.args)
 
 
+def command(
+    *args: Any, read: Callable[[Any], Any] = same, options: Mapping[str, Any] = _NO_OPTIONS
+) -> Operation:
+    """Return one of Redis's commands as an operation; its first argument is its key."""
+    return Operation(None, args[1:2], args, read, options)
+
+
 @dataclass(frozen=True, slots=True)
-class Plain:
-    """One of redis-py's own commands, with the options that its reply is read by."""
+class Sleep:
+    """A pause. Fields: seconds."""
 
-    args: tuple[Any, ...]
-    options: dict[str, Any]
+    seconds: float
 
 
-@dataclass(slots=True)
-class Plan:
-    """Operations whose replies together make one result.
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A command that blocks, on a connection of its own.
 
-    Fields: operations, run in order; combine: makes the result from what they have read; by default
-    the first one's.
+    Fields: slot: whose node is asked; command; seconds: for how long it blocks. Its reply is None
+    too after a fault of that connection, which only ends the wait.
     """
 
-    operations: tuple[Operation, ...]
-    combine: Callable[[list[Any]], Any] = itemgetter(0)
-
-    def read(self, replies: list[Any]) -> Any:
-        """Make the result from the raw replies."""
-        pairs = zip(self.operations, replies, strict=True)
-        return self.combine([operation.read(reply) for operation, reply in pairs])
+    slot: int
+    command: tuple[Any, ...]
+    seconds: float
 
 
-Step = tuple[Any, ...] | Plain | Operation
-Steps = Generator[Step, Any, T]
+class RoundTrip:
+    """What goes to the server at once: one of redis-py's pipelines while it is filled.
+
+    Arguments: client; transaction: whether it is one MULTI/EXEC (on a cluster: never).
+    """
+
+    def __init__(self, client: Any, transaction: bool = False) -> None:
+        self._on_cluster = is_cluster(client)
+        options = {} if self._on_cluster else {"transaction": transaction}
+        self.target = client.pipeline(**options)
+        self._sent: set[str] = set()
+
+    def add(self, operation: Operation) -> None:
+        """Add an operation."""
+        script = operation.script
+        if script is None:
+            self.target.execute_command(*operation.args, **operation.options)
+            return
+        # The first use of a script carries its text, so that the server knows it for the rest;
+        # on a cluster each use does, because each may go to another node.
+        known = script.sha in self._sent and not self._on_cluster
+        self.target.execute_command(
+            *(operation.by_digest() if known else operation.by_text()), **operation.options
+        )
+        self._sent.add(script.sha)
+
+
+Step = tuple[Any, ...] | Operation | Sequence[Operation] | Wait | Sleep | RoundTrip
+Steps = Generator[Any, Any, T]
+"""A generator of steps that returns a T."""
 
 
 def run(client: Any, operation: Operation) -> Any:
@@ -77,59 +159,121 @@ def run(client: Any, operation: Operation) -> Any:
 
     One round trip; one more the first time that a server sees the script (it had run nothing then).
     """
-    keys = operation.keys
+    script = operation.script
+    if script is None:
+        reply = client.execute_command(*operation.args, **operation.options)
+        return operation.read(reply)
+    keys, options = operation.keys, operation.options
     try:
         # As by_digest(), without making the command twice.
         reply = client.execute_command(
-            "EVALSHA", operation.script.sha, len(keys), *keys, *operation.args
+            "EVALSHA", script.sha, len(keys), *keys, *operation.args, **options
         )
     except NoScriptError:
-        reply = client.execute_command(*operation.by_text())
+        reply = client.execute_command(*operation.by_text(), **options)
     return operation.read(reply)
 
 
 async def run_async(client: Any, operation: Operation) -> Any:
     """Run an operation on an asyncio client; see `run`."""
+    options = operation.options
     try:
-        reply = await client.execute_command(*operation.by_digest())
+        reply = await client.execute_command(*operation.by_digest(), **options)
     except NoScriptError:
-        reply = await client.execute_command(*operation.by_text())
+        reply = await client.execute_command(*operation.by_text(), **options)
     return operation.read(reply)
 
 
-def drive(client: Any, steps: Steps[T]) -> T:
-    """Run a generator of commands and operations on a blocking client; return what it returns."""
+def drive(
+    client: Any,
+    steps: Steps[T],
+    reply: Any = None,
+    wait: Callable[[Wait], Any] | None = None,
+) -> T:
+    """Run a generator of steps on a blocking client; return what it returns.
 
-    def send(step: Step) -> Any:
-        if isinstance(step, Operation):
-            return run(client, step)
-        if isinstance(step, Plain):
-            return client.execute_command(*step.args, **step.options)
-        return client.execute_command(*step)
-
-    return driven(steps, send)
-
-
-async def drive_async(client: Any, steps: Steps[T]) -> T:
-    """Run a generator of commands on an asyncio client; see `drive`."""
-
-    async def send(step: Step) -> Any:
-        if isinstance(step, Operation):
-            return await run_async(client, step)
-        if isinstance(step, Plain):
-            return await client.execute_command(*step.args, **step.options)
-        return await client.execute_command(*step)
-
-    return await driven_async(steps, send)
-
-
-def driven(steps: Generator[StepT, Any, T], send: Callable[[StepT], Any], reply: Any = None) -> T:
-    """Run a generator of steps; return what it returns.
-
-    Arguments: steps; send: runs one of them and returns its reply; reply: what the generator is
-    sent first, if it has been begun. What `send` raises is thrown into the generator, and is raised
-    unless that has an answer to it.
+    Arguments: client; steps; reply: what the generator is sent first, if it has been begun; wait:
+    performs a `Wait`, for generators that yield any. Raises: LayoutError for what a script refuses;
+    those of redis-py and the generator's own.
     """
+    error: Exception | None = None
+    while True:
+        try:
+            step = steps.send(reply) if error is None else steps.throw(error)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        reply = error = None
+        try:
+            if isinstance(step, Operation):
+                reply = run(client, step)
+            elif isinstance(step, tuple):
+                reply = client.execute_command(*step)
+            elif isinstance(step, RoundTrip):
+                reply = step.target.execute(raise_on_error=False)
+            elif isinstance(step, Sleep):
+                time.sleep(step.seconds)
+            elif isinstance(step, Wait):
+                assert wait is not None, "only a structure's own operations may wait"
+                reply = wait(step)
+            elif len(step) == 1:
+                reply = [run(client, step[0])]
+            else:
+                reply = []
+                for trip, some in _round_trips(client, step):
+                    reply += read_all(some, trip.target.execute(raise_on_error=False))
+        except ResponseError as raised:
+            error = as_layout_error(raised) or raised
+        except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
+            error = raised
+
+
+async def drive_async(
+    client: Any,
+    steps: Steps[T],
+    reply: Any = None,
+    wait: Callable[[Wait], Awaitable[Any]] | None = None,
+) -> T:
+    """Run a generator of steps on an asyncio client; see `drive`."""
+    error: Exception | None = None
+    while True:
+        try:
+            step = steps.send(reply) if error is None else steps.throw(error)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        reply = error = None
+        try:
+            if isinstance(step, Operation):
+                reply = await run_async(client, step)
+            elif isinstance(step, tuple):
+                reply = await client.execute_command(*step)
+            elif isinstance(step, RoundTrip):
+                reply = await step.target.execute(raise_on_error=False)
+            elif isinstance(step, Sleep):
+                await asyncio.sleep(step.seconds)
+            elif isinstance(step, Wait):
+                assert wait is not None, "only a structure's own operations may wait"
+                reply = await wait(step)
+            elif len(step) == 1:
+                reply = [await run_async(client, step[0])]
+            else:
+                reply = []
+                for trip, some in _round_trips(client, step):
+                    reply += read_all(some, await trip.target.execute(raise_on_error=False))
+        except ResponseError as raised:
+            error = as_layout_error(raised) or raised
+        except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
+            error = raised
+
+
+def drive_by(send: Callable[[StepT], Any], steps: Generator[StepT, Any, T]) -> T:
+    """Run a generator of steps by another way of sending one; return what it returns.
+
+    Arguments: send: runs one of the steps and returns its reply; what it raises is thrown into the
+    generator, and is raised unless that has an answer to it; steps.
+    """
+    reply: Any = None
     error: Exception | None = None
     while True:
         try:
@@ -143,40 +287,37 @@ def driven(steps: Generator[StepT, Any, T], send: Callable[[StepT], Any], reply:
             reply, error = None, raised
 
 
-async def driven_async(
-    steps: Generator[StepT, Any, T], send: Callable[[StepT], Awaitable[Any]], reply: Any = None
-) -> T:
-    """Run a generator of steps as `driven` does, and await what `send` returns."""
-    error: Exception | None = None
+def resumed(steps: Steps[T], reply: Any, error: Exception | None = None) -> Steps[T]:
+    """Go on with a generator that has yielded a step, given the reply or the error of that step."""
     while True:
         try:
             step = steps.send(reply) if error is None else steps.throw(error)
         except StopIteration as done:
             result: T = done.value
             return result
+        reply = error = None
         try:
-            reply, error = await send(step), None
+            reply = yield step
         except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
-            reply, error = None, raised
+            error = raised
 
 
-def perform(client: Any, plan: Plan) -> Any:
-    """Run a plan on a blocking client. A round trip an operation.
+def _round_trips(client: Any, operations: Sequence[Operation]) -> Any:
+    """Yield round trips for a list of operations, each with those that it carries."""
+    for start in range(0, len(operations), OPERATIONS_A_ROUND_TRIP):
+        some = operations[start : start + OPERATIONS_A_ROUND_TRIP]
+        trip = RoundTrip(client)
+        for operation in some:
+            trip.add(operation)
+        yield trip, some
 
-    Errors: LayoutError for what a script refuses as foreign; those of redis-py.
-    """
-    try:
-        return plan.combine([run(client, operation) for operation in plan.operations])
-    except ResponseError as error:
-        raise as_layout_error(error) or error from None
 
-
-async def perform_async(client: Any, plan: Plan) -> Any:
-    """Run a plan on an asyncio client; see `perform`."""
-    try:
-        return plan.combine([await run_async(client, operation) for operation in plan.operations])
-    except ResponseError as error:
-        raise as_layout_error(error) or error from None
+def read_all(operations: Sequence[Operation], replies: Sequence[Any]) -> list[Any]:
+    """Return what operations read from their replies. Raises: the first error among the replies."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return [operation.read(reply) for operation, reply in zip(operations, replies, strict=True)]
 
 
 def as_layout_error(error: Exception) -> LayoutError | None:
@@ -185,3 +326,153 @@ def as_layout_error(error: Exception) -> LayoutError | None:
     if "WSLAYOUT " not in text:
         return None
     return LayoutError(text.split("WSLAYOUT ", 1)[1] + "; nothing was changed")
+
+
+class Blocking:
+    """The form of a class whose operations are run at once. It has a `client` and a `twin`."""
+
+    # redis-py's own name for it: its command classes are typed by it.
+    _is_async_client: Literal[False] = False
+    client: Any
+    twin: Twin
+
+    def _run(self, steps: Steps[T]) -> T:
+        return drive(self.client, steps, None, self._wait)
+
+    def _wait(self, step: Wait) -> Any:
+        return ask(self.twin, step.slot, step.command, step.seconds)
+
+
+class Asynchronous:
+    """The form of a class whose operations are awaited. It has a `client` and a `twin`."""
+
+    _is_async_client: Literal[True] = True
+    client: Any
+    twin: Twin
+
+    async def _run(self, steps: Steps[T]) -> T:
+        return await drive_async(self.client, steps, None, self._wait)
+
+    async def _wait(self, step: Wait) -> Any:
+        return await self._asker.ask(step.slot, step.command, step.seconds)
+
+    @functools.cached_property
+    def _asker(self) -> AsyncAsker:
+        return AsyncAsker(self.twin)
+
+
+class AsynchronousWaiting(Asynchronous):
+    """The asynchronous form of a class that has operations that wait."""
+
+    async def aclose(self) -> None:
+        """Close the connections on which calls have waited."""
+        await self._asker.close()
+
+
+class Queued:
+    """The form of a pipeline: an operation is queued, and returns the pipeline."""
+
+    _is_async_client: Literal[False] = False
+
+    def _run(self, steps: Steps[Any]) -> Self:
+        raise NotImplementedError
+
+
+if TYPE_CHECKING:
+
+    class operation(Generic[P, T]):  # noqa: N801 - used as a decorator
+        """Make a public method of a function that returns a generator of steps.
+
+        The function checks its arguments, so that a wrong one is refused where it is given, and
+        returns the generator. The method returns the result on a `Blocking` form, an awaitable on
+        an `Asynchronous` one, and the pipeline on a `Queued` one. `Class.method.steps(self, ...)`
+        gives the generator itself, for other operations.
+        """
+
+        def __init__(self, steps: Callable[Concatenate[Any, P], Steps[T]]) -> None:
+            self.steps = steps
+
+        @_overload
+        def __get__(self, instance: None, owner: Any) -> Self: ...
+        @_overload
+        def __get__(self, instance: Blocking, owner: Any) -> Callable[P, T]: ...
+        @_overload
+        def __get__(
+            self, instance: Asynchronous, owner: Any
+        ) -> Callable[P, Coroutine[Any, Any, T]]: ...
+        @_overload
+        def __get__(self, instance: QueuedT, owner: Any) -> Callable[P, QueuedT]: ...
+        def __get__(self, instance: Any, owner: Any) -> Any: ...
+
+else:
+
+    def operation(steps: Any) -> Any:
+        """Make a public method of a function that returns a generator of steps."""
+        # A plain function: a call costs no descriptor, and help() shows what a reader wants.
+        returned = steps.__annotations__.get("return", "")
+        if isinstance(returned, str) and returned.startswith("Steps["):
+            steps.__annotations__["return"] = returned[len("Steps[") : -1]
+
+        @functools.wraps(steps)
+        def call(self: Any, /, *args: Any, **options: Any) -> Any:
+            return self._run(steps(self, *args, **options))
+
+        call.steps = steps
+        return call
+
+
+# --- The dialects from before, until the last structure has left them. ---
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Operations whose replies together make one result."""
+
+    operations: tuple[Operation, ...]
+    combine: Callable[[list[Any]], Any] = operator.itemgetter(0)
+
+    def read(self, replies: list[Any]) -> Any:
+        """Make the result from the raw replies."""
+        pairs = zip(self.operations, replies, strict=True)
+        return self.combine([operation.read(reply) for operation, reply in pairs])
+
+
+def Plain(args: tuple[Any, ...], options: Mapping[str, Any] = _NO_OPTIONS) -> Operation:  # noqa: N802
+    """Return a command with options."""
+    return Operation(None, args[1:2], args, same, options)
+
+
+def perform(client: Any, plan: Plan) -> Any:
+    """Run a plan on a blocking client."""
+    try:
+        return plan.combine([run(client, operation) for operation in plan.operations])
+    except ResponseError as error:
+        raise as_layout_error(error) or error from None
+
+
+async def perform_async(client: Any, plan: Plan) -> Any:
+    """Run a plan on an asyncio client."""
+    try:
+        return plan.combine([await run_async(client, operation) for operation in plan.operations])
+    except ResponseError as error:
+        raise as_layout_error(error) or error from None
+
+
+def driven(steps: Any, send: Callable[[Any], Any]) -> Any:
+    """Run a generator of steps by another way of sending one."""
+    return drive_by(send, steps)
+
+
+async def driven_async(steps: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Run a generator of steps, and await what `send` returns."""
+    reply: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            step = steps.send(reply) if error is None else steps.throw(error)
+        except StopIteration as done:
+            return done.value
+        try:
+            reply, error = await send(step), None
+        except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
+            reply, error = None, raised

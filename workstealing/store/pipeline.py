@@ -1,4 +1,4 @@
-"""What all pipelines of this package share: operations and the user's own commands, one round trip.
+"""Pipelines: operations and the user's own commands, sent in one round trip.
 
 Everything is kept until `execute`, because a structure may have to look at its layout first, which
 on an asyncio client must be awaited; then redis-py's own pipeline is filled and sent.
@@ -13,7 +13,18 @@ from typing import Any, Generic, Self, TypeVar
 from redis.exceptions import RedisError
 
 from workstealing.errors import ConfigurationError
-from workstealing.store.operations import Operation, Plan, as_layout_error
+from workstealing.store.operations import (
+    Operation,
+    Plan,
+    Queued,
+    RoundTrip,
+    Steps,
+    as_layout_error,
+    drive,
+    drive_async,
+    read_all,
+    resumed,
+)
 from workstealing.store.twin import is_cluster
 
 QueuedT = TypeVar("QueuedT")
@@ -56,6 +67,206 @@ def queue_plain(target: Any, method: str, args: tuple[Any, ...], options: dict[s
         )
 
 
+def checked_results(results: list[Any], raise_on_error: bool) -> list[Any]:
+    """Return results; raise the first error among them if errors are to be raised."""
+    if raise_on_error:
+        for position, result in enumerate(results, 1):
+            if isinstance(result, Exception):
+                if isinstance(result, RedisError):
+                    result.args = (f"command {position} of the pipeline: {result}",)
+                raise result
+    return results
+
+
+class Pipeline(Queued):
+    """A queue of operations and of the user's own commands, sent together by `execute`.
+
+    Arguments: client; transaction: whether `execute` sends one MULTI/EXEC (on a cluster: no). An
+    operation's first step is run by `execute`; the steps that it needs beyond that one are run as
+    soon as the first ones have been answered. Every method of redis-py's pipelines queues the
+    user's own command (``p.incr("visits")``), and so does ``p.plain.set(...)`` where the name is
+    taken.
+    """
+
+    def __init__(self, client: Any, transaction: bool) -> None:
+        self._client = client
+        self._transaction = transaction
+        # A generator of steps, or the user's own command: its method, arguments and options.
+        self._queue: list[Any] = []
+        self.plain: Any = PlainCommands(self._queue_plain)
+
+    def __len__(self) -> int:
+        """Return how many commands are queued."""
+        return len(self._queue)
+
+    def __bool__(self) -> bool:
+        """Return True: a pipeline is a thing, however little is queued on it."""
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "plain":
+            raise AttributeError(name)
+        return getattr(self.plain, name)
+
+    def reset(self) -> None:
+        """Forget what is queued."""
+        self._queue = []
+
+    def _run(self, steps: Steps[Any]) -> Self:
+        self._queue.append(steps)
+        return self
+
+    def _queue_plain(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Self:
+        self._queue.append((method, args, options))
+        return self
+
+    def _opening(self) -> Steps[Any]:
+        """Do what must be known before anything is queued; by default nothing."""
+        yield from ()
+
+    def _execution(self, raise_on_error: bool) -> Steps[list[Any]]:
+        """Send everything queued; return the results in order."""
+        queue = self._queue
+        if not queue:
+            return []
+        yield from self._opening()
+        trip = RoundTrip(self._client, self._transaction)
+        first_steps = [_fill(trip, each) for each in queue]
+        replies = yield trip
+        results: list[Any] = []
+        start = 0
+        for queued, first in zip(queue, first_steps, strict=True):
+            end = start + first.size
+            mine = replies[start:end]
+            start = end
+            if first.is_done:
+                results.append(first.result)
+            elif isinstance(queued, tuple):
+                results += mine
+            else:
+                reply, error = first.read(mine)
+                try:
+                    results.append((yield from resumed(queued, reply, error)))
+                except Exception as raised:  # noqa: BLE001 - it is a result like the others
+                    results.append(raised)
+        return checked_results(results, raise_on_error)
+
+
+class _FirstStep:
+    """What the first step of something queued is, and how its replies are read.
+
+    Attributes: size: how many replies it takes; is_done: whether there was no step, but `result`.
+    """
+
+    def __init__(self, step: Any = None, size: int = 1, *, is_done: bool = False) -> None:
+        self._step = step
+        self.size = size
+        self.is_done = is_done
+        self.result: Any = step if is_done else None
+
+    def read(self, replies: list[Any]) -> tuple[Any, Exception | None]:
+        """Return what the step is answered by: a reply, or an error."""
+        step = self._step
+        try:
+            if isinstance(step, list):
+                return read_all(step, replies), None
+            (reply,) = replies
+            if isinstance(reply, Exception):
+                raise reply
+            return (step.read(reply) if isinstance(step, Operation) else reply), None
+        except Exception as error:  # noqa: BLE001 - it is thrown into the generator
+            return None, as_layout_error(error) or error
+
+
+def _fill(trip: RoundTrip, queued: Any) -> _FirstStep:
+    """Add the first step of something queued to a round trip; what it raises, nothing was sent."""
+    if isinstance(queued, tuple):
+        queue_plain(trip.target, *queued)
+        return _FirstStep()
+    try:
+        step = next(queued)
+    except StopIteration as done:
+        return _FirstStep(done.value, 0, is_done=True)
+    if isinstance(step, list):
+        for operation in step:
+            trip.add(operation)
+        return _FirstStep(step, len(step))
+    if isinstance(step, Operation):
+        trip.add(step)
+    else:
+        trip.target.execute_command(*step)
+    return _FirstStep(step)
+
+
+class BlockingPipeline(Pipeline):
+    """A `Pipeline` on a blocking client."""
+
+    def __enter__(self) -> Self:
+        """Return the pipeline."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Forget what was not executed."""
+        self.reset()
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Send everything queued, and return the results in order.
+
+        Arguments: raise_on_error: whether the first error is raised, or returned in its place. One
+        round trip, and those of operations that need more than one by themselves.
+        """
+        try:
+            return drive(self._client, self._execution(raise_on_error))
+        finally:
+            self.reset()
+
+
+class AsyncPipeline(Pipeline):
+    """A `Pipeline` on an asyncio client."""
+
+    async def __aenter__(self) -> Self:
+        """Return the pipeline."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Forget what was not executed."""
+        self.reset()
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Send everything queued, and return the results; see `BlockingPipeline.execute`."""
+        try:
+            return await drive_async(self._client, self._execution(raise_on_error))
+        finally:
+            self.reset()
+
+
+# --- The dialects from before, until the last structure has left them. ---
+
+
+class PlanPipeline(Pipeline):
+    """A pipeline that queues plans."""
+
+    def queue_plan(self, plan: Plan) -> Self:
+        """Queue a plan."""
+        return self._run(_planned(plan))
+
+    def queue_steps(self, steps: Steps[Any]) -> Self:
+        """Queue a generator of steps."""
+        return self._run(steps)
+
+
+def _planned(plan: Plan) -> Steps[Any]:
+    return plan.combine((yield list(plan.operations)))
+
+
+class BlockingPlanPipeline(PlanPipeline, BlockingPipeline):
+    """A `PlanPipeline` on a blocking client."""
+
+
+class AsyncPlanPipeline(PlanPipeline, AsyncPipeline):
+    """A `PlanPipeline` on an asyncio client."""
+
+
 class Filling:
     """One of redis-py's pipelines while it is filled, and how its replies are read.
 
@@ -92,6 +303,9 @@ class Filling:
         for operation in operations:
             # The first use of a script carries its text, so that the server knows it for the rest;
             # on a cluster each use does, because each may go to another node.
+            if operation.script is None:
+                self.target.execute_command(*operation.args)
+                continue
             known = operation.script.sha in self._sent and not self._on_cluster
             self.target.execute_command(*(operation.by_digest() if known else operation.by_text()))
             self._sent.add(operation.script.sha)
@@ -112,17 +326,6 @@ class Filling:
             else:
                 results.append(as_layout_error(error) or error)
         return results
-
-
-def checked_results(results: list[Any], raise_on_error: bool) -> list[Any]:
-    """Return results; raise the first error among them if errors are to be raised."""
-    if raise_on_error:
-        for position, result in enumerate(results, 1):
-            if isinstance(result, Exception):
-                if isinstance(result, RedisError):
-                    result.args = (f"command {position} of the pipeline: {result}",)
-                raise result
-    return results
 
 
 class CommandQueue(Generic[QueuedT]):
@@ -151,82 +354,3 @@ class CommandQueue(Generic[QueuedT]):
     def reset(self) -> None:
         """Forget what is queued."""
         self._queue = []
-
-
-class PlanPipeline(CommandQueue[Callable[[Filling], None]]):
-    """A queue of plans and of the user's own commands, for structures without a layout to look at.
-
-    Arguments: client; transaction: whether `execute` sends one MULTI/EXEC. What a structure's own
-    methods queue goes in by `queue_plan`; every method of redis-py's pipelines queues the user's
-    own command.
-    """
-
-    def __init__(self, client: Any, transaction: bool) -> None:
-        super().__init__(self._queue_plain)
-        self._client = client
-        self._transaction = transaction
-
-    def queue_plan(self, plan: Plan) -> Self:
-        """Queue a structure's own operations; their result is one of those of `execute`."""
-        self._queue.append(lambda filling: filling.plan(plan))
-        return self
-
-    def _queue_plain(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Self:
-        self._queue.append(lambda filling: filling.plain(method, args, options))
-        return self
-
-    def _filled(self) -> Filling:
-        filling = Filling(self._client, self._transaction)
-        for add in self._queue:
-            add(filling)
-        return filling
-
-
-class BlockingPlanPipeline(PlanPipeline):
-    """A `PlanPipeline` on a blocking client."""
-
-    def __enter__(self) -> Self:
-        """Return the pipeline."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Forget what was not executed."""
-        self.reset()
-
-    def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Send everything queued, and return the results in order.
-
-        Arguments: raise_on_error: whether the first error is raised, or returned in its place. One
-        round trip.
-        """
-        try:
-            if not self._queue:
-                return []
-            filling = self._filled()
-            replies = filling.target.execute(raise_on_error=False)
-            return checked_results(filling.results(replies), raise_on_error)
-        finally:
-            self.reset()
-
-
-class AsyncPlanPipeline(PlanPipeline):
-    """A `PlanPipeline` on an asyncio client."""
-
-    async def __aenter__(self) -> Self:
-        """Return the pipeline."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Forget what was not executed."""
-        self.reset()
-
-    async def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Send everything queued, and return the results; see `BlockingPlanPipeline.execute`."""
-        try:
-            if not self._queue:
-                return []
-            filling = self._filled()
-            replies = await filling.target.execute(raise_on_error=False)
-            return checked_results(filling.results(replies), raise_on_error)
-        finally:
-            self.reset()

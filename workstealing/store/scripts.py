@@ -1,7 +1,9 @@
-"""The scripts of the ``lua`` folder, joined with what they include.
+"""The scripts of the ``lua`` folder, joined with the functions that they use.
 
-A script names a shared part by a line ``--@include name``; each part is taken in once, where it is
-first named, from ``lua/include/name.lua``.
+``lua/<structure>/<operation>.lua`` is the script `<structure>/<operation>`. It names a library by a
+line ``--@include library``: a file of the same folder, or of ``lua/shared``, whose first line is
+``--@library``. A library holds local functions and values at the beginning of a line, and of those
+a script is given the ones that it uses: the server makes every function anew at each call.
 """
 
 from __future__ import annotations
@@ -10,8 +12,14 @@ import hashlib
 import re
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 _INCLUDE = re.compile(r"^--@include[ \t]+(\w+)[ \t]*$", re.MULTILINE)
+_LIBRARY = "--@library"
+_SHARED = "shared"
+# What stands at the beginning of a line of a library, and the names that it makes.
+_DEFINITION = re.compile(r"(?:local function|function) (\w+)|local ([\w ,]+)|(\w+) =")
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _SHIFT = "CLOCK_SHIFT_MS = 0"
 
 
@@ -22,8 +30,8 @@ class ScriptError(Exception):
 class Script:
     """One Lua script, ready to be run: its text and the digest that the server knows it by.
 
-    Arguments: the script's name (its file in ``lua/`` without the ending) and, for tests alone,
-    how many milliseconds its clock is ahead of the server's.
+    Arguments: name: its file in ``lua/`` without the ending; clock_shift_ms: for tests alone, how
+    many milliseconds its clock is ahead of the server's.
     """
 
     __slots__ = ("body", "name", "sha")
@@ -47,25 +55,52 @@ def load(name: str, clock_shift_ms: int = 0) -> Script:
 
 
 def load_all(family: str, clock_shift_ms: int = 0) -> None:
-    """Load every script whose name begins so, before a first use has to wait for the files."""
-    for entry in files("workstealing.lua").iterdir():
+    """Load every script of a structure before a first use has to wait for the files.
+
+    Arguments: family: a folder's name with a slash behind it, or a part of the scripts' names;
+    clock_shift_ms: for tests.
+    """
+    folder, slash, start = family.rpartition("/")
+    for entry in files("workstealing.lua").joinpath(folder).iterdir():
         name, dot, kind = entry.name.partition(".")
-        if dot and kind == "lua" and name.startswith(family):
-            load(name, clock_shift_ms)
+        if not dot or kind != "lua" or not name.startswith(start):
+            continue
+        if not entry.read_text(encoding="utf-8").startswith(_LIBRARY):
+            load(f"{folder}{slash}{name}", clock_shift_ms)
+
+
+class _Definition(NamedTuple):
+    """A part of a library: the names that it makes, the words in it, and its text."""
+
+    names: frozenset[str]
+    words: frozenset[str]
+    text: str
 
 
 @cache
-def _read(name: str, *, include: bool) -> str:
-    folder = files("workstealing.lua.include" if include else "workstealing.lua")
-    source = folder / f"{name}.lua"
+def _read(path: str) -> str | None:
+    source = files("workstealing.lua").joinpath(f"{path}.lua")
     try:
         return source.read_text(encoding="utf-8")
     except FileNotFoundError:
-        kind = "include" if include else "script"
-        raise ScriptError(f"there is no Lua {kind} named {name!r}") from None
+        return None
+
+
+def _library(folder: str, name: str) -> str:
+    """Return the text of what a script of a folder includes."""
+    for path in (f"{folder}{name}", f"{_SHARED}/{name}", f"include/{name}"):
+        text = _read(path)
+        if text is not None and (path.startswith("include/") or text.startswith(_LIBRARY)):
+            return text
+    raise ScriptError(f"there is no Lua include named {name!r}")
 
 
 def _join(name: str) -> str:
+    script = _read(name)
+    if script is None or script.startswith(_LIBRARY):
+        raise ScriptError(f"there is no Lua script named {name!r}")
+    folder = name[: name.rfind("/") + 1]
+    definitions: list[_Definition] = []
     taken: set[str] = set()
 
     def expand(text: str, path: tuple[str, ...]) -> str:
@@ -78,11 +113,59 @@ def _join(name: str) -> str:
             if wanted in taken:
                 return ""
             taken.add(wanted)
-            return expand(_read(wanted, include=True), (*path, wanted))
+            library = _library(folder, wanted)
+            own = expand(library, (*path, wanted))
+            if not library.startswith(_LIBRARY):
+                return own
+            # Behind those that it includes, which have been added by now.
+            definitions.extend(_definitions(wanted, own))
+            return ""
 
         return _INCLUDE.sub(part, text)
 
-    joined = expand(_read(name, include=False), (name,))
-    # The server keeps and hashes the text: leave out what only readers need.
-    lines = (line.strip() for line in joined.splitlines())
-    return "\n".join(line for line in lines if line and not line.startswith("--")) + "\n"
+    own = _stripped(expand(script, (name.rpartition("/")[2],)))
+    return "".join(_used(definitions, own)) + own
+
+
+def _used(definitions: list[_Definition], text: str) -> list[str]:
+    """Return the texts of the definitions that a script uses, by itself or by another of them."""
+    wanted = set(_WORD.findall(text))
+    used: set[int] = set()
+    while True:
+        found = {
+            number
+            for number, each in enumerate(definitions)
+            if number not in used and not wanted.isdisjoint(each.names)
+        }
+        if not found:
+            return [definitions[number].text for number in sorted(used)]
+        used |= found
+        for number in found:
+            wanted |= definitions[number].words
+
+
+def _definitions(library: str, text: str) -> list[_Definition]:
+    """Split a library at the lines that begin with a definition."""
+    parts: list[list[str]] = []
+    for line in text.splitlines():
+        if not line.strip() or line.lstrip().startswith("--"):
+            continue
+        if _DEFINITION.match(line):
+            parts.append([])
+        elif not parts:
+            raise ScriptError(f"the Lua library {library!r} begins with no definition: {line}")
+        parts[-1].append(line)
+    found = []
+    for part in parts:
+        match = _DEFINITION.match(part[0])
+        assert match is not None
+        joined = _stripped("\n".join(part))
+        names = frozenset(_WORD.findall(next(filter(None, match.groups()))))
+        found.append(_Definition(names, frozenset(_WORD.findall(joined)), joined))
+    return found
+
+
+def _stripped(text: str) -> str:
+    """Leave out what only readers need: the server keeps and hashes the text."""
+    lines = (line.strip() for line in text.splitlines())
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith("--"))

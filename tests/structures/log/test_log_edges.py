@@ -12,7 +12,7 @@ from support.compacted_logs import compact, entries, made
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import LayoutError
-from workstealing.store.operations import Plain, Steps, drive
+from workstealing.store.operations import Operation, Steps, drive
 from workstealing.store.scripts import Script
 from workstealing.structures import Log
 from workstealing.structures.log import UndecodableEntryError
@@ -85,7 +85,7 @@ def test_what_a_late_reply_says_of_a_log_before_is_not_taken_for_this_one(
     next_one = steps.send(late)
     assert log.read(12, 3) == entries(15, 12)
     steps.close()
-    assert isinstance(next_one, Plain)
+    assert isinstance(next_one, Operation)
 
 
 def once(step: Any) -> Steps[Any]:

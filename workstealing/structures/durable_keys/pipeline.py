@@ -29,13 +29,12 @@ class _Pipeline(BlockingSurface, PlanPipeline):
         """Queue one command; what all the methods end in. Returns the pipeline."""
         require_users_keys(args)
         self._commands.append(args)
+        return self._run(self._command_steps(args, options))
+
+    def _command_steps(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
         # Which index shard it goes to is known when the layout has been read.
-        self._queue.append(
-            lambda filling: filling.plan(
-                self._keys.translator.translate(self._keys.layout, args, options)
-            )
-        )
-        return self
+        plan = self._keys.translator.translate(self._keys.layout, args, options)
+        return plan.combine((yield list(plan.operations)))
 
     def reset(self) -> None:
         """Forget what is queued."""

@@ -121,7 +121,7 @@ class Appending(LogBase):
             del left[:WOKEN_GROUPS]
             try:
                 yield from as_bytes(self.operation("wake_groups", keys))
-            except ResponseError:
+            except (ResponseError, LayoutError):
                 # What is foreign there must not keep the others asleep.
                 continue
             except RedisError:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from workstealing.errors import LayoutError
-from workstealing.store.operations import Plain, Steps
+from workstealing.store.operations import Operation, Plain, Steps
 from workstealing.structures.log.base import (
     AS_BYTES,
     MOST_OFFSET,
@@ -98,7 +98,7 @@ class Reading(LogBase):
         return kept
 
     @cached_property
-    def _look(self) -> Plain:
+    def _look(self) -> Operation:
         return Plain(("HMGET", self.keys.meta, *_FACTS), AS_BYTES)
 
     def _read_there(self, offset: int, count: int) -> Steps[tuple[LogInfo, list[bytes | None]]]:

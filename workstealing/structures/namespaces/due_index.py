@@ -20,11 +20,9 @@ from workstealing.store.connection import Command
 from workstealing.store.keys import SLOTS, require_one_slot, to_bytes
 from workstealing.store.operations import (
     Operation,
-    Plain,
-    Step,
     Steps,
     as_layout_error,
-    driven,
+    drive_by,
 )
 from workstealing.store.twin import Node, Twin
 from workstealing.structures.namespaces.layout import (
@@ -253,9 +251,7 @@ class DueIndex:
         the twin, unless the generator has an answer to them.
         """
 
-        def send(step: Step) -> Any:
-            if isinstance(step, Plain):
-                raise TypeError("commands with options cannot be run through the twin")
+        def send(step: Any) -> Any:
             if isinstance(step, Operation):
                 command, key = step.by_text(), step.keys[0]
             else:
@@ -266,7 +262,7 @@ class DueIndex:
                 raise as_layout_error(reply) or reply
             return step.read(reply) if isinstance(step, Operation) else reply
 
-        return driven(steps, send)
+        return drive_by(send, steps)
 
     def milliseconds(self, clock: Any) -> int:
         """Return a reply of TIME as milliseconds since the epoch; raise it if it is an error."""

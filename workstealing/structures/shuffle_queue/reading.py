@@ -17,7 +17,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from workstealing.errors import ConfigurationError
+from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Steps
 from workstealing.structures.names import checked_text
 from workstealing.structures.shuffle_queue.base import QueueBase, same
@@ -179,7 +179,7 @@ class Reading(QueueBase):
         counts = view.delays.take()
         try:
             looked = yield from self._full_look(view, consumer, n, prefer, woken, left, counts)
-        except ResponseError:
+        except (ResponseError, LayoutError):
             view.delays.put_back(counts)
             raise
         return looked
@@ -359,7 +359,7 @@ class Reading(QueueBase):
                     ),
                     *(text, keys.name, self.ttl_ms, names.group, consumer, counts),
                 )
-            except ResponseError:
+            except (ResponseError, LayoutError):
                 view.delays.put_back(counts)
                 raise
             if known > 0:

@@ -24,7 +24,7 @@ from workstealing.store.pipeline import (
     Filling,
     checked_results,
 )
-from workstealing.store.scripts import Script, load
+from workstealing.store.scripts import load
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, Twin, twin_for
 from workstealing.structures.sources import Source
 from workstealing.structures.tracked_set.drift import Drift, measure
@@ -41,31 +41,13 @@ _BoolsT = TypeVar("_BoolsT")
 _IntT = TypeVar("_IntT")
 
 
-class _NoScript(Script):
-    """Stands where one of Redis's own commands needs none."""
-
-    def __init__(self) -> None:
-        self.name = self.body = self.sha = ""
-
-
-_NO_SCRIPT = _NoScript()
-
-
 class _Reading(Operation):
     """One of Redis's own reading commands; its arguments are the whole command."""
 
     __slots__ = ()
 
     def __init__(self, *command: Any) -> None:
-        super().__init__(_NO_SCRIPT, (), command, lambda reply: reply)
-
-    def by_digest(self) -> tuple[Any, ...]:
-        """Return the command."""
-        return self.args
-
-    def by_text(self) -> tuple[Any, ...]:
-        """Return the command."""
-        return self.args
+        super().__init__(None, (), command)
 
 
 class _TrackedCommands(Generic[_BoolT, _BoolsT, _IntT]):

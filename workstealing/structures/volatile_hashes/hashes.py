@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from workstealing.errors import ConfigurationError
+from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.keys import SLOTS
 from workstealing.store.operations import Plain, Steps, as_layout_error, drive, drive_async, run
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
@@ -92,14 +92,11 @@ class _Hashes(Namespaced[ClientT]):
         if layout.is_emulated:
             try:
                 return (yield self.translator.translate(layout, args, options))
-            except ResponseError as error:
-                problem = as_layout_error(error)
-                if problem is None:
-                    raise
+            except LayoutError:
                 # The script did nothing. If a migration has begun, the command goes its new way.
                 layout = yield from self.layout_steps(again=True)
                 if layout.is_emulated:
-                    raise problem from None
+                    raise
         if layout.is_migrating:
             # One by one: what yields from a list cannot be sent the replies.
             for operation in self.translator.moves(layout, args):  # noqa: UP028

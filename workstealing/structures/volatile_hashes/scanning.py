@@ -196,9 +196,9 @@ def _by_digest(operations: Sequence[Operation]) -> list[Command]:
     sent: set[str] = set()
     commands: list[Command] = []
     for operation in operations:
-        known = operation.script.sha in sent
+        known = operation.sha in sent
         commands.append(operation.by_digest() if known else operation.by_text())
-        sent.add(operation.script.sha)
+        sent.add(operation.sha)
     return commands
 
 
