@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -12,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from workstealing import errors
 
 ROOT = Path(__file__).resolve().parents[1]
 # Folder of the checkout -> folder of the installed package.
@@ -184,6 +188,67 @@ def test_nothing_imports_the_mapped_folders_by_their_own_names() -> None:
             if {name.partition(".")[0] for name in names} & {"jobs", "lua"}:
                 guilty.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert guilty == []
+
+
+# Exceptions that another module than errors.py may define, and why.
+ERRORS_ELSEWHERE = {
+    "workstealing/integrations/django.py:SettingsError": "its second base is a class of Django's",
+}
+
+
+def exceptions_of(path: Path) -> Iterator[str]:
+    """Yield the name of each exception that a module defines, inside functions included."""
+    known = {
+        name
+        for module in (builtins, errors)
+        for name, each in vars(module).items()
+        if isinstance(each, type) and issubclass(each, BaseException)
+    }
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef):
+            bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+            if bases & known or any(base.endswith(("Error", "Exception")) for base in bases):
+                yield node.name
+
+
+def own_errors() -> list[type[Exception]]:
+    """Return the classes of errors.py."""
+    return [
+        each
+        for each in vars(errors).values()
+        if isinstance(each, type) and each.__module__ == errors.__name__
+    ]
+
+
+def test_every_error_is_defined_in_one_tree() -> None:
+    """A user who looks for what can be raised opens one file, and catches all of it by one name."""
+    found = {
+        f"{path.relative_to(ROOT).as_posix()}:{name}"
+        for path in python_files()
+        if path != ROOT / "workstealing" / "errors.py"
+        for name in exceptions_of(path)
+    }
+    assert found == set(ERRORS_ELSEWHERE), "define it in workstealing/errors.py"
+    ours = own_errors()
+    assert [each.__name__ for each in ours if not issubclass(each, errors.WorkStealingError)] == []
+    assert set(exceptions_of(ROOT / "workstealing" / "errors.py")) == {
+        each.__name__ for each in ours
+    }
+
+
+def test_every_error_survives_being_pickled() -> None:
+    """A process pool and Celery send errors home: with their sentence and all they know."""
+    made = {
+        errors.MissingExtraError: errors.MissingExtraError("sql", "sqlalchemy"),
+        errors.Moved: errors.Moved("slot 7 has moved", {7: ("far.example", 6379)}),
+        errors.UnsentError: errors.UnsentError(ValueError("no")),
+    }
+    for each in own_errors():
+        error = made.get(each) or each("a sentence")
+        back = pickle.loads(pickle.dumps(error))
+        assert type(back) is each
+        assert str(back) == str(error)
+        assert repr(vars(back)) == repr(vars(error))
 
 
 # The house of design.md: a part may import parts of a lower level, and itself.

@@ -42,6 +42,14 @@ class Aborted(WorkStealingError):
     """Another writer came first, or a lock was held; the next recruit will find what is left."""
 
 
+class NoLease(Aborted):
+    """Every ick shard is leased by another consumer, or a resize is moving the members."""
+
+
+class LeaseLost(Aborted):
+    """The lease has run out, or another consumer has it since; nothing has been changed."""
+
+
 class Skipped(WorkStealingError):
     """A job could not begin now, for instance without a warm connection; nothing was touched."""
 
@@ -69,6 +77,22 @@ class LayoutError(WorkStealingError):
     """A key holds data of a foreign or newer layout, and nothing has been changed."""
 
 
+class DamagedBlockError(WorkStealingError, ValueError):
+    """The data of a sealed block is not one, or a part of it is lost or changed."""
+
+
+class UndecodableEntryError(WorkStealingError, ValueError):
+    """The log's codec has not written this entry, so it cannot read it."""
+
+
+class LostEntriesError(WorkStealingError):
+    """A Spark stream has not read these entries yet and they are gone, or the log is a new one."""
+
+
+class ReplayDiffersError(WorkStealingError):
+    """Spark writes a batch again with other rows than before, so neither can be kept whole."""
+
+
 class EvictionPolicyError(WorkStealingError):
     """The server may evict one part of a structure without the others."""
 
@@ -77,12 +101,43 @@ class CrossSlotError(ConfigurationError):
     """The keys of one attempt or script do not share a hash slot."""
 
 
+class ScriptError(WorkStealingError):
+    """A Lua script of this package is broken: a part of it is missing or includes itself."""
+
+
+class RefusedError(WorkStealingError):
+    """The dashboard cannot do what an admin has asked for; the message says why."""
+
+
+class UnwritableError(WorkStealingError):
+    """Stdout takes no more, for instance because a disk is full."""
+
+
+class UnsentError(WorkStealingError):
+    """A batch of counts has certainly not arrived.
+
+    Arguments: cause: the error that kept it back.
+    """
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+    def __reduce__(self) -> tuple[type[UnsentError], tuple[Exception]]:
+        return type(self), (self.cause,)
+
+
 class MissingExtraError(WorkStealingError, ImportError):
     """A part of this package was used whose optional dependency is not installed."""
 
     def __init__(self, extra: str, module: str) -> None:
         super().__init__(f"{module} is not installed; run: pip install 'workstealing[{extra}]'")
         self.extra = extra
+        self.module = module
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
+        # Exceptions are pickled with their sentence alone, which is no extra.
+        return type(self), (self.extra, self.module)
 
 
 def blame(error: BaseException, dependency: Hashable) -> None:

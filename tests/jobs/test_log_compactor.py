@@ -27,11 +27,15 @@ from support.compacted_logs import (
 )
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
-from workstealing.errors import ConfigurationError, LayoutError, MissingExtraError
+from workstealing.errors import (
+    ConfigurationError,
+    DamagedBlockError,
+    LayoutError,
+    MissingExtraError,
+)
 from workstealing.jobs import LogBacklog, LogCompactor
 from workstealing.recruiting import Slice
 from workstealing.structures.log import AsyncLog, Log
-from workstealing.structures.log.blocks import DamagedBlockError
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from support.at_once import at_once
 from support.deaths import every_death
 from support.faulty_server import FaultyServer
 from support.servers import RedisCluster3, RedisServer
-from workstealing.errors import LayoutError
+from workstealing.errors import LayoutError, LostEntriesError, ReplayDiffersError
 from workstealing.jobs import LogCompactor
 from workstealing.recruiting import Slice
 from workstealing.spark.sources.log_access import looks, pages
-from workstealing.spark.sources.log_offsets import Look, LostEntriesError, Span
-from workstealing.spark.sources.log_once import Appender, ReplayDiffersError, Turn
+from workstealing.spark.sources.log_offsets import Look, Span
+from workstealing.spark.sources.log_once import Appender, Turn
 from workstealing.spark.sources.log_options import LogOptions
 from workstealing.structures import Log
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workstealing.errors import ConfigurationError
+from workstealing.errors import ConfigurationError, LostEntriesError
 from workstealing.spark.sources.log_offsets import (
     Look,
-    LostEntriesError,
     Offset,
     Place,
     Span,

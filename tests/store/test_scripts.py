@@ -9,8 +9,9 @@ from importlib.resources import files
 import pytest
 
 from support.servers import RedisServer
+from workstealing.errors import ScriptError
 from workstealing.store import scripts
-from workstealing.store.scripts import Script, ScriptError, load
+from workstealing.store.scripts import Script, load
 
 FOLDER = files("workstealing.lua")
 

@@ -11,8 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from workstealing.cli.output import UnwritableError
-from workstealing.errors import WorkStealingError
+from workstealing.errors import UnwritableError, WorkStealingError
 
 FAILED = 1
 BAD_INPUT = 2
@@ -62,6 +61,8 @@ def _run(argv: Sequence[str] | None) -> int:
         return done.code if isinstance(done.code, int) else BAD_INPUT
     try:
         return COMMANDS[options.command].load().run(options)
+    except UnwritableError:
+        raise
     except WorkStealingError as error:
         sys.stderr.write(f"workstealing {options.command}: {_sentence(error)}\n")
         return BAD_INPUT

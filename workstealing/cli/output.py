@@ -9,9 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-
-class UnwritableError(Exception):
-    """Stdout took nothing, because a disk is full for instance."""
+from workstealing.errors import UnwritableError
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:

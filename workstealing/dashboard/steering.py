@@ -10,7 +10,7 @@ from workstealing.dashboard.dead_listing import listed, member_of
 from workstealing.dashboard.names import exact_item, item_key, visible
 from workstealing.dashboard.presenting import rate_text
 from workstealing.dashboard.watched import DeadBox, Watched
-from workstealing.errors import ConfigurationError, WorkStealingError
+from workstealing.errors import ConfigurationError, RefusedError
 from workstealing.recruiting import Outcome, Recruiter
 from workstealing.recruiting.outcome import spoken
 
@@ -39,10 +39,6 @@ class FleetSettings(Protocol):
 
     def clear(self, job: str) -> None:
         """Leave the job to each process again."""
-
-
-class RefusedError(WorkStealingError):
-    """An admin asked for something that cannot be done; the message says why."""
 
 
 def steer_job(

@@ -20,11 +20,11 @@ from workstealing.dashboard.security import (
     is_own_site,
 )
 from workstealing.dashboard.selecting import Selection, selection_of
-from workstealing.dashboard.steering import FleetSettings, RefusedError, steer_dead, steer_job
+from workstealing.dashboard.steering import FleetSettings, steer_dead, steer_job
 from workstealing.dashboard.throttle import Throttle, counted_by_fleet
 from workstealing.dashboard.watched import short_id
 from workstealing.dashboard.watching import watch_all
-from workstealing.errors import ConfigurationError, MissingExtraError
+from workstealing.errors import ConfigurationError, MissingExtraError, RefusedError
 from workstealing.metrics.fleet import Fleet
 from workstealing.metrics.ledger import processes, read
 from workstealing.metrics.minutes import checked_ledger_name

@@ -53,6 +53,9 @@ class SettingsError(ConfigurationError, ImproperlyConfigured):  # type: ignore[m
         super().__init__(message)
         self.id = id
 
+    def __reduce__(self) -> tuple[type[SettingsError], tuple[str, str]]:
+        return type(self), (self.id, str(self))
+
 
 class WorkStealingMiddleware:
     """A Django middleware by which every request offers its spare moment when it has been answered.

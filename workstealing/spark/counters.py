@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.errors import Unanswered, is_connection_fault
+from workstealing.errors import Unanswered, UnsentError, is_connection_fault
 from workstealing.metrics.gathering import Gathering
 from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.recruiter import Recruiter
@@ -136,7 +136,7 @@ class RecruitCounters(Gathering[Counts]):
             return True
         try:
             self._send(batch)
-        except _UnsentError as error:
+        except UnsentError as error:
             with self._lock:
                 self._batch.add(batch.by_field)
             raise error.cause from None
@@ -145,7 +145,7 @@ class RecruitCounters(Gathering[Counts]):
     def _send(self, batch: Counts) -> None:
         """Add a batch to the application's hash.
 
-        Errors: _UnsentError if it certainly has not arrived; a connection fault if nobody knows.
+        Errors: UnsentError if it certainly has not arrived; a connection fault if nobody knows.
         """
         try:
             if self._twin is None:
@@ -153,7 +153,7 @@ class RecruitCounters(Gathering[Counts]):
             twin = self._twin
             node = twin.node_of(require_one_slot((self._key,)))
         except Exception as error:
-            raise _UnsentError(error) from error
+            raise UnsentError(error) from error
         budget = Budget(_SEND_SECONDS, _WAIT_SECONDS)
         with twin.connection(node) as connection:
             _greet(connection, budget)
@@ -170,20 +170,12 @@ class RecruitCounters(Gathering[Counts]):
                 if is_connection_fault(error) or isinstance(error, Unanswered):
                     raise
                 # The slot has moved, or there was no time to begin.
-                raise _UnsentError(error) from error
+                raise UnsentError(error) from error
             _require_applied(replies)
 
     def _release(self) -> None:
         if self._twin is not None:
             self._twin.close()
-
-
-class _UnsentError(Exception):
-    """A batch certainly has not arrived, because of `cause`."""
-
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
 
 
 def _greet(connection: OneAttempt, budget: Budget) -> None:
@@ -193,17 +185,17 @@ def _greet(connection: OneAttempt, budget: Budget) -> None:
     try:
         replies: list[Any] = connection.call([("PING",)], budget)
     except Exception as error:
-        raise _UnsentError(error) from error
+        raise UnsentError(error) from error
     if isinstance(replies[0], Exception):
-        raise _UnsentError(replies[0])
+        raise UnsentError(replies[0])
 
 
 def _require_applied(replies: list[Any]) -> None:
-    """Raise _UnsentError if the server has refused all of it; its error if it refused a part."""
+    """Raise UnsentError if the server has refused all of it; its error if it refused a part."""
     last = replies[-1]
     refused = [reply for reply in replies if isinstance(reply, Exception)]
     if isinstance(last, Exception):
-        raise _UnsentError(refused[0])
+        raise UnsentError(refused[0])
     for reply in last or ():
         if isinstance(reply, Exception):
             raise reply

@@ -14,6 +14,8 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
+from workstealing.errors import ScriptError
+
 _INCLUDE = re.compile(r"^--@include[ \t]+(\w+)[ \t]*$", re.MULTILINE)
 _LIBRARY = "--@library"
 _SHARED = "shared"
@@ -21,10 +23,6 @@ _SHARED = "shared"
 _DEFINITION = re.compile(r"(?:local function|function) (\w+)|local ([\w ,]+)|(\w+) =")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _SHIFT = "CLOCK_SHIFT_MS = 0"
-
-
-class ScriptError(Exception):
-    """A script of this package is broken: a missing or circular include."""
 
 
 class Script:

@@ -14,10 +14,9 @@ from support.compacted_logs import compact, entries, made
 from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
+from workstealing.errors import DamagedBlockError, UndecodableEntryError
 from workstealing.structures import Log
 from workstealing.structures.log import evicting
-from workstealing.structures.log.blocks import DamagedBlockError
-from workstealing.structures.log.codecs import UndecodableEntryError
 from workstealing.structures.log.group import LogGroup
 
 SPANS = [(0, 10), (3, 4), (4, 1), (4, 6), (2, 30)]

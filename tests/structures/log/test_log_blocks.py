@@ -14,12 +14,16 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workstealing.errors import ConfigurationError, LayoutError, MissingExtraError
+from workstealing.errors import (
+    ConfigurationError,
+    DamagedBlockError,
+    LayoutError,
+    MissingExtraError,
+)
 from workstealing.structures.log import blocks
 from workstealing.structures.log.blocks import (
     HEADER_BYTES,
     MOST_COMPRESSED_BYTES,
-    DamagedBlockError,
     compress,
     compress_codec,
     entries_of,

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workstealing.errors import ConfigurationError, MissingExtraError
+from workstealing.errors import ConfigurationError, MissingExtraError, UndecodableEntryError
 from workstealing.structures.log.codecs import (
-    UndecodableEntryError,
     codec_of,
     decode_all,
     encode_all,

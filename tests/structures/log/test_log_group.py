@@ -9,9 +9,8 @@ import pytest
 import redis
 
 from support.servers import AnyServer, RedisServer, wait_until
-from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.errors import ConfigurationError, LayoutError, UndecodableEntryError
 from workstealing.structures.log.blocks import compress, seal
-from workstealing.structures.log.codecs import UndecodableEntryError
 from workstealing.structures.log.group import GroupEntry, GroupInfo, LogGroup
 from workstealing.structures.log.log import AsyncLog, Log
 

@@ -13,13 +13,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from workstealing.errors import ConfigurationError, WorkStealingError
+from workstealing.errors import ConfigurationError
 from workstealing.spark.sources.ick_offsets import shared_out
 from workstealing.spark.sources.log_options import FORMAT, Position, Positions
-
-
-class LostEntriesError(WorkStealingError):
-    """Entries that were still to be read are not there any more, or the log is another one."""
 
 
 class Look(NamedTuple):

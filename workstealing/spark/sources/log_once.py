@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from workstealing.errors import WorkStealingError
+from workstealing.errors import ReplayDiffersError
 from workstealing.spark.sources.log_access import run
 from workstealing.spark.sources.log_options import FORMAT
 from workstealing.structures import Log
@@ -24,10 +24,6 @@ BYTES_A_CALL = 1024 * 1024
 # Of all logs together, when rows go to many of them.
 BYTES_KEPT = 8 * 1024 * 1024
 DEFAULT_BLOCK = 1000
-
-
-class ReplayDiffersError(WorkStealingError):
-    """A batch that is written again has other rows than before, so that neither is kept whole."""
 
 
 class Turn(NamedTuple):

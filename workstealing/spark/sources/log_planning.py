@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from workstealing.clock import SYSTEM_CLOCK
-from workstealing.errors import ConfigurationError
+from workstealing.errors import ConfigurationError, LostEntriesError
 from workstealing.spark.sources.log_offsets import (
     Look,
-    LostEntriesError,
     Offset,
     Place,
     begun,

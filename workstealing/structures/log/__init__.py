@@ -1,7 +1,6 @@
 """Logs with offsets that never change, on any Redis."""
 
-from workstealing.structures.log.blocks import DamagedBlockError
-from workstealing.structures.log.codecs import UndecodableEntryError
+from workstealing.errors import DamagedBlockError, UndecodableEntryError
 from workstealing.structures.log.facts import LogFacts
 from workstealing.structures.log.group import AsyncLogGroup, LogGroup
 from workstealing.structures.log.group_entries import (

@@ -33,9 +33,9 @@ from typing import Any, NamedTuple
 
 from workstealing.errors import (
     ConfigurationError,
+    DamagedBlockError,
     LayoutError,
     MissingExtraError,
-    WorkStealingError,
 )
 
 __all__ = [
@@ -43,7 +43,6 @@ __all__ = [
     "LONGEST_BLOCK_BYTES",
     "MOST_COMPRESSED_BYTES",
     "BlockHead",
-    "DamagedBlockError",
     "SealedBlock",
     "compress",
     "compress_codec",
@@ -70,10 +69,6 @@ _LETTERS = {"raw": b"r", "zlib": b"z", "zstd": b"s"}
 _NAMES = {letter: name for name, letter in _LETTERS.items()}
 _DEFAULT_LEVELS = {"zlib": 6, "zstd": 3}
 _LEVELS = {"zlib": (0, 9), "zstd": (1, 22)}
-
-
-class DamagedBlockError(WorkStealingError, ValueError):
-    """What stands where a sealed block should be is none, or a part of it is lost or changed."""
 
 
 class BlockHead(NamedTuple):

@@ -6,14 +6,10 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from workstealing.errors import ConfigurationError, MissingExtraError, WorkStealingError
+from workstealing.errors import ConfigurationError, MissingExtraError, UndecodableEntryError
 from workstealing.recruiting.hosttimeouts import HostTimeouts
 
-__all__ = ["Codec", "UndecodableEntryError", "codec_of", "decode_all", "encode_all"]
-
-
-class UndecodableEntryError(WorkStealingError, ValueError):
-    """An entry in the log is not what the codec has written."""
+__all__ = ["Codec", "codec_of", "decode_all", "encode_all"]
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from workstealing.errors import Aborted, LayoutError, OutOfTime
+from workstealing.errors import Aborted, DamagedBlockError, LayoutError, OutOfTime
 from workstealing.recruiting.faultlog import log_safely
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import Attempt, attempt
@@ -20,7 +20,6 @@ from workstealing.structures.log.base import LogBase
 from workstealing.structures.log.blocks import (
     LONGEST_BLOCK_BYTES,
     MOST_COMPRESSED_BYTES,
-    DamagedBlockError,
     compress,
     head_of,
     seal,

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from workstealing.structures.log.codecs import Codec, UndecodableEntryError, decode_all
+from workstealing.errors import UndecodableEntryError
+from workstealing.structures.log.codecs import Codec, decode_all
 
 _GRAVE = re.compile(rb"(\d+) (\d+) (\d+):")
 

@@ -15,12 +15,16 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.errors import (
+    ConfigurationError,
+    DamagedBlockError,
+    LayoutError,
+    UndecodableEntryError,
+)
 from workstealing.store.operations import Operation, Steps
 from workstealing.store.paging import LOOKED_AT, Page, oldest
 from workstealing.structures.log.base import Known, as_bytes, checked_integer, same
-from workstealing.structures.log.blocks import DamagedBlockError
-from workstealing.structures.log.codecs import UndecodableEntryError, decode_all
+from workstealing.structures.log.codecs import decode_all
 from workstealing.structures.log.group_entries import (
     DeadLogEntry,
     GroupEntry,

@@ -1,12 +1,8 @@
 """ShardedIck: several Icks behind one name, each leased to one consumer at a time."""
 
+from workstealing.errors import LeaseLost, NoLease
 from workstealing.structures.sharded_ick.holding import Leases
-from workstealing.structures.sharded_ick.leasing import (
-    AsyncLeasedIck,
-    LeasedIck,
-    LeaseLost,
-    NoLease,
-)
+from workstealing.structures.sharded_ick.leasing import AsyncLeasedIck, LeasedIck
 from workstealing.structures.sharded_ick.pipeline import (
     AsyncShardedIckPipeline,
     ShardedIckPipeline,

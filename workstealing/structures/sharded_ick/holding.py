@@ -8,14 +8,13 @@ from typing import Any
 
 from redis.client import NEVER_DECODE
 
-from workstealing.errors import ConfigurationError
+from workstealing.errors import ConfigurationError, NoLease
 from workstealing.store.operations import Operation, Plain
 from workstealing.store.scripts import load
 from workstealing.structures.ick import checked_reservation
 from workstealing.structures.sharded_ick.core import Core
 from workstealing.structures.sharded_ick.layout import MOST_ICK_SHARDS, Layout, parse
 from workstealing.structures.sharded_ick.leasing import (
-    NoLease,
     as_token,
     finish_all,
     milliseconds,

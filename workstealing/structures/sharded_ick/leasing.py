@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from workstealing.errors import Aborted, ConfigurationError
+from workstealing.errors import ConfigurationError, LeaseLost, NoLease
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import Operation
 from workstealing.structures.ick import (
@@ -28,14 +28,6 @@ LONGEST_WITHOUT_PERCENT = 20
 MEMBERS_A_FINISH = 5000
 # A year: whoever needs longer has mistaken the unit.
 _LONGEST_SECONDS = 31_536_000.0
-
-
-class NoLease(Aborted):
-    """Every ick shard is leased by somebody else, or members are being moved by a resize."""
-
-
-class LeaseLost(Aborted):
-    """The lease has run out, or has been given to somebody else since; nothing was changed."""
 
 
 class _Leased:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal
 from redis.exceptions import RedisError
 
 from workstealing.clock import SYSTEM_CLOCK
-from workstealing.errors import ConfigurationError
+from workstealing.errors import ConfigurationError, NoLease
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, Twin, twin_for
 from workstealing.structures.ick import AsyncIck, Ick
 from workstealing.structures.ick_names import Member
@@ -20,7 +20,6 @@ from workstealing.structures.sharded_ick.holding import Leases, reserved_page, t
 from workstealing.structures.sharded_ick.leasing import (
     AsyncLeasedIck,
     LeasedIck,
-    NoLease,
     checked_holder,
     take_any,
 )
