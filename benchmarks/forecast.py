@@ -18,8 +18,7 @@ from servers import RedisServer, find_server
 
 from workstealing import Recruiter
 from workstealing.jobs import HashFieldExpiry
-from workstealing.recruiting.forecast import Forecast, forecast
-from workstealing.recruiting.random_order import p99_lag
+from workstealing.recruiting.forecast import Forecast, forecast, p99_lag
 from workstealing.store.connection import SENT
 from workstealing.structures import VolatileHashes
 

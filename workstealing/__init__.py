@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from workstealing import errors
     from workstealing.errors import Aborted, WorkStealingError
     from workstealing.recruiting import Adaptive, Hooks, Job, Outcome, Recruiter, Slice
-    from workstealing.recruiting.default import recruiter as default_recruiter
+    from workstealing.recruiting.recruiter import default_recruiter
     from workstealing.store import connect
 
     add_hook = default_recruiter.add_hook
@@ -91,7 +91,7 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         value = getattr(import_module(_MODULES[name]), name)
     else:
-        default = import_module("workstealing.recruiting.default").recruiter
+        default = import_module("workstealing.recruiting.recruiter").default_recruiter
         value = default if name == "default_recruiter" else getattr(default, name)
     globals()[name] = value
     return value

@@ -33,7 +33,7 @@ from workstealing.cli.demo.interrupting import stop_wish
 from workstealing.cli.demo.traffic import zipf_requests
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry
-from workstealing.recruiting.outcome import OUTCOMES, spoken
+from workstealing.recruiting.slice import OUTCOMES, spoken
 from workstealing.spark import install, recruits, register
 from workstealing.store.embedded import EmbeddedServer
 

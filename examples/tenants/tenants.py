@@ -25,7 +25,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from workstealing import Recruiter, connect
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import QueueExpiry, ShuffleQueueReaper
-from workstealing.recruiting.outcome import OUTCOMES, spoken
+from workstealing.recruiting.slice import OUTCOMES, spoken
 from workstealing.structures import ShuffleQueue
 
 GROUP = "workers"

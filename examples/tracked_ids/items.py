@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from workstealing import Recruiter, connect
 from workstealing.jobs import TrackQueued, UntrackDone
-from workstealing.recruiting.outcome import OUTCOMES, spoken
+from workstealing.recruiting.slice import OUTCOMES, spoken
 from workstealing.structures import TrackedSet
 from workstealing.structures.sources import SqlSource
 

@@ -14,7 +14,7 @@ from workstealing.cli.demo.ledger import FiguresFile, WriteLedger, last_deadline
 from workstealing.cli.demo.show import LiveTable, summary
 from workstealing.cli.demo.storage import Storage
 from workstealing.recruiting import Recruiter, Slice
-from workstealing.recruiting.outcome import OUTCOMES
+from workstealing.recruiting.slice import OUTCOMES
 from workstealing.store.keys import key_slot
 
 KEYS = [

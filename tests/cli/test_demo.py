@@ -18,7 +18,7 @@ import pytest
 
 from support.processes import spawn
 from support.servers import RedisCluster3, RedisServer, wait_until
-from workstealing.recruiting.outcome import OUTCOMES
+from workstealing.recruiting.slice import OUTCOMES
 
 PATIENCE = 60.0
 MARK = "WORKSTEALING_TEST_MARK"

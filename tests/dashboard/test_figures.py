@@ -18,7 +18,7 @@ from workstealing.dashboard.own_minutes import OwnMinutes
 from workstealing.dashboard.watching import Due
 from workstealing.metrics.fleet import Setting
 from workstealing.metrics.minutes import JobError, JobMinute, Minute
-from workstealing.recruiting.outcome import OUTCOMES
+from workstealing.recruiting.slice import OUTCOMES
 
 PRESENT = 1_763_650_020
 NOW = PRESENT + 30.0

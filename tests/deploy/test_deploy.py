@@ -16,9 +16,9 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from workstealing.metrics.gathering import SLICE_BUCKETS
 from workstealing.metrics.prometheus import DeadItems, PrometheusHooks
 from workstealing.metrics.statsd import StatsDHooks
-from workstealing.metrics.watching import SLICE_BUCKETS
 from workstealing.recruiting import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ import pytest
 from workstealing.recruiting import Recruiter
 from workstealing.recruiting import deferral as module
 from workstealing.recruiting.deferral import Deferral, current, defer
-from workstealing.recruiting.faultlog import FaultLog
+from workstealing.recruiting.faults import FaultLog
 from workstealing.testing import ManualClock, always
 
 

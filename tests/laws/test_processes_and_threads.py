@@ -24,8 +24,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Outcome
-from workstealing.recruiting.outcome import OUTCOMES
-from workstealing.recruiting.slice import Slice
+from workstealing.recruiting.slice import OUTCOMES, Slice
 from workstealing.store import attempt, twin_of
 from workstealing.structures import VolatileHashes
 from workstealing.testing import RecordingHooks, always

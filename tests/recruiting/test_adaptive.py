@@ -12,8 +12,8 @@ import pytest
 from workstealing import Adaptive, Outcome, Recruiter
 from workstealing.errors import Aborted, ConfigurationError, DuplicateJobError, RateError
 from workstealing.recruiting import FunctionJob, Slice
-from workstealing.recruiting.adaptive import Controller, Seen
-from workstealing.recruiting.traffic import Traffic
+from workstealing.recruiting.adaptive import Controller, Traffic
+from workstealing.recruiting.slice import Seen
 from workstealing.testing import ManualClock
 
 RATE = Adaptive(floor=0.0001, ceiling=0.04, lag=60)

@@ -17,7 +17,7 @@ from workstealing import Outcome, Recruiter
 from workstealing.cli.demo.figures import Figures
 from workstealing.metrics.minutes import JobMinute
 from workstealing.recruiting import FunctionJob, JobStats
-from workstealing.recruiting.outcome import OUTCOMES, PERFORMED
+from workstealing.recruiting.slice import OUTCOMES, PERFORMED
 from workstealing.spark.counting import JobTotals
 from workstealing.testing import ManualClock, RecordingHooks, always, never
 

@@ -13,8 +13,7 @@ import pytest
 from workstealing import Aborted, Recruiter, Slice
 from workstealing.errors import OutOfTime
 from workstealing.recruiting.flight import FLIGHT
-from workstealing.recruiting.health import Span, Verdict, judge
-from workstealing.recruiting.tally import ERRORS_NAMED, error_name
+from workstealing.recruiting.health import ERRORS_NAMED, Span, Verdict, error_name, judge
 from workstealing.testing import ManualClock, always
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import workstealing
 from workstealing import Outcome, Recruiter
-from workstealing.recruiting.default import recruiter as default
+from workstealing.recruiting.recruiter import default_recruiter as default
 
 
 def loaded_by(statement: str) -> set[str]:

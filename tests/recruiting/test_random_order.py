@@ -7,10 +7,12 @@ import random
 
 import pytest
 
-from workstealing.recruiting.forecast import HIGHEST_UTILISATION, choose_rate, forecast
-from workstealing.recruiting.random_order import (
+from workstealing.recruiting.forecast import (
     HEAVY_TRAFFIC,
+    HIGHEST_UTILISATION,
+    choose_rate,
     choose_rate_at_random,
+    forecast,
     p99_lag,
 )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from workstealing.cli.output import note, printable
 from workstealing.recruiting import Hooks, Outcome, Recruiter
-from workstealing.recruiting.outcome import OUTCOMES, spoken
+from workstealing.recruiting.slice import OUTCOMES, spoken
 
 SLICE_SECONDS = 1.0
 """How long a slice may take: nobody waits for this process, and its connections are cold."""

@@ -15,9 +15,10 @@ from workstealing.recruiting.forecast import (
     COMMANDS_PER_SLICE,
     HIGHEST_UTILISATION,
     Forecast,
+    choose_rate_at_random,
     forecast,
+    p99_lag,
 )
-from workstealing.recruiting.random_order import choose_rate_at_random, p99_lag
 
 DEFAULT_LAG = 60.0
 CANNOT_KEEP_UP = 1

@@ -27,7 +27,7 @@ from workstealing.cli.output import (
     table,
 )
 from workstealing.errors import ConfigurationError
-from workstealing.recruiting.outcome import PERFORMED
+from workstealing.recruiting.slice import PERFORMED
 
 if TYPE_CHECKING:
     from workstealing.dashboard.figures import JobFigures

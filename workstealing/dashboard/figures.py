@@ -18,7 +18,7 @@ from workstealing.recruiting.health import (
     judge,
     roughly,
 )
-from workstealing.recruiting.outcome import OUTCOMES, PERFORMED
+from workstealing.recruiting.slice import OUTCOMES, PERFORMED
 
 MINUTE = 60
 HOUR = 60

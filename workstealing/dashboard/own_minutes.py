@@ -10,7 +10,7 @@ from typing import Any
 
 from workstealing.dashboard.figures import HOUR, MINUTE
 from workstealing.metrics.minutes import JobError, JobMinute, Minute, add_errors
-from workstealing.recruiting.outcome import OUTCOMES
+from workstealing.recruiting.slice import OUTCOMES
 
 
 class OwnMinutes:

@@ -19,7 +19,7 @@ from workstealing.dashboard.names import visible
 from workstealing.dashboard.queries import Snapshot, StructureFigures
 from workstealing.dashboard.selecting import Selection, select
 from workstealing.dashboard.watched import short_id
-from workstealing.recruiting.outcome import OUTCOMES, spoken
+from workstealing.recruiting.slice import OUTCOMES, spoken
 
 CHARTED = 8
 """How many jobs the charts show, those with the oldest garbage first."""

@@ -12,7 +12,7 @@ from workstealing.dashboard.presenting import rate_text
 from workstealing.dashboard.watched import DeadBox, Watched
 from workstealing.errors import ConfigurationError, RefusedError
 from workstealing.recruiting import Outcome, Recruiter
-from workstealing.recruiting.outcome import spoken
+from workstealing.recruiting.slice import spoken
 
 logger = logging.getLogger("workstealing")
 

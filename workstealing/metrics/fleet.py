@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, RateError, UnknownJobError
+from workstealing.metrics.gathering import sendable
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import checked_ledger_name, settings_key, text, texts
-from workstealing.metrics.watching import sendable
 from workstealing.recruiting.adaptive import Adaptive
 from workstealing.recruiting.checks import checked_name, checked_rate
-from workstealing.recruiting.faultlog import FaultLog
+from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.recruiter import Recruiter
 from workstealing.store.connection import Command
 from workstealing.store.twin import is_async

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from workstealing.clock import Clock
 from workstealing.recruiting.checks import checked_seconds
-from workstealing.recruiting.faultlog import FaultLog
+from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.hooks import Hooks
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from workstealing import __version__
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError, Unanswered, is_connection_fault
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
-from workstealing.metrics.gathering import Gathering
+from workstealing.metrics.gathering import ErrorNames, Gathering, JobNames, Watched
+from workstealing.metrics.ledger import HashCommands, OneAttemptClient
 from workstealing.metrics.minutes import (
     BACKLOG,
     DAY,
@@ -50,10 +51,8 @@ from workstealing.metrics.minutes import (
     texts,
     total,
 )
-from workstealing.metrics.sending import HashCommands, OneAttemptClient
-from workstealing.metrics.watching import ErrorNames, JobNames, Watched
-from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.recruiter import Recruiter
+from workstealing.recruiting.slice import Outcome
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, OneAttempt, checked
 from workstealing.store.keys import key_slot

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from workstealing.errors import ConfigurationError
-from workstealing.recruiting.outcome import OUTCOMES
+from workstealing.recruiting.slice import OUTCOMES
 
 MINUTE = 60
 MINUTES_OF_A_DAY = 1440

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from workstealing.errors import MissingExtraError
-from workstealing.metrics.watching import OTHER_JOBS, SLICE_BUCKETS, ErrorNames, JobNames, Watched
+from workstealing.metrics.gathering import OTHER_JOBS, SLICE_BUCKETS, ErrorNames, JobNames, Watched
 from workstealing.recruiting.hooks import Hooks
-from workstealing.recruiting.outcome import Outcome
+from workstealing.recruiting.slice import Outcome
 
 try:
     from opentelemetry import metrics

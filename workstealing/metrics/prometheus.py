@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from workstealing.errors import MissingExtraError
-from workstealing.metrics.watching import (
+from workstealing.metrics.gathering import (
     JOBS_NAMED,
     OTHER_JOBS,
     SLICE_BUCKETS,
@@ -25,7 +25,7 @@ from workstealing.metrics.watching import (
     sendable,
 )
 from workstealing.recruiting.hooks import Hooks
-from workstealing.recruiting.outcome import OUTCOMES, Outcome
+from workstealing.recruiting.slice import OUTCOMES, Outcome
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram

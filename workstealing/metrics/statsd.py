@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError, MissingExtraError
-from workstealing.metrics.gathering import Gathering
-from workstealing.metrics.watching import JOBS_NAMED, OTHER_JOBS, ErrorNames
-from workstealing.recruiting.outcome import Outcome
+from workstealing.metrics.gathering import JOBS_NAMED, OTHER_JOBS, ErrorNames, Gathering
+from workstealing.recruiting.slice import Outcome
 
 try:
     import statsd

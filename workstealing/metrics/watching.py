@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 from weakref import WeakSet
 
+from workstealing.recruiting.health import ERRORS_NAMED, OTHER_ERRORS, error_name
 from workstealing.recruiting.recruiter import Recruiter
-from workstealing.recruiting.tally import ERRORS_NAMED, OTHER_ERRORS, error_name
 
 JOBS_NAMED = 100
 OTHER_JOBS = "_other"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from workstealing.recruiting.adaptive import Adaptive
+from workstealing.recruiting.adaptive import Adaptive, Spending
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.job import FunctionJob, Job
-from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.recruiter import JobStats, Recruiter, Stats
-from workstealing.recruiting.slice import Slice
-from workstealing.recruiting.spending import Spending
+from workstealing.recruiting.slice import Outcome, Slice
 
 __all__ = [
     "Adaptive",

@@ -10,16 +10,111 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError, RateError
 from workstealing.recruiting.checks import checked_count, checked_rate, checked_seconds
-from workstealing.recruiting.outcome import Outcome
-from workstealing.recruiting.spending import OwnSpending, Spending
+from workstealing.recruiting.slice import Outcome, Seen
 
-if TYPE_CHECKING:
-    from workstealing.clock import Clock
-    from workstealing.recruiting.traffic import Traffic
+_DAY_SECONDS = 86_400.0
+
+
+class Spending(Protocol):
+    """Where an adaptive rate asks what has been spent, and says what it spends.
+
+    Both are called in callers' time, `spent_today` about once a second: they answer from memory,
+    and what is shared is sent and read later.
+    """
+
+    def spent_today(self) -> int:
+        """Return the operations that all who share this have spent since the day began."""
+        ...
+
+    def spend(self, operations: int) -> None:
+        """Note that this process has spent so many more operations."""
+        ...
+
+
+class OwnSpending:
+    """What this process alone has spent; its days are 24 hours from its start.
+
+    Arguments: clock, what the days are measured with.
+    """
+
+    __slots__ = ("_clock", "_ends", "_spent")
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._ends = clock.monotonic() + _DAY_SECONDS
+        self._spent = 0
+
+    def spent_today(self) -> int:
+        """Return the operations that this process has spent in its day."""
+        late = self._clock.monotonic() - self._ends
+        if late >= 0.0:
+            self._ends += _DAY_SECONDS * (1 + late // _DAY_SECONDS)
+            self._spent = 0
+        return self._spent
+
+    def spend(self, operations: int) -> None:
+        """Note that this process has spent so many more operations."""
+        self._spent = self.spent_today() + operations
+
+
+_SHORTEST_SECONDS = 2.0
+_ENLISTS = 10.0
+_USUAL_SECONDS = 6 * 3600.0
+_PATIENCE_SECONDS = 30.0
+
+
+class Traffic:
+    """Two means of the enlist frequency, fed about once a second.
+
+    `now` follows within two seconds, or within the time of ten enlists where they are rarer: fast
+    enough that a spike costs few slices, slow enough that chance does not shake the rates. `usual`
+    follows within six hours, so that a quiet night does not make the process forget the day.
+
+    Arguments: now, the clock's monotonic seconds; enlisted, how many there have been so far.
+    """
+
+    __slots__ = ("_at", "_enlisted", "_started", "now", "usual")
+
+    now: float | None
+    """Enlists per second of late; None until it is known."""
+
+    usual: float
+    """Enlists per second, on average over the last hours."""
+
+    def __init__(self, now: float, enlisted: int = 0) -> None:
+        self._started = self._at = now
+        self._enlisted = enlisted
+        self.now = None
+        self.usual = 0.0
+
+    def update(self, now: float, enlisted: int) -> None:
+        """Take in the time and how many have enlisted so far; both only grow."""
+        seconds = now - self._at
+        if seconds <= 0.0:
+            return
+        count = enlisted - self._enlisted
+        if self.now is None and count < _ENLISTS and (not count or seconds < _PATIENCE_SECONDS):
+            if not count:
+                # The time before the first caller says nothing.
+                self._started = self._at = now
+            return
+        seen = count / seconds
+        if self.now is None:
+            self.now = self.usual = seen
+        else:
+            span = max(_SHORTEST_SECONDS, _ENLISTS / max(self.now, 1e-9))
+            self.now += (seen - self.now) * -math.expm1(-seconds / span)
+            # A plain mean until six hours have passed.
+            span = min(_USUAL_SECONDS, now - self._started)
+            self.usual += (seen - self.usual) * min(1.0, seconds / span)
+        self._at = now
+        self._enlisted = enlisted
+
 
 # The age that is aimed at, in lag targets: well below 1, so that chance does not carry it over.
 _AIM = 0.33
@@ -52,7 +147,7 @@ _HEADROOM = 1.25
 _LEAST_IDLE = 0.25
 _IDLE, _ABORTED, _FAILED, _SLOW, _FULL = 0.8, 0.8, 0.5, 0.8, 1.25
 # Slices grow while full ones end within this share of their time, and shrink beyond that share.
-_QUICK, _LATE = 0.4, 0.8
+_QUICK = 0.4
 _MOST_GROWTH = 8
 # Garbage that was left behind ages: the chance rises until this process looks again.
 # The time since the last look and the age that it read count, in lag targets, up to these.
@@ -109,33 +204,6 @@ class Adaptive:
         if self.max_ops_per_day == 0:
             return 0.0
         return math.sqrt(self.floor * self.ceiling)
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What one slice has seen.
-
-    Fields: outcome; items handled; limit of the slice; seconds that it took, and that it was given;
-    oldest_seconds, the age that the job read, None: it does not say; operations that it spent.
-    """
-
-    outcome: Outcome
-    items: int
-    limit: int
-    took: float
-    given: float
-    oldest_seconds: float | None
-    operations: int
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the slice ended because of its limit."""
-        return self.items >= self.limit
-
-    @property
-    def ran_out(self) -> bool:
-        """Whether the slice ended because of its time, or nearly."""
-        return self.took >= _LATE * self.given
 
 
 class Controller:

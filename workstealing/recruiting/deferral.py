@@ -19,8 +19,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from workstealing.clock import SYSTEM_CLOCK
-from workstealing.recruiting.faultlog import FaultLog
-from workstealing.recruiting.hosttimeouts import HostTimeouts
+from workstealing.recruiting.faults import FaultLog, HostTimeouts
 
 # `when` receives the integration's own response object (flask.Response, say); this module cannot
 # name that type, and its answer is only asked for its truth.

@@ -1,53 +1,118 @@
-"""The hot path: dismissing a caller costs one step of a C iterator, and the draw is made ahead."""
+"""Callers are dismissed by counting down in C, and counted block by block.
+
+A block is a C iterator that yields DISMISSED a fixed number of times. What it has yielded is what
+it was built with less what is left in it, so nothing needs to be counted in the hot path, and no
+interleaving of threads can lose a count: each caller takes either an item of some block, or the
+slow path under the recruiter's lock.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from itertools import repeat
+from operator import length_hint
 from typing import Any
 
 from workstealing.clock import Clock
 from workstealing.config import is_disabled
-from workstealing.recruiting.countdown import Blocks
-from workstealing.recruiting.faultlog import FaultLog, shown
+from workstealing.recruiting.faults import FaultLog, HostTimeouts, shown
 from workstealing.recruiting.flight import Run
 from workstealing.recruiting.hooks import HookList
-from workstealing.recruiting.hosttimeouts import HostTimeouts
-from workstealing.recruiting.loopslices import LoopSlices
 from workstealing.recruiting.lottery import Draw, Installed
-from workstealing.recruiting.outcome import Outcome
-from workstealing.recruiting.performing import Performer
+from workstealing.recruiting.performing import Drawn, LoopSlices, Performer
+from workstealing.recruiting.slice import Outcome
+
+BLOCK_LIMIT = 1024
+# Looking up a member of an enum costs as much as a whole dismissal.
+_DISMISSED = Outcome.DISMISSED
+_WINDOW_SECONDS = 0.25
+
+
+class Blocks:
+    """The exact number of the enlisted, and the callers still to dismiss, block by block.
+
+    A block is never longer than the enlists of the last quarter of a second, nor than 1,024: at its
+    end the slow path looks at the clock, and that must still happen about once a second in a
+    process with one request a second. A lower bound than 1,024 would make every dismissal dearer in
+    a process with thousands of enlists a second. The caller holds the recruiter's lock.
+
+    A time-out may be raised between any two steps. So a block's size and what came before it are
+    noted in one step, before the block is in use, and which block is in use says what counts.
+
+    Arguments: now, the clock's monotonic seconds.
+    """
+
+    __slots__ = ("_added", "_counts", "_window_count", "_window_end", "ahead", "limit")
+
+    ahead: int
+    """How many more callers to dismiss once the running block has ended."""
+
+    limit: int
+    """How many callers the next block may hold."""
+
+    def __init__(self, now: float) -> None:
+        self._added = 0
+        # The last two blocks, each with how many enlisted before it, and with its size.
+        self._counts: tuple[tuple[Iterator[Outcome], int, int], ...] = ()
+        self._window_count = 0
+        self._window_end = now + _WINDOW_SECONDS
+        self.ahead = 0
+        self.limit = 1
+
+    def renew(self, block: Iterator[Outcome], now: float) -> Iterator[Outcome]:
+        """Return the block to use next; then one has run out, and so counts who found it so."""
+        known = self._of(block)
+        count = known[2] + 1
+        self._window_count += count
+        limit = self.limit
+        if now >= self._window_end:
+            windows = 1.0 + (now - self._window_end) / _WINDOW_SECONDS
+            limit = max(1, min(BLOCK_LIMIT, int(self._window_count / windows)))
+            self.limit = limit
+            self._window_count = 0
+            self._window_end = now + _WINDOW_SECONDS
+        elif limit < BLOCK_LIMIT:
+            limit = max(limit, min(BLOCK_LIMIT, self._window_count))
+            self.limit = limit
+        size = self.ahead
+        # min() would cost a tenth of all of this where it is most frequent.
+        if size > limit:  # noqa: PLR1730
+            size = limit
+        self.ahead -= size
+        following = repeat(_DISMISSED, size)
+        self._counts = (known, (following, known[1] + count, size))
+        return following
+
+    def cut(self, block: Iterator[Outcome]) -> None:
+        """End a running block early; it yields nothing to anybody from here on."""
+        # list() over a C iterator never lets another thread in, so that each item goes either to a
+        # caller or into this list.
+        left = len(list(block))
+        _, ended, size = self._of(block)
+        self._counts = ((block, ended + size - left, 0),)
+        self._window_count += size - left
+
+    def add(self, count: int) -> None:
+        """Count callers who took no part in any block."""
+        self._added += count
+
+    def enlisted(self, block: Iterator[Outcome]) -> int:
+        """Return how many callers have enlisted, those of the running block included."""
+        _, ended, size = self._of(block)
+        return self._added + ended + size - length_hint(block)
+
+    def _of(self, block: Iterator[Outcome]) -> tuple[Iterator[Outcome], int, int]:
+        for known in self._counts:
+            if known[0] is block:
+                return known
+        return (block, 0, 0)
+
 
 _REPORT_SECONDS = 1.0
 _SETTLE_SECONDS = 1.0
 # Looking up a member of an enum costs as much as a whole dismissal.
 _DISMISSED = Outcome.DISMISSED
-
-
-class Drawn:
-    """A recruit who has not served yet.
-
-    Arguments: performer and loop_slices, the recruiter's own; installed, the job.
-    """
-
-    __slots__ = ("_installed", "_loop_slices", "_performer")
-
-    def __init__(self, performer: Performer, loop_slices: LoopSlices, installed: Installed) -> None:
-        self._performer = performer
-        self._loop_slices = loop_slices
-        self._installed = installed
-
-    def serve(self) -> Outcome:
-        """Do the slice here and now; returns and raises as `Recruiter.enlist`."""
-        return self._performer.serve(self._installed)
-
-    def serve_on_loop(self) -> Outcome | None:
-        """Do the slice in a thread of the running loop; returns as `LoopSlices.serve`."""
-        return self._loop_slices.serve(self._installed)
-
-    def skip(self) -> Outcome:
-        """Count this recruit as SKIPPED: there is no moment to serve in."""
-        return self._performer.decline(self._installed)
 
 
 class Enlisting:

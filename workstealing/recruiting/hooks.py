@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.flight import Run
-from workstealing.recruiting.outcome import Outcome
+from workstealing.recruiting.slice import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workstealing.recruiting.faultlog import FaultLog
-    from workstealing.recruiting.hosttimeouts import HostTimeouts
+    from workstealing.recruiting.faults import FaultLog, HostTimeouts
     from workstealing.recruiting.recruiter import Recruiter
 
 _METHODS = ("on_enlisted", "on_recruited", "on_outcome")

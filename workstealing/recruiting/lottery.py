@@ -17,10 +17,9 @@ from workstealing.errors import DuplicateJobError, RateError, UnknownJobError
 from workstealing.recruiting.adaptive import Adaptive, Controller
 from workstealing.recruiting.breaker import Guard
 from workstealing.recruiting.checks import checked_rate
+from workstealing.recruiting.health import Tally
 from workstealing.recruiting.job import Job
-from workstealing.recruiting.outcome import OUTCOMES, Outcome
-from workstealing.recruiting.slice import Stretch
-from workstealing.recruiting.tally import Tally
+from workstealing.recruiting.slice import OUTCOMES, Outcome, Stretch
 
 NEVER = sys.maxsize
 _ROUNDING = 1e-9

@@ -1,25 +1,26 @@
-"""One recruit's service: the single flight, the breaker, the slice, and what became of it."""
+"""One recruit's service: the single flight, the breaker, the slice and its outcome."""
 
 from __future__ import annotations
 
 import sys
 import threading
+from typing import TYPE_CHECKING, Any
 
 from workstealing.clock import Clock
 from workstealing.errors import OutOfTime, Skipped, blamed, is_abort, is_connection_fault
-from workstealing.recruiting.adaptive import Adaptive, Seen
+from workstealing.recruiting.adaptive import Adaptive, Traffic
 from workstealing.recruiting.breaker import Server
 from workstealing.recruiting.checks import checked_items
-from workstealing.recruiting.faultlog import FaultLog
-from workstealing.recruiting.flight import FLIGHT
-from workstealing.recruiting.health import Verdict
+from workstealing.recruiting.faults import FaultLog, HostTimeouts
+from workstealing.recruiting.flight import FLIGHT, Run
+from workstealing.recruiting.health import RaisedError, Verdict
 from workstealing.recruiting.hooks import HookList
-from workstealing.recruiting.hosttimeouts import HostTimeouts
 from workstealing.recruiting.lottery import Installed
-from workstealing.recruiting.outcome import Outcome
-from workstealing.recruiting.slice import Slice, seconds_for
-from workstealing.recruiting.tally import RaisedError
-from workstealing.recruiting.traffic import Traffic
+from workstealing.recruiting.slice import Outcome, Seen, Slice, seconds_for
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
 
 # A draw anew for every trifle would cost more than it brings.
 _UNNOTICED = 0.02
@@ -298,3 +299,75 @@ def _too_short(installed: Installed, slice: Slice) -> str:
         f"its slice of {1000 * slice.seconds:g} ms, the longest that is allowed, was over before"
         f" anything could be handled{why}: install it with longer slices (seconds={enough:g})"
     )
+
+
+class LoopSlices:
+    """Runs slices in the running loop's default executor, which nobody awaits.
+
+    Arguments: performer, which does them.
+    """
+
+    __slots__ = ("_flying", "_performer")
+
+    def __init__(self, performer: Performer) -> None:
+        self._performer = performer
+        self._flying: tuple[Run[Outcome], Future[Any]] | None = None
+
+    def after_fork(self) -> None:
+        """Forget the parent's slices: their threads do not exist in this process."""
+        self._flying = None
+
+    def serve(self, installed: Installed) -> Outcome | None:
+        """Start a slice in a thread.
+
+        Returns: None when it has been started; SKIPPED when an earlier one is still waiting for a
+        thread or running, or when there is no thread to be had.
+        """
+        # Not at the top: asyncio is heavy, and most users of this package never run a loop.
+        import asyncio
+
+        if self._is_free():
+            try:
+                loop = asyncio.get_running_loop()
+                run = Run(lambda: self._performer.serve(installed))
+                # The loop keeps weak references only.
+                self._flying = run, loop.run_in_executor(None, run)
+            except RuntimeError:
+                # Another kind of loop, or an executor that has shut down.
+                pass
+            else:
+                return None
+        return self._performer.decline(installed)
+
+    def _is_free(self) -> bool:
+        if self._flying is None:
+            return True
+        run, future = self._flying
+        # A loop that was closed too early, or left without being closed, never finishes its future.
+        return run.is_over or future.done() or future.get_loop().is_closed()
+
+
+class Drawn:
+    """A recruit who has not served yet.
+
+    Arguments: performer and loop_slices, the recruiter's own; installed, the job.
+    """
+
+    __slots__ = ("_installed", "_loop_slices", "_performer")
+
+    def __init__(self, performer: Performer, loop_slices: LoopSlices, installed: Installed) -> None:
+        self._performer = performer
+        self._loop_slices = loop_slices
+        self._installed = installed
+
+    def serve(self) -> Outcome:
+        """Do the slice here and now; returns and raises as `Recruiter.enlist`."""
+        return self._performer.serve(self._installed)
+
+    def serve_on_loop(self) -> Outcome | None:
+        """Do the slice in a thread of the running loop; returns as `LoopSlices.serve`."""
+        return self._loop_slices.serve(self._installed)
+
+    def skip(self) -> Outcome:
+        """Count this recruit as SKIPPED: there is no moment to serve in."""
+        return self._performer.decline(self._installed)

@@ -10,19 +10,17 @@ from weakref import WeakSet
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError, RateError
-from workstealing.recruiting.adaptive import Adaptive
+from workstealing.recruiting.adaptive import Adaptive, Traffic
 from workstealing.recruiting.breaker import Breakers, Guard
 from workstealing.recruiting.checks import checked_limit, checked_name, checked_seconds
 from workstealing.recruiting.decorators import When, enlisting
 from workstealing.recruiting.enlisting import Enlisting
 from workstealing.recruiting.flight import FLIGHT
+from workstealing.recruiting.health import RaisedError
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.job import DEFAULT_LIMIT, FunctionJob, Job, dry_run_of
 from workstealing.recruiting.lottery import Draw, Installed, Roster
-from workstealing.recruiting.outcome import Outcome
-from workstealing.recruiting.slice import Slice
-from workstealing.recruiting.tally import RaisedError
-from workstealing.recruiting.traffic import Traffic
+from workstealing.recruiting.slice import Outcome, Slice
 
 SliceFunction = TypeVar("SliceFunction", bound=Callable[[Slice], "int | None"])
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
@@ -430,3 +428,7 @@ def _after_fork_in_child() -> None:
 if hasattr(os, "register_at_fork"):
     # After random's own, which was registered when it was imported above.
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+default_recruiter = Recruiter()
+"""The recruiter behind `workstealing.install`, `job`, `enlist`, `enlists` and the rest."""

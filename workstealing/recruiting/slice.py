@@ -1,8 +1,10 @@
-"""The bound on one performance of a job: a number of items and a deadline."""
+"""A slice: its bounds, how its length is found, and what becomes of a recruit."""
 
 from __future__ import annotations
 
+import enum
 import math
+from dataclasses import dataclass
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.recruiting.checks import (
@@ -11,7 +13,48 @@ from workstealing.recruiting.checks import (
     checked_limit,
     checked_seconds,
 )
-from workstealing.recruiting.outcome import Outcome
+
+
+class Outcome(enum.Enum):
+    """What became of one caller who enlisted; every member is true in a condition."""
+
+    # No __bool__ and no __len__, here or in a mixed-in type: the hot path tests a member's truth,
+    # and without them that test never leaves C.
+
+    DISMISSED = "dismissed"
+    """The caller lost the draw and goes on at once."""
+
+    WORKED = "worked"
+    """The job handled at least one item."""
+
+    IDLE = "idle"
+    """The job found nothing to do."""
+
+    ABORTED = "aborted"
+    """Another writer came first, or a lock was held."""
+
+    FAILED = "failed"
+    """The job ended with an error."""
+
+    OUT_OF_TIME = "out_of_time"
+    """The slice's time was over before the job could handle anything: no fault, but too short."""
+
+    SKIPPED = "skipped"
+    """The job is paused, its breaker is open, another slice runs in this process, or the job said
+    that it could not begin."""
+
+
+OUTCOMES = tuple(each.value for each in Outcome if each is not Outcome.DISMISSED)
+"""The names of all that can become of a recruit: every list of them is this one."""
+
+PERFORMED = tuple(each for each in OUTCOMES if each != Outcome.SKIPPED.value)
+"""Those of slices that were performed: shares are shares of these."""
+
+
+def spoken(outcome: str) -> str:
+    """Return the name of an outcome as people read it: "out of time"."""
+    return outcome.replace("_", " ")
+
 
 TRIPS = 8
 """How many round trips a slice should have time for: to look twice, to begin, to end, to spare."""
@@ -23,6 +66,8 @@ _STEP = 2.0
 # one is remembered.
 _MARGIN = 1.5
 _REMEMBERED_SECONDS = 60.0
+# A slice that took this share of its time has run out of it.
+_LATE = 0.8
 
 
 def seconds_for(round_trip: float) -> float:
@@ -167,3 +212,30 @@ class Slice:
 
     def __repr__(self) -> str:
         return f"Slice(limit={self.limit}, remaining={self.remaining():.4f} of {self.seconds} s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one slice has seen.
+
+    Fields: outcome; items handled; limit of the slice; seconds that it took, and that it was given;
+    oldest_seconds, the age that the job read, None: it does not say; operations that it spent.
+    """
+
+    outcome: Outcome
+    items: int
+    limit: int
+    took: float
+    given: float
+    oldest_seconds: float | None
+    operations: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the slice ended because of its limit."""
+        return self.items >= self.limit
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether the slice ended because of its time, or nearly."""
+        return self.took >= _LATE * self.given

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from random import Random
 
 from workstealing.recruiting import Outcome
-from workstealing.recruiting.adaptive import Adaptive, Controller, Seen
-from workstealing.recruiting.traffic import Traffic
+from workstealing.recruiting.adaptive import Adaptive, Controller, Traffic
+from workstealing.recruiting.slice import Seen
 from workstealing.simulation.garbage import Found, Garbage
 from workstealing.simulation.records import Record
 from workstealing.simulation.steps import Steps

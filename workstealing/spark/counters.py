@@ -7,8 +7,8 @@ from typing import Any
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import Unanswered, UnsentError, is_connection_fault
 from workstealing.metrics.gathering import Gathering
-from workstealing.recruiting.outcome import Outcome
 from workstealing.recruiting.recruiter import Recruiter
+from workstealing.recruiting.slice import Outcome
 from workstealing.spark.clients import ClientSettings
 from workstealing.spark.counting import Counts
 from workstealing.store.budget import Budget

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from workstealing.recruiting.hooks import Hooks
-from workstealing.recruiting.outcome import OUTCOMES, Outcome
+from workstealing.recruiting.slice import OUTCOMES, Outcome
 
 ENLISTED = "enlisted"
 JOBS_NAMED = 1_000

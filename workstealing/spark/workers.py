@@ -10,9 +10,9 @@ from pyspark import TaskContext
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError
-from workstealing.recruiting.faultlog import FaultLog
-from workstealing.recruiting.outcome import Outcome
+from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.recruiter import Recruiter
+from workstealing.recruiting.slice import Outcome
 from workstealing.spark.clients import ClientSettings
 from workstealing.spark.counting import ENLISTED, TakingHooks
 from workstealing.spark.importing import load

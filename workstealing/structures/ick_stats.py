@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from workstealing.recruiting.faultlog import log_safely
+from workstealing.recruiting.faults import log_safely
 from workstealing.store.operations import Operation, Plan
 from workstealing.store.scripts import load
 from workstealing.structures.ick_names import NamedCommands, as_text

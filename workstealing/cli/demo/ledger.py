@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from workstealing.recruiting import Hooks, Outcome, Recruiter
-from workstealing.recruiting.outcome import OUTCOMES
+from workstealing.recruiting.slice import OUTCOMES
 
 INTERVAL_SECONDS = 0.25
 

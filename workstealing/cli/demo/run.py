@@ -42,7 +42,7 @@ from workstealing.cli.demo.storage import ALL_HASHES, FAULTS, Storage
 from workstealing.cli.demo.traffic import Request, looped, zipf_requests
 from workstealing.config import DISABLED_VARIABLE, is_disabled
 from workstealing.errors import MissingExtraError, WorkStealingError
-from workstealing.recruiting.outcome import OUTCOMES
+from workstealing.recruiting.slice import OUTCOMES
 from workstealing.store import EmbeddedServer
 
 WARM_UP_SECONDS = 0.5

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Protocol, Self, TextIO
 
 from workstealing.cli.demo.figures import OVERDUE_MS, WANTED_SHARE, Figures, Verdict
-from workstealing.recruiting.outcome import OUTCOMES, spoken
+from workstealing.recruiting.slice import OUTCOMES, spoken
 
 LINE_SECONDS = 5.0
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from workstealing.errors import ConfigurationError, MissingExtraError, UndecodableEntryError
-from workstealing.recruiting.hosttimeouts import HostTimeouts
+from workstealing.recruiting.faults import HostTimeouts
 
 __all__ = ["Codec", "codec_of", "decode_all", "encode_all"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from workstealing.errors import Aborted, DamagedBlockError, LayoutError, OutOfTime
-from workstealing.recruiting.faultlog import log_safely
+from workstealing.recruiting.faults import log_safely
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import Attempt, attempt
 from workstealing.store.budget import Budget

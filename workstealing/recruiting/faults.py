@@ -1,4 +1,4 @@
-"""Errors are logged once per job and minute, with a count."""
+"""Errors inside a host: which ones it must receive, and how all others are logged."""
 
 from __future__ import annotations
 
@@ -9,8 +9,42 @@ import threading
 from typing import Any
 
 from workstealing.clock import Clock
-from workstealing.errors import WorkStealingError, is_connection_fault
-from workstealing.recruiting.hosttimeouts import HostTimeouts
+from workstealing.errors import ConfigurationError, WorkStealingError, is_connection_fault
+
+# By name: neither package is imported for the sake of one class.
+_KNOWN = frozenset(
+    {
+        ("billiard.exceptions", "SoftTimeLimitExceeded"),
+        ("rq.exceptions", "StopRequested"),
+        ("rq.timeouts", "JobTimeoutException"),
+    }
+)
+
+
+class HostTimeouts:
+    """The time-outs that a host raises into running code: Celery's, RQ's and registered ones."""
+
+    __slots__ = ("_types",)
+
+    def __init__(self) -> None:
+        self._types: tuple[type[BaseException], ...] = ()
+
+    def register(self, *types: type[BaseException]) -> None:
+        """Add exception classes.
+
+        Raises: ConfigurationError for what is no exception class; then none is added.
+        """
+        for each in types:
+            if not (isinstance(each, type) and issubclass(each, BaseException)):
+                raise ConfigurationError(f"reraise() expects exception classes, not {each!r}")
+        self._types += types
+
+    def include(self, error: BaseException) -> bool:
+        """Say whether the error is a host's time-out."""
+        return isinstance(error, self._types) or any(
+            (base.__module__, base.__qualname__) in _KNOWN for base in type(error).__mro__
+        )
+
 
 _LOGGER = logging.getLogger("workstealing")
 _SECONDS_BETWEEN = 60.0
