@@ -15,7 +15,6 @@ from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError, Unanswered, is_connection_fault
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
 from workstealing.metrics.gathering import ErrorNames, Gathering, JobNames, Watched
-from workstealing.metrics.ledger import HashCommands, OneAttemptClient
 from workstealing.metrics.minutes import (
     BACKLOG,
     DAY,
@@ -55,9 +54,9 @@ from workstealing.recruiting.recruiter import Recruiter
 from workstealing.recruiting.slice import Outcome
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, OneAttempt, checked
-from workstealing.store.keys import key_slot
-from workstealing.store.operations import as_layout_error, drive
-from workstealing.store.twin import Twin, is_async
+from workstealing.store.keys import key_slot, to_bytes
+from workstealing.store.operations import Operation, as_layout_error, drive
+from workstealing.store.twin import Node, Twin, is_async
 from workstealing.structures.namespaces.layout import Layout
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 
@@ -78,7 +77,7 @@ Ask = Callable[[], Sequence[Command]]
 Hear = Callable[[Sequence[Any]], None]
 
 
-class Ledger(Gathering["_Batch"]):
+class Ledger(Gathering["_Unsent"]):
     """Adds this process's counts to the fleet's: `recruiter.add_hook(Ledger(client))`.
 
     A hook's call only counts, under a lock. When the interval is over it wakes a daemon thread of
@@ -143,8 +142,8 @@ class Ledger(Gathering["_Batch"]):
         self._known_spent = 0
         super()._start_from_zero()
 
-    def _new_batch(self) -> _Batch:
-        return _Batch()
+    def _new_batch(self) -> _Unsent:
+        return _Unsent()
 
     # ---- what the recruiter tells ----------------------------------------------------------------
 
@@ -256,11 +255,11 @@ class Ledger(Gathering["_Batch"]):
     def _deliver(self) -> bool:
         budget = Budget(_SEND_SECONDS, _WAIT_SECONDS)
         node = self._twin.node_of(self._slot)
-        layout: Layout = drive(OneAttemptClient(self._twin, budget), self.hashes.layout_steps())
+        layout: Layout = drive(_OneAttemptClient(self._twin, budget), self.hashes.layout_steps())
         layout.require_writable()
         # All keys share a slot, so one of them stands for all.
         steps = self.hashes.register_steps(layout, [("HINCRBY", minute_key(self.name, 0))])
-        layout = drive(OneAttemptClient(self._twin, budget), steps)
+        layout = drive(_OneAttemptClient(self._twin, budget), steps)
         with self._twin.connection(node) as connection:
             if self._ahead is None or not connection.is_open:
                 # Also so that a server that cannot be reached costs no counts.
@@ -270,11 +269,11 @@ class Ledger(Gathering["_Batch"]):
             self._send(batch, layout, connection, budget)
         return True
 
-    def _send(self, batch: _Batch, layout: Layout, connection: OneAttempt, budget: Budget) -> None:
+    def _send(self, batch: _Unsent, layout: Layout, connection: OneAttempt, budget: Budget) -> None:
         now = self._now()
         minute, day = int(now // MINUTE * MINUTE), int(now // DAY)
         changes = self._changes(batch, minute, day)
-        writes = HashCommands(self.hashes, layout)
+        writes = _HashCommands(self.hashes, layout)
         for change in changes:
             writes.add(change)
         asked = [(list(ask()), hear) for ask, hear in self._companions]
@@ -328,11 +327,11 @@ class Ledger(Gathering["_Batch"]):
                 self._faults.report(f"a companion of {self._receiver}", error)
             start += len(questions)
 
-    def _put_back(self, batch: _Batch) -> None:
+    def _put_back(self, batch: _Unsent) -> None:
         with self._lock:
             self._batch.add(batch)
 
-    def _changes(self, batch: _Batch, minute: int, day: int) -> list[Command]:
+    def _changes(self, batch: _Unsent, minute: int, day: int) -> list[Command]:
         """Return the hash commands that add a batch to a minute and a day."""
         key, today = minute_key(self.name, minute), day_key(self.name, day)
         counts = {name: count for name, count in batch.counts.items() if count}
@@ -356,7 +355,7 @@ class Ledger(Gathering["_Batch"]):
         changes.append(_expire(today, _KEEP_SPENT_SECONDS, (SPENT,)))
         return changes
 
-    def _gauges(self, batch: _Batch) -> dict[str, str]:
+    def _gauges(self, batch: _Unsent) -> dict[str, str]:
         """Return the gauges' fields of this minute and their values."""
         fields: dict[str, str] = {}
         highest_of = dict(batch.highest)
@@ -391,7 +390,7 @@ class Ledger(Gathering["_Batch"]):
         )
 
 
-class _Batch:
+class _Unsent:
     """What was counted since the last send."""
 
     def __init__(self) -> None:
@@ -404,7 +403,7 @@ class _Batch:
     def __bool__(self) -> bool:
         return bool(self.counts or self.spent or self.highest)
 
-    def add(self, other: _Batch) -> None:
+    def add(self, other: _Unsent) -> None:
         """Take over what another batch holds."""
         self.counts.update(other.counts)
         self.spent += other.spent
@@ -412,6 +411,52 @@ class _Batch:
             self.highest[gauge] = max(value, self.highest.get(gauge, 0.0))
         # What has been counted since is newer.
         self.faults = {**other.faults, **self.faults}
+
+
+class _HashCommands:
+    """Hash commands as they are sent, whatever the namespace's backend."""
+
+    def __init__(self, hashes: Any, layout: Layout) -> None:
+        self._translator = hashes.translator
+        self._layout = layout
+        self._sent: set[str] = set()
+        self._last: list[int] = []
+        self.commands: list[Command] = []
+
+    def add(self, args: Command) -> None:
+        """Add one hash command."""
+        if self._layout.is_emulated:
+            self._operate(self._translator.translate(self._layout, args, {}))
+        else:
+            if self._layout.is_migrating:
+                for operation in self._translator.moves(self._layout, args):
+                    self._operate(operation)
+            self.commands.append(args)
+        self._last.append(len(self.commands) - 1)
+
+    def _operate(self, operation: Operation) -> None:
+        # The first use of a script carries its text, so that the server knows it for the rest.
+        known = operation.sha in self._sent
+        self._sent.add(operation.sha)
+        self.commands.append(operation.by_digest() if known else operation.by_text())
+
+    def results(self, replies: Sequence[Any]) -> list[Any]:
+        """Return the reply of each hash command out of those of all that was sent for them."""
+        return [replies[position] for position in self._last]
+
+
+class _OneAttemptClient:
+    """As much of a client as reading a layout needs, by a twin's one-attempt connections."""
+
+    def __init__(self, twin: Twin, budget: Budget) -> None:
+        self._twin = twin
+        self._budget = budget
+
+    def execute_command(self, *args: Any, **_: Any) -> Any:
+        """Run one command on the node of its first key."""
+        key = args[3] if args[0] in ("EVAL", "EVALSHA") else args[1]
+        node: Node = self._twin.node_of(key_slot(to_bytes(key)))
+        return checked(self._twin.call(node, [args], self._budget))[0]
 
 
 def _expire(key: bytes, seconds: int, fields: Collection[str]) -> Command:

@@ -47,7 +47,7 @@ _UNSAFE_IN_JOB = re.compile(r"[^A-Za-z0-9_-]")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
-class StatsDHooks(Gathering["_Batch"]):
+class StatsDHooks(Gathering["_Counts"]):
     """Sends a recruiter's counts to StatsD: `recruiter.add_hook(StatsDHooks("statsd.local"))`.
 
     Arguments: host (a name or an IPv4 address) and port of the StatsD server; prefix of all names;
@@ -90,8 +90,8 @@ class StatsDHooks(Gathering["_Batch"]):
         self._client: statsd.StatsClient | None = None
         self._next_trial = self._clock.monotonic()
 
-    def _new_batch(self) -> _Batch:
-        return _Batch()
+    def _new_batch(self) -> _Counts:
+        return _Counts()
 
     def on_enlisted(self, count: int) -> None:
         """Count callers who enlisted."""
@@ -158,7 +158,7 @@ class StatsDHooks(Gathering["_Batch"]):
                 self._host, self._port, prefix=self._prefix, maxudpsize=_DATAGRAM_BYTES
             )
         with self._lock:
-            batch, self._batch = self._batch, _Batch()
+            batch, self._batch = self._batch, _Counts()
         with self._client.pipeline() as packets:
             for name, count in batch.counts.items():
                 if count:
@@ -169,7 +169,7 @@ class StatsDHooks(Gathering["_Batch"]):
         return True
 
 
-class _Batch:
+class _Counts:
     """What was counted since the last send."""
 
     def __init__(self) -> None:
