@@ -2,14 +2,14 @@
 # TEST_WORKERS, BENCH_ARGS, PIPELINE_ARGS, PYTHON.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline test lint format types bench wheel clean
+.PHONY: help setup demo pipeline test test-all lint format types bench wheel clean
 
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -lt 2 ] && n=2; [ $$n -gt 4 ] && n=4; echo $$n)
 # -P keeps the checkout's root off the import path, so that nothing can import `jobs` or `lua`.
 PY := .venv/bin/python -P
 
 help:  ## show this list
-	@sed -n -E 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 16
+	@sed -n -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 16
 
 setup:  ## prepare .venv and the servers for all the other targets
 	@bash scripts/setup.sh dev
@@ -21,8 +21,11 @@ demo:  ## run the demo: make demo DEMO_ARGS="--seconds 20"
 pipeline: setup  ## run the example on Spark: make pipeline PIPELINE_ARGS="--seconds 30"
 	@PYTHONPATH=examples $(PY) -m spark_pipeline $(PIPELINE_ARGS)
 
-test: setup  ## run all tests: make test TEST_ARGS="-k attempt"
-	@bash scripts/test.sh $(TEST_WORKERS) $(TEST_ARGS)
+test: setup  ## run the tests, but for the slow ones: make test TEST_ARGS="-k attempt"
+	@bash scripts/test.sh quick $(TEST_WORKERS) $(TEST_ARGS)
+
+test-all: setup  ## run all tests, on all servers: make test-all TEST_ARGS="-k attempt"
+	@bash scripts/test.sh all $(TEST_WORKERS) $(TEST_ARGS)
 
 lint: setup  ## check style and formatting
 	@$(PY) -m ruff check .

@@ -9,9 +9,6 @@ set -euo pipefail
 kind=${1:?usage: scripts/setup.sh demo|dev}
 cd "$(dirname "$0")/.."
 mkdir -p .cache
-# pip's own is in the user's home, and this touches the checkout only.
-export PIP_CACHE_DIR="$PWD/.cache/pip"
-
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
 

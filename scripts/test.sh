@@ -1,14 +1,21 @@
 #!/usr/bin/env bash
-# Runs the tests: scripts/test.sh WORKERS [pytest's arguments]. Those of Spark are a process of their
-# own: one session serves them all, and with pandas and pyarrow loaded every fork of the others would
-# cost several times as much. It runs beside the others, because both wait for much of their time;
-# what it says comes after what they say.
+# Runs the tests: scripts/test.sh quick|all WORKERS [pytest's arguments]. Those of Spark are a
+# process of their own: one session serves them all, and with pandas and pyarrow loaded every fork
+# of the others would cost several times as much. It runs beside the others, because both wait for
+# much of their time; what it says comes after what they say.
 set -uo pipefail
 
 cd "$(dirname "$0")/.."
-workers=${1:?usage: scripts/test.sh WORKERS [pytest arguments]}
-shift
+usage="usage: scripts/test.sh quick|all WORKERS [pytest's arguments]"
+kind=${1:?$usage}
+workers=${2:?$usage}
+shift 2
 nothing=5 # pytest's status where no test was selected
+case $kind in
+quick) set -- -m "smoke or not (slow or matrix)" "$@" ;;
+all) ;;
+*) echo "$usage" >&2 && exit 2 ;;
+esac
 
 part() {
     # -P keeps the checkout's root off the import path, so that nothing can import `jobs` or `lua`.
@@ -30,5 +37,9 @@ spark=
 cat "$said"
 if [ $code != $nothing ] && { [ $status = $nothing ] || [ $status = 0 ]; }; then
     status=$code
+fi
+if [ "$kind" = quick ]; then
+    echo "make test has left out the tests marked slow or matrix; make test-all runs them too"
+    [ $status != $nothing ] || echo "and none was left: make test-all with the same arguments"
 fi
 exit $status

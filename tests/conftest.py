@@ -31,7 +31,13 @@ from support.servers import (
 )
 
 # Only here may a folder of tests ask for a plugin.
-pytest_plugins = ["workstealing.testing.pytest_plugin", "support.leftovers"]
+pytest_plugins = [
+    "workstealing.testing.pytest_plugin",
+    "support.any_server",
+    "support.leftovers",
+    "support.skips",
+    "support.costs",
+]
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 
@@ -169,21 +175,6 @@ def postgres() -> Iterator[PostgresServer]:
         pytest.skip(str(error))
     with PostgresServer() as server:
         yield server
-
-
-@pytest.fixture(
-    params=[
-        pytest.param("fakeredis_server", id="fakeredis", marks=pytest.mark.fake),
-        pytest.param("redis7", id="redis7", marks=pytest.mark.real),
-        pytest.param("redis8", id="redis8", marks=pytest.mark.real),
-        pytest.param("valkey8", id="valkey8", marks=pytest.mark.real),
-        pytest.param("cluster", id="cluster", marks=[pytest.mark.real, pytest.mark.cluster]),
-    ]
-)
-def any_server(request: pytest.FixtureRequest) -> AnyServer:
-    """Each kind of server in turn: a contract that takes it runs once on every one."""
-    server: AnyServer = request.getfixturevalue(request.param)
-    return server
 
 
 @pytest.fixture

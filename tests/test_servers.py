@@ -10,6 +10,8 @@ import redis
 
 from support.servers import AnyServer, FakeRedisServer, RedisCluster3, RedisServer
 
+pytestmark = pytest.mark.contract
+
 
 def test_any_server_keeps_and_forgets(any_server: AnyServer) -> None:
     client = any_server.client(decode_responses=True)

@@ -19,6 +19,8 @@ from workstealing.jobs import HashFieldExpiry, KeyExpiry
 from workstealing.metrics.fleet import Fleet
 from workstealing.structures import DurableKeys, Ick, TrackedSet, VolatileHashes
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 LARGEST_PICTURE = 200_000
 
@@ -32,6 +34,7 @@ def client(redis7: Any) -> Any:
     return redis7.client()
 
 
+@pytest.mark.smoke
 def test_the_page_loads_and_draws_the_last_hour(
     serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
 ) -> None:

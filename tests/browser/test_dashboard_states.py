@@ -15,6 +15,8 @@ from workstealing.dashboard import Watched
 from workstealing.dashboard.events import Streams
 from workstealing.metrics.minutes import minute_key
 
+pytestmark = pytest.mark.slow
+
 Serve = Callable[..., str]
 Open = Callable[..., Any]
 
@@ -109,6 +111,7 @@ def test_a_gap_is_a_gap_and_a_lonely_minute_a_point(
         assert ink[9] + ink[10] > 0, (chart, ink)
 
 
+@pytest.mark.smoke
 def test_a_page_that_hears_nothing_says_so(
     serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
 ) -> None:

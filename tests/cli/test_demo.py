@@ -20,6 +20,8 @@ from support.processes import spawn
 from support.servers import RedisCluster3, RedisServer, wait_until
 from workstealing.recruiting.slice import OUTCOMES
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60.0
 MARK = "WORKSTEALING_TEST_MARK"
 REAL_LOG = Path(__file__).resolve().parents[3] / "shared" / "data" / "apache_access.log.gz"
@@ -134,6 +136,7 @@ def test_a_run_on_the_embedded_server(start_demo: Any) -> None:
     assert "rate = 1, as given by --rate" in said
 
 
+@pytest.mark.smoke
 def test_a_run_for_people(start_demo: Any) -> None:
     demo = start_demo("--seconds", "1", "--workers", "1")
     status, out = demo.end()

@@ -102,6 +102,7 @@ def test_by_its_command_without_spark() -> None:
         check_memory(said)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(LACKING) and not IN_CI, reason=f"{', '.join(LACKING)} missing")
 def test_spark_counts_by_minute() -> None:
     said = run_example("--seconds", "3", "--past", "3000")
@@ -123,6 +124,7 @@ def test_without_what_spark_needs_it_says_so_and_goes_on(tmp_path: Path) -> None
     assert re.search(r"^Spark is left out: .*Java missing: nothing counts by minute$", said, re.M)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_on_a_server_of_the_users_own(redis7: RedisServer) -> None:
     said = run_example(*QUICK, "--retain", "2000", REDIS_URL=redis7.url)
@@ -132,6 +134,7 @@ def test_on_a_server_of_the_users_own(redis7: RedisServer) -> None:
     assert not redis7.client().keys("example:*")
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_real_access_log(redis7: RedisServer) -> None:
     if not REAL_LOG.exists():

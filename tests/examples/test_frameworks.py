@@ -38,6 +38,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**clean, **more}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["celery_worker", "rq_worker"])
 def test_a_worker_cleans_up(example: str) -> None:
     done = subprocess.run(

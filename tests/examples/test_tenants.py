@@ -52,6 +52,7 @@ def test_by_its_command() -> None:
     check(run_example())
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_on_a_server_of_the_users_own(redis7: RedisServer) -> None:
     check(run_example(REDIS_URL=redis7.url))

@@ -24,6 +24,8 @@ from workstealing.store.keys import SLOTS, key_slot
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.testing import ManualClock
 
+pytestmark = pytest.mark.contract
+
 HOUR = 3_600
 AHEAD_MS = 1_000 * HOUR
 NAMESPACE = "expiry"

@@ -18,6 +18,8 @@ from workstealing.recruiting import Slice
 from workstealing.structures import AsyncIck, Ick
 from workstealing.structures.sharded_ick import ShardedIck
 
+pytestmark = pytest.mark.contract
+
 STALE = 500.0
 OLD_MS = 1_000_000
 """The separator of a reservation's list is made from its time, modulo this."""

@@ -19,6 +19,8 @@ from workstealing.store.keys import key_slot
 from workstealing.structures import AsyncDurableKeys, DurableKeys
 from workstealing.testing import ManualClock, always
 
+pytestmark = pytest.mark.contract
+
 NAMESPACE = "expiry"
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -37,6 +37,8 @@ from workstealing.jobs import LogBacklog, LogCompactor
 from workstealing.recruiting import Slice
 from workstealing.structures.log import AsyncLog, Log
 
+pytestmark = pytest.mark.contract
+
 
 @pytest.fixture
 def client(any_server: AnyServer) -> Any:

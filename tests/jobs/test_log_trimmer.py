@@ -24,6 +24,8 @@ from workstealing.structures.log.trimming import (
     estimate,
 )
 
+pytestmark = pytest.mark.contract
+
 BLOCK = 4
 DAY_S = 86_400.0
 

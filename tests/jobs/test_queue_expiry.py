@@ -19,6 +19,8 @@ from workstealing.recruiting import Slice
 from workstealing.structures.shuffle_queue import ShuffleQueue
 from workstealing.testing import ManualClock
 
+pytestmark = pytest.mark.contract
+
 Queue = ShuffleQueue
 LONG_AGO_MS = 1_000
 

@@ -19,6 +19,8 @@ from workstealing.recruiting import Slice
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, ShuffleQueue
 from workstealing.structures.shuffle_queue.names import LEGACY, RETURNED
 
+pytestmark = pytest.mark.contract
+
 OLD_MS = 1_000_000
 IDLE_S = 500.0
 Queue = ShuffleQueue

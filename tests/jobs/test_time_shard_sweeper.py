@@ -24,6 +24,8 @@ from workstealing.jobs import TimeShardBacklog, TimeShardSweeper
 from workstealing.recruiting import Slice
 from workstealing.structures.time_shard_queue import TimeShardQueue
 
+pytestmark = pytest.mark.contract
+
 SHARD = names_of()[0]
 """The time shard that is written at the start; it is read two periods later."""
 SECONDS = 2.0

@@ -17,6 +17,8 @@ from workstealing.recruiting import Outcome, Slice
 from workstealing.structures import AsyncTrackedSet, TrackedSet
 from workstealing.testing import always
 
+pytestmark = pytest.mark.contract
+
 
 def slice_of(limit: int) -> Slice:
     return Slice(limit, 5.0)

@@ -19,7 +19,7 @@ from support.servers import RedisCluster3, RedisServer
 from workstealing.jobs import KeyExpiry
 from workstealing.structures import DurableKeys
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 def pipeline_of_four(keys: DurableKeys, name: str, *, transaction: bool = True) -> None:

@@ -56,7 +56,13 @@ def server_for(name: str, request: pytest.FixtureRequest) -> RedisServer:
     return found
 
 
-@pytest.mark.parametrize("in_child", [False, True], ids=["fresh", "forked"])
+@pytest.mark.parametrize(
+    "in_child",
+    [
+        pytest.param(False, id="fresh"),
+        pytest.param(True, id="forked", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", GARBAGE)
 def test_the_first_recruit_works_and_loads_nothing(
     request: pytest.FixtureRequest, name: str, in_child: bool

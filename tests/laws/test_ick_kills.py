@@ -27,7 +27,7 @@ from workstealing.jobs import IckReaper
 from workstealing.recruiting import Slice
 from workstealing.structures import Ick
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 KILLS = 1_000
 ICKS = 4

@@ -10,6 +10,8 @@ import pytest
 from support.servers import AnyServer
 from workstealing.structures import Ick
 
+pytestmark = pytest.mark.contract
+
 BATCH = 2
 
 

@@ -77,6 +77,7 @@ class Tended:
         return self.recruiter.enlist()
 
 
+@pytest.mark.slow
 class TestEveryOpcode:
     def test_of_a_slice_with_an_open_connection(self, redis7: RedisServer) -> None:
         tended = Tended(redis7)

@@ -30,7 +30,7 @@ from workstealing.jobs import LogCompactor, LogTrimmer
 from workstealing.recruiting import Slice
 from workstealing.structures import Log
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 BATCHES = (6, 5, 1, 9)
 EXPECTED = entries_from(0, sum(BATCHES))
@@ -171,6 +171,7 @@ def test_a_process_that_dies_at_any_command(
     assert deaths > 2 * 9
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("work", WORKS)
 def test_a_connection_that_is_cut_at_any_command(
     redis7: RedisServer, work: Callable[[Any], None]

@@ -53,6 +53,7 @@ def live_briefly(client: Any, name: str) -> None:
     log.evict(4)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_cluster_with_hundreds_of_untagged_logs(cluster: RedisCluster3) -> None:
     """Processes die one after the other on three masters; jobs do what they had left."""

@@ -20,7 +20,7 @@ from support.servers import RedisCluster3, RedisServer
 from workstealing.jobs import HashFieldExpiry
 from workstealing.structures import VolatileHashes
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 def volatile(first: int, size: int = 3) -> dict[str, int]:
@@ -127,6 +127,7 @@ class TestOneServer:
             proof.collect_all(direct)
             assert proof.left_on(direct) == [], death
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("name", ["hsetex", "pipeline of 5", "pipeline of 5, no transaction"])
     def test_the_first_writer_of_a_namespace_that_dies(
         self, redis7: RedisServer, door: FaultyServer, name: str

@@ -30,7 +30,7 @@ MINUTE_MS = 60_000
 MOST_COMMANDS = 200
 MEMBERS = {f"m{i}": float(i) for i in range(60)}
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 def sharded_on(client: Any, ick_shards: int | None = None, ahead_ms: int = 0) -> ShardedIck:
@@ -119,6 +119,7 @@ def test_a_resize_that_dies(redis7: RedisServer, before: int, after: int, is_lat
     pytest.fail(f"still at work after {MOST_COMMANDS} commands")
 
 
+@pytest.mark.smoke
 @pytest.mark.cluster
 def test_a_resize_that_dies_on_a_cluster(cluster: RedisCluster3) -> None:
     direct = cluster.client()

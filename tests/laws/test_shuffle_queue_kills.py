@@ -14,6 +14,7 @@ import time
 from functools import partial
 from typing import Any
 
+import pytest
 import redis
 
 from support.children import in_child
@@ -24,6 +25,8 @@ from support.servers import RedisServer
 from workstealing.jobs import ShuffleQueueReaper
 from workstealing.recruiting import Slice
 from workstealing.structures.shuffle_queue import ShuffleQueue
+
+pytestmark = pytest.mark.slow
 
 GROUPS = ("g", "h")
 PROCESSES, AT_ONCE, CLIENTS = 60, 40, 900
@@ -111,6 +114,7 @@ class World:
         return len(names - {b"workstealing:returned", b"first", b"last"})
 
 
+@pytest.mark.smoke
 def test_processes_between_any_two_commands(redis7: RedisServer) -> None:
     world = World(redis7.port)
     kills = attempts = 0

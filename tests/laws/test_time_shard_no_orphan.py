@@ -63,6 +63,7 @@ def clear_out(client: Any, nodes: list[redis.Redis], names: list[str]) -> None:
     only_layout_is_left(nodes, names=names)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_at_any_command(redis7: RedisServer) -> None:
     direct = redis7.client()
 
@@ -98,6 +99,7 @@ def test_an_idle_queue_gives_its_memory_back(start_redis: Callable[..., RedisSer
     assert client.info("memory")["used_memory"] < before + 300_000
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_cluster_with_hundreds_of_untagged_queues(cluster: RedisCluster3) -> None:
     """Processes die one after the other on three masters; others do what they had left."""

@@ -52,6 +52,8 @@ from workstealing.store.keys import key_slot
 from workstealing.structures import VolatileHashes
 from workstealing.testing import ManualClock
 
+pytestmark = pytest.mark.contract
+
 PATIENCE = 30.0
 
 

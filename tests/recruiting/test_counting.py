@@ -47,6 +47,7 @@ def _enlist_in_threads(recruiter: Recruiter) -> None:
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_busy_switching")
 @pytest.mark.parametrize("rate", [0.001, 0.2])
 def test_eight_threads_are_counted_exactly(rate: float) -> None:

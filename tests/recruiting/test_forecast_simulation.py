@@ -13,6 +13,7 @@ from workstealing.simulation.records import Record
 from workstealing.simulation.steps import Steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "asked", "slices"),
     [

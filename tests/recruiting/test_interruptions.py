@@ -116,6 +116,7 @@ class TestEveryOpcode:
 
 
 class TestSignals:
+    @pytest.mark.slow
     def test_thousands_at_random_moments(self) -> None:
         counting = Counting()
         recruiter = tended(counting)
@@ -176,6 +177,7 @@ class TestSignals:
         assert recruiter.enlist() is Outcome.WORKED
 
 
+@pytest.mark.slow
 class TestOtherThreads:
     def test_asynchronous_exceptions_into_a_thread_that_enlists(self) -> None:
         counting = Counting()

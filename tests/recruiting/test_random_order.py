@@ -35,6 +35,7 @@ def queue_p99(slices: float, garbage: float, limit: int) -> float:
     return lags[int(0.99 * len(lags))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slices", "garbage", "limit"),
     [(4.0, 30.0, 25), (3.0, 60.0, 25), (6.667, 20.0, 5), (1.0, 0.8, 1), (1.0, 30.0, 50)],

@@ -15,7 +15,7 @@ from support.servers import RedisServer
 from workstealing.jobs import HashFieldExpiry
 from workstealing.structures import VolatileHashes
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 LAG = 4.0
 PROCESSES = 3

@@ -13,6 +13,8 @@ from workstealing.simulation.garbage import Garbage
 from workstealing.simulation.records import Record
 from workstealing.simulation.steps import Steps
 
+pytestmark = pytest.mark.slow
+
 RATE = Adaptive(floor=0.00001, ceiling=0.1, lag=60.0)
 
 

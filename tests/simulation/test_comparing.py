@@ -75,6 +75,7 @@ def test_a_fixed_rate_does_what_the_forecast_says() -> None:
     assert found.waited / found.record.items == pytest.approx(expected.mean_lag, rel=0.1)
 
 
+@pytest.mark.slow
 def test_redissons_delay_grows_on_nothing_and_shrinks_only_on_three_equal_counts() -> None:
     record = Record()
     run_redisson(3_600.0, Garbage(Steps(0.0), 5, Random(1)), Random(1), record)

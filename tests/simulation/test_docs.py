@@ -10,6 +10,8 @@ import pytest
 from workstealing import Adaptive
 from workstealing.cli import main
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TEXT = (DOCS / "adaptive.md").read_text(encoding="utf-8")
 

@@ -40,6 +40,13 @@ def pytest_report_header() -> str | None:
     return f"tests/spark: {', '.join(MISSING)} missing: {'failing' if IN_CI else 'skipped'}"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Count whatever asks for the JVM as slow: it takes seconds, beside many that take none."""
+    for item in items:
+        if {"spark", "spark_cluster"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One session, `local[2]`, whose Python workers can import `support` and the tests' modules."""

@@ -14,7 +14,7 @@ from support.servers import RedisServer
 from support.spark_cluster import StandaloneCluster
 from support.spark_recruits import FACTORIES, SLICES
 
-pytestmark = pytest.mark.spark_cluster
+pytestmark = [pytest.mark.spark_cluster, pytest.mark.slow]
 
 # A driver of its own: this process may have another session already.
 DRIVER = """

@@ -23,6 +23,7 @@ TESTS = Path(__file__).resolve().parents[1]
 PATIENCE = 240.0
 
 
+@pytest.mark.slow
 def test_every_kind_of_task_enlists_once(redis7: RedisServer) -> None:
     # Executors read the setting when they start, so this takes an application of its own.
     done = subprocess.run(

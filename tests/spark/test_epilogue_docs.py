@@ -13,6 +13,8 @@ from support.servers import RedisServer, wait_until
 from workstealing.spark import installing, recruits
 from workstealing.spark.settings import VARIABLE
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark_epilogues.md"
 
 

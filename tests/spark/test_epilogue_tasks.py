@@ -131,6 +131,7 @@ def test_each_kind_of_task(
     assert_each_once(redis, tasks=3)
 
 
+@pytest.mark.smoke
 def test_several_functions_in_one_task(spark: SparkSession, redis: Any) -> None:
     install(spark, FACTORY, counters=None)
     numbers = spark.sparkContext.parallelize(range(8), 3)

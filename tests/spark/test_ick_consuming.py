@@ -545,6 +545,7 @@ class TestResize:
         assert sharded_on(redis7, None).stats()["total_size"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("available_now", [False, True])
 def test_a_driver_killed_before_and_after_each_of_its_commands(
     redis7: RedisServer, tmp_path: Path, available_now: bool

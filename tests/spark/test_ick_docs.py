@@ -11,6 +11,8 @@ import pytest
 from support.servers import RedisServer
 from workstealing.structures import ShardedIck
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("pyspark")
 
 if TYPE_CHECKING:

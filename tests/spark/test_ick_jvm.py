@@ -43,6 +43,7 @@ def sharded_on(server: RedisServer | RedisCluster3, ick_shards: int = 3) -> Shar
 
 
 class TestBatch:
+    @pytest.mark.smoke
     def test_a_table_is_written_and_read_again(
         self, session: SparkSession, cluster: RedisCluster3
     ) -> None:

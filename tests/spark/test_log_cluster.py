@@ -19,7 +19,7 @@ from support.servers import RedisServer
 from support.spark_cluster import StandaloneCluster
 from workstealing.structures import Log
 
-pytestmark = pytest.mark.spark_cluster
+pytestmark = [pytest.mark.spark_cluster, pytest.mark.slow]
 
 PADDING = b"." * 3_000
 BEFORE = 8_000

@@ -52,6 +52,7 @@ def ended(query: StreamingQuery, seconds: int = 120) -> None:
 
 
 class TestBatch:
+    @pytest.mark.smoke
     def test_a_table_is_written_and_ranges_of_it_read(
         self, session: SparkSession, cluster: RedisCluster3
     ) -> None:

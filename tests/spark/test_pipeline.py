@@ -22,6 +22,7 @@ def end_cleanly(run: PipelineRun) -> None:
     assert run.left_behind() == []
 
 
+@pytest.mark.slow
 def test_the_paths_of_an_access_log_are_the_documents(tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     paths = [f"/page/{number % 40}" for number in range(200)]
@@ -40,6 +41,7 @@ def test_the_paths_of_an_access_log_are_the_documents(tmp_path: Path) -> None:
         end_cleanly(run)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_and_leaves_nothing() -> None:
     with PipelineRun("--seconds", "600") as run:
         # It has shown a line of its table.
@@ -130,6 +132,7 @@ def test_the_page_finds_documents_and_lets_none_speak_html() -> None:
     assert "2 documents" in page.get("/").text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL_LOG.exists(), reason=f"{REAL_LOG} is not on this machine")
 def test_a_real_log_gives_its_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))

@@ -17,7 +17,7 @@ from support.spark_cluster import Process, StandaloneCluster
 from workstealing.jobs import HashFieldExpiry
 from workstealing.structures import ShardedIck, TrackedSet, VolatileHashes
 
-pytestmark = pytest.mark.spark_cluster
+pytestmark = [pytest.mark.spark_cluster, pytest.mark.slow]
 
 BLOCKED = """
 SELECT application_name FROM pg_stat_activity

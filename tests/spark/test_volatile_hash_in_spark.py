@@ -29,6 +29,7 @@ def items(spark: SparkSession, rows: int = 40) -> DataFrame:
     )
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("name", "backend"), [("redis7", "emulated"), ("redis8", "native"), ("cluster", "emulated")]
 )

@@ -20,6 +20,8 @@ from workstealing.errors import Aborted, ConfigurationError, EvictionPolicyError
 from workstealing.store.keys import key_slot
 from workstealing.structures import AsyncDurableKeys, DurableKeys, VolatileHashes
 
+pytestmark = pytest.mark.contract
+
 NAMESPACE = "contract"
 HOUR_MS = 3_600_000
 AT = dt.datetime(2200, 1, 1, tzinfo=dt.UTC)

@@ -26,6 +26,8 @@ from workstealing.structures import VolatileHashes
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes
 from workstealing.structures.volatile_hashes.surface import BlockingSurface
 
+pytestmark = pytest.mark.contract
+
 HOUR = 3_600
 AHEAD_MS = 1_000 * HOUR
 ODD_NAMES = [
@@ -85,7 +87,15 @@ def emulated(any_server: AnyServer) -> Namespace:
 
 
 @pytest.fixture(
-    params=["fakeredis", "redis7", "redis8", "cluster", "cluster8", "native", "native-cluster"]
+    params=[
+        "redis7",
+        "cluster",
+        "native",
+        *(
+            pytest.param(each, marks=pytest.mark.matrix)
+            for each in ("fakeredis", "redis8", "cluster8", "native-cluster")
+        ),
+    ]
 )
 def either(request: pytest.FixtureRequest) -> Iterator[Namespace]:
     """Both backends, on every server that can have them."""

@@ -24,6 +24,8 @@ from workstealing.structures import AsyncIck, Ick, ick_reaping
 from workstealing.structures import ick as ick_module
 from workstealing.structures.steps import send
 
+pytestmark = pytest.mark.contract
+
 INF = math.inf
 
 

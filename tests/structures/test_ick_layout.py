@@ -17,6 +17,8 @@ from workstealing.jobs import IckReaper
 from workstealing.recruiting import Slice
 from workstealing.structures import Ick
 
+pytestmark = pytest.mark.contract
+
 
 def everything(client: Any) -> dict[bytes, bytes]:
     """DUMP of all keys."""

@@ -20,6 +20,8 @@ from workstealing.structures.sharded_ick.layout import ShardNames, shard_of
 from workstealing.structures.sharded_ick.leasing import in_order_of_need
 from workstealing.structures.steps import send
 
+pytestmark = pytest.mark.contract
+
 MINUTE_MS = 60_000
 MEMBERS = {f"member {i}": float(i) for i in range(200)}
 ODD_NAMES = ["plain", "a}b", "{}x", "x{y", "{a}b", "}{", "\u00fc{\u2603}", b"\xff\x00{\xfe}"]

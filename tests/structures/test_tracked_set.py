@@ -17,6 +17,8 @@ from workstealing.store.keys import key_slot
 from workstealing.structures import AsyncTrackedSet, TrackedSet
 from workstealing.structures.tracked_set.drift import wilson
 
+pytestmark = pytest.mark.contract
+
 ODD = ["", "a}b", "{}x", "x{y", "\u00fc{\u2603}", b"\xff\x00{", "0", " "]
 
 

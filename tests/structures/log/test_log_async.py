@@ -9,6 +9,8 @@ import pytest
 from support.servers import AnyServer
 from workstealing.structures import AsyncLog, LogInfo
 
+pytestmark = pytest.mark.contract
+
 
 async def test_story_on_asyncio(any_server: AnyServer) -> None:
     async with any_server.async_client() as client:

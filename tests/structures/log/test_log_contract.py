@@ -17,6 +17,8 @@ from workstealing.structures import Log, LogFacts, LogInfo
 from workstealing.structures.log import appending, reading
 from workstealing.structures.log.blocks import seal
 
+pytestmark = pytest.mark.contract
+
 BLOCK = 10
 
 

@@ -14,6 +14,8 @@ from workstealing.structures.log.blocks import compress, seal
 from workstealing.structures.log.group import GroupEntry, GroupInfo, LogGroup
 from workstealing.structures.log.log import AsyncLog, Log
 
+pytestmark = pytest.mark.contract
+
 # By the clock of who looks: what was handed out so long ago has been forgotten by its member.
 MINUTE_MS = 60_001
 

@@ -12,6 +12,8 @@ from support.servers import AnyServer, RedisServer
 from workstealing.errors import LayoutError
 from workstealing.structures import Log
 
+pytestmark = pytest.mark.contract
+
 BLOCK = 10
 
 

@@ -14,6 +14,8 @@ from workstealing.errors import ConfigurationError
 from workstealing.structures import Message, ShuffleQueue
 from workstealing.structures.shuffle_queue.message import split_id
 
+pytestmark = pytest.mark.contract
+
 HOUR_MS = 3_600_000
 
 

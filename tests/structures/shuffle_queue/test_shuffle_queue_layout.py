@@ -12,6 +12,8 @@ from support.servers import AnyServer, RedisCluster3, RedisServer
 from workstealing.errors import CrossSlotError, EvictionPolicyError, LayoutError
 from workstealing.structures import DurableKeys, Message, ShuffleQueue
 
+pytestmark = pytest.mark.contract
+
 HOUR_MS = 3_600_000
 
 

@@ -23,6 +23,8 @@ from workstealing.structures import (
     TimeShardQueue,
 )
 
+pytestmark = pytest.mark.contract
+
 
 class TestTurns:
     def test_a_message_is_taken_at_its_time_shards_turn_and_not_before(
