@@ -264,7 +264,6 @@ LEVELS = {
     "metrics": 3,
     "integrations": 4,
     "spark": 4,
-    "simulation": 4,
     "dashboard": 4,
     "cli": 5,
 }

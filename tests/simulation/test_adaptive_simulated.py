@@ -6,12 +6,11 @@ from random import Random
 
 import pytest
 
+from simulation import Scenario, run
+from simulation.fleet import Fleet, run_fleet
+from simulation.garbage import Garbage, Steps
+from simulation.records import Record
 from workstealing.recruiting import Adaptive
-from workstealing.simulation import Scenario, run
-from workstealing.simulation.fleet import Fleet, run_fleet
-from workstealing.simulation.garbage import Garbage
-from workstealing.simulation.records import Record
-from workstealing.simulation.steps import Steps
 
 pytestmark = pytest.mark.slow
 

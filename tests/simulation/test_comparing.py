@@ -10,15 +10,14 @@ from random import Random
 from typing import Any
 
 import pytest
+from simulate import main
 
-from workstealing.cli import main
+from simulation import Scenario, compare, picture, run, summaries
+from simulation.garbage import Garbage, Steps
+from simulation.others import run_redisson
+from simulation.records import Record, back_under
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.forecast import forecast
-from workstealing.simulation import Scenario, compare, picture, run, summaries
-from workstealing.simulation.garbage import Garbage
-from workstealing.simulation.others import run_redisson
-from workstealing.simulation.records import Record, back_under
-from workstealing.simulation.steps import Steps
 
 SHORT = Scenario(processes=2, garbage=(40.0, 400.0), step=300, seconds=900, ceiling=0.2)
 Capture = pytest.CaptureFixture[str]
@@ -120,8 +119,8 @@ def test_everything_is_compared_on_one_table_and_one_picture(tmp_path: Path) -> 
             assert all(math.isfinite(float(part)) for part in point.split(","))
 
 
-def test_the_command(capsys: Capture, tmp_path: Path) -> None:
-    asked = ["simulate", "--processes", "2", "--traffic", "400/s", "--garbage", "40/s"]
+def test_the_program(capsys: Capture, tmp_path: Path) -> None:
+    asked = ["--processes", "2", "--traffic", "400/s", "--garbage", "40/s"]
     asked += ["--time", "5m", "--seed", "3"]
     svg = tmp_path / "picture.svg"
     assert main([*asked, "--json", "--svg", str(svg)]) == 0
@@ -149,9 +148,9 @@ def test_the_command(capsys: Capture, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_use_is_one_sentence(capsys: Capture, wrong: list[str]) -> None:
-    assert main(["simulate", *wrong]) == 2
+    assert main(wrong) == 2
     error = capsys.readouterr().err
-    assert error.startswith("workstealing simulate: ")
+    assert error.startswith("simulate: ")
     assert error.count("\n") == 1
 
 

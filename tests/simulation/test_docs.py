@@ -1,4 +1,4 @@
-"""docs/adaptive.md shows what the simulation says, and its code runs."""
+"""docs/adaptive.md shows the figures of the simulation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from simulate import main
 
 from workstealing import Adaptive
-from workstealing.cli import main
 
 pytestmark = pytest.mark.slow
 
@@ -16,10 +16,12 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 TEXT = (DOCS / "adaptive.md").read_text(encoding="utf-8")
 
 
-def test_the_table_and_the_picture_are_what_the_command_prints(
+def test_the_table_and_the_picture_are_those_of_the_program(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (console,) = re.findall(r"```console\n\$ workstealing (simulate .*)\n((?:.*\n)*?)```", TEXT)
+    (console,) = re.findall(
+        r"```console\n\$ python benchmarks/simulate.py (.*)\n((?:.*\n)*?)```", TEXT
+    )
     command, shown = console
     svg = tmp_path / "adaptive.svg"
     assert main([*command.split(), "--svg", str(svg)]) == 0

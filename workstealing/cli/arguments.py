@@ -55,9 +55,6 @@ COMMANDS = {
     "run": Command("workstealing.cli.run", "perform slices of one job, here and now"),
     "drain": Command("workstealing.cli.drain", "perform slices until nothing is left, for cron"),
     "plan": Command("workstealing.cli.plan", "choose a rate: forecast the lag and what it costs"),
-    "simulate": Command(
-        "workstealing.cli.simulate", "compare adaptive rates with what else removes garbage"
-    ),
     "queue": Command("workstealing.cli.queue", "write into a queue, read from it, watch it"),
     "dashboard": Command("workstealing.cli.dashboard", "serve the dashboard to this machine"),
     "doctor": Command("workstealing.cli.doctor", "examine the installation and the Redis"),
@@ -69,7 +66,7 @@ COMMANDS = {
 """Every command, in the order of --help."""
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence."""
 
     def error(self, message: str) -> NoReturn:
@@ -78,7 +75,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {sentence}; see {self.prog} --help\n")
 
 
-class CommandParser(_Parser):
+class CommandParser(Parser):
     """The parser of one command, whose module is imported when it parses.
 
     Arguments: those of ArgumentParser; command, which is to be parsed.
@@ -104,7 +101,7 @@ class CommandParser(_Parser):
 
 def build() -> tuple[argparse.ArgumentParser, dict[str, CommandParser]]:
     """Return the parser of the whole command line, and that of each command by its name."""
-    parser = _Parser(
+    parser = Parser(
         prog="workstealing",
         description="Background maintenance of Redis without a background process.",
         allow_abbrev=False,

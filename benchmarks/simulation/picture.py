@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
-    from workstealing.simulation.running import Run
+    from simulation.running import Run
 
 _COLOURS = ("#0b6e4f", "#c1121f", "#e07a1f", "#3a5fcd", "#7d3ac1", "#8a5a2b", "#5c6670")
 _WIDTH, _HEIGHT, _LEFT, _TOP, _GAP = 640, 220, 64, 34, 62

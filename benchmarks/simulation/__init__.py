@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workstealing.simulation.picture import picture
-from workstealing.simulation.running import Run, Scenario, compare, run, summaries
+from simulation.picture import picture
+from simulation.running import Run, Scenario, compare, run, summaries
 
 __all__ = ["Run", "Scenario", "compare", "picture", "run", "summaries"]

@@ -6,11 +6,10 @@ from random import Random
 
 import pytest
 
+from simulation.fleet import Fleet, run_fleet
+from simulation.garbage import Garbage, Steps
+from simulation.records import Record
 from workstealing.recruiting.forecast import forecast
-from workstealing.simulation.fleet import Fleet, run_fleet
-from workstealing.simulation.garbage import Garbage
-from workstealing.simulation.records import Record
-from workstealing.simulation.steps import Steps
 
 
 @pytest.mark.slow

@@ -1,20 +1,24 @@
-"""`workstealing simulate`: what becomes of the same garbage by different means."""
+"""Simulate a fleet whose garbage grows in one step, and remove it by different means.
+
+    python benchmarks/simulate.py --traffic 800/s --garbage 120/s --grows 10
+
+The means are an adaptive rate, fixed rates, a sweep each minute from cron or Celery beat,
+Redisson's rule, and Redis 8's own field expiry. The same seed gives the same figures. The program
+connects to nothing. docs/adaptive.md says what each of them assumes.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from simulation import Run, Scenario, compare, picture, summaries
+from workstealing.cli.arguments import Parser
 from workstealing.cli.output import add_json_option, figure, note, print_json, say, spell, table
 from workstealing.cli.values import at_least, duration, frequency, number, rate, whole
 from workstealing.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from workstealing.simulation import Run
 
 _HEADINGS = (
     "means",
@@ -25,19 +29,21 @@ _HEADINGS = (
     "share of traffic's",
 )
 
-DESCRIPTION = """\
-Simulate a fleet whose garbage grows in one step, and remove it by an adaptive rate, by fixed rates,
-by a sweep each minute from cron or Celery beat, by Redisson's rule, and by Redis 8's own field
-expiry. The same seed gives the same figures; nothing is connected to. docs/adaptive.md says what
-each of them assumes.
-"""
-EPILOG = """\
-Example: workstealing simulate --processes 8 --traffic 800/s --garbage 120/s --grows 10
-"""
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program. Returns: the exit status, 0, or 2 after one sentence on stderr."""
+    try:
+        return _run(_parser().parse_args(argv))
+    except SystemExit as done:
+        # The parser has printed the help or a sentence.
+        return done.code if isinstance(done.code, int) else 2
+    except ConfigurationError as error:
+        note(f"simulate: {error}")
+        return 2
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options to the command's parser."""
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="simulate", description=__doc__, allow_abbrev=False)
     several = at_least(1, "processes")
     parser.add_argument(
         "--processes",
@@ -109,12 +115,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--svg", type=Path, metavar="FILE", help="draw ages and operations by time into this file"
     )
     add_json_option(parser)
+    return parser
 
 
-def run(options: argparse.Namespace) -> int:
-    """Print the comparison. Returns: 0. Raises: ConfigurationError."""
-    from workstealing.simulation import Scenario, compare, picture, summaries
-
+def _run(options: argparse.Namespace) -> int:
     seconds = round(options.time)
     scenario = Scenario(
         processes=options.processes,
@@ -174,3 +178,7 @@ def _text(runs: Sequence[Run]) -> str:
             table(_HEADINGS, rows),
         )
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

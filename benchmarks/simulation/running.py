@@ -7,14 +7,13 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any
 
+from simulation.fleet import Fleet, run_fleet
+from simulation.garbage import Garbage, Steps
+from simulation.others import run_celery_beat, run_cron, run_native, run_redisson
+from simulation.records import Record, back_under
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.adaptive import Adaptive
 from workstealing.recruiting.forecast import choose_rate
-from workstealing.simulation.fleet import Fleet, run_fleet
-from workstealing.simulation.garbage import Garbage
-from workstealing.simulation.others import run_celery_beat, run_cron, run_native, run_redisson
-from workstealing.simulation.records import Record, back_under
-from workstealing.simulation.steps import Steps
 
 Means = Callable[[float, Garbage, Random, Record], None]
 

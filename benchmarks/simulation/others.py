@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
-from workstealing.simulation.garbage import Garbage
-from workstealing.simulation.records import Record
+from simulation.garbage import Garbage
+from simulation.records import Record
 
 _MINUTE = 60.0
 # A look at all index shards brings so many hashes; each hash is one script call.

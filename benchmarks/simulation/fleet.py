@@ -7,12 +7,11 @@ import math
 from dataclasses import dataclass
 from random import Random
 
+from simulation.garbage import Found, Garbage, Steps
+from simulation.records import Record
 from workstealing.recruiting import Outcome
 from workstealing.recruiting.adaptive import Adaptive, Controller, Traffic
 from workstealing.recruiting.slice import Seen
-from workstealing.simulation.garbage import Found, Garbage
-from workstealing.simulation.records import Record
-from workstealing.simulation.steps import Steps
 
 _ROUND_TRIP_SECONDS = 0.0001
 _SLICE_SECONDS = 0.010
