@@ -15,9 +15,9 @@ from workstealing.dashboard.figures import (
     window,
 )
 from workstealing.dashboard.own_minutes import OwnMinutes
-from workstealing.dashboard.watching import Due
 from workstealing.metrics.fleet import Setting
 from workstealing.metrics.minutes import JobError, JobMinute, Minute
+from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import OUTCOMES
 
 PRESENT = 1_763_650_020
@@ -151,19 +151,19 @@ def test_a_job_for_which_nobody_came_is_red_unless_that_is_chance_or_wanted() ->
 
 
 def test_a_structure_knows_the_backlog_better_than_a_slice() -> None:
-    shown = figures(minutes(60, backlog=5), due=Due(70, 9.0, "fields"))
+    shown = figures(minutes(60, backlog=5), due=Backlog(70, 9.0, "fields"))
     assert (shown.backlog, shown.oldest_seconds) == (70, 9.0)
-    assert figures(minutes(60, oldest_seconds=4.0), due=Due(70, 9.0, "x")).oldest_seconds == 4.0
+    assert figures(minutes(60, oldest_seconds=4.0), due=Backlog(70, 9.0, "x")).oldest_seconds == 4.0
 
 
 def test_garbage_ages_while_nobody_enlists() -> None:
     """As of a gap in traffic: a slice's last word on the age is minutes old."""
     gap = minutes(60, oldest_seconds=52.0)[:50]
-    assert figures(gap, due=Due(98, 636.0, "fields")).oldest_seconds == 636.0
-    assert figures(gap, due=Due(0, None, "fields")).oldest_seconds is None
+    assert figures(gap, due=Backlog(98, 636.0, "fields")).oldest_seconds == 636.0
+    assert figures(gap, due=Backlog(0, None, "fields")).oldest_seconds is None
     # Nobody can say it better: the last word stands.
     assert figures(gap).oldest_seconds == 52.0
-    assert figures(gap, due=Due(98, None, "fields")).oldest_seconds == 52.0
+    assert figures(gap, due=Backlog(98, None, "fields")).oldest_seconds == 52.0
 
 
 def test_a_long_name_is_found_under_what_the_ledger_calls_it() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from support.dashboards import HOSTILE, TOKEN, make_app, write_hour
 from workstealing import Recruiter
-from workstealing.dashboard import Due, Watched
+from workstealing.dashboard import Backlog, Watched
 from workstealing.dashboard.selecting import SIZES
 from workstealing.dashboard.watched import DeadItem
 
@@ -42,7 +42,7 @@ def app(never_recruiter: Recruiter, client: Any) -> flask.Flask:
     worst = {"failed": 30, "oldest.0": lambda minute: 1000.0 + 60.0 * minute}
     write_hour(client, {"the worst": worst})
     structures = [
-        Watched(name, "own", lambda: 1, lambda: Due(1, 1e5, "things"), lambda: [("", Box())])
+        Watched(name, "own", lambda: 1, lambda: Backlog(1, 1e5, "things"), lambda: [("", Box())])
         for name in names[:60]
     ]
     return make_app(never_recruiter, client, token=TOKEN, structures=structures)

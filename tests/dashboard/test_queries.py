@@ -11,7 +11,8 @@ from support.dashboards import make_app
 from support.servers import AnyServer
 from workstealing import Recruiter
 from workstealing.dashboard.queries import Cached, structure_figures
-from workstealing.dashboard.watching import Due, Watched, watch, watch_all
+from workstealing.dashboard.watched import Backlog, Watched
+from workstealing.dashboard.watching import watch, watch_all
 from workstealing.jobs import HashFieldExpiry, IckReaper, KeyExpiry
 from workstealing.structures import DurableKeys, Ick, ShardedIck, TrackedSet, VolatileHashes
 from workstealing.testing import ManualClock
@@ -146,7 +147,7 @@ def test_what_fails_leaves_the_rest_unknown() -> None:
         {"size": lambda: "many"},
         {"size": lambda: float("nan")},
         {"due": lambda: 5},
-        {"due": lambda: Due("x", 1.0, "y")},  # type: ignore[arg-type]
+        {"due": lambda: Backlog("x", 1.0, "y")},  # type: ignore[arg-type]
         {"dead_size": lambda: float("nan")},
         {"dead_size": lambda: "x", "dead": list},
     ],
@@ -180,7 +181,9 @@ def test_dead_items_of_a_users_own_structure() -> None:
             return len(members)
 
     box = Box()
-    watched = Watched("mine", "own", due=lambda: Due(1, None, "things"), dead=lambda: [("p", box)])
+    watched = Watched(
+        "mine", "own", due=lambda: Backlog(1, None, "things"), dead=lambda: [("p", box)]
+    )
     figures = structure_figures(watched)
     # The same order each time, however they are listed.
     assert [each.member for each in figures.dead] == [f"item {number:03}" for number in range(91)]

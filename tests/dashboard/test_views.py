@@ -15,7 +15,7 @@ import pytest
 
 from support.dashboards import HOSTILE, TOKEN, csrf_of, make_app, write_hour
 from workstealing import Recruiter
-from workstealing.dashboard import Due, Watched, create_dashboard
+from workstealing.dashboard import Backlog, Watched, create_dashboard
 from workstealing.dashboard.watched import short_id
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry, IckReaper, KeyExpiry
@@ -236,7 +236,7 @@ def test_a_hostile_name_is_text_everywhere(
     """As a job's, a structure's, a ledger's job's and a dead item's name, and in what is said."""
     never_recruiter.job(rate=0.1, name=name)(lambda slice: 1)
     write_hour(client, {name + "2": {"failed": 30}})
-    watched = Watched(name, name, lambda: 1, lambda: Due(1, 2.0, name))
+    watched = Watched(name, name, lambda: 1, lambda: Backlog(1, 2.0, name))
     app = make_app(
         never_recruiter, client, token=TOKEN, structures=[watched, dead_ick(client, name)]
     )

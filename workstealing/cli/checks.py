@@ -10,7 +10,7 @@ import re
 import statistics
 import time
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -41,14 +41,13 @@ from workstealing.structures.namespaces.due_index import DueIndex
 from workstealing.structures.shuffle_queue.deleting import foreign_meta
 from workstealing.structures.shuffle_queue.message import as_text
 from workstealing.structures.shuffle_queue.names import QUEUE_VERSION
+from workstealing.structures.structure import FAULT, NOTE, OK, WARNING, Check, Structure
 from workstealing.structures.time_shard_queue.names import layout_key, parse
 from workstealing.structures.time_shard_queue.rotation import FEWEST_WITH_A_QUIET_ONE, Rotation
 from workstealing.structures.volatile_hashes.layout import (
     NATIVE_COMMANDS,
     OPTIONAL_NATIVE_COMMANDS,
 )
-
-OK, NOTE, WARNING, FAULT = "ok", "note", "warning", "fault"
 
 OLDEST_SERVER = (6, 2)
 REPLAY_SEEN_IN = "8.0.2"
@@ -60,19 +59,6 @@ SECONDS = 2.0
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at.
-
-    Fields: what; level: "ok", "note" (good to know), "warning" (works, with a drawback) or "fault"
-    (does not work); said: one sentence.
-    """
-
-    what: str
-    level: str
-    said: str
 
 
 def environment() -> Iterator[Check]:
@@ -304,6 +290,10 @@ def recruiting(recruiter: Recruiter) -> Iterator[Check]:
     yield from _too_short(recruiter)
     for name, job in recruiter.jobs().items():
         what = f"job {printable(name)}"
+        if job.structures:
+            for structure in job.structures:
+                yield from _structure(what, structure)
+            continue
         for held in (getattr(job, each, None) for each in ("hashes", "keys", "queue")):
             if isinstance(
                 held, VolatileHashes | AsyncVolatileHashes | DurableKeys | AsyncDurableKeys
@@ -319,6 +309,18 @@ def recruiting(recruiter: Recruiter) -> Iterator[Check]:
         for log in logs if isinstance(logs, tuple) else ():
             if isinstance(log, LogBase):
                 yield _log(what, log)
+
+
+def _structure(what: str, structure: Structure) -> Iterator[Check]:
+    """Ask a structure whether its keys are there, and are its own."""
+    try:
+        for each in structure.inspect(structure.check_steps(), SECONDS):
+            yield replace(each, what=f"{what}{each.what}", said=printable(each.said))
+    except (WorkStealingError, *FAULTS) as error:
+        # An asyncio client has asked nobody for the cluster's map yet, which is no fault.
+        is_new = isinstance(error, Moved) and is_async(structure.client)
+        named = f"{structure.kind} {printable(structure.name)}"
+        yield Check(what, NOTE if is_new else FAULT, f"{named}: {said(error)}")
 
 
 def _namespace(what: str, structure: Any) -> Check:

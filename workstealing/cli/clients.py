@@ -77,6 +77,7 @@ def clients_of(recruiter: Recruiter) -> Iterator[tuple[str, Any]]:
         (f"hook {type(hook).__name__}", getattr(hook, "hashes", None)) for hook in recruiter.hooks()
     ]
     for name, job in recruiter.jobs().items():
+        holders += [(f"job {name}", each) for each in job.structures]
         holders += [(f"job {name}", getattr(job, held, None)) for held in _HELD]
         holders += [(f"job {name}", log) for log in getattr(job, "logs", ())]
     for whose, holder in holders:

@@ -21,6 +21,7 @@ from workstealing.cli.run import add_slice_options, check_jobs
 from workstealing.cli.values import at_least, duration
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Job, Outcome, Recruiter
+from workstealing.recruiting.job import Backlog
 
 SECONDS = 50.0
 IDLE_SLICES = 3
@@ -212,13 +213,12 @@ def known_backlog(job: Job) -> int | None:
 
     Of a job that may not work everywhere at any time: how many wait where it may now.
     """
-    ask = getattr(job, "within_reach", None) or getattr(job, "backlog", None)
-    if not callable(ask):
-        return None
     try:
-        found = ask(seconds=1.0)
+        found = job.within_reach(seconds=1.0)
     except Exception:  # noqa: BLE001 - whatever it is, the slices will say it too
         return None
+    if found is None or isinstance(found, Backlog):
+        return None if found is None else found.count
     for field in ("fields", "keys", "members", "messages", "queues", "blocks"):
         count = getattr(found, field, None)
         if isinstance(count, int):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workstealing.dashboard.watched import DeadBox, Due, Watched
+from workstealing.dashboard.watched import Backlog, DeadBox, Watched
 from workstealing.dashboard.watching import watch
 
 if TYPE_CHECKING:
     from workstealing.dashboard.views import create_dashboard
 
-__all__ = ["DeadBox", "Due", "Watched", "create_dashboard", "watch"]
+__all__ = ["Backlog", "DeadBox", "Watched", "create_dashboard", "watch"]
 
 
 def __getattr__(name: str) -> Any:

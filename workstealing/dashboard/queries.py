@@ -25,8 +25,9 @@ from workstealing.dashboard.figures import (
     seconds_of,
     window,
 )
-from workstealing.dashboard.watched import Due, Watched
+from workstealing.dashboard.watched import Watched
 from workstealing.metrics.minutes import Process
+from workstealing.recruiting.job import Backlog
 
 logger = logging.getLogger("workstealing")
 
@@ -49,7 +50,7 @@ class StructureFigures:
 
     watched: Watched
     size: int | None
-    due: Due | None
+    due: Backlog | None
     dead_size: int | None
     dead: list[ListedItem]
     trouble: str | None
@@ -244,11 +245,11 @@ def _count(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def _due(value: Any) -> Due | None:
+def _due(value: Any) -> Backlog | None:
     if value is None:
         return None
     oldest = None if value.oldest_seconds is None else float(value.oldest_seconds)
-    return Due(int(value.count), oldest, str(value.what), bool(value.exact))
+    return Backlog(int(value.count), oldest, str(value.what), bool(value.exact))
 
 
 def _answer(ask: Callable[[], Any] | None, otherwise: Any, what: str, troubles: list[str]) -> Any:

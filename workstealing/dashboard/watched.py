@@ -1,43 +1,15 @@
-"""What the dashboard asks of a structure: how large it is, what is due there, and what is dead."""
+"""What the dashboard asks of a structure: how large it is, what waits there, and what is dead."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """What a job of the structure would find: how many, the age of the oldest, and what they are.
-
-    Fields: count; oldest_seconds, None: unknown; what, such as "expired fields"; exact: False for a
-    projection.
-    """
-
-    count: int
-    oldest_seconds: float | None
-    what: str
-    exact: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class DeadItem:
-    """A dead item as the dashboard lists it.
-
-    Fields: member: what `revive` and `discard` take; attempts; times: when it was set aside, in
-    Unix seconds; payload: what it carries: bytes, text, fields or anything that turns into text;
-    tenant; error: why it died; shown: what it is called, if not as member. What is unknown is None.
-    """
-
-    member: Any
-    attempts: int
-    times: tuple[float, ...]
-    payload: Any = None
-    tenant: str | None = None
-    error: str | None = None
-    shown: str | None = None
+from workstealing.recruiting.job import Backlog
+from workstealing.structures.structure import DeadBox as InspectedBox
+from workstealing.structures.structure import DeadItem, Structure
 
 
 class DeadBox(Protocol):
@@ -58,18 +30,18 @@ class DeadBox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A structure as the dashboard sees it; make one for a structure of your own.
+    """A structure as the dashboard sees it; make one for what is no `Structure`.
 
-    Fields: name; kind, what it is; size: returns how many items it holds; due: returns what is due,
-    a `Due`; dead: what holds its dead items, each an object by its name (a structure may have
-    several parts); dead_size: returns how many dead items there are; job: the name of the job that
-    handles what is due. What it cannot tell is None.
+    Fields: name; kind: what it is; size: returns how many items it holds; due: returns what waits
+    for a job, a `Backlog`; dead: returns what holds its dead items, each an object by its name (a
+    structure may have several parts); dead_size: returns how many dead items there are; job: the
+    name of the job that handles what is due. What it cannot tell is None.
     """
 
     name: str
     kind: str
     size: Callable[[], int | None] | None = None
-    due: Callable[[], Due] | None = None
+    due: Callable[[], Backlog | None] | None = None
     dead: Callable[[], Sequence[tuple[str, DeadBox]]] | None = None
     dead_size: Callable[[], int] | None = None
     job: str | None = None
@@ -84,6 +56,47 @@ def short_id(name: str | bytes) -> str:
     """Return what stands for a name of any length and any content in forms and pages."""
     raw = name if isinstance(name, bytes) else name.encode("utf-8", "surrogatepass")
     return hashlib.sha256(raw).hexdigest()[:24]
+
+
+class PartDead:
+    """The dead items of a part of a structure; other parts may have items of the same names.
+
+    Arguments: structure; box: the part, as `Structure.dead_steps` returns it; name: of the part,
+    empty for that of a structure that has one only.
+    """
+
+    def __init__(self, structure: Structure, box: InspectedBox, name: str) -> None:
+        self._structure, self._box = structure, box
+        self._end = f" of {name}" if name else ""
+        self.size = box.size
+
+    def dead(self, n: int = 100) -> list[DeadItem]:
+        """List up to n dead items, those of longest ago first."""
+        found = self._structure.inspect(self._box.list_steps(n))
+        if not self._end:
+            return list(found)
+        return [
+            replace(
+                each,
+                member=f"{each.member}{self._end}",
+                shown=str(each.member) if each.shown is None else each.shown,
+            )
+            for each in found
+        ]
+
+    def revive(self, *members: Any) -> int:
+        """Put dead items of this part back; return how many were dead."""
+        return self._structure.inspect(self._box.revive_steps(self._own(members)))
+
+    def discard(self, *members: Any) -> int:
+        """Forget dead items of this part for good; return how many were dead."""
+        return self._structure.inspect(self._box.discard_steps(self._own(members)))
+
+    def _own(self, members: Iterable[Any]) -> list[Any]:
+        if not self._end:
+            return list(members)
+        named = [str(each) for each in members]
+        return [each.removesuffix(self._end) for each in named if each.endswith(self._end)]
 
 
 def named_with(end: str, members: Iterable[Any]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.dashboard.log_groups import dead_groups
 from workstealing.dashboard.queue_dead import GroupsDead, IckDead, TimeShardsDead
-from workstealing.dashboard.watched import DeadBox, Due, Watched
+from workstealing.dashboard.watched import DeadBox, PartDead, Watched
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import (
     HashFieldExpiry,
@@ -24,7 +24,7 @@ from workstealing.jobs import (
     TrackQueued,
     UntrackDone,
 )
-from workstealing.recruiting.job import Job
+from workstealing.recruiting.job import Backlog, Job
 from workstealing.store.budget import Budget
 from workstealing.structures import (
     DurableKeys,
@@ -37,6 +37,7 @@ from workstealing.structures import (
     VolatileHashes,
 )
 from workstealing.structures.namespaces.due_index import DueIndex
+from workstealing.structures.structure import Structure
 
 SECONDS = 2.0
 """How long one question to a structure may take."""
@@ -53,6 +54,10 @@ def watch(thing: Any) -> Watched:
     """
     if isinstance(thing, Watched):
         return thing
+    if isinstance(thing, Structure):
+        return _structures((thing,))
+    if isinstance(thing, Job) and thing.structures:
+        return _structures(thing.structures, thing)
     for kinds, make in _MAKERS:
         if isinstance(thing, kinds):
             return make(thing)
@@ -71,6 +76,14 @@ def watch_all(things: Iterable[Any], jobs: Iterable[Job]) -> list[Watched]:
     found: dict[str, Watched] = {}
     jobs = list(jobs)
     for job in jobs:
+        if job.structures:
+            watched = _structures(job.structures, job)
+            if watched.id in found:
+                # Another job of the same: its garbage is its own, all else has been told.
+                kind = f"{watched.kind} ({job.name})"
+                watched = Watched(watched.name, kind, due=watched.due, job=job.name)
+            found.setdefault(watched.id, watched)
+            continue
         for kinds, make in _MAKERS:
             if isinstance(job, kinds) and _is_blocking(job):
                 watched = make(job)
@@ -84,6 +97,50 @@ def watch_all(things: Iterable[Any], jobs: Iterable[Job]) -> list[Watched]:
             watched = _logs(job.logs)
             found.setdefault(watched.id, watched)
     return list(found.values())
+
+
+def _structures(structures: Sequence[Structure], job: Job | None = None) -> Watched:
+    """Return structures of one kind as one, with what waits there for a job."""
+    first = structures[0]
+    more = f" and {len(structures) - 1} more" if len(structures) > 1 else ""
+    if job is None and (kind := _JOBS_WITHOUT_SETTINGS.get(type(first).__name__)) is not None:
+        job = kind(first)
+
+    def size() -> int | None:
+        sizes = [each.inspect(each.size_steps()) for each in structures]
+        known = [each for each in sizes if each is not None]
+        return sum(known) if len(known) == len(sizes) else None
+
+    def dead() -> list[tuple[str, PartDead]]:
+        boxes: list[tuple[str, PartDead]] = []
+        for each in structures:
+            whose = f" of {each.name}" if more else ""
+            for box in each.inspect(each.dead_steps()):
+                name = f"{box.name}{whose}"
+                boxes.append((name, PartDead(each, box, name)))
+        return boxes
+
+    def due() -> Backlog | None:
+        assert job is not None
+        found: Backlog | None = job.backlog(seconds=SECONDS)
+        return found
+
+    return Watched(
+        f"{first.name}{more}",
+        first.kind,
+        size,
+        None if job is None else due,
+        dead,
+        lambda: sum(box.size for _, box in dead()),
+        None if job is None else job.name,
+    )
+
+
+# The jobs that know what is due of the structure alone.
+_JOBS_WITHOUT_SETTINGS: dict[str, Callable[[Any], Job]] = {
+    **dict.fromkeys(("VolatileHashes", "AsyncVolatileHashes"), HashFieldExpiry),
+    **dict.fromkeys(("DurableKeys", "AsyncDurableKeys"), KeyExpiry),
+}
 
 
 def _is_blocking(job: Any) -> bool:
@@ -104,9 +161,9 @@ def _is_blocking(job: Any) -> bool:
 def _hashes(thing: VolatileHashes | HashFieldExpiry) -> Watched:
     job = thing if isinstance(thing, HashFieldExpiry) else HashFieldExpiry(thing)
 
-    def due() -> Due:
+    def due() -> Backlog:
         backlog = job.backlog(seconds=SECONDS)
-        return Due(backlog.fields, backlog.oldest_seconds, "expired fields", backlog.exact)
+        return Backlog(backlog.fields, backlog.oldest_seconds, "expired fields", backlog.exact)
 
     hashes = job.hashes
     return Watched(hashes.namespace, "volatile hashes", lambda: indexed(hashes), due, job=job.name)
@@ -115,9 +172,9 @@ def _hashes(thing: VolatileHashes | HashFieldExpiry) -> Watched:
 def _keys(thing: DurableKeys | KeyExpiry) -> Watched:
     job = thing if isinstance(thing, KeyExpiry) else KeyExpiry(thing)
 
-    def due() -> Due:
+    def due() -> Backlog:
         backlog = job.backlog(seconds=SECONDS)
-        return Due(backlog.keys, backlog.oldest_seconds, "keys past their deadline")
+        return Backlog(backlog.keys, backlog.oldest_seconds, "keys past their deadline")
 
     keys = job.keys
     return Watched(keys.namespace, "durable keys", lambda: indexed(keys), due, job=job.name)
@@ -136,10 +193,10 @@ def _ick(thing: Ick | ShardedIck | IckReaper) -> Watched:
         stats = ick.stats()
         return int(stats[field]) if stats else 0
 
-    def due() -> Due:
+    def due() -> Backlog:
         assert job is not None
         backlog = job.backlog(seconds=SECONDS)
-        return Due(backlog.members, backlog.oldest_seconds, "stale reservations", backlog.exact)
+        return Backlog(backlog.members, backlog.oldest_seconds, "stale reservations", backlog.exact)
 
     def dead() -> list[tuple[str, DeadBox]]:
         if isinstance(ick, Ick):
@@ -169,11 +226,11 @@ def _shuffle_queue(thing: ShuffleQueue | ShuffleQueueReaper) -> Watched:
     job = thing if isinstance(thing, ShuffleQueueReaper) else None
     queue: Any = thing.queue if isinstance(thing, ShuffleQueueReaper) else thing
 
-    def due() -> Due:
+    def due() -> Backlog:
         assert job is not None
         backlog = job.backlog(seconds=SECONDS)
         what = "messages of dead consumers"
-        return Due(backlog.messages, backlog.oldest_seconds, what, backlog.exact)
+        return Backlog(backlog.messages, backlog.oldest_seconds, what, backlog.exact)
 
     def dead_of(group: str) -> int:
         return int(queue.client.hlen(queue.keys.group(group).dead))
@@ -197,9 +254,9 @@ def _shuffle_queue(thing: ShuffleQueue | ShuffleQueueReaper) -> Watched:
 
 
 def _queue_namespace(job: QueueExpiry) -> Watched:
-    def due() -> Due:
+    def due() -> Backlog:
         backlog = job.backlog(seconds=SECONDS)
-        return Due(backlog.queues, backlog.oldest_seconds, "idle queues")
+        return Backlog(backlog.queues, backlog.oldest_seconds, "idle queues")
 
     name = job.names.namespace
     return Watched(name, "shuffle queues", lambda: indexed(job), due, job=job.name)
@@ -209,11 +266,11 @@ def _time_shard_queue(thing: TimeShardQueue | TimeShardSweeper) -> Watched:
     job = thing if isinstance(thing, TimeShardSweeper) else None
     queue: Any = thing.queue if isinstance(thing, TimeShardSweeper) else thing
 
-    def due() -> Due:
+    def due() -> Backlog:
         assert job is not None
         backlog = job.backlog()
         oldest = backlog.oldest_seconds if backlog.ended else None
-        return Due(backlog.ended + backlog.consumed, oldest, "messages to sweep")
+        return Backlog(backlog.ended + backlog.consumed, oldest, "messages to sweep")
 
     return Watched(
         queue.name,
@@ -249,10 +306,10 @@ def _trimmed_log(job: LogTrimmer) -> Watched:
     return Watched(_names(job.logs), "trimmed log", lambda: _entries(job.logs), due, job=job.name)
 
 
-def _blocks_due(job: LogCompactor | LogTrimmer, what: str) -> Due:
+def _blocks_due(job: LogCompactor | LogTrimmer, what: str) -> Backlog:
     backlog: Any = job.backlog(seconds=SECONDS)
     oldest = backlog.oldest_seconds if backlog.blocks else None
-    return Due(backlog.blocks, oldest, what, getattr(backlog, "exact", True))
+    return Backlog(backlog.blocks, oldest, what, getattr(backlog, "exact", True))
 
 
 def _names(logs: Sequence[Any]) -> str:

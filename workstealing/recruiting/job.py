@@ -85,6 +85,15 @@ class Job(abc.ABC):
             """
             return None
 
+    def within_reach(self, seconds: float = 1.0) -> Backlog | None:
+        """Say how much garbage a slice may handle at this moment; by default, all of the backlog.
+
+        For a job that may not work everywhere at any time. Arguments, returns and raises: as of
+        `backlog`.
+        """
+        found: Backlog | None = self.backlog(seconds=seconds)
+        return found
+
     def warm_up(self) -> None:  # noqa: B027 - most jobs have nothing to prepare
         """Do what a first slice would have to do and needs no server for; by default, nothing.
 

@@ -28,8 +28,8 @@ OK, NOTE, WARNING, FAULT = "ok", "note", "warning", "fault"
 class Check:
     """One thing that `doctor` has looked at.
 
-    Fields: what; level: "ok", "note" (good to know), "warning" (works, with a drawback) or "fault"
-    (does not work); said: one sentence.
+    Fields: what: was looked at, empty for the structure as a whole; level: "ok", "note" (good to
+    know), "warning" (works, with a drawback) or "fault" (does not work); said: one sentence.
     """
 
     what: str
@@ -85,6 +85,7 @@ class Structure:
     """What it is, in a few words: "volatile hashes"."""
     name: str
     """What it is called, as text."""
+    client: Any
     twin: Twin
 
     def size_steps(self) -> Steps[int | None]:
