@@ -127,7 +127,7 @@ class TimeShardSweeper(Job):
         """
         return self._count(range(self.queue.rotation.time_shards))
 
-    def within_reach(self, seconds: float = 1.0) -> TimeShardBacklog:
+    def within_reach(self, seconds: float = 1.0) -> TimeShardBacklog:  # type: ignore[override]
         """Count what waits in the time shards in which a slice may work now.
 
         What waits in the others has to wait until nobody works there. Arguments: seconds: how long

@@ -19,7 +19,7 @@ from workstealing.config import URL_VARIABLES
 from workstealing.errors import ConfigurationError, WorkStealingError
 
 if TYPE_CHECKING:
-    from workstealing.cli.checks import Check
+    from workstealing.structures.structure import Check
 
 FAULTY = 1
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Examine. Returns: 0, or 1 if something does not work. Raises: WorkStealingError."""
-    from workstealing.cli.checks import FAULT
+    from workstealing.structures.structure import FAULT
 
     with application_prints_to_stderr():
         found = list(_examine(options))
@@ -57,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _examine(options: argparse.Namespace) -> Iterator[Check]:
-    from workstealing.cli.checks import FAULT, NOTE, Check, environment, recruiting
+    from workstealing.cli.checks import environment, recruiting
+    from workstealing.structures.structure import FAULT, NOTE, Check
 
     recruiter = load_app(options.app) if named_app(options.app) else None
     given = client_at(options.url) if options.url is not None else None
@@ -79,8 +80,9 @@ def _examine(options: argparse.Namespace) -> Iterator[Check]:
 
 
 def _server(whose: str, client: Any, *, is_own: bool) -> Iterator[Check]:
-    from workstealing.cli.checks import FAULT, Check, server, settings
+    from workstealing.cli.checks import server, settings
     from workstealing.store.twin import twin_of
+    from workstealing.structures.structure import FAULT, Check
 
     if is_own:
         yield from settings(client)

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from workstealing.dashboard.names import times_text, visible
-from workstealing.dashboard.watched import DeadItem, named_with
+from workstealing.dashboard.watched import named_with
 from workstealing.structures import Log
+from workstealing.structures.structure import DeadItem
 
 
 class GroupsDead:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from workstealing.dashboard.names import times_text, visible
-from workstealing.dashboard.watched import DeadItem, named_with
+from workstealing.dashboard.watched import named_with
 from workstealing.structures import Ick, ShuffleQueue, TimeShardQueue
+from workstealing.structures.structure import DeadItem
 
 
 class GroupsDead:
