@@ -45,7 +45,7 @@ class Run:
         client = server.client()
         client.config_set("notify-keyspace-events", "Eg")
         self._hashes = VolatileHashes(client, namespace="forecast", backend="emulated")
-        self._recruiter = Recruiter(breaker_seconds=BREAKER_SECONDS)
+        self._recruiter = Recruiter(breaker=BREAKER_SECONDS)
         job = HashFieldExpiry(self._hashes, limit=said.limit, name="expiry")
         self._recruiter.install(job, rate=said.rate, seconds=SLICE_SECONDS)
         self._begun = 0.0

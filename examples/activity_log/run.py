@@ -120,7 +120,7 @@ class Run:
         session = self._start_spark()
         self._append(past)
         # So many recruits, and slices so long, because all of it is to be seen within seconds.
-        self._recruiter = Recruiter(seconds=0.1, breaker_seconds=1)
+        self._recruiter = Recruiter(seconds=0.1, breaker=1)
         self._recruiter.install(
             LogCompactor(self._log, limit=2, cold_s=1.0, name="compact"), rate=0.2
         )

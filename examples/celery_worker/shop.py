@@ -24,9 +24,9 @@ app.conf.broker_connection_retry_on_startup = True
 items = VolatileHashes(connect(URL), namespace="items")
 # Between two tasks there is more time than in a web request: the default is 0.01 s.
 recruiter = Recruiter(seconds=0.5)
-# A demonstration's rate and idle_seconds: it is over in seconds. In production think of 0.003.
+# A demonstration's rate and idle_interval: it is over in seconds. In production think of 0.003.
 recruiter.install(HashFieldExpiry(items, limit=25), rate=0.3)
-WorkStealing(app, recruiter, idle_seconds=0.1)
+WorkStealing(app, recruiter, idle_interval=0.1)
 
 
 @app.task

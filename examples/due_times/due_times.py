@@ -163,7 +163,7 @@ def main() -> int:
         return 2
     queue = TimeShardQueue(RedisStore(client), "example:embargoes", TIME_SHARDS, PERIOD)
     # So many recruits, and slices so long, because all of it is to be seen within seconds.
-    recruiter = Recruiter(seconds=0.1, breaker_seconds=1)
+    recruiter = Recruiter(seconds=0.1, breaker=1)
     recruiter.install(TimeShardSweeper(queue), rate=0.2)
     newsroom = Newsroom(queue, recruiter, drain_all=options.drain_all)
     newsroom.run()

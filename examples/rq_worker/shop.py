@@ -27,11 +27,11 @@ class Worker(rq.Worker):
     """Forks a work horse for each job, as RQ's own does, and enlists when it is over."""
 
     recruiter = recruiter
-    idle_seconds = 1
+    idle_interval = 1
 
 
 class SimpleWorker(rq.SimpleWorker):
     """The same without work horses."""
 
     recruiter = recruiter
-    idle_seconds = 1
+    idle_interval = 1

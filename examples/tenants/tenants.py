@@ -122,7 +122,7 @@ def serve(client: Any, name: str, streams: int, old: ShuffleQueue) -> Service:
     queue = ShuffleQueue(client, name, streams, min(4, streams), namespace=NAMESPACE)
     queue.delete()  # what an earlier run may have left
     # So many recruits, and slices so long, because all of it is to be seen within seconds.
-    recruiter = Recruiter(seconds=0.1, breaker_seconds=1)
+    recruiter = Recruiter(seconds=0.1, breaker=1)
     recruiter.install(ShuffleQueueReaper(queue, idle_s=IDLE_SECONDS, name="reaper"), rate=0.05)
     recruiter.install(QueueExpiry(old, name="expiry"), rate=0.05)
     service = Service(queue, recruiter)

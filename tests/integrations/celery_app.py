@@ -17,7 +17,7 @@ URL = os.environ["REDIS_URL"]
 app = Celery("tests", broker=URL, backend=URL)
 app.conf.update(broker_connection_retry_on_startup=True, worker_hijack_root_logger=False)
 recruiter = Recruiter()
-WorkStealing(app, recruiter, idle_seconds=0.02)
+WorkStealing(app, recruiter, idle_interval=0.02)
 
 client = redis.Redis.from_url(URL)
 

@@ -117,7 +117,7 @@ class TestAfterATask:
     def test_each_task_enlists_once_after_its_end(
         self, app: Celery, tasks: Tasks, recruiter: Recruiter, events: list[object], pool: str
     ) -> None:
-        WorkStealing(app, recruiter, idle_seconds=None)
+        WorkStealing(app, recruiter, idle_interval=None)
         with worker(app, pool):
             for number in (1, 2):
                 assert tasks.note.delay(number).get(timeout=PATIENCE) == number
@@ -131,7 +131,7 @@ class TestAfterATask:
     def test_only_success_enlists(
         self, app: Celery, tasks: Tasks, recruiter: Recruiter, events: list[object], kind: str
     ) -> None:
-        WorkStealing(app, recruiter, idle_seconds=None)
+        WorkStealing(app, recruiter, idle_interval=None)
         run(tasks.raises, kind)
         assert events == [kind]
         assert enlisted(recruiter) == 0
@@ -148,7 +148,7 @@ class TestAfterATask:
             seen.append(finished)
             return finished.result == "hit"
 
-        WorkStealing(app, recruiter, when=when, idle_seconds=None)
+        WorkStealing(app, recruiter, when=when, idle_interval=None)
         missed = run(tasks.note, "miss")
         assert enlisted(recruiter) == 0
         run(tasks.note, "hit")
@@ -159,7 +159,7 @@ class TestAfterATask:
         assert seen[0].kwargs == {}
 
     def test_a_decorated_task_decides_for_itself(self, app: Celery, recruiter: Recruiter) -> None:
-        WorkStealing(app, recruiter, when=lambda _: False, idle_seconds=None)
+        WorkStealing(app, recruiter, when=lambda _: False, idle_interval=None)
 
         @app.task(name=f"{app.main}.load")
         @recruiter.enlists(when=lambda finished: finished.result == "hit")
@@ -176,7 +176,7 @@ class TestAfterATask:
     def test_a_task_near_its_time_limit_is_left_alone(
         self, app: Celery, recruiter: Recruiter, where: str, limit: float, count: int
     ) -> None:
-        WorkStealing(app, recruiter, idle_seconds=None)
+        WorkStealing(app, recruiter, idle_interval=None)
 
         @app.task(name=f"{app.main}.limited", **({} if where == "call" else {where: limit}))
         def limited() -> int:
@@ -196,7 +196,7 @@ class TestAfterATask:
     def test_an_eager_task_inside_a_task_counts_once(
         self, app: Celery, tasks: Tasks, recruiter: Recruiter, events: list[object]
     ) -> None:
-        WorkStealing(app, recruiter, idle_seconds=None)
+        WorkStealing(app, recruiter, idle_interval=None)
 
         @app.task(name=f"{app.main}.outer")
         def outer() -> str:
@@ -210,7 +210,7 @@ class TestAfterATask:
     def test_a_task_whose_end_was_cut_short_stops_no_other_one(
         self, app: Celery, tasks: Tasks, recruiter: Recruiter
     ) -> None:
-        stealing = WorkStealing(app, recruiter, idle_seconds=None)
+        stealing = WorkStealing(app, recruiter, idle_interval=None)
 
         @app.task(name=f"{app.main}.again", bind=True)
         def again(task: Any) -> None:
@@ -234,7 +234,7 @@ class TestHarm:
         def fails(slice: Slice) -> int:
             raise OSError("no such server")
 
-        WorkStealing(app, recruiter, idle_seconds=0.01)
+        WorkStealing(app, recruiter, idle_interval=0.01)
         with worker(app):
             for number in range(3):
                 sent = tasks.note.delay(number)
@@ -245,7 +245,7 @@ class TestHarm:
 
 class TestIdle:
     def test_a_worker_that_has_nothing_to_do(self, app: Celery, recruiter: Recruiter) -> None:
-        WorkStealing(app, recruiter, idle_seconds=0.01)
+        WorkStealing(app, recruiter, idle_interval=0.01)
         with worker(app):
             wait_until(lambda: enlisted(recruiter) >= 3, "three idle moments")
 
@@ -267,14 +267,14 @@ class TestIdle:
 
     @pytest.mark.parametrize("seconds", [0, -1, float("nan"), "1"])
     def test_a_wrong_duration(self, app: Celery, recruiter: Recruiter, seconds: Any) -> None:
-        with pytest.raises(ConfigurationError, match="idle_seconds"):
-            WorkStealing(app, recruiter, idle_seconds=seconds)
+        with pytest.raises(ConfigurationError, match="idle_interval"):
+            WorkStealing(app, recruiter, idle_interval=seconds)
         WorkStealing(app, recruiter)
 
 
 class TestOnce:
     def test_an_app_takes_it_once(self, app: Celery, tasks: Tasks, recruiter: Recruiter) -> None:
-        WorkStealing(app, recruiter, idle_seconds=None)
+        WorkStealing(app, recruiter, idle_interval=None)
         with pytest.raises(ConfigurationError, match="install it once"):
             WorkStealing(app, recruiter)
         run(tasks.note, "one")
@@ -285,8 +285,8 @@ class TestOnce:
     ) -> None:
         """Signals are the process's: the second connection must not count tasks of the first."""
         other, others = make_app(), always()
-        WorkStealing(app, recruiter, idle_seconds=None)
-        WorkStealing(other, others, idle_seconds=None)
+        WorkStealing(app, recruiter, idle_interval=None)
+        WorkStealing(other, others, idle_interval=None)
         run(tasks.note, "one")
         assert (enlisted(recruiter), enlisted(others)) == (1, 0)
         run(Tasks(other, events).note, "two")

@@ -134,7 +134,7 @@ class TestSimpleWorker:
     def test_an_idle_worker_enlists_and_still_leaves_in_time(
         self, queue: rq.Queue, recruiter: Recruiter
     ) -> None:
-        worker = simple(queue, recruiter, idle_seconds=1)
+        worker = simple(queue, recruiter, idle_interval=1)
         started = time.monotonic()
         assert not worker.work(max_idle_time=2)
         assert time.monotonic() - started >= 2
@@ -143,7 +143,7 @@ class TestSimpleWorker:
     def test_a_job_that_comes_while_the_worker_is_idle(
         self, queue: rq.Queue, events: list[object]
     ) -> None:
-        worker = simple(queue, always(), idle_seconds=1)
+        worker = simple(queue, always(), idle_interval=1)
 
         @worker.recruiter.job(rate=1.0)
         def send(slice: Slice) -> int:
@@ -156,8 +156,8 @@ class TestSimpleWorker:
 
     @pytest.mark.parametrize("seconds", [0, -1, float("nan"), "1", None])
     def test_a_wrong_duration(self, seconds: Any) -> None:
-        with pytest.raises(ConfigurationError, match="idle_seconds of Mine"):
-            type("Mine", (SimpleWorker,), {"idle_seconds": seconds})
+        with pytest.raises(ConfigurationError, match="idle_interval of Mine"):
+            type("Mine", (SimpleWorker,), {"idle_interval": seconds})
 
 
 class TestHarm:

@@ -59,7 +59,7 @@ class Tended:
             # A breaker that stays open would hide what else holds recruits back.
             seconds=seconds,
             random=lambda: 0.0,
-            breaker_seconds=1e-6,
+            breaker=1e-6,
         )
         self.recruiter.reraise(Interruption)
         self.recruiter.install(HashFieldExpiry(later, limit=3), rate=0.5)

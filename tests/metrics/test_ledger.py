@@ -163,7 +163,7 @@ def test_minutes_are_apart_and_expire(
     any_server: AnyServer, make: Callable[..., Ledger], clock: ManualClock
 ) -> None:
     client = any_server.client()
-    ledger = make(client, keep_seconds=600)
+    ledger = make(client, keep=600)
     ledger.on_enlisted(1)
     assert ledger.flush(PATIENCE)
     # As far as the ledger knows, two minutes have passed since the server told its time.
@@ -192,7 +192,7 @@ def test_expired_minutes_are_collected_and_never_seen(
     redis7: RedisServer, make: Callable[..., Ledger]
 ) -> None:
     client = redis7.client()
-    ledger = make(client, keep_seconds=60)
+    ledger = make(client, keep=60)
     ledger.on_enlisted(7)
     work(ledger, "expiry", Outcome.WORKED, 1, 0.001)
     assert ledger.flush(PATIENCE)
@@ -758,9 +758,9 @@ def test_a_whole_day_is_read_in_few_round_trips(
         ({"interval": 0.0}, "interval"),
         ({"interval": "10"}, "interval"),
         ({"interval": float("inf")}, "interval"),
-        ({"keep_seconds": 59}, "keep_seconds"),
-        ({"keep_seconds": 86_400}, "keep_seconds"),
-        ({"keep_seconds": 600.0}, "keep_seconds"),
+        ({"keep": 59}, "keep"),
+        ({"keep": 86_400}, "keep"),
+        ({"keep": "600"}, "keep"),
     ],
 )
 def test_bad_arguments(redis7: RedisServer, options: dict[str, Any], word: str) -> None:

@@ -25,7 +25,7 @@ class Process:
     def __init__(self, perform: Callable[[Slice], int], rate: Any = RATE, limit: int = 10) -> None:
         self.clock = ManualClock()
         self.recruiter = Recruiter(
-            seconds=0.01, clock=self.clock, random=random.Random(5).random, breaker_seconds=1.0
+            seconds=0.01, clock=self.clock, random=random.Random(5).random, breaker=1.0
         )
         self.recruiter.install(FunctionJob(perform, name="sweep", limit=limit), rate)
 

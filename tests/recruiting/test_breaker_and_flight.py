@@ -29,7 +29,7 @@ class Server:
 
 
 def installed(server: Server, clock: ManualClock) -> Recruiter:
-    recruiter = always(clock=clock, breaker_seconds=10)
+    recruiter = always(clock=clock, breaker=10)
     recruiter.install(FunctionJob(server.perform, name="sweep"), rate=0.1)
     return recruiter
 

@@ -32,7 +32,7 @@ def test_it_leaves_the_breaker_as_it_is() -> None:
     job = Cold()
     # The second fault in a row opens the breaker for longer, though a slice was skipped in between.
     job.raises = [ConnectionError, Skipped, ConnectionError]
-    recruiter = always(clock=clock, breaker_seconds=10.0)
+    recruiter = always(clock=clock, breaker=10.0)
     recruiter.install(job, rate=1.0)
     outcomes = [recruiter.enlist()]
     clock.advance(1.6)

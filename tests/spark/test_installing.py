@@ -169,8 +169,8 @@ class TestSession:
         ({"factory": "__main__:make"}, "executors have another __main__"),
         ({"factory": len}, "give the import path"),
         ({"counters": "redis://:hush@host"}, "the counters' client is a URL: give the import path"),
-        ({"interval": 0}, "expected a number of seconds above 0"),
-        ({"interval": "often"}, "expected a number of seconds above 0"),
+        ({"interval": 0}, "give a number of seconds"),
+        ({"interval": "often"}, "give a number of seconds"),
         ({"spark_or_builder": None}, "expects a SparkSession, or SparkSession.builder"),
     ],
 )

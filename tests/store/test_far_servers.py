@@ -141,7 +141,7 @@ class TestRoundTrips:
     ) -> None:
         fill(backend)
         relay.seconds = 0.020
-        recruiter, client = recruiter_on(relay.port, longest_seconds=0.010)
+        recruiter, client = recruiter_on(relay.port, longest=0.010)
         outcomes = {recruiter.enlist() for _ in range(20)}
         assert outcomes == {Outcome.OUT_OF_TIME}
         assert relay.connections == 1

@@ -54,7 +54,7 @@ def job_on(client: redis.Redis, limit: int = 3) -> HashFieldExpiry:
 
 
 def recruiter_for(job: HashFieldExpiry, clock: JumpingClock, seconds: float = SECONDS) -> Recruiter:
-    recruiter = always(seconds=seconds, clock=clock, breaker_seconds=10.0)
+    recruiter = always(seconds=seconds, clock=clock, breaker=10.0)
     recruiter.install(job, rate=1.0)
     return recruiter
 

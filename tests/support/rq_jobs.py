@@ -54,7 +54,7 @@ class Noting:
     """A worker whose every moment is recruited."""
 
     recruiter = Recruiter(seconds=HELD_SECONDS)
-    idle_seconds = 1.0
+    idle_interval = 1.0
 
 
 Noting.recruiter.job(rate=1.0)(note)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from workstealing.clock import SYSTEM_CLOCK
+from workstealing.clock import SYSTEM_CLOCK, Duration
 from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.integrations.wsgi import or_default
 from workstealing.recruiting.checks import checked_seconds
@@ -56,8 +56,8 @@ class WorkStealing:
 
     Arguments: app; recruiter, by default the one behind `workstealing.enlist`; when, which receives
     a `Finished` and says whether this task's process enlists, by default every one does; a task
-    decorated with `Recruiter.enlists` (below `@app.task`) decides for itself instead; idle_seconds,
-    how often an idle worker enlists, or None for never.
+    decorated with `Recruiter.enlists` (below `@app.task`) decides for itself instead;
+    idle_interval, the time between two enlists of an idle worker, None: it never enlists.
 
     To be called where the app is made, before its worker starts. It costs no message and no
     command. A recruited child begins its next task after its slice; a recruited idle worker
@@ -71,18 +71,19 @@ class WorkStealing:
         app: Any,
         recruiter: Enlister | None = None,
         when: When | None = None,
-        idle_seconds: float | None = 1.0,
+        idle_interval: Duration | None = 1.0,
     ) -> None:
         if app in _INSTALLED:
             raise ConfigurationError(
                 f"the Celery app {app.main!r} has WorkStealing already; install it once"
             )
-        if idle_seconds is not None:
-            idle_seconds = checked_seconds(idle_seconds, "idle_seconds")
+        interval = None
+        if idle_interval is not None:
+            interval = checked_seconds(idle_interval, "idle_interval")
         self._recruiter = or_default(recruiter)
         self._when = when
-        if idle_seconds is not None:
-            app.steps["worker"].add(_idle_step(self, idle_seconds))
+        if interval is not None:
+            app.steps["worker"].add(_idle_step(self, interval))
         _INSTALLED[app] = self
         # Of a second connection under the same uid Celery makes nothing.
         signals.task_prerun.connect(_started, weak=False, dispatch_uid="workstealing.started")

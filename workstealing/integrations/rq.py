@@ -17,6 +17,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from workstealing.clock import Duration
 from workstealing.errors import MissingExtraError
 from workstealing.integrations.wsgi import or_default
 from workstealing.recruiting.checks import checked_seconds
@@ -47,24 +48,24 @@ else:
 class WorkStealing(_Base):
     """Lets an RQ worker enlist; for a worker class of your own: `class Mine(WorkStealing, Base)`.
 
-    Set `recruiter` (by default the one behind `workstealing.enlist`) and `idle_seconds` in the
+    Set `recruiter` (by default the one behind `workstealing.enlist`) and `idle_interval` in the
     class, and override `when()`. A job's function decorated with `Recruiter.enlists` leaves its
     enlist to the worker, so that each job counts once; the worker's `when()` decides.
     """
 
     recruiter: Enlister | None = None
-    idle_seconds: float = 5.0
+    idle_interval: Duration = 5.0
     """How often a worker with empty queues enlists, in seconds, rounded up to whole ones. Each time
     costs RQ a handful of commands: it ends its blocking read, sends its heartbeat and begins again.
     """
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Refuse a class with a wrong `idle_seconds`.
+        """Refuse a class with a wrong `idle_interval`.
 
         Raises: ConfigurationError.
         """
         super().__init_subclass__(**options)
-        checked_seconds(cls.idle_seconds, f"idle_seconds of {cls.__qualname__}")
+        checked_seconds(cls.idle_interval, f"idle_interval of {cls.__qualname__}")
 
     def when(self, job: Job) -> object:
         """Say whether the worker enlists after this job; by default after every one.
@@ -103,7 +104,7 @@ class WorkStealing(_Base):
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None
     ) -> tuple[Job, Queue] | None:
-        """Let RQ wait for a job, and enlist each time that `idle_seconds` have brought none."""
+        """Let RQ wait for a job, and enlist each time that `idle_interval` have brought none."""
         if timeout is None:
             # Burst mode, which ends at an empty queue.
             found = super().dequeue_job_and_maintain_ttl(timeout, max_idle_time)
@@ -111,7 +112,7 @@ class WorkStealing(_Base):
                 self._enlist()
             return found
         # RQ takes whole seconds.
-        turn = math.ceil(self.idle_seconds)
+        turn = math.ceil(checked_seconds(self.idle_interval, "idle_interval"))
         end = math.inf if max_idle_time is None else time.monotonic() + max_idle_time
         while True:
             left = end - time.monotonic()

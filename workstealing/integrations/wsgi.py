@@ -147,9 +147,9 @@ def or_default(recruiter: Enlister | None) -> Enlister:
     """Return the recruiter, or for None the default one; for integrations."""
     if recruiter is not None:
         return recruiter
-    from workstealing.recruiting import default
+    from workstealing.recruiting.recruiter import default_recruiter
 
-    return default.recruiter
+    return default_recruiter
 
 
 class Exchange(Deferral):

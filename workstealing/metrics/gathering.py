@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from weakref import WeakSet
 
-from workstealing.clock import Clock
+from workstealing.clock import Clock, Duration
 from workstealing.recruiting.checks import checked_seconds
 from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.health import ERRORS_NAMED, OTHER_ERRORS, error_name
@@ -110,9 +110,9 @@ class Gathering(Hooks, ABC, Generic[Batch]):
     Raises: ConfigurationError for an interval that is no number above 0.
     """
 
-    def __init__(self, receiver: str, interval: float, clock: Clock) -> None:
+    def __init__(self, receiver: str, interval: Duration, clock: Clock) -> None:
         self._receiver = receiver
-        self._interval = checked_seconds(interval, "the interval between two sends")
+        self._interval = checked_seconds(interval, "interval")
         self._clock = clock
         self._faults = FaultLog(clock)
         self._closed = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import socket
@@ -11,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from workstealing import __version__
-from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import ConfigurationError, Unanswered, is_connection_fault
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
 from workstealing.metrics.gathering import ErrorNames, Gathering, JobNames, Watched
@@ -89,7 +90,7 @@ class Ledger(Gathering["_Unsent"]):
     lost. A dead server costs a line in the log once a minute.
 
     Arguments: client: any client of redis-py; name: which ledger, 1 to 50 letters, digits, dots,
-    dashes or underscores; interval between two sends, in seconds; keep_seconds: after how long a
+    dashes or underscores; interval between two sends, in seconds; keep: after how long a
     minute's figures expire, 60 to 82,800; error_texts: whether to keep the text of the last error
     of each class, 300 letters of it, beside class, time and host: it may quote a user's data;
     allow_eviction: as of `VolatileHashes`; clock: what the interval is measured with. Errors:
@@ -100,22 +101,14 @@ class Ledger(Gathering["_Unsent"]):
         self,
         client: Any,
         name: str = "default",
-        interval: float = 10.0,
+        interval: Duration = 10.0,
         *,
-        keep_seconds: int = KEEP_SECONDS,
+        keep: Duration = KEEP_SECONDS,
         error_texts: bool = False,
         allow_eviction: Collection[str] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        if (
-            isinstance(keep_seconds, bool)
-            or not isinstance(keep_seconds, int)
-            or not MINUTE <= keep_seconds <= _LONGEST_KEEP_SECONDS
-        ):
-            raise ConfigurationError(
-                f"keep_seconds is {keep_seconds!r}; expected a whole number from {MINUTE} to"
-                f" {_LONGEST_KEEP_SECONDS}, less than a day"
-            )
+        keep_seconds = math.ceil(seconds_of(keep, "keep", MINUTE, _LONGEST_KEEP_SECONDS))
         self.name = checked_ledger_name(name)
         kind: Any = AsyncVolatileHashes if is_async(client) else VolatileHashes
         self.hashes: Any = kind(client, namespace=namespace_of(name), allow_eviction=allow_eviction)

@@ -23,7 +23,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.metrics.gathering import JOBS_NAMED, OTHER_JOBS, ErrorNames, Gathering
 from workstealing.recruiting.slice import Outcome
@@ -68,7 +68,7 @@ class StatsDHooks(Gathering["_Counts"]):
         host: str = "localhost",
         port: int = 8125,
         prefix: str = "workstealing",
-        interval: float = 1.0,
+        interval: Duration = 1.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if not isinstance(port, int) or not 0 < port < 65536:

@@ -9,10 +9,10 @@ derives the figures below and shows what became of them in the simulation.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
-from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.errors import ConfigurationError, RateError
 from workstealing.recruiting.checks import checked_count, checked_rate, checked_seconds
 from workstealing.recruiting.slice import Outcome, Seen
@@ -158,7 +158,7 @@ _OLDEST_URGENCY = 3.0
 _CAP_BRAKES, _CAP_STOPS = 0.85, 0.98
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Adaptive:
     """A rate that follows the garbage; pass it as `rate=` where a number would stand.
 
@@ -173,29 +173,36 @@ class Adaptive:
 
     floor: float
     ceiling: float
-    lag: float = 60.0
-    max_ops_per_day: int | None = None
-    spending: Spending | None = None
+    lag: float
+    max_ops_per_day: int | None
+    spending: Spending | None
 
-    def __post_init__(self) -> None:
-        for name, value in (("floor", self.floor), ("ceiling", self.ceiling)):
-            object.__setattr__(self, name, checked_rate(value, f"Adaptive({name}=)"))
-        if self.floor > self.ceiling:
-            raise RateError(
-                f"Adaptive(floor={self.floor:g}, ceiling={self.ceiling:g}): expected floor <="
-                " ceiling"
-            )
-        object.__setattr__(self, "lag", checked_seconds(self.lag, "an adaptive rate's lag target"))
-        if self.max_ops_per_day is not None:
-            checked_count(self.max_ops_per_day, "max_ops_per_day")
-        elif self.spending is not None:
+    def __init__(
+        self,
+        floor: float,
+        ceiling: float,
+        lag: Duration = 60.0,
+        max_ops_per_day: int | None = None,
+        spending: Spending | None = None,
+    ) -> None:
+        low = checked_rate(floor, "Adaptive(floor=)")
+        high = checked_rate(ceiling, "Adaptive(ceiling=)")
+        if low > high:
+            raise RateError(f"Adaptive(floor={low:g}, ceiling={high:g}): expected floor <= ceiling")
+        seconds = checked_seconds(lag, "lag")
+        if max_ops_per_day is not None:
+            checked_count(max_ops_per_day, "max_ops_per_day")
+        elif spending is not None:
             raise ConfigurationError("Adaptive(spending=) needs max_ops_per_day= as well")
-        for method in () if self.spending is None else ("spent_today", "spend"):
-            if not callable(getattr(self.spending, method, None)):
+        for method in () if spending is None else ("spent_today", "spend"):
+            if not callable(getattr(spending, method, None)):
                 raise ConfigurationError(
-                    f"Adaptive(spending={self.spending!r}): expected a Ledger, or what has"
+                    f"Adaptive(spending={spending!r}): expected a Ledger, or an object with"
                     " spent_today() and spend(operations)"
                 )
+        values = (low, high, seconds, max_ops_per_day, spending)
+        for field, value in zip(fields(self), values, strict=True):
+            object.__setattr__(self, field.name, value)
 
     @property
     def start(self) -> float:

@@ -7,7 +7,11 @@ import numbers
 import operator
 from typing import Any
 
+from workstealing.clock import seconds_of
 from workstealing.errors import ConfigurationError, RateError
+
+# A nanosecond: no clock here counts less.
+_SHORTEST_SECONDS = 1e-9
 
 
 def _as_float(number: Any) -> float:
@@ -32,18 +36,13 @@ def checked_rate(rate: object, name: str) -> float:
     return share
 
 
-def checked_seconds(seconds: object, what: str) -> float:
-    """Return a duration in seconds as a float.
+def checked_seconds(duration: object, name: str) -> float:
+    """Return a length of time above 0 in seconds.
 
-    Arguments: seconds; what, the words that an error names it by.
-    Raises: ConfigurationError unless it is a finite number above 0.
+    Arguments: duration: a number of seconds, or a timedelta; name: of the argument, for the error.
+    Raises: ConfigurationError for anything else, 0 included.
     """
-    # float first: it is quick, and every slice comes by here.
-    if isinstance(seconds, (float, numbers.Real)) and not isinstance(seconds, bool):
-        length = _as_float(seconds)
-        if 0.0 < length < math.inf:
-            return length
-    raise ConfigurationError(f"{what} is {seconds!r}; expected a number of seconds above 0")
+    return seconds_of(duration, name, least=_SHORTEST_SECONDS)
 
 
 def checked_limit(limit: object) -> int:

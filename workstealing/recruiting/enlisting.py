@@ -193,7 +193,8 @@ class Enlisting:
         # A loop of at most one turn: the cheapest way to take one item, and all of it is C.
         for dismissed in self._countdown:
             return dismissed
-        return self._recruit()
+        installed = self._recruited()
+        return _DISMISSED if installed is None else self._performer.serve(installed)
 
     def draw(self) -> Drawn | None:
         """Offer this caller's spare moment, which comes later: after a response has gone out.
@@ -245,10 +246,6 @@ class Enlisting:
     def _settle(self, now: float) -> None:
         """Let rates follow what was seen; called about once a second. The lock is held."""
 
-    def _recruit(self) -> Outcome:
-        installed = self._recruited()
-        return _DISMISSED if installed is None else self._performer.serve(installed)
-
     def enlist_after(
         self, when: Callable[[Any], object] | None, result: object, *, on_loop: bool = False
     ) -> None:
@@ -276,7 +273,7 @@ class Enlisting:
                 if self._drawing.is_running:
                     self._interrupting.append(None)
                     return None
-                self._drawing = Run(lambda: self._dismissed_or_drawn(now))
+                self._drawing = Run(self._dismissed_or_drawn, now)
                 winner = self._drawing()
                 due = now >= self._report_due
                 if now >= self._settle_due:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator
+from functools import partial
 from types import GeneratorType
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from workstealing.clock import SYSTEM_CLOCK
 
@@ -25,14 +26,18 @@ class Run(Generic[T]):
     leaving it, however it is left. An exception that is kept, and whose traceback holds the frames,
     does not prolong a run. A greenlet that waits in the midst of one is still running it.
 
-    Arguments: call, a function of nothing.
+    Arguments: call, a function; args, its arguments; may_begin, asked inside the run, which ends
+    with None if the answer is false; None: the call always begins.
     """
 
     __slots__ = ("_steps",)
 
-    def __init__(self, call: Callable[[], T]) -> None:
+    def __init__(
+        self, call: Callable[..., T], *args: Any, may_begin: Callable[[], bool] | None = None
+    ) -> None:
+        steps = _calling(call, args, may_begin)
         # Only the type of generator functions says that it has these attributes.
-        self._steps = cast("GeneratorType[None, None, _Ended[T]]", _calling(call))
+        self._steps = cast("GeneratorType[None, None, _Ended[T]]", steps)
 
     def __call__(self) -> T:
         """Call the function, once; return its result, or raise what it raises."""
@@ -55,11 +60,15 @@ class Run(Generic[T]):
         return self._steps.gi_frame is None
 
 
-def _calling(call: Callable[[], T]) -> Generator[None, None, _Ended[T]]:
+def _calling(
+    call: Callable[..., T], args: tuple[Any, ...], may_begin: Callable[[], bool] | None
+) -> Generator[None, None, _Ended[T]]:
     if call is None:
-        yield  # What makes this a generator; never reached.
+        yield  # This makes it a generator; it is never reached.
+    if may_begin is not None and not may_begin():
+        return None, None
     try:
-        return call(), None
+        return call(*args), None
     except StopIteration as error:
         # The one exception that may not leave a generator by itself.
         return None, error
@@ -89,14 +98,15 @@ class Flight:
     def __init__(self) -> None:
         self.reset()
 
-    def run(self, job: str, call: Callable[[], T]) -> T | None:
+    def run(self, job: str, call: Callable[..., T], *args: Any) -> T | None:
         """Call the function, unless another call is running here.
 
-        Arguments: job, the name that `holder` gives; call, a function of nothing that does not
-        return None. Returns: its result, or None where the place was taken. Raises: what it raises.
+        Arguments: job, the name that `holder` gives; call, a function that does not return None;
+        args, its arguments. Returns: its result; None where the place was taken. Raises: as the
+        function.
         """
         place: _Place[T] = _Place(job)
-        place.run = Run(lambda: call() if self._claim(place) else None)
+        place.run = Run(call, *args, may_begin=partial(self._claim, place))
         return place.run()
 
     def holder(self) -> tuple[str, float] | None:

@@ -125,7 +125,7 @@ class HookList:
         if telling is not None and telling.is_running:
             # A hook that enlists would otherwise be told of its own enlist without end.
             return
-        self._telling[me] = telling = Run(lambda: self._tell_each(call, hooks))
+        self._telling[me] = telling = Run(self._tell_each, call, hooks)
         telling()
         self._telling.pop(me, None)
 

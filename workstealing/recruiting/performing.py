@@ -67,7 +67,7 @@ class Performer:
         self._hooks.recruited(installed.name)
         if installed.paused:
             return self.skip(installed)
-        outcome = FLIGHT.run(installed.name, lambda: self._in_flight(installed, bounds))
+        outcome = FLIGHT.run(installed.name, self._perform, installed, bounds)
         return self.skip(installed) if outcome is None else outcome
 
     def decline(self, installed: Installed) -> Outcome:
@@ -120,19 +120,16 @@ class Performer:
     def _given(self, installed: Installed) -> float:
         return self._seconds if installed.seconds is None else installed.seconds
 
-    def _in_flight(self, installed: Installed, bounds: Bounds) -> Outcome:
-        if installed.breaker.is_open(self._clock.monotonic()):
-            return self.skip(installed)
-        return self._perform(installed, bounds)
-
     def _perform(self, installed: Installed, bounds: Bounds) -> Outcome:
         started = self._clock.monotonic()
+        if installed.breaker.is_open(started):
+            return self.skip(installed)
         outcome, items = Outcome.FAILED, 0
         error: BaseException | None = None
         slice: Slice | None = None
         try:
             slice = self.new_slice(installed, *bounds)
-            items = _items(installed, slice)
+            items = checked_items(installed.job.perform(slice), installed.name)
             server = _server_of(installed)
             if not items and server is not None:
                 server.confirm(slice)
@@ -276,11 +273,6 @@ class Performer:
         self._hooks.outcome(installed.name, outcome, items, seconds, error)
 
 
-def _items(installed: Installed, slice: Slice) -> int:
-    """Perform; return what the job says that it has handled, checked."""
-    return checked_items(installed.job.perform(slice), installed.name)
-
-
 def _server_of(installed: Installed) -> Server | None:
     """Return the job's dependency if that is a server that tells of itself."""
     dependency = installed.job.dependency
@@ -329,7 +321,7 @@ class LoopSlices:
         if self._is_free():
             try:
                 loop = asyncio.get_running_loop()
-                run = Run(lambda: self._performer.serve(installed))
+                run = Run(self._performer.serve, installed)
                 # The loop keeps weak references only.
                 self._flying = run, loop.run_in_executor(None, run)
             except RuntimeError:

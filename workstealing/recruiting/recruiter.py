@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypedDict, TypeVar, overload
 from weakref import WeakSet
 
-from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.errors import ConfigurationError, RateError
 from workstealing.recruiting.adaptive import Adaptive, Traffic
 from workstealing.recruiting.breaker import Breakers, Guard
@@ -80,9 +80,9 @@ class Recruiter(Enlisting):
 
     Arguments: seconds, the length of a slice unless a job is installed with its own; random, which
     returns numbers in [0, 1), and 1.0 for never (the default is reseeded in every forked child; a
-    random.Random of your own is not); clock, what seconds are measured with; breaker_seconds, for
+    random.Random of your own is not); clock, what seconds are measured with; breaker, for
     how long at most, on average, a server that could not be reached is left alone (a tenth of it
-    after the first fault, then twice as long each time); longest_seconds, up to which the slices of
+    after the first fault, then twice as long each time); longest, up to which the slices of
     a job may be lengthened whose own length comes to nothing, because round trips take long, say
     (by default ten times their length, but at most 0.25 s; no more than `seconds` for never).
     Raises: ConfigurationError for a duration that is no number above 0.
@@ -93,15 +93,15 @@ class Recruiter(Enlisting):
     def __init__(
         self,
         *,
-        seconds: float = 0.010,
+        seconds: Duration = 0.010,
         random: Callable[[], float] = _random.random,
         clock: Clock = SYSTEM_CLOCK,
-        breaker_seconds: float = 10.0,
-        longest_seconds: float | None = None,
+        breaker: Duration = 10.0,
+        longest: Duration | None = None,
     ) -> None:
-        checked = checked_seconds(seconds, "the recruiter's length of a slice")
-        self._longest = _checked_longest(longest_seconds, "longest_seconds")
-        self._breakers = Breakers(checked_seconds(breaker_seconds, "breaker_seconds"))
+        checked = checked_seconds(seconds, "seconds")
+        self._longest = _checked_longest(longest, "longest")
+        self._breakers = Breakers(checked_seconds(breaker, "breaker"))
         if not callable(random):
             raise ConfigurationError(f"random= is {random!r}; expected a function of nothing")
         super().__init__(checked, random, clock)
@@ -121,15 +121,15 @@ class Recruiter(Enlisting):
         self,
         job: Job,
         rate: float | Adaptive,
-        seconds: float | None = None,
+        seconds: Duration | None = None,
         *,
-        longest_seconds: float | None = None,
+        longest: Duration | None = None,
     ) -> None:
         """Install a job, so that callers are recruited for it from now on.
 
         Arguments: job; rate, the share of the enlisted that it wants, 0 < rate <= 1, all rates
         together at most 1, or an Adaptive, whose ceiling counts in that sum; seconds, the length of
-        its slices, by default the recruiter's; longest_seconds, up to which they may be lengthened,
+        its slices, by default the recruiter's; longest, up to which they may be lengthened,
         by default as the recruiter says. The job is warmed up first: see `Job.warm_up`.
         Raises: DuplicateJobError, RateError or ConfigurationError; then nothing has changed.
         O(installed jobs), no command.
@@ -142,8 +142,8 @@ class Recruiter(Enlisting):
         name = checked_name(getattr(job, "name", None))
         checked_limit(job.limit)
         if seconds is not None:
-            seconds = checked_seconds(seconds, f"the length of a slice of job {name!r}")
-        longest = _checked_longest(longest_seconds, f"longest_seconds of job {name!r}")
+            seconds = checked_seconds(seconds, f"seconds of job {name!r}")
+        longest = _checked_longest(longest, f"longest of job {name!r}")
         if longest is None:
             longest = self._longest
         dependency = job.dependency
@@ -186,14 +186,14 @@ class Recruiter(Enlisting):
         rate: float | Adaptive,
         name: str | None = None,
         limit: int = DEFAULT_LIMIT,
-        seconds: float | None = None,
+        seconds: Duration | None = None,
         *,
-        longest_seconds: float | None = None,
+        longest: Duration | None = None,
     ) -> Callable[[SliceFunction], SliceFunction]:
         """Decorate a function that takes a slice and returns how many items it handled: a job.
 
         The function stays what it is. Arguments: rate, as of install(); name, by default the
-        function's; limit, the most items of one slice; seconds and longest_seconds, as of
+        function's; limit, the most items of one slice; seconds and longest, as of
         install().
         Raises: as install().
         """
@@ -202,7 +202,7 @@ class Recruiter(Enlisting):
 
         def decorate(function: SliceFunction) -> SliceFunction:
             job = FunctionJob(function, name=name, limit=limit)
-            self.install(job, rate, seconds, longest_seconds=longest_seconds)
+            self.install(job, rate, seconds, longest=longest)
             return function
 
         return decorate
@@ -263,7 +263,7 @@ class Recruiter(Enlisting):
             return {each.name: each.job for each in self._roster.all()}
 
     def perform(
-        self, name: str, *, limit: int | None = None, seconds: float | None = None
+        self, name: str, *, limit: int | None = None, seconds: Duration | None = None
     ) -> Outcome:
         """Let this caller do one slice of a job, without a draw; what became of it is counted.
 
@@ -286,7 +286,9 @@ class Recruiter(Enlisting):
         with self._lock:
             return self._performer.lengths(self._roster.get(name))
 
-    def dry_run(self, name: str, *, limit: int | None = None, seconds: float | None = None) -> int:
+    def dry_run(
+        self, name: str, *, limit: int | None = None, seconds: Duration | None = None
+    ) -> int:
         """Return how many items a slice of a job would handle now; nothing is changed or counted.
 
         Arguments: as of perform(), but for ten seconds by default: a person waits for it, and to
@@ -405,15 +407,15 @@ def _running_seconds(name: str) -> float | None:
     return max(0.0, SYSTEM_CLOCK.monotonic() - holder[1])
 
 
-def _checked_longest(seconds: float | None, what: str) -> float | None:
+def _checked_longest(seconds: Duration | None, what: str) -> float | None:
     return None if seconds is None else checked_seconds(seconds, what)
 
 
-def _checked_bounds(limit: int | None, seconds: float | None) -> tuple[int | None, float | None]:
+def _checked_bounds(limit: int | None, seconds: Duration | None) -> tuple[int | None, float | None]:
     """Return a slice's bounds. Raises: ConfigurationError for one that bounds nothing."""
     return (
         None if limit is None else checked_limit(limit),
-        None if seconds is None else checked_seconds(seconds, "a slice's length"),
+        None if seconds is None else checked_seconds(seconds, "seconds"),
     )
 
 

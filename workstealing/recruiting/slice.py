@@ -6,7 +6,7 @@ import enum
 import math
 from dataclasses import dataclass
 
-from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.recruiting.checks import (
     checked_age,
     checked_count,
@@ -169,9 +169,9 @@ class Slice:
     operations: int
     """How many commands the job has said that it sent in this slice."""
 
-    def __init__(self, limit: int, seconds: float, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, limit: int, seconds: Duration, clock: Clock = SYSTEM_CLOCK) -> None:
         self.limit = checked_limit(limit)
-        self.seconds = checked_seconds(seconds, "a slice's length")
+        self.seconds = checked_seconds(seconds, "seconds")
         self._clock = clock
         self.oldest_seconds = None
         self.backlog = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.recruiting import Recruiter
 
 _GOLDEN = 0.6180339887498949
@@ -33,10 +33,10 @@ def _never() -> float:
 
 def always(
     *,
-    seconds: float = 0.010,
+    seconds: Duration = 0.010,
     clock: Clock = SYSTEM_CLOCK,
-    breaker_seconds: float = 10.0,
-    longest_seconds: float | None = None,
+    breaker: Duration = 10.0,
+    longest: Duration | None = None,
 ) -> Recruiter:
     """Return a recruiter that recruits every caller, whatever the rates.
 
@@ -47,17 +47,17 @@ def always(
         seconds=seconds,
         random=_Always(),
         clock=clock,
-        breaker_seconds=breaker_seconds,
-        longest_seconds=longest_seconds,
+        breaker=breaker,
+        longest=longest,
     )
 
 
 def never(
     *,
-    seconds: float = 0.010,
+    seconds: Duration = 0.010,
     clock: Clock = SYSTEM_CLOCK,
-    breaker_seconds: float = 10.0,
-    longest_seconds: float | None = None,
+    breaker: Duration = 10.0,
+    longest: Duration | None = None,
 ) -> Recruiter:
     """Return a recruiter that dismisses every caller, whatever the rates.
 
@@ -67,8 +67,8 @@ def never(
         seconds=seconds,
         random=_never,
         clock=clock,
-        breaker_seconds=breaker_seconds,
-        longest_seconds=longest_seconds,
+        breaker=breaker,
+        longest=longest,
     )
 
 

@@ -136,7 +136,7 @@ def create_app(folder: Path | None = None) -> flask.Flask:
     """
     folder = Path(os.environ[FOLDER_VARIABLE]) if folder is None else folder
     plan = Plan.load(folder)
-    recruiter = Recruiter(seconds=plan.slice_seconds, breaker_seconds=plan.breaker_seconds)
+    recruiter = Recruiter(seconds=plan.slice_seconds, breaker=plan.breaker_seconds)
     demo = Demo(folder, recruiter)
     app = flask.Flask(__name__, static_folder=None)
     app.extensions[_NAME] = demo
