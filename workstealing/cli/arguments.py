@@ -55,7 +55,7 @@ COMMANDS = {
     "run": Command("workstealing.cli.run", "perform slices of one job, here and now"),
     "drain": Command("workstealing.cli.drain", "perform slices until nothing is left, for cron"),
     "plan": Command("workstealing.cli.plan", "choose a rate: forecast the lag and what it costs"),
-    "queue": Command("workstealing.cli.queue", "write into a queue, read from it, watch it"),
+    "queue": Command("workstealing.cli.queue", "look at a queue: what waits and what is dead"),
     "dashboard": Command("workstealing.cli.dashboard", "serve the dashboard to this machine"),
     "doctor": Command("workstealing.cli.doctor", "examine the installation and the Redis"),
     "completion": Command("workstealing.cli.completion", "print a shell's completion script"),

@@ -13,7 +13,7 @@ from redis.retry import Retry
 
 from workstealing.cli.apps import add_app_option
 from workstealing.cli.output import printable
-from workstealing.config import URL_VARIABLES
+from workstealing.config import URL_VARIABLES, redis_url
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Recruiter
 from workstealing.store import connect
@@ -21,23 +21,24 @@ from workstealing.store.twin import AsyncClient, BlockingClient, is_async
 
 FAULTS = (redis.RedisError, RedisClusterException, OSError)
 TIMEOUT_SECONDS = 2.0
+ENVIRONMENT = f"{' or '.join(URL_VARIABLES)} in the environment"
 # Where the ready-made jobs keep their structure.
 _HELD = ("hashes", "keys", "tracked", "ick", "queue", "queues")
 
 
-def add_url_option(parser: argparse.ArgumentParser, otherwise: str) -> None:
-    """Add --url to a command's options. Arguments: parser; otherwise, what is asked without it."""
+def add_url_option(parser: argparse.ArgumentParser, default: str = ENVIRONMENT) -> None:
+    """Add --url to a command's options. Arguments: parser; default: the Redis without --url."""
     parser.add_argument(
         "--url",
         metavar="URL",
-        help=f"the Redis to ask: redis://host:port/database and the like (default: {otherwise})",
+        help=f"the Redis: redis://host:port/database and the like (default: {default})",
     )
 
 
 def add_fleet_options(parser: argparse.ArgumentParser) -> None:
     """Add --app, --url and --ledger, which say whose figures are shown."""
     add_app_option(parser)
-    add_url_option(parser, "the client of the recruiter's ledger or jobs, or the environment's")
+    add_url_option(parser, f"that of the recruiter's ledger or jobs, else {ENVIRONMENT}")
     parser.add_argument(
         "--ledger",
         default="default",
@@ -57,9 +58,15 @@ def client_at(url: str | None) -> Any:
         "socket_connect_timeout": TIMEOUT_SECONDS,
         "retry": Retry(NoBackoff(), 0),
     }
-    where = (
-        "the Redis at --url" if url is not None else f"the Redis of {' or '.join(URL_VARIABLES)}"
-    )
+    if url is None:
+        try:
+            url, where = redis_url(), f"the Redis of {' or '.join(URL_VARIABLES)}"
+        except ConfigurationError:
+            raise ConfigurationError(
+                f"no Redis was named: give --url, or set {' or '.join(URL_VARIABLES)}"
+            ) from None
+    else:
+        where = "the Redis at --url"
     client = None
     try:
         client = connect(url, **patience)

@@ -13,7 +13,14 @@ from workstealing.cli.apps import (
     load_app,
     named_app,
 )
-from workstealing.cli.clients import FAULTS, add_url_option, client_at, clients_of, said
+from workstealing.cli.clients import (
+    ENVIRONMENT,
+    FAULTS,
+    add_url_option,
+    client_at,
+    clients_of,
+    said,
+)
 from workstealing.cli.output import add_json_option, print_json, printable, say
 from workstealing.config import URL_VARIABLES
 from workstealing.errors import ConfigurationError, WorkStealingError
@@ -36,7 +43,7 @@ environment's Redis is examined, if it names one.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options to the command's parser."""
     add_app_option(parser)
-    add_url_option(parser, "those of the recruiter's jobs, or the environment's")
+    add_url_option(parser, f"that of the recruiter's jobs, else {ENVIRONMENT}")
     add_json_option(parser)
 
 

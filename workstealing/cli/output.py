@@ -21,15 +21,6 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_json_lines_option(parser: argparse.ArgumentParser) -> None:
-    """Add --json to the options of an action that prints message by message."""
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON object for each message, a line each, and nothing else",
-    )
-
-
 def print_json(answer: Mapping[str, Any]) -> None:
     """Print one JSON object; a number that JSON cannot hold becomes null."""
     say(json.dumps(_plain(answer), default=str))

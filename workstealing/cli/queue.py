@@ -1,79 +1,245 @@
-"""`workstealing queue produce|consume|observe`: the queues from a command line."""
+"""`workstealing queue NAME`: look at a queue, once or live."""
 
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
-from typing import Any
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
 
-from workstealing.cli.arguments import CommandParser
-from workstealing.cli.output import note
+from workstealing.cli.clients import FAULTS, add_url_option, client_at, said
+from workstealing.cli.live import add_interval_option, add_times_option, draw, repeat
+from workstealing.cli.output import add_json_option, print_json, printable, say, table
+from workstealing.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from workstealing.store.paging import Page
 
 FAILED = 1
-ACTIONS = {
-    "produce": "put messages into a queue: the arguments, or the lines of standard input",
-    "consume": "take messages out of a queue and print them",
-    "observe": "watch a queue live: what waits, what is pending, and for how long",
-}
-"""What can be done with a queue, in the order of --help."""
+SHUFFLE, TIME = "shuffle", "time"
+KINDS = {SHUFFLE: "ShuffleQueue", TIME: "TimeShardQueue"}
+LISTED = 5
+"""How many of the dead or overdue messages a look lists, the oldest first."""
 
 DESCRIPTION = """\
-Put messages into a queue, take them out, or watch it. For a ShuffleQueue (fair to many tenants) and
-a TimeShardQueue (by due time).
+Look at a ShuffleQueue or a TimeShardQueue: how many messages wait, are pending and are dead in each
+stream or time shard, how long the oldest has waited, and how long messages waited until a consumer
+took them. The command changes nothing.
 """
 EPILOG = """\
-Each has a --help of its own, and --json. exit status: 0, or 1 if the Redis failed on the way, or 2
-for bad input, or 130 if Ctrl-C came before what was asked for was done.
+Ctrl-C ends it. A live look on a terminal needs pip install 'workstealing[cli]'. Where stdout is no
+terminal, each look is printed below the last. With --json it prints one look as one object; with
+--times too, one object with all looks. Exit status: 0, or 1 if the Redis failed at the last look,
+or 2 for bad input.
 """
-
-
-class _ActionParser(CommandParser):
-    """A parser that takes options between the queue's name and the messages, too."""
-
-    _is_mixing = False
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as ArgumentParser does."""
-        if self._is_mixing:
-            return super().parse_known_args(args, namespace)
-        # argparse would otherwise take no message as soon as it has the name.
-        self._is_mixing = True
-        try:
-            return self.parse_known_intermixed_args(args, namespace)
-        finally:
-            self._is_mixing = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the three actions to the command's parser, with the options of each."""
-    actions = parser.add_subparsers(
-        dest="action", metavar="ACTION", required=True, parser_class=_ActionParser
+    """Add the options to the command's parser."""
+    parser.add_argument("name", metavar="NAME", help="the queue's name")
+    parser.add_argument(
+        "--kind",
+        choices=tuple(KINDS),
+        help="shuffle: a ShuffleQueue; time: a TimeShardQueue (default: the kind that is there)",
     )
-    for name, summary in ACTIONS.items():
-        module = import_module(f"workstealing.cli.queue_{name}")
-        action = actions.add_parser(
-            name,
-            help=summary,
-            description=module.DESCRIPTION,
-            epilog=module.EPILOG,
-            allow_abbrev=False,
-        )
-        module.add_arguments(action)
+    add_url_option(parser)
+    often = parser.add_mutually_exclusive_group()
+    often.add_argument("--once", action="store_true", help="look once and end")
+    add_times_option(often)
+    add_interval_option(parser)
+    add_json_option(parser)
+    parser.add_argument(
+        "--group",
+        action="append",
+        metavar="GROUP",
+        help="look at this group of a ShuffleQueue; may be repeated (default: all groups)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what was named.
+    """Look, once or again and again.
 
-    Returns: 0, or 1 if the Redis failed on the way, or 130 if Ctrl-C came too early. Raises:
-    WorkStealingError for bad input; BrokenPipeError where nobody reads what is printed.
+    Returns: 0, or 1 if the Redis failed at the last look. Raises: WorkStealingError for bad input.
     """
-    from workstealing.cli.clients import FAULTS, said
+    watching = Watching(opened(options))
+    times = 1 if options.once else options.times
+    if options.json:
+        repeat(watching.look, options.interval, times or 1, watching.keep)
+        looks = watching.looks
+        print_json(looks[-1] if options.times is None else {"looks": looks})
+    elif sys.stdout.isatty() and not options.once:
+        draw(watching.look, options.interval, times, watching.drawn)
+    else:
+        repeat(watching.look, options.interval, times, lambda seen: say(watching.text(seen)))
+    return FAILED if watching.trouble and times is not None else 0
 
-    try:
-        status: int = import_module(f"workstealing.cli.queue_{options.action}").run(options)
-    except BrokenPipeError:
-        raise
-    except FAULTS as error:
-        note(f"workstealing queue {options.action}: the Redis failed: {said(error)}")
-        return FAILED
-    return status
+
+class Look(Protocol):
+    """Looks at a queue of one kind."""
+
+    def look(self) -> dict[str, Any]:
+        """Return the state of the queue as plain data. Raises: errors of the queue."""
+        ...
+
+    def pictures(self, seen: dict[str, Any]) -> list[Picture]:
+        """Return a look as tables."""
+        ...
+
+
+def opened(options: argparse.Namespace) -> Look:
+    """Open the queue that the options name.
+
+    Returns: a look at the named kind, or else at the kind that is there. Raises: ConfigurationError
+    if there is no such queue and no kind is named, for --group without a ShuffleQueue, and for a
+    Redis that cannot be used. At most four round trips.
+    """
+    from workstealing.cli.queue_looks import ShuffleLook, TimeLook
+
+    name = os.fsencode(options.name)
+    _require_groups(options, options.kind)
+    client = client_at(options.url)
+    kind = options.kind or _kind_of(client, name)
+    _require_groups(options, kind)
+    if kind == SHUFFLE:
+        return ShuffleLook(client, name, options.group)
+    return TimeLook(client, name)
+
+
+def _require_groups(options: argparse.Namespace, kind: str | None) -> None:
+    if kind == TIME and options.group is not None:
+        raise ConfigurationError(
+            "--group is for a ShuffleQueue, and this is a TimeShardQueue: leave it out"
+        )
+
+
+def _kind_of(client: Any, name: bytes) -> str:
+    from workstealing.structures.shuffle_queue.names import QueueNames
+    from workstealing.structures.time_shard_queue.names import layout_key
+
+    names = QueueNames(name)
+    # A ShuffleQueue also reads the plain stream of its name.
+    is_shuffle = bool(client.exists(names.meta)) or client.type(names.legacy) in (
+        b"stream",
+        "stream",
+    )
+    is_time = bool(client.exists(layout_key(name)))
+    text = printable(names.text)
+    if is_shuffle and is_time:
+        raise ConfigurationError(
+            f"there is a ShuffleQueue and a TimeShardQueue {text!r}: say which by --kind"
+        )
+    if not is_shuffle and not is_time:
+        raise ConfigurationError(
+            f"there is no queue {text!r} in this Redis: check the name and --url"
+        )
+    return SHUFFLE if is_shuffle else TIME
+
+
+class Watching:
+    """Looks at a queue, and goes on where the Redis fails. Arguments: queue.
+
+    Attributes: looks: all that `keep` was given; trouble: the failure of the last look, or None.
+    """
+
+    def __init__(self, queue: Look) -> None:
+        self._queue = queue
+        self.looks: list[dict[str, Any]] = []
+        self.trouble: str | None = None
+
+    def look(self) -> dict[str, Any]:
+        """Return a look, or the failure as "trouble". Raises: LayoutError."""
+        at = time.time()
+        try:
+            seen = {"at": at, **self._queue.look(), "trouble": None}
+        except FAULTS as error:
+            seen = {"at": at, "trouble": said(error)}
+        self.trouble = seen["trouble"]
+        return seen
+
+    def keep(self, seen: dict[str, Any]) -> None:
+        """Remember a look."""
+        self.looks.append(seen)
+
+    def text(self, seen: dict[str, Any]) -> str:
+        """Return a look for people."""
+        if seen["trouble"]:
+            return f"! {self._complaint(seen)}\n"
+        return "\n\n".join(each.text() for each in self._queue.pictures(seen)) + "\n"
+
+    def drawn(self, seen: dict[str, Any]) -> Any:
+        """Return a look as rich draws it."""
+        from rich.console import Group
+        from rich.text import Text
+
+        clock = Text(time.strftime("%H:%M:%S", time.localtime(seen["at"])), style="bold")
+        if seen["trouble"]:
+            return Group(clock, Text(f"! {self._complaint(seen)}", style="red"))
+        return Group(clock, *(each.drawn() for each in self._queue.pictures(seen)))
+
+    def _complaint(self, seen: dict[str, Any]) -> str:
+        return f"the queue could not be asked: {seen['trouble']}"
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A table of a look.
+
+    Fields: title; headings; rows; left: how many columns are aligned to the left; bad: the numbers
+    of the red rows.
+    """
+
+    title: str
+    headings: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    left: int = 1
+    bad: frozenset[int] = frozenset()
+
+    def text(self) -> str:
+        """Return the table for people."""
+        title = printable(self.title)
+        return f"{title}\n{table(self.headings, self.rows, self.left)}" if self.rows else title
+
+    def drawn(self) -> Any:
+        """Return the table as rich draws it."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        title = Text(printable(self.title), style="bold")
+        if not self.rows:
+            return title
+        made = Table()
+        for number, heading in enumerate(self.headings):
+            made.add_column(heading, justify="left" if number < self.left else "right")
+        for number, row in enumerate(self.rows):
+            cells = [Text(printable(cell)) for cell in row]
+            made.add_row(*cells, style="red" if number in self.bad else "")
+        return Group(title, made)
+
+
+def listed(page: Page[Any], *names: str) -> dict[str, Any]:
+    """Return a page as a look prints it.
+
+    Returns: how many items there are, these attributes of each one listed, and how many more.
+    """
+    found = [{name: _plain(getattr(each, name)) for name in names} for each in page]
+    return {"total": page.total, "listed": found, "more": page.more}
+
+
+def list_picture(title: str, found: dict[str, Any]) -> list[Picture]:
+    """Return the table of a `listed` page, with the number of items left out; [] if it is empty."""
+    items = found["listed"]
+    if not items:
+        return []
+    more = f", and {found['more']:,} more" if found["more"] else ""
+    rows = [["-" if value is None else str(value) for value in each.values()] for each in items]
+    names = [name.replace("_", " ") for name in items[0]]
+    return [Picture(f"{title}, the oldest first{more}", names, rows, left=len(names))]
+
+
+def _plain(value: Any) -> Any:
+    return value.timestamp() if isinstance(value, datetime) else value

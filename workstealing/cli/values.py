@@ -10,7 +10,6 @@ import argparse
 import math
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta
 
 HIGHEST = 10**15
 LONGEST_DAYS = 36500
@@ -74,40 +73,6 @@ def duration(text: str) -> float:
     if seconds > LONGEST_DAYS * _SECONDS["d"]:
         raise argparse.ArgumentTypeError(f"{text} is too long: at most {LONGEST_DAYS}d")
     return seconds
-
-
-def waiting(text: str) -> float:
-    """Return seconds, 0 or more, as `duration`."""
-    return 0.0 if text.strip() in ("0", "0s") else duration(text)
-
-
-def share(text: str) -> float:
-    """Return a share, 0 to 1."""
-    value = number(text)
-    if not 0.0 <= value <= 1.0:
-        raise argparse.ArgumentTypeError(f"{text} is no share: expected 0 to 1")
-    return value
-
-
-def when(text: str) -> float | timedelta:
-    """Return a moment: `5m` from now, `2026-11-22T08:00:00Z`, or `@1795334400` (Unix seconds).
-
-    Returns: Unix seconds, or what has to pass from now on.
-    """
-    plain = text.strip()
-    if plain.startswith("@"):
-        return number(plain[1:])
-    if _DURATION.fullmatch(plain):
-        return timedelta(seconds=duration(plain))
-    try:
-        moment = datetime.fromisoformat(plain)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no moment: expected 5m (from now), 2026-11-22T08:00:00Z or @1795334400"
-        ) from None
-    if moment.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{text!r} names no time zone: add Z, or +01:00")
-    return moment.timestamp()
 
 
 def frequency(text: str) -> float:

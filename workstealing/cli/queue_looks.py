@@ -1,0 +1,166 @@
+"""Looks at the two kinds of queues: their state as plain data, and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from workstealing.cli.output import figure, spell
+from workstealing.cli.queue import LISTED, SHUFFLE, TIME, Picture, list_picture, listed
+from workstealing.structures import ShuffleQueue
+from workstealing.structures.shuffle_queue.message import as_text
+from workstealing.structures.shuffle_queue.stats import percentile
+from workstealing.structures.time_shard_queue import RedisStore, TimeShardQueue
+from workstealing.structures.time_shard_queue.names import layout_key, parse
+
+MOST_MESSAGES = 2000
+"""How many messages a look reads to tell the tenants apart: it may come every second."""
+
+ROWS = 32
+TENANTS = 10
+SHARES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
+_COUNTS = ("waiting", "pending", "returned", "delayed")
+_TIME_COUNTS = ("waiting", "due", "leased", "consumed", "dead")
+
+
+class ShuffleLook:
+    """Looks at a ShuffleQueue. Arguments: client; name; groups: which, None: all of them."""
+
+    def __init__(self, client: Any, name: bytes, groups: Sequence[str] | None) -> None:
+        self._queue: ShuffleQueue = ShuffleQueue(client, name)
+        self._name = as_text(name)
+        self._groups = groups
+
+    def look(self) -> dict[str, Any]:
+        """Ask each group; see `ShuffleQueue.stats` for what that costs."""
+        named = self._groups
+        groups = self._queue.groups() if named is None else [as_text(each) for each in named]
+        stats = [self._queue.stats(group, most_messages=MOST_MESSAGES) for group in groups]
+        for each in stats:
+            delays = each["pickup_delay_ms"]
+            each["pickup_delay"] = {name: percentile(delays, of) for name, of in SHARES.items()}
+            page = self._queue.dead(each["group"], LISTED)
+            each["dead_messages"] = listed(page, "id", "tenant", "attempts", "set_aside")
+        length = stats[0]["length"] if stats else self._queue.length()
+        overdue = listed(self._queue.overdue(LISTED), "id", "tracking_id", "deadline")
+        return {
+            "queue": self._name,
+            "kind": SHUFFLE,
+            "length": length,
+            "overdue": overdue,
+            "groups": stats,
+        }
+
+    def pictures(self, seen: dict[str, Any]) -> list[Picture]:
+        """Return a headline, and for each group its streams and its tenants."""
+        length, groups = seen["length"], seen["groups"]
+        what = f"ShuffleQueue {seen['queue']}: {length:,} message{'' if length == 1 else 's'}"
+        if not groups:
+            nobody = Picture(f"{what}, and no group has read yet")
+            return [nobody, *list_picture("messages past their deadline", seen["overdue"])]
+        made = [Picture(what), *list_picture("messages past their deadline", seen["overdue"])]
+        for group in groups:
+            made += [_streams(group), *_tenants(group)]
+            made += list_picture(f"dead messages of {group['group']}", group["dead_messages"])
+        return made
+
+
+class TimeLook:
+    """Looks at a TimeShardQueue, made as its own layout says. Arguments: client; name."""
+
+    def __init__(self, client: Any, name: bytes) -> None:
+        self._client, self._key = client, layout_key(name)
+        found = parse(self._key, self._layout())
+        known: dict[str, Any] = {}
+        if found is not None:
+            known = {"shards": found.time_shards, "period_s": found.period_ms / 1000}
+        self._queue: TimeShardQueue = TimeShardQueue(RedisStore(client), name, **known)
+
+    def _layout(self) -> Any:
+        try:
+            return self._client.hgetall(self._key)
+        except ResponseError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            # As foreign as another program's hash.
+            return {"structure": ""}
+
+    def look(self) -> dict[str, Any]:
+        """Count what is in each time shard; a round trip, and one a time shard for the dead."""
+        rotation = self._queue.rotation
+        shards = [{**each._asdict(), "total": each.total} for each in self._queue.observe()]
+        together = {name: sum(each[name] for each in shards) for name in (*_TIME_COUNTS, "total")}
+        return {
+            "queue": self._queue.name,
+            "kind": TIME,
+            "period_s": rotation.period_ms / 1000,
+            **together,
+            "overdue_s": max(each["overdue_s"] for each in shards),
+            "time_shards": shards,
+            "dead_messages": listed(
+                self._queue.dead(LISTED), "id", "consumer", "attempts", "since"
+            ),
+        }
+
+    def pictures(self, seen: dict[str, Any]) -> list[Picture]:
+        """Return a row for each time shard, and one for all."""
+        total, overdue = seen["total"], seen["overdue_s"]
+        parts = [f"TimeShardQueue {seen['queue']}: {total:,} message{'' if total == 1 else 's'}"]
+        parts += [f"the oldest is overdue by {spell(overdue)}"] if overdue else []
+        parts.append(f"a turn is {figure(seen['period_s'])} s")
+        rows = [
+            (str(each["time_shard"]), each["role"], *_time_cells(each))
+            for each in seen["time_shards"]
+        ]
+        rows.append(("all", "", *_time_cells(seen)))
+        headings = ("time shard", "role now", *_TIME_COUNTS, "total", "overdue")
+        bad = frozenset(n for n, each in enumerate(seen["time_shards"]) if each["dead"])
+        made = [Picture("; ".join(parts), headings, rows, left=2, bad=bad)]
+        return made + list_picture("dead messages", seen["dead_messages"])
+
+
+def _streams(group: dict[str, Any]) -> Picture:
+    counts = ", ".join(f"{group[name]:,} {name}" for name in (*_COUNTS, "dead"))
+    oldest = group["oldest_waiting_s"]
+    parts = [f"group {group['group']}: {counts}"]
+    parts += [] if oldest is None else [f"the oldest has waited {spell(oldest)}"]
+    delays = group["pickup_delay"].items()
+    known = [f"{spell(ms / 1000)} ({100 * SHARES[name]:g} %)" for name, ms in delays if ms]
+    parts += [f"picked up within {', '.join(known)}"] if known else []
+    streams = dict(sorted(group["streams"].items()))
+    hidden = len(streams) - ROWS
+    if hidden > 0:
+        longest = sorted(streams, key=lambda number: -streams[number]["length"])[:ROWS]
+        streams = {number: streams[number] for number in sorted(longest)}
+        parts.append(f"the {ROWS} longest of {len(streams) + hidden} streams")
+    rows = [(str(number), *_cells(of)) for number, of in streams.items()]
+    if group["legacy"] is not None:
+        rows.append(("default", *_cells(group["legacy"])))
+    if len(rows) > 1:
+        rows.append(("all", *_cells(group)))
+    return Picture("; ".join(parts), ("stream", *_COUNTS, "total"), rows)
+
+
+def _cells(of: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(f"{of[name]:,}" for name in (*_COUNTS, "length"))
+
+
+def _tenants(group: dict[str, Any]) -> list[Picture]:
+    tenants = {name: of for name, of in group["tenants"].items() if any(of.values())}
+    most = sorted(tenants, key=lambda name: -sum(tenants[name].values()))[:TENANTS]
+    if not most:
+        return []
+    which = "" if len(most) == len(tenants) else f" with the most of {figure(len(tenants))}"
+    sampled = "" if group["exact"] else f", among the oldest {MOST_MESSAGES:,} messages"
+    rows = [
+        ("-" if name is None else name, *(f"{tenants[name][count]:,}" for count in _COUNTS))
+        for name in most
+    ]
+    return [Picture(f"tenants{which}{sampled}", ("tenant", *_COUNTS), rows)]
+
+
+def _time_cells(of: dict[str, Any]) -> tuple[str, ...]:
+    counts = (f"{of[name]:,}" for name in (*_TIME_COUNTS, "total"))
+    return (*counts, spell(of["overdue_s"]) if of["overdue_s"] else "-")
