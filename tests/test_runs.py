@@ -144,3 +144,30 @@ def test_it():
         _, said = run(tmp_path, source, "-p", "support.costs", "--costs", "-n", workers)
         (line,) = [line for line in said.splitlines() if line.endswith("test_it.py::test_it")]
         assert float(line.split()[0]) >= 0.5
+
+
+STOPPED = """
+import os, signal, subprocess, sys, time
+from support.patience import FairSeconds
+
+with FairSeconds() as slept:
+    time.sleep(0.3)
+with FairSeconds() as stopped:
+    subprocess.Popen(["sh", "-c", f"sleep 1; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+print(slept.seconds, stopped.seconds)
+"""
+
+
+def test_fair_seconds_are_those_in_which_the_process_might_have_run() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", STOPPED],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+    ).stdout
+    slept, stopped = map(float, said.split())
+    # What is busy with something else while this runs may be taken off as well, and no more.
+    assert slept > 0.1
+    assert stopped < 0.5

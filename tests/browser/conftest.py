@@ -69,12 +69,12 @@ def serve() -> Iterator[Callable[..., str]]:
     yield start
     for server, thread in servers:
         server.shutdown()
-        thread.join(10)
+        thread.join(120)
         server.server_close()
     # A request that is still answered may write, and the Redis is wiped next.
     for thread in threading.enumerate():
         if "process_request" in thread.name:
-            thread.join(10)
+            thread.join(120)
 
 
 class Watch:

@@ -116,7 +116,7 @@ def test_a_page_that_hears_nothing_says_so(
     serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
 ) -> None:
     go_on = threading.Event()
-    streams = Streams(every=0.2, lasts=1.0, pause=lambda seconds: go_on.wait(30))
+    streams = Streams(every=0.2, lasts=1.0, pause=lambda seconds: go_on.wait(120))
     page = open_page(serve(make_app(never_recruiter, client, token=TOKEN, streams=streams)))
     # The page's own clock: nobody waits for it here.
     page.clock.install()

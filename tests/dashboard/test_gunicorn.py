@@ -46,20 +46,20 @@ def gunicorn(redis7: RedisServer) -> Iterator[Callable[..., str]]:
 
 def test_a_worker_with_one_thread_answers_others_at_once(gunicorn: Callable[..., str]) -> None:
     address = gunicorn()
-    with urllib.request.urlopen(address + "events", timeout=30) as stream:
+    with urllib.request.urlopen(address + "events", timeout=120) as stream:
         # It ends by itself, long before the minute that it may last.
         assert stream.read().count(b"\n\ndata: ") == 1
-    with urllib.request.urlopen(address, timeout=30) as page:
+    with urllib.request.urlopen(address, timeout=120) as page:
         assert b">tidy</bdi>" in page.read()
 
 
 def test_a_worker_with_threads_streams_and_answers(gunicorn: Callable[..., str]) -> None:
     address = gunicorn("--worker-class", "gthread", "--threads", "4")
-    with urllib.request.urlopen(address + "events", timeout=30) as stream:
+    with urllib.request.urlopen(address + "events", timeout=120) as stream:
         seen = 0
         while seen < 3:
             seen += stream.readline().startswith(b"data: ")
-        with urllib.request.urlopen(address, timeout=30) as page:
+        with urllib.request.urlopen(address, timeout=120) as page:
             assert b">tidy</bdi>" in page.read()
         while seen < 5:
             seen += stream.readline().startswith(b"data: ")

@@ -35,7 +35,7 @@ def address(redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[tu
     thread.start()
     yield server.server_address[:2]
     server.shutdown()
-    thread.join(10)
+    thread.join(120)
     server.server_close()
 
 
@@ -49,18 +49,18 @@ def address(redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[tu
     ids=["nothing", "half a header", "half a form"],
 )
 def test_who_stops_in_the_midst_is_left(address: Any, said: bytes) -> None:
-    with socket.create_connection(address, timeout=20) as client:
+    with socket.create_connection(address, timeout=120) as client:
         client.sendall(said)
         while client.recv(65536):
             pass
     # The others are answered.
-    with socket.create_connection(address, timeout=20) as client:
+    with socket.create_connection(address, timeout=120) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert client.recv(12) == b"HTTP/1.1 401"
 
 
 def test_answers_do_not_name_the_versions_beneath(address: Any) -> None:
-    with socket.create_connection(address, timeout=20) as client:
+    with socket.create_connection(address, timeout=120) as client:
         client.sendall(b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n")
         head = client.recv(65536).partition(b"\r\n\r\n")[0]
     assert b"Server: workstealing\r\n" in head

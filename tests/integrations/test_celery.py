@@ -28,7 +28,7 @@ from workstealing.recruiting import Recruiter, Slice
 from workstealing.recruiting.deferral import current
 from workstealing.testing import always
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 HERE = Path(__file__).parent
 NUMBERS = itertools.count()
 

@@ -82,7 +82,7 @@ def test_celery(recruiter: Recruiter) -> None:
     for number in range(TIMES):
         sent = {"id": f"dead{number}", "delivery_info": {}}
         trace_task(add, sent["id"], (1, number), {}, sent, app=app)
-        assert add.AsyncResult(sent["id"]).get(timeout=10) == 1 + number
+        assert add.AsyncResult(sent["id"]).get(timeout=120) == 1 + number
     check(recruiter, TIMES)
 
 

@@ -379,7 +379,7 @@ def test_two_requests_in_turns_on_one_thread(recruiter: Recruiter, events: list[
 
 
 def test_each_thread_has_its_own_request(recruiter: Recruiter) -> None:
-    meet = threading.Barrier(2, timeout=30)
+    meet = threading.Barrier(2, timeout=120)
     seen: dict[str, object] = {}
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -396,7 +396,7 @@ def test_each_thread_has_its_own_request(recruiter: Recruiter) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert seen["/a"] is not None
     assert seen["/b"] is not None
     assert seen["/a"] is not seen["/b"]

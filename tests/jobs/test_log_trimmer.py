@@ -433,7 +433,7 @@ def test_trimmers_beside_writers_and_readers(redis7: RedisServer) -> None:
     writer.join(60)
     done.set()
     for each in others:
-        each.join(30)
+        each.join(120)
     assert problems == []
     log = log_on(redis7.client())
     drain(LogTrimmer(log, max_entries=most))

@@ -126,12 +126,12 @@ class TestFork:
             with attempt(client, "slow") as current:
                 current.read(("GET", "slow"))
                 inside.set()
-                go_on.wait(20)
+                go_on.wait(120)
                 done.append(current.commit(("SET", "slow", "done")))
 
         thread = threading.Thread(target=slow)
         thread.start()
-        assert inside.wait(20)
+        assert inside.wait(120)
         child = in_child(lambda: attempts(client, "child", 20))
         ended_well(child)
         go_on.set()

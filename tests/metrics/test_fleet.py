@@ -18,7 +18,7 @@ from workstealing.recruiting import FunctionJob, Outcome, Recruiter
 from workstealing.recruiting.adaptive import Adaptive
 from workstealing.store.connection import SENT, Command, OneAttempt
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 class Process:
@@ -64,7 +64,7 @@ def process() -> Iterator[Callable[..., Process]]:
 
     yield process
     for each in made:
-        each.ledger.close(timeout=1.0)
+        each.ledger.close(timeout=120.0)
 
 
 def test_settings_are_followed_and_given_up(

@@ -54,7 +54,7 @@ from workstealing.testing import ManualClock
 
 pytestmark = pytest.mark.contract
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def make(clock: ManualClock) -> Iterator[Callable[..., Ledger]]:
 
     yield make
     for ledger in made:
-        ledger.close(timeout=1.0)
+        ledger.close(timeout=120.0)
     for ledger in made:
         # It may still be about to send, and would write into a server that has been wiped.
         if ledger._thread is not None:

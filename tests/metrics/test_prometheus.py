@@ -22,7 +22,7 @@ from workstealing.dashboard.watched import Watched
 from workstealing.metrics.prometheus import DeadItems, PrometheusHooks
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 Sample = tuple[str, frozenset[tuple[str, str]]]
 
 

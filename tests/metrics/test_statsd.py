@@ -20,7 +20,7 @@ from workstealing.metrics.statsd import StatsDHooks
 from workstealing.recruiting import Outcome, Recruiter
 from workstealing.testing import ManualClock
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 class Receiver:

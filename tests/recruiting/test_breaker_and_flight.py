@@ -134,7 +134,7 @@ class TestSingleFlight:
 
         def wait(slice: Slice) -> int:
             inside.set()
-            assert go.wait(10)
+            assert go.wait(120)
             return 1
 
         first, second = always(), always()
@@ -143,7 +143,7 @@ class TestSingleFlight:
         outcomes: list[Outcome] = []
         thread = threading.Thread(target=lambda: outcomes.append(first.enlist()))
         thread.start()
-        assert inside.wait(10)
+        assert inside.wait(120)
         assert first.enlist() is Outcome.SKIPPED
         assert second.enlist() is Outcome.SKIPPED
         go.set()

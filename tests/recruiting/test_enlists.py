@@ -186,7 +186,7 @@ class Thread:
         recruiter.install(FunctionJob(self.perform, name="threaded"), rate=0.5)
 
     def perform(self, slice: Slice) -> int:
-        assert self.go.wait(10)
+        assert self.go.wait(120)
         self.ran.append(threading.current_thread())
         self.done.set()
         return 1
@@ -289,8 +289,8 @@ class TestCoroutineFunction:
         loop.run_until_complete(get())
         loop.close()
         thread.go.set()
-        assert thread.done.wait(10)
-        thread.ran[0].join(10)
+        assert thread.done.wait(120)
+        thread.ran[0].join(120)
         asyncio.run(get())
         assert recruiter.stats()["jobs"]["threaded"]["worked"] == 2
 

@@ -60,7 +60,7 @@ def served_elsewhere(recruiter: Recruiter) -> bool:
     outcomes: list[Outcome] = []
     thread = threading.Thread(target=lambda: outcomes.append(recruiter.enlist()), daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(120)
     return outcomes == [Outcome.WORKED]
 
 
@@ -203,8 +203,8 @@ class TestOtherThreads:
             while landed[0] == before and thread.is_alive():
                 time.sleep(0)
         # One may still be on its way to where nobody catches it.
-        ended.wait(10)
-        thread.join(10)
+        ended.wait(120)
+        thread.join(120)
         assert not thread.is_alive()
         assert FLIGHT.holder() is None
         assert recruiter.enlist() is Outcome.WORKED
@@ -237,12 +237,12 @@ class TestHolder:
         @recruiter.job(rate=0.5)
         def hang(slice: Slice) -> int:
             inside.set()
-            assert go.wait(30)
+            assert go.wait(120)
             return 1
 
         thread = threading.Thread(target=recruiter.enlist)
         thread.start()
-        assert inside.wait(30)
+        assert inside.wait(120)
         held = FLIGHT.holder()
         assert held is not None
         assert held[0] == "hang"

@@ -297,7 +297,7 @@ class TestFaults:
 
         def hang() -> Any:
             calls.append(1)
-            assert answered.wait(30.0)
+            assert answered.wait(120)
             return recruiter
 
         monkeypatch.setattr(spark_recruits, "hang", hang, raising=False)
@@ -312,7 +312,7 @@ class TestFaults:
             answered.set()
         assert [each.getMessage().count("has not returned") for each in caplog.records] == [1]
         assert worker._making is not None
-        worker._making.join(30.0)
+        worker._making.join(120)
         assert worker.enlist() is not None
         assert (calls, enlisted(recruiter)) == ([1], 1)
 

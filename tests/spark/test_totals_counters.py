@@ -22,7 +22,7 @@ from workstealing.spark.counting import JobTotals, Recruits, recruits_of
 from workstealing.spark.settings import EpilogueSettings
 from workstealing.testing import ManualClock, always, never
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 def recruiter_of(job: str = "sweep") -> Recruiter:

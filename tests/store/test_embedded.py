@@ -112,7 +112,7 @@ def test_it_ends_with_its_client(kind: str) -> None:
 
 def test_it_ends_with_its_process(kind: str) -> None:
     process, pid, folder, _ = start_program("sys.exit(3)")
-    assert process.wait(20) == 3
+    assert process.wait(120) == 3
     wait_until(lambda: is_gone(pid, folder), "the server to end with its process")
 
 

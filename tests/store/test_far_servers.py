@@ -18,6 +18,7 @@ import redis
 
 from support.delaying_relay import DelayingRelay
 from support.faulty_server import FaultyServer
+from support.patience import ROUNDING_SECONDS
 from support.processes import end, spawn
 from support.servers import RedisServer
 from workstealing import Outcome, Recruiter
@@ -32,7 +33,7 @@ from workstealing.testing import always
 pytestmark = pytest.mark.real
 
 HOUR_MS = 3_600_000
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 180.0
 MANY = 2_000
 
 
@@ -243,7 +244,7 @@ class TestLateReplies:
                 twin.call(None, [("GET", "k")], Budget(0.010))
             ends.append(raised.type)
         assert ends[0] is Unanswered
-        assert time.monotonic() - begun >= 0.049
+        assert time.monotonic() - begun >= 0.050 - ROUNDING_SECONDS
         # Asked once, whatever came after it.
         assert faulty.names().count("GET") == 1
         client.close()

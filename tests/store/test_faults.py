@@ -285,7 +285,7 @@ class TestHashFieldExpiry:
 
         def hang(*args: Any, **options: Any) -> list[Any]:
             asked.append(args)
-            release.wait(30)
+            release.wait(120)
             raise OSError("no such name")
 
         monkeypatch.setattr("socket.getaddrinfo", hang)

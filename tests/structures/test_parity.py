@@ -250,7 +250,7 @@ class Parity(ParityMachine):
         """Let the native side collect, or note where garbage is."""
         if isinstance(self.native, ModelHashes):
             return
-        give_up = time.monotonic() + 10
+        give_up = time.monotonic() + 120
         while found := self._garbage():
             if not self.sweeps:
                 self.garbage |= found

@@ -25,7 +25,7 @@ def cell(page: Any, job: str, heading: str) -> Any:
 
 def wait_for(is_so: Callable[[], bool], what: str) -> None:
     """Wait until something is so; `what` is said where it never is."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not is_so():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.02)

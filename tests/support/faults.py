@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from redis._parsers import _RESP2Parser
 from redis.connection import Connection
 
 from support.faulty_server import FaultyServer
+from support.patience import PATIENT_SECONDS, FairSeconds
 from support.servers import ServerBrokenError, wait_until
 
 # Longer than in production, so that a busy machine is not taken for a fault.
@@ -21,7 +21,7 @@ SHORT_TIMEOUT = 0.120
 # What a busy machine of two cores may take on top; an upper bound, not a measurement. A client with
 # redis-py's own habits would be held for many seconds.
 HELD_SECONDS = SECONDS + SHORT_TIMEOUT + 0.5
-PATIENT = 5.0
+PATIENT = PATIENT_SECONDS
 HANDSHAKE = ["AUTH", "SELECT"]
 FAULTS = [kind for kind in FaultyServer.KINDS if kind != "error"]
 
@@ -48,9 +48,10 @@ def client_of(port: int, connection_class: type[Connection] = Connection) -> red
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    started = time.monotonic()
-    result = call()
-    return result, time.monotonic() - started
+    """Do it; return what it returns, and how many fair seconds it took."""
+    with FairSeconds() as held:
+        result = call()
+    return result, held.seconds
 
 
 Result = TypeVar("Result")

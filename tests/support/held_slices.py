@@ -9,7 +9,7 @@ from collections.abc import Callable
 from workstealing.recruiting import Recruiter, Slice
 from workstealing.testing import always
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 class HeldSlices:

@@ -28,8 +28,10 @@ from support import leftovers
 from support.processes import end, free_port, spawn
 from support.wire import ask
 
-START_SECONDS = 20.0
+START_SECONDS = 120.0
 POLL_SECONDS = 0.005
+# redis-py waits for 5 s by default, and tries again: on a busy machine both would be seen.
+BUSY: dict[str, Any] = {"socket_timeout": 60.0, "socket_connect_timeout": 60.0}
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "servers"
 
 
@@ -153,13 +155,13 @@ class RedisServer:
     def client(self, **options: Any) -> redis.Redis:
         """Return a redis.Redis; options are redis-py's. It is closed by the next wipe."""
         client: redis.Redis = self._clients.add(
-            redis.Redis(**{"host": "127.0.0.1", "port": self.port, **options})
+            redis.Redis(**{"host": "127.0.0.1", "port": self.port, **BUSY, **options})
         )
         return client
 
     def async_client(self, **options: Any) -> redis.asyncio.Redis:
         """Return a redis.asyncio.Redis; use it by `async with`, which closes it."""
-        return redis.asyncio.Redis(**{"host": "127.0.0.1", "port": self.port, **options})
+        return redis.asyncio.Redis(**{"host": "127.0.0.1", "port": self.port, **BUSY, **options})
 
     def size(self) -> int:
         """Return how many keys there are, in all databases."""
@@ -173,7 +175,7 @@ class RedisServer:
             self.restart()
             return
         try:
-            ask(self.port, "FLUSHALL")
+            ask(self.port, "FLUSHALL", seconds=10.0)
         except redis.RedisError:
             # A test has left it stopped, wedged or closed to writes.
             self.restart()
@@ -252,7 +254,7 @@ class RedisServer:
         said = info.get("valkey_version", info["redis_version"])
         return tuple(int(part) for part in said.split("."))
 
-    def probe(self, seconds: float = 1.0) -> redis.Redis:
+    def probe(self, seconds: float = 10.0) -> redis.Redis:
         """Return a client that makes one attempt of at most `seconds`; the caller closes it."""
         return redis.Redis(
             host="127.0.0.1",
@@ -313,13 +315,15 @@ class RedisCluster3:
     def client(self, **options: Any) -> redis.RedisCluster:
         """Return a redis.RedisCluster; options are redis-py's. It is closed by the next wipe."""
         client: redis.RedisCluster = self._clients.add(
-            redis.RedisCluster(**{"host": "127.0.0.1", "port": self.port, **options})
+            redis.RedisCluster(**{"host": "127.0.0.1", "port": self.port, **BUSY, **options})
         )
         return client
 
     def async_client(self, **options: Any) -> redis.asyncio.RedisCluster:
         """Return a redis.asyncio.RedisCluster; use it by `async with`, which closes it."""
-        return redis.asyncio.RedisCluster(**{"host": "127.0.0.1", "port": self.port, **options})
+        return redis.asyncio.RedisCluster(
+            **{"host": "127.0.0.1", "port": self.port, **BUSY, **options}
+        )
 
     def node_of(self, slot: int) -> RedisServer:
         """Return the node that served the slot when the cluster was made."""

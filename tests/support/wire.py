@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 
-def ask(port: int, *commands: str, seconds: float = 5.0) -> list[Any]:
+def ask(port: int, *commands: str, seconds: float = 60.0) -> list[Any]:
     """Say commands, their words parted by spaces, and return the raw replies.
 
     Arguments: seconds: for the connection and for each reply. Raises: any redis.RedisError.

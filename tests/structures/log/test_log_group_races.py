@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from support.at_once import at_once
+from support.patience import GUARD_SECONDS
 from support.processes import end, spawn
 from support.servers import RedisCluster3, RedisServer
 from workstealing.structures.log.group import LogGroup
 from workstealing.structures.log.log import Log
 
 AnyReal = RedisServer | RedisCluster3
-BLOCK_MS, SOON_S = 60_000, 60.0
+BLOCK_MS, SOON_S = 600_000, GUARD_SECONDS
 
 
 @pytest.fixture(params=["redis7", "redis8", "valkey8", "cluster"])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support.patience import GUARD_SECONDS
 from support.processes import end, spawn
 from support.servers import AnyServer, RedisServer, wait_until
 from workstealing.structures.log import group as group_module
@@ -20,7 +21,7 @@ from workstealing.structures.log.group_waiting import Nothing, Place, TurnWaiter
 from workstealing.structures.log.log import AsyncLog, Log
 
 # Far beyond what a busy machine may take, far below the block.
-BLOCK_MS, SOON_S = 60_000, 20.0
+BLOCK_MS, SOON_S = 600_000, GUARD_SECONDS
 MEMBERS = 16
 
 

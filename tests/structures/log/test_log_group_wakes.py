@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.at_once import at_once
+from support.patience import GUARD_SECONDS
 from support.servers import AnyServer, RedisServer, wait_until
 from workstealing.errors import LayoutError
 from workstealing.store.operations import Steps, drive
@@ -20,7 +21,7 @@ from workstealing.structures.log.group_waiting import Nothing
 # Behind the end of every place in a line.
 LATER_MS = 100_000
 # Far beyond what a busy machine may take.
-SOON_S = 20.0
+SOON_S = GUARD_SECONDS
 ROUNDS = 10
 
 

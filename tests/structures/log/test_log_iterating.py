@@ -147,7 +147,7 @@ def test_the_next_block_is_loaded_while_this_one_is_used() -> None:
     class Slow(Source):
         def read(self, offset: int, number: int) -> Any:
             # Without reading ahead this never comes to its end.
-            assert offset != 1000 or used.wait(10)
+            assert offset != 1000 or used.wait(120)
             return super().read(offset, number)
 
     source = Slow(2000)

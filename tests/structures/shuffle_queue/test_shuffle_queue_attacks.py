@@ -20,7 +20,7 @@ from workstealing.jobs import QueueExpiry, ShuffleQueueReaper
 from workstealing.recruiting import Slice
 from workstealing.structures import AsyncShuffleQueue, Message, ShuffleQueue
 
-LONG_MS = 20_000
+LONG_MS = 600_000
 NOT_UTF8 = b"\xff\xfe"
 
 

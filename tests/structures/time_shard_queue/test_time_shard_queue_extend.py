@@ -55,7 +55,7 @@ class TestExtensions:
         assert queue.extend(taken, 100.0) is True
         later = ahead_of(queue, clock, LATER_MS)
         assert later.take("other") is None
-        assert abs(end_of(queue, taken) - time.time() - 100) < 5
+        assert abs(end_of(queue, taken) - time.time() - 100) < 40
         again = ahead_of(queue, clock, 2 * LATER_MS).take("other")
         assert again is not None
         assert (again.id, again.attempts) == (taken.id, 2)
@@ -68,7 +68,7 @@ class TestExtensions:
         assert sweep(later, clock, dry_run=True, max_attempts=1) == 0
         assert queue.time_shards.unswept([0]) == before
         assert sweep(later, clock, max_attempts=1) == 0
-        assert abs(end_of(queue, taken) - time.time() - 100) < 5
+        assert abs(end_of(queue, taken) - time.time() - 100) < 40
         assert later.take("other") is None
         assert sweep(ahead_of(queue, clock, 2 * LATER_MS), clock, max_attempts=1) == 1
         assert totals(queue) == {"dead": 1}
@@ -78,7 +78,7 @@ class TestExtensions:
         assert queue.extend(taken, 100.0)
         assert queue.extend(taken, 0.001)
         assert ahead_of(queue, clock, LATER_MS).take("other") is None
-        assert abs(end_of(queue, taken) - time.time() - 100) < 5
+        assert abs(end_of(queue, taken) - time.time() - 100) < 40
 
     def test_one_that_has_ended_holds_again_as_long_as_nobody_has_come(
         self, queue: TimeShardQueue, clock: SetClock

@@ -118,7 +118,7 @@ class TestReleases:
         again = much_later.take("two")
         assert again is not None
         assert again.attempts == 1
-        assert abs(again.due.timestamp() - time.time() - 100) < 10
+        assert abs(again.due.timestamp() - time.time() - 100) < 40
 
     def test_in_the_order_of_their_new_due_times(
         self, queue: TimeShardQueue, clock: SetClock
@@ -209,7 +209,7 @@ class TestTheDead:
         assert sorted(each.id for each in dead) == sorted(ids)
         assert {each.message for each in dead} == {b"poison 0", b"poison 1", b"poison 2"}
         assert {(each.attempts, each.consumer) for each in dead} == {(5, "dies")}
-        assert abs(dead[0].since.timestamp() - time.time() - 5 * 60) < 10
+        assert abs(dead[0].since.timestamp() - time.time() - 5 * 60) < 40
         assert [each.since for each in dead] == sorted(each.since for each in dead)
         assert (len(queue.dead(2)), queue.dead(2).more) == (2, 1)
         assert (len(queue.dead(3)), queue.dead(3).more, dead.more) == (3, 0, 0)

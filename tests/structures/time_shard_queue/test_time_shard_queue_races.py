@@ -147,7 +147,7 @@ while (taken := queue.take(sys.argv[3], 30)) is not None:
                 worker.stdin.write(b"go\n")
                 worker.stdin.flush()
             for worker in workers:
-                outputs.append(worker.communicate(timeout=60)[0].decode().splitlines())
+                outputs.append(worker.communicate(timeout=120)[0].decode().splitlines())
                 assert worker.returncode == 0
         finally:
             for worker in workers:
@@ -171,7 +171,7 @@ while (taken := queue.take(sys.argv[3], 30)) is not None:
             assert worker.stdout.readline() == b"ready\n"
             assert worker.stdout.readline() == f"{message_id} hello\n".encode()
             worker.kill()
-            worker.wait(10)
+            worker.wait(120)
         finally:
             end(worker)
         assert queue.take("other") is None
