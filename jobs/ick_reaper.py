@@ -9,9 +9,15 @@ from typing import Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_attempts, checked_limit, checked_seconds
-from workstealing.recruiting.job import DivisibleJob, PartJob, refuse_dry_run
+from workstealing.recruiting.job import (
+    DivisibleJob,
+    InTurn,
+    PartJob,
+    drawn,
+    groups_of,
+    refuse_dry_run,
+)
 from workstealing.recruiting.slice import Slice
-from workstealing.recruiting.turns import InTurn, drawn, groups_of
 from workstealing.store.budget import Budget
 from workstealing.structures.ick import AsyncIck, Ick
 from workstealing.structures.ick_names import as_text

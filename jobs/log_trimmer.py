@@ -8,9 +8,15 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_count, checked_limit, checked_seconds
-from workstealing.recruiting.job import DivisibleJob, PartJob, refuse_dry_run
+from workstealing.recruiting.job import (
+    DivisibleJob,
+    InTurn,
+    PartJob,
+    drawn,
+    groups_of,
+    refuse_dry_run,
+)
 from workstealing.recruiting.slice import Slice
-from workstealing.recruiting.turns import InTurn, drawn, groups_of
 from workstealing.store.budget import Budget
 from workstealing.structures.log.base import LogBase
 from workstealing.structures.log.several import checked_logs

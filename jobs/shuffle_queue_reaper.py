@@ -9,9 +9,14 @@ from dataclasses import dataclass
 
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_attempts, checked_limit, checked_seconds
-from workstealing.recruiting.job import DivisibleJob, PartJob, checked_parts, refuse_dry_run
+from workstealing.recruiting.job import (
+    DivisibleJob,
+    PartJob,
+    checked_parts,
+    groups_of,
+    refuse_dry_run,
+)
 from workstealing.recruiting.slice import Slice
-from workstealing.recruiting.turns import groups_of
 from workstealing.store.budget import Budget
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, ShuffleQueue
 from workstealing.structures.shuffle_queue.names import LEGACY

@@ -296,7 +296,47 @@ def test_imports_point_down_the_levels() -> None:
     assert guilty == []
 
 
+RECRUITING = ROOT / "workstealing" / "recruiting"
+
+
 def test_recruiting_knows_no_redis() -> None:
-    for path in (ROOT / "workstealing" / "recruiting").glob("*.py"):
+    for path in RECRUITING.glob("*.py"):
         assert "import redis" not in path.read_text(), path
         assert "store" not in {part for _, part in imports_of(path)}, path
+
+
+def layers_of_recruiting() -> dict[str, int]:
+    """Return the modules that the package's docstring draws, each with its line from the bottom."""
+    document = ast.get_docstring(ast.parse((RECRUITING / "__init__.py").read_text())) or ""
+    drawn = [line.strip() for line in document.splitlines() if line.startswith("    ")]
+    names = [line.partition("  ")[0].split() for line in drawn]
+    return {name: level for level, some in enumerate(reversed(names)) for name in some}
+
+
+def inner_imports(path: Path) -> Iterator[str]:
+    """Yield each module of recruiting that a file imports as it runs, not for its types alone."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node not in for_types and node.module:
+            package, _, name = node.module.rpartition(".")
+            if package == "workstealing.recruiting":
+                yield name
+
+
+def test_recruiting_imports_point_down_its_layers() -> None:
+    layers = layers_of_recruiting()
+    modules = {path.stem: path for path in RECRUITING.glob("*.py") if path.stem != "__init__"}
+    assert set(layers) == set(modules)
+    guilty = [
+        f"{name} imports {imported}"
+        for name, path in modules.items()
+        for imported in inner_imports(path)
+        if layers[imported] >= layers[name]
+    ]
+    assert guilty == []

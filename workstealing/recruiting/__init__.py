@@ -1,4 +1,17 @@
-"""Recruiting: who does a slice of which job, when, and what became of it. No Redis here."""
+"""Recruiting: which caller does a slice of which job, and its outcome. No Redis here.
+
+Each module imports modules of lower lines only; a test reads these lines and holds them:
+
+    recruiter                        Recruiter: the jobs, their rates and figures
+    decorators                       functions that enlist when they have ended
+    enlisting                        enlist(): the countdown of the dismissed, and the draw
+    performing                       a recruit's slice, from the single flight to the outcome
+    lottery                          the installed jobs, and the draw among them
+    adaptive breaker health hooks    rates; faults of servers; verdicts; listeners
+    deferral job                     enlists after a response; Job
+    slice                            Slice and Outcome
+    checks faults flight forecast    arguments; errors; one slice a process; what a rate achieves
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import inspect
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -138,6 +139,50 @@ def checked_parts(n: object) -> int:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ConfigurationError(f"the number of parts is {n!r}; expected 1 or more")
     return n
+
+
+def drawn(size: int, random: Callable[[], float]) -> int:
+    """Return the number of the one that a slice serves, of so many; draws only among several."""
+    return int(random() * size) if size > 1 else 0
+
+
+def groups_of(numbers: Sequence[int], n: int) -> list[tuple[int, ...]]:
+    """Divide numbers into at most n groups for a sweep, neighbours into different ones.
+
+    Errors: ConfigurationError unless n is 1 or more.
+    """
+    return [tuple(numbers[i::n]) for i in range(min(checked_parts(n), len(numbers)))]
+
+
+class InTurn(PartJob):
+    """Serves some structures in turn until each has had nothing left to do.
+
+    Arguments: name; limit: most items a slice; serve: does a slice of a structure by its number,
+    and returns how many items it handled; numbers.
+    """
+
+    def __init__(
+        self, name: str, limit: int, serve: Callable[[int, Slice], int], numbers: Sequence[int]
+    ) -> None:
+        self.name, self.limit = name, limit
+        self._serve = serve
+        self._left = deque(numbers)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether each was found without anything to do."""
+        return not self._left
+
+    def perform(self, slice: Slice) -> int:
+        """Do a slice of the next one; errors as of the job's."""
+        if not self._left:
+            return 0
+        # Whatever comes of it, the next slice goes on with another one.
+        self._left.rotate(-1)
+        handled = self._serve(self._left[-1], slice)
+        if not handled:
+            self._left.pop()
+        return handled
 
 
 def refuse_dry_run(name: str, *, dry_run: bool | None) -> None:

@@ -24,9 +24,13 @@ counts are those of production. For pytest there are fixtures:
 
 from __future__ import annotations
 
-from workstealing.testing.clocks import ManualClock
-from workstealing.testing.hooks import OutcomeEvent, RecordingHooks
-from workstealing.testing.recruiters import always, always_recruiting, never, never_recruiting
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting import Hooks, Outcome, Recruiter
 
 __all__ = [
     "ManualClock",
@@ -37,3 +41,169 @@ __all__ = [
     "never",
     "never_recruiting",
 ]
+
+_GOLDEN = 0.6180339887498949
+
+
+class _Always:
+    """A random with which every caller is recruited, for the jobs in turn, each by its rate.
+
+    A draw takes two numbers: how many callers come before the next recruit (0.0: none), and which
+    job. Multiples of the golden ratio spread over the jobs more evenly than chance would.
+    """
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    def __call__(self) -> float:
+        call, self._calls = self._calls, self._calls + 1
+        return (call // 2) * _GOLDEN % 1.0 if call % 2 else 0.0
+
+
+def _never() -> float:
+    # Outside of what a random returns: a recruiter takes it for "nobody, whatever the rates".
+    return 1.0
+
+
+def always(
+    *,
+    seconds: Duration = 0.010,
+    clock: Clock = SYSTEM_CLOCK,
+    breaker: Duration = 10.0,
+    longest: Duration | None = None,
+) -> Recruiter:
+    """Return a recruiter that recruits every caller, whatever the rates.
+
+    With several jobs each gets its share of the callers: the same sequence in every run, starting
+    with the job that was installed first. Arguments: as of Recruiter.
+    """
+    return Recruiter(
+        seconds=seconds,
+        random=_Always(),
+        clock=clock,
+        breaker=breaker,
+        longest=longest,
+    )
+
+
+def never(
+    *,
+    seconds: Duration = 0.010,
+    clock: Clock = SYSTEM_CLOCK,
+    breaker: Duration = 10.0,
+    longest: Duration | None = None,
+) -> Recruiter:
+    """Return a recruiter that dismisses every caller, whatever the rates.
+
+    Arguments: as of Recruiter.
+    """
+    return Recruiter(
+        seconds=seconds,
+        random=_never,
+        clock=clock,
+        breaker=breaker,
+        longest=longest,
+    )
+
+
+@contextmanager
+def always_recruiting(recruiter: Recruiter) -> Iterator[Recruiter]:
+    """Let a recruiter recruit every caller while the context lasts.
+
+    Arguments: recruiter, such as the one that an application has been built with.
+    """
+    before = recruiter.use_random(_Always())
+    try:
+        yield recruiter
+    finally:
+        recruiter.use_random(before)
+
+
+@contextmanager
+def never_recruiting(recruiter: Recruiter) -> Iterator[Recruiter]:
+    """Let a recruiter dismiss every caller while the context lasts.
+
+    Arguments: recruiter, such as the one that an application has been built with.
+    """
+    before = recruiter.use_random(_never)
+    try:
+        yield recruiter
+    finally:
+        recruiter.use_random(before)
+
+
+class ManualClock:
+    """A Clock that a test sets by hand, so that no test needs to sleep.
+
+    A job that loops until its slice has expired never ends on this clock unless something advances
+    it. Arguments: start, the seconds that it shows at first.
+    """
+
+    def __init__(self, start: float = 1_000.0) -> None:
+        self._now = float(start)
+
+    def monotonic(self) -> float:
+        """Return the seconds that the clock shows."""
+        return self._now
+
+    def advance(self, seconds: float) -> float:
+        """Move the clock forward and return what it shows then.
+
+        Raises: ConfigurationError for negative seconds: a monotonic clock never goes back.
+        """
+        if not seconds >= 0:
+            raise ConfigurationError(
+                f"a clock cannot advance by {seconds!r} seconds; expected >= 0"
+            )
+        self._now += seconds
+        return self._now
+
+
+@dataclass(frozen=True)
+class OutcomeEvent:
+    """One call of on_outcome: its arguments, by name."""
+
+    job: str
+    outcome: Outcome
+    items: int
+    seconds: float
+    error: BaseException | None
+
+
+class RecordingHooks(Hooks):
+    """Hooks that remember every call, in order.
+
+    `enlisted` holds the counts of on_enlisted, `recruited` the jobs of on_recruited, `outcomes` an
+    OutcomeEvent for each on_outcome, `observed` the arguments of each on_observed.
+    """
+
+    def __init__(self) -> None:
+        self.enlisted: list[int] = []
+        self.recruited: list[str] = []
+        self.outcomes: list[OutcomeEvent] = []
+        self.observed: list[tuple[str, float | None, int | None]] = []
+
+    def on_enlisted(self, count: int) -> None:
+        """Remember the count."""
+        self.enlisted.append(count)
+
+    def on_recruited(self, job: str) -> None:
+        """Remember the job."""
+        self.recruited.append(job)
+
+    def on_outcome(
+        self, job: str, outcome: Outcome, items: int, seconds: float, error: BaseException | None
+    ) -> None:
+        """Remember the outcome."""
+        self.outcomes.append(OutcomeEvent(job, outcome, items, seconds, error))
+
+    def on_observed(self, job: str, oldest_seconds: float | None, backlog: int | None) -> None:
+        """Remember the arguments."""
+        self.observed.append((job, oldest_seconds, backlog))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.enlisted.clear()
+        self.recruited.clear()
+        self.outcomes.clear()
+        self.observed.clear()

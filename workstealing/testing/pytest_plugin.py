@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workstealing.recruiting import Recruiter
-from workstealing.testing.clocks import ManualClock
-from workstealing.testing.hooks import RecordingHooks
-from workstealing.testing.recruiters import always, never
+from workstealing.testing import ManualClock, RecordingHooks, always, never
 
 
 @pytest.fixture
