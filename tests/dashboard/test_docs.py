@@ -42,11 +42,11 @@ def test_the_blocks_run(client: Any, never_recruiter: Recruiter) -> None:
 def test_the_bounds_are_those_of_the_code() -> None:
     said = " ".join(PAGE.split())
     assert (queries.FIGURES_SECONDS, queries.STRUCTURES_SECONDS) == (2, 10)
-    assert "at most once in two seconds and the structures once in ten" in said
+    assert "once in two seconds at most, and the structures once in ten" in said
     assert f"up to {dead_listing.MOST_LISTED:,} of each structure" in said
     assert f"{selecting.SIZES['dead']} to a page" in said
     assert f"{selecting.SIZES['jobs']} jobs to a page" in said
-    assert f'"All" is up to {steering.MOST_AT_ONCE:,} items' in said
+    assert f'"All" means up to {steering.MOST_AT_ONCE:,} items' in said
     assert f"have at least {security.SHORTEST_TOKEN} characters" in said
     assert security.SESSION_SECONDS == 12 * 3600
     assert f"an event every {events.EVERY_SECONDS:g} seconds for 5 minutes" in said
