@@ -99,18 +99,21 @@ pip_install() {
     }
 }
 
-prepare_venv() {
-    local stamp=.venv/stamp-$kind
-    [ "$(cat "$stamp" 2> /dev/null)" = "$(fingerprint)" ] && return 0
+is_installed() {
+    [ "$(cat ".venv/stamp-$kind" 2> /dev/null)" = "$(fingerprint)" ] && return 0
     # What was installed for development serves the demo too.
-    if [ "$kind" = demo ] && [ "$(cat .venv/stamp-dev 2> /dev/null)" = "$(fingerprint)" ]; then
-        return 0
-    fi
+    [ "$kind" = demo ] && [ "$(cat .venv/stamp-dev 2> /dev/null)" = "$(fingerprint)" ]
+}
+
+prepare_venv() {
     if [ "$(cat .venv/home 2> /dev/null)" != "$PWD" ] ||
         ! .venv/bin/python -m pip --version > /dev/null 2>&1; then
         make_venv
         pwd > .venv/home
     fi
+}
+
+install_packages() {
     say "installing the pinned Python packages into .venv (about a minute the first time)"
     pip_install pip setuptools
     # --group needs the pip that has just been installed; no isolation, so that the builder is pinned.
@@ -119,7 +122,7 @@ prepare_venv() {
     else
         pip_install --no-build-isolation --editable '.[demo]'
     fi
-    fingerprint > "$stamp"
+    fingerprint > ".venv/stamp-$kind"
 }
 
 # ---- servers -------------------------------------------------------------------------------------
@@ -178,8 +181,16 @@ prepare_promtool() {
 
 case $kind in
 demo | dev)
-    prepare_venv
-    prepare_servers
+    if is_installed; then
+        prepare_servers
+    else
+        # Packages and servers come from elsewhere and wait for it, so both are fetched at a time.
+        prepare_venv
+        install_packages &
+        packages=$!
+        prepare_servers
+        wait "$packages"
+    fi
     ;;
 *)
     die "unknown kind \"$kind\": expected demo or dev"
