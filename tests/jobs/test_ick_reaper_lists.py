@@ -313,6 +313,7 @@ class TestHowMuchIsRead:
         assert sum(parts[0] == "SETRANGE" for parts in commands) == 11
         assert large.client.strlen(large.names.held) > 1_800_000
 
+    @pytest.mark.slow
     def test_when_most_of_them_have_been_returned(self, large: Ick) -> None:
         for limit in (*[3000] * 6, self.N - 18_010):
             assert reap(large, limit) == limit

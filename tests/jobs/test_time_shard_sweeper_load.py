@@ -31,6 +31,7 @@ def nothing_is_lost(load: Load) -> None:
     only_layout_is_left([load.client], load.shards)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 class TestFullLoad:
     """Producers and consumers whose clocks are 59 s off, late acks, releases and deletes."""

@@ -164,6 +164,7 @@ class Racing(TableRace):
             recruit.switch()
 
 
+@pytest.mark.slow
 def test_set_and_table_come_together_and_no_id_with_work_is_removed(
     redis7: RedisServer, stepped: None
 ) -> None:

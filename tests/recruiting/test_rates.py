@@ -32,6 +32,7 @@ def chi_square(observed: list[int], shares: list[float]) -> float:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [7, 2024])
 @pytest.mark.parametrize(
     ("rates", "draws"),

@@ -269,6 +269,7 @@ class TestLateReplies:
         client.close()
 
 
+@pytest.mark.slow
 class TestCpu:
     def test_a_machine_short_of_cpu_opens_no_breaker_for_long(self, backend: RedisServer) -> None:
         backend.wipe()

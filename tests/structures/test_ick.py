@@ -263,6 +263,7 @@ class TestEveryForm:
             "mixed_units": False,
         }
 
+    @pytest.mark.slow
     def test_more_members_than_lua_has_room_for_in_one_call(
         self, make: Callable[..., Any], request: pytest.FixtureRequest
     ) -> None:

@@ -589,6 +589,7 @@ class TestOtherClients:
         await client.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_thousand_names_on_a_cluster(cluster: RedisCluster3) -> None:
     client = cluster.client()

@@ -116,6 +116,7 @@ class Chaos:
             job.backlog()
 
 
+@pytest.mark.slow
 def test_everybody_at_once(redis7: RedisServer) -> None:
     client = redis7.client()
     chaos = Chaos(client)

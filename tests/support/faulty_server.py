@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from support.servers import wait_until
+
 GARBAGE = b"\x00\xffHTTP/1.1 400 Bad Request\r\n\r\n"
 DRIP_SECONDS = 0.020
 SLOW_SECONDS = 0.040
@@ -78,6 +80,14 @@ class KillSwitch:
         os.kill(self.victim, signal.SIGKILL)
 
 
+@dataclass(eq=False)
+class Debt:
+    """How many commands of a connection wait for an answer, and whether they will ever get one."""
+
+    owed: int = 0
+    is_over: bool = False
+
+
 class FaultyServer:
     """The socket. Arguments: the port on the loopback interface where the real server listens.
 
@@ -110,6 +120,7 @@ class FaultyServer:
             # Sent after each right reply: replies that nobody has asked for.
             self.extra_reply = b""
             self._answered = 0
+            self._debts: list[Debt] = []
             self._fault: tuple[int, str] | None = None
             self._generation = object()
 
@@ -125,6 +136,14 @@ class FaultyServer:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
             self._open = []
+
+    def settle(self) -> None:
+        """Wait until nothing of what was sent is still on its way to the real server."""
+        wait_until(self._owes_nothing, "all that was sent to be answered")
+
+    def _owes_nothing(self) -> bool:
+        with self._lock:
+            return all(debt.owed == 0 or debt.is_over for debt in self._debts)
 
     def names(self) -> list[str]:
         """Return the names of the commands seen, in order."""
@@ -160,7 +179,10 @@ class FaultyServer:
     def _serve(self, sock: socket.socket, number: int, generation: object) -> None:
         """Note what arrives as soon as it does; another thread answers, as slowly as it likes."""
         owed: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        threading.Thread(target=self._answer, args=(sock, owed, generation), daemon=True).start()
+        debt = Debt()
+        threading.Thread(
+            target=self._answer, args=(sock, owed, debt, generation), daemon=True
+        ).start()
         unread, batch = b"", 0
         with contextlib.suppress(OSError):
             while data := sock.recv(65536):
@@ -171,6 +193,9 @@ class FaultyServer:
                         break
                     now = time.monotonic()
                     self.seen += [Seen(number, batch, command, now) for command in commands]
+                    if debt not in self._debts:
+                        self._debts.append(debt)
+                    debt.owed += len(commands)
                 for command in commands:
                     owed.put(command)
         owed.put(None)
@@ -179,6 +204,19 @@ class FaultyServer:
         self,
         sock: socket.socket,
         owed: queue.SimpleQueue[Command | None],
+        debt: Debt,
+        generation: object,
+    ) -> None:
+        try:
+            self._pay(sock, owed, debt, generation)
+        finally:
+            debt.is_over = True
+
+    def _pay(
+        self,
+        sock: socket.socket,
+        owed: queue.SimpleQueue[Command | None],
+        debt: Debt,
         generation: object,
     ) -> None:
         with (
@@ -200,6 +238,8 @@ class FaultyServer:
                     return
                 backend.sendall(pack(command))
                 reply = next(replies)
+                with self._lock:
+                    debt.owed -= 1
                 if switch is not None and not switch.answered():
                     return
                 if kind == "slow":

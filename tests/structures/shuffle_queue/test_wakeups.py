@@ -219,6 +219,7 @@ def test_a_block_ends_in_time_and_without_a_message(
     assert slept == sum(sleep.end - sleep.start for sleep in recorder.sleeps)
 
 
+@pytest.mark.slow
 def test_no_message_waits_while_a_reader_sleeps(redis7: RedisServer) -> None:
     """Sixteen readers in four processes, two writers at random; `make bench` does it with 10^5."""
     evidence = traffic(redis7.port, queue_of, messages=2_500, pause_s=0.015)
@@ -228,6 +229,7 @@ def test_no_message_waits_while_a_reader_sleeps(redis7: RedisServer) -> None:
     assert evidence.slept_through() == []
 
 
+@pytest.mark.slow
 def test_the_evidence_shows_readers_that_do_not_remember_where_they_looked(
     redis7: RedisServer,
 ) -> None:
