@@ -24,7 +24,7 @@ from activity_log.page import Shown, forms, headline, render
 from activity_log.readers import Alerts, Mirror, Popularity, Readers
 from activity_log.site import Visitors, create_app, served
 from workstealing import Recruiter, connect
-from workstealing.cli.demo.interrupting import stop_wish
+from workstealing.cli.live import stop_wish
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import LogCompactor, LogTrimmer
 from workstealing.store.embedded import EmbeddedServer

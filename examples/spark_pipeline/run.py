@@ -28,9 +28,8 @@ from spark_pipeline.parts import (
 )
 from spark_pipeline.servers import PrivatePostgres
 from spark_pipeline.web import create_app, served
-from workstealing.cli.demo.accesslog import read_access_log
-from workstealing.cli.demo.interrupting import stop_wish
-from workstealing.cli.demo.traffic import zipf_requests
+from workstealing.cli.demo.traffic import read_access_log, zipf_requests
+from workstealing.cli.live import stop_wish
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.slice import OUTCOMES, spoken

@@ -60,10 +60,12 @@ def refused(capsys: Capture, *arguments: str) -> str:
         (["demo", "--rate", "nan"], "'nan' is not finite"),
         (["demo", "--rate", "often"], "'often' is no number"),
         (["demo", "--rate"], "expected one argument"),
-        (["demo", "--seconds", "0"], "0 is outside 1 to 3600 seconds"),
+        (["demo", "--seconds", "0"], "0 is too short"),
         (["demo", "--seconds", "1e9"], "outside 1 to 3600 seconds"),
-        (["demo", "--seconds", "inf"], "'inf' is not finite"),
-        (["demo", "--workers", "0"], "0 is outside 1 to 64 worker processes"),
+        (["demo", "--seconds", "inf"], "'inf' is no duration"),
+        (["demo", "--seconds", "2h"], "2h is outside 1 to 3600 seconds"),
+        (["demo", "--workers", "0"], "0 is too few worker processes"),
+        (["demo", "--workers", "65"], "65 is too many: at most 64"),
         (["demo", "--workers", "two"], "'two' is no whole number"),
     ],
 )
@@ -83,13 +85,13 @@ def test_a_wrong_option(capsys: Capture, arguments: list[str], expected: str) ->
     ],
 )
 def test_a_wrong_url(capsys: Capture, url: str, expected: str) -> None:
-    assert expected in refused(capsys, "demo", "--redis", url)
+    assert expected in refused(capsys, "demo", "--url", url)
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster"])
 def test_nobody_listens_there(capsys: Capture, scheme: str) -> None:
-    said = refused(capsys, "demo", "--redis", f"{scheme}://127.0.0.1:{free_port()}")
-    assert "the Redis at --redis cannot be used" in said
+    said = refused(capsys, "demo", "--url", f"{scheme}://127.0.0.1:{free_port()}")
+    assert "the Redis at --url cannot be used" in said
 
 
 @pytest.fixture
@@ -124,12 +126,12 @@ def stranger() -> Iterator[Callable[[bytes], int]]:
 def test_something_else_listens_there(
     capsys: Capture, stranger: Callable[[bytes], int], answer: bytes
 ) -> None:
-    said = refused(capsys, "demo", "--redis", f"redis://127.0.0.1:{stranger(answer)}")
-    assert "the Redis at --redis cannot be used" in said
+    said = refused(capsys, "demo", "--url", f"redis://127.0.0.1:{stranger(answer)}")
+    assert "the Redis at --url cannot be used" in said
 
 
 def test_a_password_that_is_wrong_is_not_shown(capsys: Capture, redis7: RedisServer) -> None:
-    said = refused(capsys, "demo", "--redis", f"redis://who:secret@127.0.0.1:{redis7.port}")
+    said = refused(capsys, "demo", "--url", f"redis://who:secret@127.0.0.1:{redis7.port}")
     assert "cannot be used" in said
     assert "secret" not in said
 
@@ -139,7 +141,7 @@ def test_a_server_that_would_evict_at_random(
     capsys: Capture, start_redis: Callable[..., RedisServer]
 ) -> None:
     server = start_redis(7, maxmemory="50mb", maxmemory_policy="allkeys-lru")
-    assert "allkeys-lru" in refused(capsys, "demo", "--redis", server.url)
+    assert "allkeys-lru" in refused(capsys, "demo", "--url", server.url)
     assert server.client().dbsize() == 0
 
 
@@ -199,6 +201,6 @@ def test_the_version(capsys: Capture) -> None:
 def test_the_help_names_every_option(capsys: Capture) -> None:
     assert main(["demo", "--help"]) == 0
     said = capsys.readouterr().out
-    for option in ("--seconds", "--redis", "--rate", "--workers", "--log", "--json"):
+    for option in ("--seconds", "--url", "--rate", "--workers", "--log", "--json"):
         assert option in said
     assert "exit status: 0, or 1" in said

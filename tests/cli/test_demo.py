@@ -209,7 +209,7 @@ def test_on_a_users_own_server_only_its_keys_come_and_go(
     client = redis8.client()
     client.set("mine", "1")
     client.hset("ws:mine", "a", "1")
-    demo = start_demo("--seconds", "4", "--json", "--redis", redis8.url, "--rate", "1")
+    demo = start_demo("--seconds", "4", "--json", "--url", redis8.url, "--rate", "1")
     figures = checked(demo)
     # There is something to do, although this server could expire the fields by itself.
     assert figures["recruited"] > 0
@@ -219,7 +219,7 @@ def test_on_a_users_own_server_only_its_keys_come_and_go(
 
 @pytest.mark.cluster
 def test_on_a_cluster(start_demo: Any, cluster: RedisCluster3) -> None:
-    demo = start_demo("--seconds", "4", "--json", "--redis", cluster.url, "--rate", "1")
+    demo = start_demo("--seconds", "4", "--json", "--url", cluster.url, "--rate", "1")
     assert checked(demo)["recruited"] > 0
     assert [node.client().dbsize() for node in cluster.nodes] == [0, 0, 0]
 

@@ -14,11 +14,7 @@ from typing import Any
 import pytest
 
 from support.servers import RedisServer
-from workstealing.cli.demo import database
-from workstealing.cli.demo.app import close, create_app
-from workstealing.cli.demo.figures import garbage_without
-from workstealing.cli.demo.ledger import last_deadlines
-from workstealing.cli.demo.plan import Plan
+from workstealing.cli.demo.app import Plan, create_app, last_deadlines
 from workstealing.cli.demo.traffic import zipf_requests
 from workstealing.jobs import HashFieldExpiry
 from workstealing.structures import VolatileHashes
@@ -39,7 +35,6 @@ def run(server: RedisServer, folder: Path, rate: float) -> tuple[int, int, int]:
     """
     requests = zipf_requests(STEPS * REQUESTS_A_STEP, popular=30, once=0.3)
     folder.mkdir()
-    database.create(folder, sorted({request.target for request in requests}))
     plan = Plan(server.url, f"demo-{folder.name}", LIVES, 25, 0.010, breaker_seconds=0.001)
     items = 0
     for step in range(STEPS):
@@ -50,14 +45,16 @@ def run(server: RedisServer, folder: Path, rate: float) -> tuple[int, int, int]:
         for request in requests[step * REQUESTS_A_STEP : (step + 1) * REQUESTS_A_STEP]:
             with client.get(request.target) as response:
                 assert response.status_code == 200
-        close(app)
+        app.extensions["workstealing-demo"].close()
         items += recruited_items(app)
     end = (STEPS - 1) * STEP_MS
     hashes: Any = VolatileHashes(server.client(), plan.namespace, clock_shift_ms=end)
     backlog = HashFieldExpiry(hashes).backlog(10_000)
     assert backlog.exact
     seconds, _ = server.client().time()
-    return items, backlog.fields, garbage_without(last_deadlines(folder), 1000 * seconds + end)
+    now = 1000 * seconds + end
+    claimed = sum(deadline <= now for deadline in last_deadlines(folder).values())
+    return items, backlog.fields, claimed
 
 
 def recruited_items(app: Any) -> int:

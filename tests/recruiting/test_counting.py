@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from workstealing import Outcome, Recruiter
-from workstealing.cli.demo.figures import Figures
 from workstealing.metrics.minutes import JobMinute
 from workstealing.recruiting import FunctionJob, JobStats
 from workstealing.recruiting.slice import OUTCOMES, PERFORMED
@@ -122,7 +121,7 @@ def test_outcomes_are_named_in_lower_case() -> None:
 
 def test_every_shape_of_figures_has_every_outcome() -> None:
     shapes: list[set[str]] = [
-        {each.name for each in fields(shape)} for shape in (JobMinute, JobTotals, Figures)
+        {each.name for each in fields(shape)} for shape in (JobMinute, JobTotals)
     ]
     for names in (*shapes, set(JobStats.__annotations__)):
         assert set(OUTCOMES) <= names

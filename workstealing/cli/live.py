@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from workstealing.cli.apps import application_prints_to_stderr
@@ -83,3 +86,23 @@ def draw(
     console = Console(highlight=False)
     with Live(console=console, auto_refresh=False, screen=times is None) as live:
         repeat(look, interval, times, lambda seen: live.update(drawn(seen), refresh=True))
+
+
+@contextmanager
+def stop_wish() -> Iterator[threading.Event]:
+    """Yield an event that SIGINT, SIGTERM and SIGHUP set, which do nothing else meanwhile.
+
+    So no clearing up is ever interrupted. Outside of the main thread Python allows no handlers, and
+    nobody sets the event.
+    """
+    wish = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield wish
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: wish.set()) for number in numbers}
+    try:
+        yield wish
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,6 +1,77 @@
-"""The demo: one web app, its traffic, and how much garbage its fast exits collect."""
+"""The demo: a web app, its traffic, and the garbage that its fast exits collect."""
 
-from workstealing.cli.demo.arguments import DESCRIPTION, EPILOG, add_arguments
-from workstealing.cli.demo.run import run
+from __future__ import annotations
 
-__all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
+import argparse
+from pathlib import Path
+
+from workstealing.cli.clients import add_url_option
+from workstealing.cli.output import add_json_option
+from workstealing.cli.values import at_least, duration, rate
+
+LONGEST_SECONDS = 3600.0
+MOST_WORKERS = 64
+
+DESCRIPTION = """\
+Serve a small Flask app under gunicorn from a cache in Redis whose fields expire one by one, send it
+real HTTP requests, and watch its fast exits (cache hits and 304s) collect the expired fields.
+"""
+EPILOG = """\
+exit status: 0, or 1 if a law was broken (a reader was given an expired field, no job found one, or
+the app answered with an error), or 2 for bad input. Ctrl-C ends the demo early, with its summary.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the demo's options to its parser."""
+    add_url_option(parser, "an embedded one; the demo removes its keys from yours at the end")
+    parser.add_argument(
+        "--seconds",
+        type=_seconds,
+        default=20.0,
+        metavar="S",
+        help="how long requests are sent, 1s to 1h (default: 20s); times to live are scaled to it",
+    )
+    parser.add_argument(
+        "--rate",
+        type=rate,
+        metavar="R",
+        help="the share of the enlisted to recruit, 0 < R <= 1 (default: by a formula, which is"
+        " printed; WORKSTEALING_DISABLED=1 in the environment recruits nobody, for comparison)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=_workers,
+        default=2,
+        metavar="N",
+        help=f"gunicorn's worker processes, 1 to {MOST_WORKERS} (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--log",
+        type=Path,
+        metavar="FILE",
+        help="request the paths of this access log in a loop: common or combined format, also"
+        " gzipped (default: Zipf-distributed items with a long tail that is visited once)",
+    )
+    add_json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the demo. Returns: 0, or 1 if a law was broken. Raises: WorkStealingError."""
+    from workstealing.cli.demo.running import run as run_demo
+
+    return run_demo(options)
+
+
+def _seconds(text: str) -> float:
+    seconds = duration(text)
+    if not 1.0 <= seconds <= LONGEST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text} is outside 1 to {LONGEST_SECONDS:g} seconds")
+    return seconds
+
+
+def _workers(text: str) -> int:
+    workers = at_least(1, "worker processes")(text)
+    if workers > MOST_WORKERS:
+        raise argparse.ArgumentTypeError(f"{text} is too many: at most {MOST_WORKERS}")
+    return workers
