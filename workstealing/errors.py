@@ -39,7 +39,7 @@ class UnknownJobError(ConfigurationError, KeyError):
 
 
 class Aborted(WorkStealingError):
-    """Another writer came first, or a lock was held; the next recruit will find what is left."""
+    """Another writer came first, or held a lock; the next recruit will find the rest."""
 
 
 class NoLease(Aborted):
@@ -55,17 +55,17 @@ class Skipped(WorkStealingError):
 
 
 class OutOfTime(WorkStealingError):
-    """The slice's time ended before its next command could be sent, or its reply was there."""
+    """The slice's time ended before its next command was sent, or before its reply came."""
 
 
 class Unanswered(OutOfTime):
-    """The slice's time ended between a command and its reply: nobody knows whether it was done."""
+    """The slice's time ended between a command and its reply: it may have been done or not."""
 
 
 class Moved(WorkStealingError):
-    """The cluster's slot lives, or is about to live, on another node than the one that was asked.
+    """The cluster's slot lives on another node than the asked one, or is moving there.
 
-    Arguments: the message; gone: of each slot that has gone for good, the host and port where to.
+    Arguments: the message; gone: the new host and port of each slot that has gone for good.
     """
 
     def __init__(self, message: str, gone: Mapping[int, tuple[str, int]] | None = None) -> None:
@@ -128,7 +128,7 @@ class UnsentError(WorkStealingError):
 
 
 class MissingExtraError(WorkStealingError, ImportError):
-    """A part of this package was used whose optional dependency is not installed."""
+    """An optional dependency of the used part of this package is not installed."""
 
     def __init__(self, extra: str, module: str) -> None:
         super().__init__(f"{module} is not installed; run: pip install 'workstealing[{extra}]'")
@@ -143,13 +143,13 @@ class MissingExtraError(WorkStealingError, ImportError):
 def blame(error: BaseException, dependency: Hashable) -> None:
     """Note on an error which dependency has failed, unless that is noted already."""
     if blamed(error) is None:
-        # Some classes of C have no room for a note; then nobody is blamed.
+        # Some classes of C have no room for a note; then the error blames no dependency.
         with contextlib.suppress(AttributeError):
             error.__dict__[_BLAMED] = dependency
 
 
 def blamed(error: BaseException) -> Hashable:
-    """Return the dependency that has failed by what is noted on an error; None: nobody knows.
+    """Return the failed dependency that is noted on an error, or None.
 
     A WatchError by which redis-py stands in for a fault has the note of that fault.
     """

@@ -1,6 +1,6 @@
 """The `workstealing` command.
 
-What a command needs is loaded when it runs, so that `workstealing --help` works without any extra.
+A command loads its modules when it runs, so that `workstealing --help` works without any extra.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the `workstealing` command.
 
-    Arguments: argv, the arguments after the program's name; by default the process's own. Returns:
-    the exit status: what the command says, or 2 for bad input, after one sentence on stderr, or 1
-    where stdout takes no more.
+    Arguments: argv: the arguments after the program's name; by default the process's own. Returns:
+    the exit status of the command; 2 for bad input, after one sentence on stderr; 1 if stdout takes
+    no more.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            # Whoever started this has closed it, as one may who wants to hear nothing.
+            # The parent process has closed it: it wants to hear nothing.
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        # A job's name may hold what this terminal cannot show.
+        # A job's name may hold characters that this terminal cannot show.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
         status = _run(argv)
-        # Here, not when the interpreter ends, where nobody could answer for what it raises.
+        # Here: at the interpreter's end no code could handle an error.
         sys.stdout.flush()
     except BrokenPipeError:
         _say_no_more()
@@ -57,7 +57,7 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         options = parse(argv)
     except SystemExit as done:
-        # argparse has said what there was to say: help, the version, or a sentence.
+        # argparse has printed the help, the version, or a sentence.
         return done.code if isinstance(done.code, int) else BAD_INPUT
     try:
         return COMMANDS[options.command].load().run(options)
@@ -74,5 +74,5 @@ def _sentence(error: WorkStealingError) -> str:
 
 
 def _say_no_more() -> None:
-    """Let nothing more be written, what is left in buffers included."""
+    """Write nothing more, not even the rest of the buffers."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

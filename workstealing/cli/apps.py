@@ -24,25 +24,25 @@ def add_app_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--app",
         metavar="MODULE:NAME",
-        help="where the recruiter is, as package.module:recruiter; a function that returns it will"
-        f" do, and without :NAME it is called {_DEFAULT_ATTRIBUTE} (default: {VARIABLE} in the"
-        " environment); modules are looked for in the current folder first",
+        help="the recruiter, as package.module:recruiter, or a function that returns it; without"
+        f" :NAME it is called {_DEFAULT_ATTRIBUTE} (default: {VARIABLE} in the environment); the"
+        " command looks for modules in the current folder first",
     )
 
 
 def named_app(name: str | None) -> str:
-    """Return what --app or else the environment names, "" for nothing."""
+    """Return the name given by --app, else by the environment, else ""."""
     return os.environ.get(VARIABLE, "").strip() if name is None else name.strip()
 
 
 def load_app(name: str | None) -> Recruiter:
     """Import a recruiter.
 
-    What the application prints meanwhile goes to stderr: stdout is the command's own.
+    Output of the application goes to stderr, because stdout belongs to the command.
 
-    Arguments: name, as "package.module:recruiter", where the second half may be dotted and may be a
-    function of no arguments that returns the recruiter; None for WORKSTEALING_APP in the
-    environment. Raises: ConfigurationError, whatever is wrong with the name or the module.
+    Arguments: name: "package.module:recruiter"; the second half may be dotted, and may be a
+    function of no arguments that returns the recruiter. None stands for WORKSTEALING_APP in the
+    environment. Raises: ConfigurationError for any fault of the name or the module.
     """
     name = named_app(name)
     if not name:
@@ -58,7 +58,7 @@ def load_app(name: str | None) -> Recruiter:
 
 @contextlib.contextmanager
 def application_prints_to_stderr() -> Iterator[None]:
-    """Keep what the application's code prints off stdout, where the command's answer stands."""
+    """Send output of the application's code to stderr: the command's answer stands on stdout."""
     with contextlib.redirect_stdout(sys.stderr):
         yield
 

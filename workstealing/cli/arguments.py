@@ -7,8 +7,8 @@ Each command is one module with
 - ``run(options: argparse.Namespace) -> int``, which returns the exit status and raises
   WorkStealingError for bad input (status 2 and one sentence).
 
-A module is imported when its command is used; even then it imports what an extra brings only in
-``run``, so that every --help works without any extra.
+A module is imported when its command is used. Only ``run`` imports the packages of an extra, so
+that every --help works without any extra.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from workstealing import __version__
 
 
 class CommandModule(Protocol):
-    """What the module of a command offers; EPILOG may be missing."""
+    """The module of a command; EPILOG may be missing."""
 
     DESCRIPTION: str
 
@@ -49,13 +49,15 @@ class Command:
 
 
 COMMANDS = {
-    "status": Command("workstealing.cli.status", "show what the fleet does and what waits"),
+    "status": Command("workstealing.cli.status", "show the fleet's work and its backlog"),
     "top": Command("workstealing.cli.top", "the same, live"),
     "jobs": Command("workstealing.cli.jobs", "list the jobs that a recruiter has installed"),
     "run": Command("workstealing.cli.run", "perform slices of one job, here and now"),
     "drain": Command("workstealing.cli.drain", "perform slices until nothing is left, for cron"),
-    "plan": Command("workstealing.cli.plan", "choose a rate: forecast the lag and what it costs"),
-    "queue": Command("workstealing.cli.queue", "look at a queue: what waits and what is dead"),
+    "plan": Command("workstealing.cli.plan", "choose a rate: forecast its lag and its cost"),
+    "queue": Command(
+        "workstealing.cli.queue", "look at a queue: waiting, pending and dead messages"
+    ),
     "dashboard": Command("workstealing.cli.dashboard", "serve the dashboard to this machine"),
     "doctor": Command("workstealing.cli.doctor", "examine the installation and the Redis"),
     "completion": Command("workstealing.cli.completion", "print a shell's completion script"),
@@ -70,7 +72,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and exit with status 2."""
+        """Print one sentence and exit with status 2."""
         sentence = " ".join(message.split())
         self.exit(2, f"{self.prog}: {sentence}; see {self.prog} --help\n")
 
@@ -78,7 +80,7 @@ class Parser(argparse.ArgumentParser):
 class CommandParser(Parser):
     """The parser of one command, whose module is imported when it parses.
 
-    Arguments: those of ArgumentParser; command, which is to be parsed.
+    Arguments: those of ArgumentParser; command: the one to be parsed.
     """
 
     def __init__(self, *arguments: Any, command: Command | None = None, **keywords: Any) -> None:
@@ -116,7 +118,7 @@ def build() -> tuple[argparse.ArgumentParser, dict[str, CommandParser]]:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options of the command that was named.
+    """Return the options of the named command.
 
     Arguments: argv, or None for the process's own. Returns: `command`, and that command's options.
     Raises: SystemExit with status 2 after one sentence on stderr for bad input, with status 0
@@ -125,7 +127,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser, parsers = build()
     options, unknown = parser.parse_known_args(argv)
     if unknown:
-        # By the command's own parser, whose help lists the options.
+        # By the command's own parser: its help lists the options.
         named = parsers.get(options.command, parser)
         named.error(f"unrecognized arguments: {' '.join(unknown)}")
     if options.command is None:

@@ -36,7 +36,7 @@ def add_url_option(parser: argparse.ArgumentParser, default: str = ENVIRONMENT) 
 
 
 def add_fleet_options(parser: argparse.ArgumentParser) -> None:
-    """Add --app, --url and --ledger, which say whose figures are shown."""
+    """Add --app, --url and --ledger: they name the figures to show."""
     add_app_option(parser)
     add_url_option(parser, f"that of the recruiter's ledger or jobs, else {ENVIRONMENT}")
     parser.add_argument(
@@ -50,8 +50,8 @@ def add_fleet_options(parser: argparse.ArgumentParser) -> None:
 def client_at(url: str | None) -> Any:
     """Return a client that waits a little and never retries, for a person who is waiting.
 
-    Arguments: url, or None for the environment's. Errors: ConfigurationError if there is none, or
-    none that answers. One round trip.
+    Arguments: url, or None for the environment's. Raises: ConfigurationError if no Redis is named,
+    or if it does not answer. One round trip.
     """
     patience = {
         "socket_timeout": TIMEOUT_SECONDS,
@@ -78,7 +78,7 @@ def client_at(url: str | None) -> Any:
 
 
 def clients_of(recruiter: Recruiter) -> Iterator[tuple[str, Any]]:
-    """Yield the clients of a recruiter's ledger and jobs, each once, and whose each is."""
+    """Yield each client of a recruiter's ledger and jobs once, after the name of its owner."""
     seen = set()
     holders: list[tuple[str, Any]] = [
         (f"hook {type(hook).__name__}", getattr(hook, "hashes", None)) for hook in recruiter.hooks()
@@ -104,10 +104,10 @@ def _client_of(holder: Any) -> Any:
 
 
 def client_for(url: str | None, recruiter: Recruiter | None) -> Any:
-    """Return the client for the fleet's figures, or None if nothing tells which.
+    """Return the client for the fleet's figures, or None if none is known.
 
-    Arguments: url of the command's options; recruiter, whose ledger's or jobs' client is taken if
-    there is no url. Errors: ConfigurationError. At most one round trip.
+    Arguments: url of the command's options; recruiter: without a url, the client is that of its
+    ledger or of its jobs. Raises: ConfigurationError. At most one round trip.
     """
     if url is not None:
         return client_at(url)
@@ -123,7 +123,7 @@ def client_for(url: str | None, recruiter: Recruiter | None) -> Any:
 
 
 def said(error: BaseException) -> str:
-    """Return what an error says, as one line."""
+    """Return the text of an error as one line."""
     text = printable(" ".join(str(error).split()))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

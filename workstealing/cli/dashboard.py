@@ -12,6 +12,7 @@ from workstealing.cli.apps import application_prints_to_stderr, load_app, named_
 from workstealing.cli.clients import add_fleet_options, client_for
 from workstealing.cli.output import add_json_option, print_json, say
 from workstealing.cli.values import whole
+from workstealing.config import URL_VARIABLES
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Recruiter
 
@@ -20,16 +21,17 @@ VIEW_TOKEN_VARIABLE = "WORKSTEALING_DASHBOARD_VIEW_TOKEN"  # noqa: S105
 HOST = "127.0.0.1"
 PORT = 8765
 CLIENT_SECONDS = 30.0
-"""After so long a client that neither reads nor says anything is left."""
+"""After so many seconds the server leaves a client that neither reads nor sends."""
 
 DESCRIPTION = """\
-Serve the dashboard: one page with what the fleet's ledger says of every job and what waits in the
-structures of the recruiter's jobs. It needs the extra: pip install 'workstealing[dashboard]'.
+Serve the dashboard: one page with the figures of every job, from the fleet's ledger, and the
+backlog of the structures of the recruiter's jobs. It needs the extra: pip install
+'workstealing[dashboard]'.
 """
 EPILOG = f"""\
-Without a token it can be reached from this machine alone, and changes nothing. {TOKEN_VARIABLE}
-in the environment, or --token-file, gives the admin's token, with which one logs in and steers;
-{VIEW_TOKEN_VARIABLE} one for those who only look. Ctrl-C ends it with status 0.
+Without a token only this machine can reach the dashboard, and it changes nothing. {TOKEN_VARIABLE}
+in the environment, or --token-file, gives the admin's token: it lets a user log in and steer.
+{VIEW_TOKEN_VARIABLE} gives a token for users who only look. Ctrl-C ends it with status 0.
 """
 
 
@@ -40,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--host",
         default=HOST,
         metavar="ADDRESS",
-        help="the address to listen at; any but this machine's own needs a token"
+        help="the address to listen at; one that other machines can reach needs a token"
         " (default: %(default)s)",
     )
     parser.add_argument(
@@ -62,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C.
 
-    Returns: 0. Raises: WorkStealingError for bad input, or if the address cannot be had.
+    Returns: 0. Raises: WorkStealingError for bad input, or if the address is not free.
     """
     server, token = make_server(options)
     host, port = server.server_address[:2]
@@ -86,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 def make_server(options: argparse.Namespace) -> tuple[Any, str | None]:
     """Return the web server, which listens already, and the admin's token.
 
-    Arguments: options of the command line. Errors: ConfigurationError; MissingExtraError.
+    Arguments: options of the command line. Raises: ConfigurationError; MissingExtraError.
     """
     from workstealing.dashboard import create_dashboard
     from workstealing.dashboard.security import is_loopback
@@ -101,7 +103,7 @@ def make_server(options: argparse.Namespace) -> tuple[Any, str | None]:
     client = client_for(options.url, recruiter)
     if client is None:
         raise ConfigurationError(
-            "nothing tells which Redis holds the ledger: give --url, or set WORKSTEALING_REDIS_URL"
+            f"no Redis was named for the ledger: give --url, or set {' or '.join(URL_VARIABLES)}"
         )
     blueprint = create_dashboard(
         recruiter, client, token=token, view_token=view_token, name=options.ledger
@@ -114,11 +116,11 @@ def make_server(options: argparse.Namespace) -> tuple[Any, str | None]:
     app.register_blueprint(blueprint, url_prefix="/")
 
     class Quiet(serving.WSGIRequestHandler):
-        # Otherwise a client that stops in the midst holds its thread, and a stream its place.
+        # Without it, a client that stops midway would hold its thread, and a stream its place.
         timeout = CLIENT_SECONDS
 
         def version_string(self) -> str:
-            """Say what this is; nobody needs to know the versions beneath it."""
+            """Name the server without the versions beneath it."""
             return "workstealing"
 
         def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - its name there

@@ -1,4 +1,4 @@
-"""`workstealing jobs`: what is installed in a recruiter."""
+"""`workstealing jobs`: the jobs of a recruiter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workstealing.cli.output import add_json_option, print_json, say, table
 from workstealing.recruiting import FunctionJob, Job
 from workstealing.recruiting.job import DivisibleJob
 
-DESCRIPTION = "List the jobs that a recruiter has installed. Nothing is performed."
+DESCRIPTION = "List the jobs that a recruiter has installed. The command performs none of them."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

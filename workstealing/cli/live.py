@@ -26,7 +26,7 @@ def add_interval_option(parser: argparse.ArgumentParser) -> None:
         type=duration,
         default=INTERVAL,
         metavar="S",
-        help="seconds between two looks (default: %(default)g)",
+        help="how long between two looks: 2s, 500ms or 1m (default: %(default)gs)",
     )
 
 
@@ -48,8 +48,8 @@ def repeat(
 ) -> None:
     """Look and show, until it was often enough or Ctrl-C comes, which is no error.
 
-    Arguments: look: returns what is seen; interval: seconds between two looks; times: how many
-    looks, None: no end; show: called with what was seen. Errors: those of look and show.
+    Arguments: look: returns a look; interval: seconds between two looks; times: how many looks,
+    None: no end; show: is called with each look. Raises: errors of look and show.
     """
     number = 0
     try:
@@ -73,8 +73,8 @@ def draw(
 ) -> None:
     """Look as `repeat`, and draw in place on the terminal.
 
-    Arguments: as of `repeat`; drawn: returns what rich draws. Errors: MissingExtraError without
-    rich (the extra "cli").
+    Arguments: as of `repeat`; drawn: returns a look as rich draws it. Raises: MissingExtraError
+    without rich (the extra "cli").
     """
     try:
         from rich.console import Console
@@ -92,8 +92,8 @@ def draw(
 def stop_wish() -> Iterator[threading.Event]:
     """Yield an event that SIGINT, SIGTERM and SIGHUP set, which do nothing else meanwhile.
 
-    So no clearing up is ever interrupted. Outside of the main thread Python allows no handlers, and
-    nobody sets the event.
+    So no clearing up is ever interrupted. Python allows handlers in the main thread only; elsewhere
+    no signal sets the event.
     """
     wish = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""What commands print: one JSON object, or a plain table."""
+"""Output of the commands: one JSON object, or a plain table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def print_json(answer: Mapping[str, Any]) -> None:
 
 
 def say(text: str) -> None:
-    """Print text on stdout, at once. Errors: BrokenPipeError; UnwritableError."""
+    """Print text on stdout, at once. Raises: BrokenPipeError; UnwritableError."""
     try:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
@@ -38,13 +38,13 @@ def say(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print text on stderr: what a person should know, and no program reads."""
+    """Print text on stderr, for a person and no program."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def printable(text: str) -> str:
-    """Return a name from elsewhere with what would steer a terminal spelled out."""
+    """Return foreign text with each character spelled out that would steer a terminal."""
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
         for each in text

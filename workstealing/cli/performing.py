@@ -1,4 +1,4 @@
-"""Slices from a command line: performed by the recruiter itself, and what became of each."""
+"""Slices from a command line, performed by the recruiter itself, and their outcomes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from workstealing.recruiting import Hooks, Outcome, Recruiter
 from workstealing.recruiting.slice import OUTCOMES, spoken
 
 SLICE_SECONDS = 1.0
-"""How long a slice may take: nobody waits for this process, and its connections are cold."""
+"""How long a slice may take: no caller waits for this process, and its connections are cold."""
 
 FAULTY = (Outcome.FAILED, Outcome.OUT_OF_TIME)
-"""The outcomes of slices that were performed and came to nothing because something is wrong."""
+"""The outcomes of slices that achieved nothing because of a fault."""
 
 
 @dataclass(slots=True)
 class Performed:
-    """What became of a job's slices.
+    """The slices of a job, and their outcomes.
 
-    Fields: slices; outcomes: of them; items handled; seconds that they took; error: what the last
-    slice that failed said, None: none did.
+    Fields: slices: how many; outcomes: how many of each; items handled; seconds that they took;
+    error: the text of the last failure, or None.
     """
 
     slices: int = 0
@@ -48,7 +48,7 @@ class Performed:
 
 
 class Listener(Hooks):
-    """Gathers what becomes of a recruiter's slices, by job."""
+    """Gathers the outcomes of a recruiter's slices, by job."""
 
     def __init__(self, recruiter: Recruiter) -> None:
         self.jobs = {name: Performed() for name in recruiter.jobs()}
@@ -68,7 +68,7 @@ class Listener(Hooks):
 
 
 def send_counts(recruiter: Recruiter) -> None:
-    """Let the hooks send what they have counted: this process ends, and none comes after it."""
+    """Let the hooks send their counts, because this process ends now."""
     recruiter.flush()
     for hook in recruiter.hooks():
         send = getattr(hook, "flush", None)
@@ -80,15 +80,15 @@ def send_counts(recruiter: Recruiter) -> None:
 
 
 Progress = Callable[[float, str], None]
-"""Called with what is done by now, and a line for people."""
+"""Is called with the work done by now, and a line for people."""
 
 
 @contextlib.contextmanager
 def progress_bar(what: str, total: float | None, *, wanted: bool = True) -> Iterator[Progress]:
     """Show a bar on stderr while something long runs, where a person looks on.
 
-    Arguments: what, in a few words; total, what will have been done, None: unknown; wanted: False
-    for no bar. Without rich (the extra "cli"), or where stderr is no terminal, nothing is shown.
+    Arguments: what: the work in a few words; total: all of it, None: unknown; wanted: False for no
+    bar. Without rich (the extra "cli"), or where stderr is no terminal, nothing is shown.
     """
     if not wanted or not sys.stderr.isatty():
         yield _ignore

@@ -34,7 +34,7 @@ class ShuffleLook:
         self._groups = groups
 
     def look(self) -> dict[str, Any]:
-        """Ask each group; see `ShuffleQueue.stats` for what that costs."""
+        """Ask each group, at the cost of `ShuffleQueue.stats`."""
         named = self._groups
         groups = self._queue.groups() if named is None else [as_text(each) for each in named]
         stats = [self._queue.stats(group, most_messages=MOST_MESSAGES) for group in groups]
@@ -88,7 +88,7 @@ class TimeLook:
             return {"structure": ""}
 
     def look(self) -> dict[str, Any]:
-        """Count what is in each time shard; a round trip, and one a time shard for the dead."""
+        """Count the messages of each time shard. One round trip, and one for each dead set."""
         rotation = self._queue.rotation
         shards = [{**each._asdict(), "total": each.total} for each in self._queue.observe()]
         together = {name: sum(each[name] for each in shards) for name in (*_TIME_COUNTS, "total")}

@@ -23,7 +23,7 @@ FAILED = 1
 BAD = (*FAULTY, Outcome.SKIPPED)
 
 DESCRIPTION = """\
-Perform slices of one job in this process, without a draw. They are counted like any others.
+Perform slices of one job in this process, without a draw. Hooks count them like any others.
 """
 EPILOG = """\
 exit status: 0, or 1 if a slice failed, was out of time or was skipped, or 2 for bad input.
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="count what one slice would handle, and change nothing; not every job can",
+        help="count the items that one slice would handle, and change nothing",
     )
     add_slice_options(parser)
     add_json_option(parser)
@@ -63,15 +63,16 @@ def add_slice_options(parser: argparse.ArgumentParser) -> None:
         "--slice-seconds",
         type=duration,
         metavar="S",
-        help=f"how long a slice may take (default: {SLICE_SECONDS:g}s, longer than a web request's:"
-        f" nobody waits for it here; a dry run: {DRY_RUN_SECONDS:g}s)",
+        help=f"how long a slice may take (default: {SLICE_SECONDS:g}s, longer than in a web"
+        f" request, because no caller waits here; a dry run: {DRY_RUN_SECONDS:g}s)",
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Perform the slices.
 
-    Returns: 0, or 1 if one came to nothing by a fault. Raises: WorkStealingError for bad input.
+    Returns: 0, or 1 if one achieved nothing because of a fault. Raises: WorkStealingError for bad
+    input.
     """
     recruiter = load_app(options.app)
     check_jobs(recruiter, options.job)
@@ -107,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
 def _dry_run(recruiter: Recruiter, options: argparse.Namespace) -> int:
     if options.slices is not None:
         raise ConfigurationError(
-            "--dry-run tells of one slice: it changes nothing, so a second one would find the same"
+            "--dry-run counts for one slice: a second one would find the same; leave --slices out"
         )
     items: int | None = None
     failure: str | None = None

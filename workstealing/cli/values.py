@@ -1,7 +1,7 @@
-"""What options take: numbers, rates, durations, frequencies; and one sentence for the rest.
+"""Values of options: numbers, rates, durations and frequencies.
 
-Every function here is for argparse's `type=`: it takes the text of an option and raises
-ArgumentTypeError.
+Each function is for argparse's `type=`: it takes the text of an option, and raises
+ArgumentTypeError with one sentence for a wrong one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 HIGHEST = 10**15
 LONGEST_DAYS = 36500
-"""A hundred years: less than what a clock of the system can sleep for."""
+"""A hundred years: no system clock can sleep for much longer."""
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MULTIPLES = {"": 1.0, "k": 1e3, "M": 1e6}
@@ -49,7 +49,7 @@ def whole(text: str) -> int:
 
 
 def at_least(lowest: int, what: str) -> Callable[[str], int]:
-    """Return a function for whole numbers from `lowest` on; `what` names them in its sentence."""
+    """Return a function for whole numbers from `lowest` on. Arguments: what: their plural noun."""
 
     def parsed(text: str) -> int:
         value = whole(text)

@@ -1,8 +1,8 @@
-"""The demo's Flask app, what its processes write down, and its settings for gunicorn.
+"""The demo's Flask app, the books of its processes, and its settings for gunicorn.
 
-It answers with items from a cache of volatile hashes, and fills the cache on a miss. What the
-parent has to know stands in files of the demo's temporary folder, one of each kind for each
-process, so that nothing is shared, and nothing is lost when a worker ends.
+It answers with items from a cache of volatile hashes, and fills the cache on a miss. Each process
+writes files of its own into the demo's temporary folder, so that the processes share nothing and
+lose nothing when one of them ends.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Plan:
 
 
 class Books(Hooks):
-    """What one process writes down: each field that it writes, and its recruiter's figures.
+    """The books of one process: each field that it writes, and its recruiter's figures.
 
-    Arguments: folder; recruiter, whose figures are renewed at most four times a second.
+    Arguments: folder; recruiter: its figures are renewed at most four times a second.
     """
 
     def __init__(self, folder: Path, recruiter: Recruiter) -> None:
@@ -140,7 +140,7 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 
 
 class Site:
-    """What one worker process works with. Its first request opens it, never before a fork."""
+    """The parts of one worker process. Its first request opens them, never before a fork."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
