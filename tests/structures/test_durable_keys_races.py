@@ -20,7 +20,7 @@ NAMESPACE = "races"
 AnyReal = RedisServer | RedisCluster3
 
 
-@pytest.fixture(params=["redis7", "valkey8", "cluster"])
+@pytest.fixture(params=["redis7", "cluster"])
 def server(request: pytest.FixtureRequest) -> Iterator[AnyReal]:
     found: AnyReal = request.getfixturevalue(request.param)
     yield found

@@ -24,7 +24,7 @@ AnyReal = RedisServer | RedisCluster3
 BLOCK_MS, SOON_S = 600_000, GUARD_SECONDS
 
 
-@pytest.fixture(params=["redis7", "redis8", "valkey8", "cluster"])
+@pytest.fixture(params=["redis7", "cluster"])
 def server(request: pytest.FixtureRequest) -> Iterator[AnyReal]:
     found: AnyReal = request.getfixturevalue(request.param)
     yield found

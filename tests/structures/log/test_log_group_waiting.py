@@ -85,7 +85,7 @@ class Members:
             self.served.put((member, [entry.offset for entry in entries]))
 
 
-@pytest.fixture(params=["redis7", "redis8", "valkey8", "cluster"])
+@pytest.fixture(params=["redis7", "cluster"])
 def server(request: pytest.FixtureRequest) -> Iterator[Any]:
     found = request.getfixturevalue(request.param)
     yield found

@@ -31,7 +31,7 @@ PATIENCE_S = 60.0
 CODECS = ("none", "zlib", "auto")
 
 
-@pytest.fixture(params=["redis7", "valkey8", "cluster"])
+@pytest.fixture(params=["redis7", "cluster"])
 def server(request: pytest.FixtureRequest) -> Iterator[AnyReal]:
     found: AnyReal = request.getfixturevalue(request.param)
     yield found

@@ -19,7 +19,7 @@ STORED = 20_000
 NAME = "measured"
 
 
-@pytest.fixture(params=["redis7", "redis8", "valkey8"])
+@pytest.fixture(params=["redis7", "valkey8"])
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     found: RedisServer = request.getfixturevalue(request.param)
     yield found

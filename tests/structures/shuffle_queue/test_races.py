@@ -25,7 +25,7 @@ NAME = "raced"
 PATIENCE_S = 60.0
 
 
-@pytest.fixture(params=["redis7", "valkey8", "cluster"])
+@pytest.fixture(params=["redis7", "cluster"])
 def server(request: pytest.FixtureRequest) -> Iterator[AnyReal]:
     found: AnyReal = request.getfixturevalue(request.param)
     yield found

@@ -33,7 +33,7 @@ EXTENSION = 1e6
 """Longer than all that passes in the model, in seconds."""
 
 
-@pytest.fixture(params=["redis7", "redis8", "valkey8", "cluster"])
+@pytest.fixture(params=["redis7", "cluster"])
 def server(request: pytest.FixtureRequest) -> Iterator[AnyServer]:
     found: AnyServer = request.getfixturevalue(request.param)
     yield found
