@@ -1,7 +1,7 @@
 """Background maintenance of Redis without a background process.
 
-Processes that have just finished early enlist; a few in a thousand are recruited, do one small,
-bounded slice of a job, and go. See Recruiter.
+Processes enlist when they have just finished early. A few in a thousand are recruited: they do one
+small, bounded slice of a job, and go. See Recruiter.
 
     import workstealing
 
@@ -10,8 +10,8 @@ bounded slice of a job, and go. See Recruiter.
 
     workstealing.enlist()               # at a cache hit, a 304, an empty queue
 
-The functions here are the methods of `default_recruiter`. Importing this package loads only the
-standard library; every name loads what it needs when it is first used.
+The functions here are the methods of `default_recruiter`. An import of this package loads only the
+standard library; each name loads its modules at its first use.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used, and keep it: the next use costs nothing extra."""
+    """Load a public name at its first use, and keep it: the next use costs nothing extra."""
     value: Any
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

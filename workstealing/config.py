@@ -1,4 +1,4 @@
-"""Settings that come from the environment; each is read when it is needed, never at import."""
+"""Settings from the environment; each is read when it is needed, never at import."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def is_disabled() -> bool:
 def redis_url() -> str:
     """Return the Redis URL that the environment names.
 
-    Returns: the value of WORKSTEALING_REDIS_URL, else of REDIS_URL. Raises: ConfigurationError when
-    neither is set, because a forgotten setting must never write into a throw-away server.
+    Returns: the value of WORKSTEALING_REDIS_URL, else of REDIS_URL. Raises: ConfigurationError if
+    neither is set, so a forgotten setting never writes into a throw-away server.
     """
     for variable in URL_VARIABLES:
         url = os.environ.get(variable, "").strip()

@@ -432,7 +432,7 @@ class TestDailyCap:
     def test_a_cap_of_nothing_spends_nothing(self) -> None:
         process = Process(seeing(3_600.0), Adaptive(0.5, 1.0, max_ops_per_day=0))
         assert process.enlist(100, 100) == 0
-        process.recruiter.after_fork()
+        process.recruiter._after_fork()
         assert process.enlist(100, 100) == 0
 
 
@@ -489,7 +489,7 @@ def test_a_forked_child_begins_anew() -> None:
     process = Process(seeing(3_600.0))
     process.enlist(1_200, 100)
     assert process.rate == pytest.approx(0.04, rel=0.03)
-    process.recruiter.after_fork()
+    process.recruiter._after_fork()
     assert process.rate == pytest.approx(RATE.start)
     process.enlist(1_200, 100)
     assert process.rate == pytest.approx(0.04, rel=0.03)

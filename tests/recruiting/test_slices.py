@@ -92,7 +92,7 @@ class TestResult:
         assert line.levelname == "WARNING"
         assert line.message == (
             "job 'sweep': its slice of 100 ms, the longest that is allowed, was over before"
-            " anything could be handled: install it with longer slices (seconds=0.2)"
+            " it handled any item: install it with longer slices (seconds=0.2)"
         )
         clock.advance(60.0)
         recruiter.enlist()

@@ -1,13 +1,13 @@
 """ASGI middleware: a request enlists at most once, after its response has gone out.
 
-For Starlette, FastAPI and every other ASGI application; this module needs none of them. A request
-is over when the application has returned, background tasks included, after it has sent the last
-part of its response. The draw is made on the event loop, which costs as much as any enlist. A slice
-runs in a thread of the loop's default executor, so that the loop goes on and no client waits.
+It serves Starlette, FastAPI and every other ASGI application, and needs none of them. A request is
+over after the last part of its response, when the application has returned and its background tasks
+have ended. The draw runs on the event loop and costs as much as any enlist. A slice runs in a
+thread of the loop's default executor, so the loop goes on and no client waits.
 
-Nobody is enlisted when the application raises (which is how some servers tell it that the client
-has gone), when it is cancelled, or when it returns without having finished its response. WebSockets
-and lifespan pass through untouched.
+A request does not enlist if the application raises (some servers report a client's departure so),
+is cancelled, or returns before the end of its response. WebSockets and lifespan pass through
+untouched.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Response:
-    """What `when` receives under plain ASGI: the status and the headers, to read.
+    """The response that `when` receives under plain ASGI: status and headers, to read.
 
     Arguments: status_code, such as 200; headers, as pairs of bytes.
     """
@@ -56,7 +56,7 @@ class Response:
 
     @property
     def headers(self) -> Headers:
-        """The headers; names are found in any case. They are decoded when first asked for."""
+        """The headers; the case of a name does not matter. The first look decodes them."""
         if self._read is None:
             self._read = Headers(
                 (name.decode("latin-1"), value.decode("latin-1")) for name, value in self._raw
@@ -68,7 +68,7 @@ class WorkStealingMiddleware(Middleware[ASGIApplication]):
     """An ASGI application whose requests enlist once answered; arguments as of `Middleware`."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or pass on what is no HTTP request."""
+        """Answer one HTTP request; pass any other scope on."""
         outer = current.get()
         if scope["type"] != "http" or (outer is not None and not outer.closed):
             await self._app(scope, receive, send)
@@ -78,7 +78,7 @@ class WorkStealingMiddleware(Middleware[ASGIApplication]):
         try:
             await self._app(scope, receive, exchange.send)
         except BaseException:
-            # The server is still to answer, or the client has gone, or the request was cancelled.
+            # The server has yet to answer, the client has gone, or the request was cancelled.
             exchange.drop()
             raise
         finally:
@@ -90,18 +90,18 @@ class WorkStealingMiddleware(Middleware[ASGIApplication]):
 
 
 class LoopDeferral(Deferral):
-    """A deferral that never blocks an event loop: there a slice goes to a thread; for integrations.
+    """A deferral that never blocks an event loop: its slice runs in a thread; for integrations.
 
     Arguments: as of Deferral.
     """
 
     def _enlist(self, recruiter: Enlister) -> None:
-        after = getattr(recruiter, "enlist_after", None)
-        if after is None:
-            # An enlister of the user's own, which is to know what it may do on a loop.
+        draw = getattr(recruiter, "draw", None)
+        if draw is None:
+            # An enlister of the user's own knows what it may do on a loop.
             recruiter.enlist()
-        else:
-            after(None, None, on_loop=True)
+        elif (drawn := draw()) is not None:
+            drawn.serve_on_loop()
 
     def _serve(self, recruit: Recruit) -> None:
         recruit.serve_on_loop()
@@ -115,19 +115,19 @@ class _Exchange(LoopDeferral):
     finished = False
 
     def __init__(self, send: Send, recruiter: Enlister, when: When | None) -> None:
-        # As Deferral does; a call of its constructor would cost a tenth of the whole.
+        # The same as in Deferral; a call of its constructor would cost a tenth of the whole.
         self._recruiter = recruiter
         self.when = when
         self._send = send
 
     def response(self) -> object:
-        """Return what a `when` is asked about."""
+        """Return the response object that `when` receives."""
         return Response(self._start["status"], self._start.get("headers", ()))
 
     def send(self, message: Message) -> Awaitable[None]:
-        """Read a message and pass it on to the server, which is what the caller awaits.
+        """Read a message and return the server's own sending of it, which the caller awaits.
 
-        Where the server does not take it, the application hears of that by an error.
+        The application gets the error of a server that refuses it.
         """
         kind = message["type"]
         if kind == "http.response.start":

@@ -3,13 +3,13 @@
     app = Celery("shop", broker=...)
     WorkStealing(app, recruiter)
 
-After a task: in the process and thread that ran it (a child of the prefork pool, the worker itself
-in the solo pool), when its result has been stored, by the signal task_postrun. Nobody is enlisted
-for a task that failed, is tried again, was ignored or rejected, for one that was called eagerly, or
-with less than a second left of its time limits: a slice never makes a task late.
+After a task: the process and thread of the task enlist when its result is stored, by the signal
+task_postrun. That is a child of the prefork pool, or the worker itself in the solo pool. A task
+does not enlist if it failed, will be tried again, was ignored or rejected, or was called eagerly.
+Neither does one with less than a second left of its time limits: a slice never makes a task late.
 
-While idle: in the worker's main process, by its own timer, as long as no task is reserved. An idle
-prefork child waits for its pipe and cannot enlist.
+While idle: the worker's main process enlists, by its own timer, as long as no task is reserved. An
+idle prefork child waits for its pipe and cannot enlist.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ except ModuleNotFoundError as error:
         raise
     raise MissingExtraError("celery", "Celery") from error
 
-# More than any slice takes, its socket's time-out included.
+# Longer than any slice with its socket's time-out.
 _MARGIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What `when` receives: a task that has just succeeded.
+    """A task that has just succeeded; `when` receives it.
 
-    `task` is Celery's own object, with `name` and, still, `request`; `result` is what it returned.
+    Fields: task: Celery's own object, with `name` and still with `request`; task_id; args; kwargs;
+    result.
     """
 
     task: Any
@@ -55,15 +56,16 @@ class WorkStealing:
     """Lets the workers of a Celery app enlist after tasks and while they are idle.
 
     Arguments: app; recruiter, by default the one behind `workstealing.enlist`; when, which receives
-    a `Finished` and says whether this task's process enlists, by default every one does; a task
-    decorated with `Recruiter.enlists` (below `@app.task`) decides for itself instead;
-    idle_interval, the time between two enlists of an idle worker, None: it never enlists.
+    a `Finished` and says whether this task's process enlists, None: each one does; idle_interval,
+    the time between two enlists of an idle worker, a number of seconds or a timedelta, None: it
+    never enlists. A task decorated with `Recruiter.enlists` (below `@app.task`) decides for itself
+    instead.
 
-    To be called where the app is made, before its worker starts. It costs no message and no
-    command. A recruited child begins its next task after its slice; a recruited idle worker
-    takes up its next message after it.
-    Raises: ConfigurationError when this app has it already, or for a wrong duration; nothing is
-    changed then.
+    Make it where the app is made, before its worker starts. It costs no message and no command. A
+    recruited child begins its next task after its slice, and a recruited idle worker takes its next
+    message after it.
+    Raises: ConfigurationError if this app has it already, or for a wrong duration; then nothing has
+    changed.
     """
 
     def __init__(
@@ -85,22 +87,22 @@ class WorkStealing:
         if interval is not None:
             app.steps["worker"].add(_idle_step(self, interval))
         _INSTALLED[app] = self
-        # Of a second connection under the same uid Celery makes nothing.
+        # Celery ignores a second connection under the same uid.
         signals.task_prerun.connect(_started, weak=False, dispatch_uid="workstealing.started")
         signals.task_postrun.connect(_ended, weak=False, dispatch_uid="workstealing.ended")
 
     def start(self, task: Any, task_id: str) -> None:
-        """Begin to put off the enlists of one task; called by the signal."""
+        """Begin to defer the enlists of one task; the signal calls this."""
         outer = current.get()
         if task.request.is_eager or not (
-            # Tasks of a worker do not nest: one that is still open was cut short in its end.
+            # Tasks of a worker do not nest: an open one was cut short at its end.
             outer is None or outer.closed or isinstance(outer, _TaskDeferral)
         ):
             return
         current.set(_TaskDeferral(self._recruiter, self._when, task_id))
 
     def idle(self) -> None:
-        """Enlist if the worker has nothing to do; called by the worker's timer."""
+        """Enlist if the worker has nothing to do; the worker's timer calls this."""
         stopping = (worker_state.should_stop, worker_state.should_terminate)
         if worker_state.reserved_requests or any(
             each is not None and each is not False for each in stopping
@@ -133,7 +135,7 @@ def _ended(
     deferral = current.get()
     if not isinstance(deferral, _TaskDeferral) or deferral.task_id != task_id:
         return
-    # Not back to what was before: that was nothing, or a task that is long over.
+    # Not the value before: that was None, or a task that is long over.
     current.set(None)
     if state != states.SUCCESS or not _has_time(task, deferral.started):
         deferral.drop()
@@ -143,14 +145,14 @@ def _ended(
 
 
 def _has_time(task: Any, started: float) -> bool:
-    """Say whether the pool leaves this task's process alone for long enough."""
+    """Say whether the pool gives this task's process enough time for a slice."""
     limits = [*(task.request.timelimit or ()), task.time_limit, task.soft_time_limit]
     shortest = min((limit for limit in limits if limit), default=None)
     return shortest is None or SYSTEM_CLOCK.monotonic() - started < shortest - _MARGIN_SECONDS
 
 
 def _idle_step(stealing: WorkStealing, seconds: float) -> type:
-    """Return the boot step of the worker that lets it enlist while it is idle."""
+    """Return the boot step by which an idle worker enlists."""
 
     class Idle(bootsteps.StartStopStep):  # type: ignore[misc]
         requires = ("celery.worker.components:Timer",)

@@ -5,8 +5,8 @@
     WORKSTEALING = {"RECRUITER": "shop.maintenance:recruiter"}
 
 The middleware serves WSGI and ASGI, plain and asynchronous views. Under WSGI the rules of
-`workstealing.integrations.wsgi` hold: a response whose client knows its end only by the
-connection's does not enlist. Under ASGI a slice never runs on the event loop.
+`workstealing.integrations.wsgi` hold: a response does not enlist if its client sees its end only by
+the connection's. Under ASGI a slice never runs on the event loop.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class SettingsError(ConfigurationError, ImproperlyConfigured):  # type: ignore[m
 
 
 class WorkStealingMiddleware:
-    """A Django middleware by which every request offers its spare moment when it has been answered.
+    """A Django middleware: each request enlists after its response.
 
-    List it first, so that it sees the responses as they go out. It reads the setting WORKSTEALING,
-    a dict: RECRUITER, a Recruiter or where to import one ("package.module:name"), by default the
-    one behind `workstealing.enlist`; WHEN, a function or where to import one, which receives
-    the HttpResponse and says whether this request enlists, by default every one does, error pages
-    included. A view decorated with `Recruiter.enlists` decides for its own request instead.
+    List it first, so it sees the final responses. It reads the setting WORKSTEALING, a dict:
+    RECRUITER, a Recruiter or its import path ("package.module:name"), by default the one behind
+    `workstealing.enlist`; WHEN, a function or its import path, which receives the HttpResponse, an
+    error page as well, and says whether this request enlists, by default each one does. A view
+    decorated with `Recruiter.enlists` decides for its own request instead.
 
     Inside another integration of this package, itself included, it does nothing: the outermost one
     enlists. Raises: SettingsError, when Django loads it.
@@ -93,7 +93,7 @@ class WorkStealingMiddleware:
         try:
             response = self._get_response(request)
         except BaseException:
-            # Somebody is still to answer, or to cut the connection.
+            # A client waits: the server has yet to answer, or to cut the connection.
             deferral.drop()
             raise
         finally:
@@ -107,7 +107,7 @@ class WorkStealingMiddleware:
 
 
 class WorkStealingConfig(AppConfig):  # type: ignore[misc]
-    """The Django app whose system checks find what is wrong with the settings at start-up."""
+    """The Django app; its system checks find faulty settings at start-up."""
 
     name = __name__
     label = "workstealing"
@@ -119,7 +119,7 @@ class WorkStealingConfig(AppConfig):  # type: ignore[misc]
 
 
 def check_settings(*_: object, **__: object) -> list[checks.CheckMessage]:
-    """Return what Django's `check` command is to say about WORKSTEALING and MIDDLEWARE.
+    """Return the messages of Django's `check` command about WORKSTEALING and MIDDLEWARE.
 
     Returns: workstealing.E001 the setting is no dict, E002 it has unknown keys, E003 its RECRUITER
     or E004 its WHEN cannot be used; W001 the middleware is missing, W002 it is listed twice.
@@ -157,7 +157,7 @@ def check_settings(*_: object, **__: object) -> list[checks.CheckMessage]:
 
 
 class _DjangoDeferral(LoopDeferral):
-    """A deferral that is closed on an event loop or, usually, in a thread of its request."""
+    """A deferral that ends on an event loop or, usually, in a thread of its request."""
 
     def _enlist(self, recruiter: Enlister) -> None:
         if _is_on_loop():
@@ -181,7 +181,7 @@ def _is_on_loop() -> bool:
 
 
 class _Current:
-    """Sets the context variable around one step of a request; an error in it is a lost enlist."""
+    """Sets the context variable around one step of a request; an error in it ends the enlist."""
 
     __slots__ = ("_deferral", "_token")
 
@@ -194,16 +194,16 @@ class _Current:
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
         current.reset(self._token)
         if kind is not None and not issubclass(kind, (StopIteration, StopAsyncIteration)):
-            # Somebody is still to answer, or to cut the connection.
+            # A client waits: the server has yet to answer, or to cut the connection.
             self._deferral.drop()
 
 
 class _Close:
-    """What stands in for a response's `close`: the close itself, and then the enlist."""
+    """A stand-in for a response's `close`: the close itself, and then the enlist."""
 
     def __init__(self, response: Any, request: Any, deferral: Deferral) -> None:
         close = response.close
-        # A response that is sent again and again has this instead of its own already.
+        # A response that is sent several times has a stand-in already.
         self.original: Callable[[], object] = getattr(close, "original", close)
         self._response = response
         self._request = request
@@ -218,7 +218,7 @@ class _Close:
             self._deferral.drop()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Django's cache keeps responses by pickle: with their own close, and without the request.
+        # Django's cache pickles responses: with their own close, and without the request.
         return _own_close, (self._response,)
 
 
@@ -229,10 +229,10 @@ def _own_close(response: Any) -> Callable[[], object]:
 def _prepared(response: Any, request: Any, deferral: Deferral) -> Any:
     """Let go of the response of a dismissed request.
 
-    Of any other the parts are made, and the close is called, as parts of this request.
+    The parts and the close of any other response belong to this request.
     """
     deferral.respond(response)
-    # A length may still be added by a middleware further out; it is never taken away.
+    # A middleware further out may still add a length; none takes it away.
     if _is_inert(response) and _nobody_waits(request, response) and not deferral.settle():
         return response
     if response.streaming and getattr(response, "file_to_stream", None) is None:
@@ -243,7 +243,7 @@ def _prepared(response: Any, request: Any, deferral: Deferral) -> Any:
 
 
 def _is_inert(response: Any) -> bool:
-    """Say whether a response is whole, and closing it runs no code of the application's own.
+    """Say whether a response is whole, and its close runs no code of the application.
 
     Such code may call decorated functions, which must find this request.
     """
@@ -257,7 +257,7 @@ def _is_inert(response: Any) -> bool:
 
 @cache
 def _closes_as_django(kind: type) -> bool:
-    """Say whether the way in which a class of responses closes one is Django's own."""
+    """Say whether the `close` of a class of responses is Django's own."""
     owner = next((each for each in kind.__mro__ if "close" in each.__dict__), kind)
     return owner.__module__.startswith("django.")
 
@@ -283,10 +283,10 @@ async def _async_steps(content: AsyncIterator[bytes], deferral: Deferral) -> Asy
 
 
 def _nobody_waits(request: Any, response: Any) -> bool:
-    """Say whether the client has its last byte although this request's thread is still busy."""
+    """Say whether the client has its last byte while this request's thread is still busy."""
     environ = getattr(request, "environ", None)
     if environ is None:
-        return True  # ASGI, where the server itself ends a response.
+        return True  # ASGI: the server itself ends a response.
     if (
         response.streaming
         and getattr(response, "file_to_stream", None) is not None
@@ -320,7 +320,7 @@ def _recruiter(raw: dict[str, Any]) -> Enlister | None:
     if found is not None and not callable(getattr(found, "enlist", None)):
         raise SettingsError(
             "workstealing.E003",
-            f"{_SETTING}['RECRUITER'] is {found!r}; expected a Recruiter or where to import one",
+            f"{_SETTING}['RECRUITER'] is {found!r}; expected a Recruiter or its import path",
         )
     return found  # type: ignore[no-any-return]
 
@@ -330,8 +330,8 @@ def _when(raw: dict[str, Any]) -> When | None:
     if found is not None and not callable(found):
         raise SettingsError(
             "workstealing.E004",
-            f"{_SETTING}['WHEN'] is {found!r}; expected a function of the response or where to"
-            " import one",
+            f"{_SETTING}['WHEN'] is {found!r}; expected a function of the response or its import"
+            " path",
         )
     return found  # type: ignore[no-any-return]
 

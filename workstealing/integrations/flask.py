@@ -1,6 +1,6 @@
 """The Flask extension: a request enlists at most once, after its response has gone out.
 
-See `workstealing.integrations.wsgi` for what "gone out" means and for who waits all the same.
+`workstealing.integrations.wsgi` defines "gone out", and names the clients that wait all the same.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _SENDING = ("close", "get_app_iter", "iter_encoded")
 
 
 class WorkStealing:
-    """A Flask extension by which every request offers its spare moment when it has been answered.
+    """A Flask extension: each request enlists after its response.
 
     Arguments: app, or None and init_app() later; recruiter, by default the one behind
-    `workstealing.enlist`; when, which receives the flask.Response that is about to go out, error
-    pages included, while the request is still at hand, and says whether this request enlists; by
-    default every one does. A view decorated with `Recruiter.enlists` decides for its own request
-    instead. For decorated views only: `when=lambda response: False`.
+    `workstealing.enlist`; when, which receives the flask.Response before it goes out, an error page
+    as well, and says whether this request enlists, None: each request enlists. Flask still holds
+    the request then. A view decorated with `Recruiter.enlists` decides for its own request instead.
+    For decorated views only: `when=lambda response: False`.
 
     Inside another integration of this package it does nothing: the outermost one enlists.
     """
@@ -57,8 +57,8 @@ class WorkStealing:
     def init_app(self, app: flask.Flask) -> None:
         """Let the requests of this application enlist.
 
-        Arguments: app, which may be one of several. Raises: ConfigurationError when this app has
-        the extension already; nothing is changed then.
+        Arguments: app, perhaps one of several. Raises: ConfigurationError if this app has the
+        extension already; then nothing has changed.
         """
         if _NAME in app.extensions:
             raise ConfigurationError(
@@ -71,7 +71,7 @@ class WorkStealing:
 
 
 class _FlaskExchange(Exchange):
-    """A request that knows whose responses are meant, and what Flask answers."""
+    """A request of one Flask app, with Flask's own response."""
 
     flask_response: flask.Response | None = None
 
@@ -83,7 +83,7 @@ class _FlaskExchange(Exchange):
         recruiter: Enlister,
         when: When | None,
     ) -> None:
-        # As Exchange does; a call of its constructor would cost a tenth of the whole.
+        # The same as in Exchange; a call of its constructor would cost a tenth of the whole.
         self._recruiter = recruiter
         self.when = when
         self.environ = environ
@@ -96,28 +96,28 @@ class _FlaskExchange(Exchange):
             self.ask()
 
     def response(self) -> object:
-        """Return Flask's response, or what the server was told of it.
+        """Return Flask's response, or one of the status and headers that the server has.
 
-        Flask names none when finishing the response has failed itself.
+        Flask has no response if its own finishing of the response has failed.
         """
         if self.flask_response is not None:
             return self.flask_response
         return flask.Response(status=self._status, headers=list(self._headers))
 
     def is_inert(self, result: object) -> bool:
-        """Say whether the body is whole, and sending and closing it is Werkzeug's own code alone.
+        """Say whether the body is whole, and only Werkzeug's own code sends and closes it.
 
-        So nothing was registered by `call_on_close`, neither the response's class nor the response
-        has a way of its own, and no middleware further in has put something around it.
+        Then `call_on_close` holds no function, the response's class overrides no such method, and
+        no middleware further in has wrapped the response.
         """
         response = self.flask_response
         if type(result) is not ClosingIterator or response is None:
             return False
         try:
-            # What Flask returns closes its response last, and that by a method of the class.
+            # Flask's result closes its response last, by a method of the class.
             return (
                 type(response.response) in _INERT
-                and not response._on_close  # noqa: SLF001 - of another kind nobody knows
+                and not response._on_close  # noqa: SLF001 - a class may override it
                 and result._callbacks[-1].__self__ is response  # type: ignore[attr-defined] # noqa: SLF001
                 and _sends_as_werkzeug(type(response))  # type: ignore[arg-type] # a class has a hash
             )
@@ -127,7 +127,7 @@ class _FlaskExchange(Exchange):
 
 @cache
 def _sends_as_werkzeug(kind: type[flask.Response]) -> bool:
-    """Say whether a class of responses overrides nothing that runs when one is sent."""
+    """Say whether a class of responses overrides no method of the sending."""
     return all(getattr(kind, name) is getattr(Response, name) for name in _SENDING)
 
 
@@ -155,11 +155,11 @@ class _FlaskApplication:
 
 
 def _telling(app: flask.Flask) -> Callable[[flask.Response], flask.Response]:
-    """Return what finishes a response as the app does, and tells the request what it is.
+    """Return a function that finishes a response like the app, and hands it to the request.
 
-    It comes after every after_request function, whatever the order of registration, so `when` sees
-    the response that goes out: a 304 that one of them made, say. (The signal `request_finished`
-    would do as well, at ten times the price.)
+    It runs after every after_request function, in any order of registration, so `when` sees the
+    final response, for example a 304 of such a function. The signal `request_finished` would serve
+    as well, at ten times the price.
     """
     finish = app.process_response
 
@@ -169,7 +169,7 @@ def _telling(app: flask.Flask) -> Callable[[flask.Response], flask.Response]:
         if type(exchange) is _FlaskExchange and exchange.app is app:
             exchange.flask_response = response
             exchange.responded = True
-            # Now, while Flask's request is still at hand.
+            # Now, while Flask still holds the request.
             if exchange.when is not None:
                 exchange.ask()
         return response

@@ -5,10 +5,10 @@
 
     rq worker --worker-class shop.workers.ShopWorker
 
-It is always the worker itself that enlists, never the work horse: RQ forks one for each job and
-waits for its end, so a slice there would be paid for with a new connection, and by the worker's own
-time. The worker enlists when the job is over and its result is stored, however it ended, and not
-when it has been asked to stop. A request to stop that comes during a slice ends the slice.
+The worker itself enlists, never the work horse. RQ forks a horse for each job and waits for its
+end, so a slice in it would cost a new connection and the worker's own time. The worker enlists
+after a job's end, by success or failure, when the result is stored. It does not enlist after a
+request to stop. Such a request during a slice ends the slice.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from workstealing.recruiting.deferral import (
     Deferral,
     Enlister,
     current,
-    is_host_timeout,
-    when_faults,
+    is_wanted,
 )
 
 try:
@@ -50,27 +49,27 @@ class WorkStealing(_Base):
 
     Set `recruiter` (by default the one behind `workstealing.enlist`) and `idle_interval` in the
     class, and override `when()`. A job's function decorated with `Recruiter.enlists` leaves its
-    enlist to the worker, so that each job counts once; the worker's `when()` decides.
+    enlist to the worker, so each job counts once. The worker's `when()` decides.
     """
 
     recruiter: Enlister | None = None
     idle_interval: Duration = 5.0
-    """How often a worker with empty queues enlists, in seconds, rounded up to whole ones. Each time
-    costs RQ a handful of commands: it ends its blocking read, sends its heartbeat and begins again.
-    """
+    """The time between two enlists of a worker with empty queues: a number of seconds, rounded up,
+    or a timedelta. Each enlist costs RQ a handful of commands, for a new blocking read and a
+    heartbeat."""
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Refuse a class with a wrong `idle_interval`.
+        """Check `idle_interval`.
 
-        Raises: ConfigurationError.
+        Raises: ConfigurationError if it is wrong.
         """
         super().__init_subclass__(**options)
         checked_seconds(cls.idle_interval, f"idle_interval of {cls.__qualname__}")
 
     def when(self, job: Job) -> object:
-        """Say whether the worker enlists after this job; by default after every one.
+        """Say whether the worker enlists after this job; by default after each one.
 
-        Arguments: job, as the worker knows it: its status and result are not read anew.
+        Arguments: job, the worker's object; its status and result are not read anew.
         """
         del job
         return True
@@ -80,19 +79,12 @@ class WorkStealing(_Base):
         super().execute_job(job, queue)
         if self._stop_requested:
             return
-        try:
-            wanted = bool(self.when(job))
-        except Exception as error:
-            if is_host_timeout(or_default(self.recruiter), error):
-                raise
-            when_faults.report("the `when` of an RQ worker", error)
-            return
-        if wanted:
+        if is_wanted(or_default(self.recruiter), self.when, job):
             self._enlist()
 
     def perform_job(self, job: Job, queue: Queue) -> bool:
-        """Let RQ run a job's function, which leaves its enlist to the worker."""
-        # In a work horse the offer dies with the process; in a SimpleWorker it is dropped alike.
+        """Let RQ run a job's function; its enlist is left to the worker."""
+        # The offer dies with a work horse's process; a SimpleWorker drops it alike.
         deferral = Deferral(or_default(self.recruiter))
         token = current.set(deferral)
         try:
@@ -104,9 +96,9 @@ class WorkStealing(_Base):
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None
     ) -> tuple[Job, Queue] | None:
-        """Let RQ wait for a job, and enlist each time that `idle_interval` have brought none."""
+        """Let RQ wait for a job, and enlist after each `idle_interval` without one."""
         if timeout is None:
-            # Burst mode, which ends at an empty queue.
+            # Burst mode ends at an empty queue.
             found = super().dequeue_job_and_maintain_ttl(timeout, max_idle_time)
             if found is None:
                 self._enlist()

@@ -1,25 +1,25 @@
 """WSGI middleware: a request enlists at most once, after its response has gone out.
 
-The server calls `close()` of what an application returned when it has sent the last byte; that is
-where the enlist happens, so that the client of a response has all of it before a slice runs. Three
-clients wait for the slice all the same, because of how HTTP and servers work:
+The server calls `close()` of the application's result after the last byte. The enlist happens
+there, so the client has the whole response before a slice runs. HTTP and servers let three clients
+wait for the slice all the same:
 
-* A client that knows the response's end only by the connection's: an HTTP/1.0 request, or a server
-  that does not chunk, answered without a Content-Length. Such responses are left alone, nobody is
-  enlisted.
+* A client that sees the response's end only by the end of the connection, because the response has
+  no Content-Length, and the request is an HTTP/1.0 one or the server does not chunk. Such responses
+  do not enlist.
 * The sender of the next request on the same keep-alive connection.
-* Any client of a worker that has only this one thread.
+* Any client of a worker with a single thread.
 
-The last two wait for at most one slice, 10 ms by a recruiter's default.
+The last two wait for one slice at most, 10 ms by a recruiter's default.
 
-A response is taken to end by itself when it carries a Content-Length, when its status (204, 304) or
-its method (HEAD) allows no body, or when it is chunked: the request spoke HTTP/1.1 and either the
-application set Transfer-Encoding itself or the server is one that was seen to chunk (gunicorn, and
-gevent's pywsgi). Every other response is left alone.
+A response ends by itself if it carries a Content-Length, if its status (204, 304) or its method
+(HEAD) allows no body, or if it is chunked. It is chunked if the request speaks HTTP/1.1, and the
+application has set Transfer-Encoding itself or the server is known to chunk (gunicorn, and gevent's
+pywsgi). Every other response is left alone.
 
-A file that is handed to the server in its own `wsgi.file_wrapper` stays in it, so that the server
-still sends it by sendfile; the enlist is chained to its `close` where the server calls that after
-the last byte (gunicorn), and left out elsewhere.
+A file in the server's own `wsgi.file_wrapper` stays in it, so the server still sends it by
+sendfile. The enlist follows its `close` if the server calls that after the last byte (gunicorn).
+Otherwise the request does not enlist.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ AppT = TypeVar("AppT")
 
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 
-# How SERVER_SOFTWARE begins for the servers that tests/integrations saw chunk every HTTP/1.1
-# response without a length, and call close() after the last byte.
+# SERVER_SOFTWARE begins like this for servers that chunk each HTTP/1.1 response without a length,
+# and call close() after the last byte. tests/integrations have seen them do so.
 _CHUNKING_SERVERS = ("gunicorn/", "gevent/")
 # The same for servers that call close() of their own file wrapper in the request's thread after the
-# last byte. (Others, such as waitress, do so in the thread that serves everybody.)
+# last byte. Others, such as waitress, call it in the thread that serves all clients.
 _FILE_CLOSING_SERVERS = ("gunicorn/",)
 _BODILESS_STATUSES = frozenset({"204", "304"})
 # Sending these runs no code of the application's.
@@ -50,10 +50,10 @@ _INERT = frozenset({list, tuple, bytes})
 
 
 class Headers(Mapping[str, str]):
-    """Response headers to read, whatever the case of their names.
+    """Response headers to read; the case of a name does not matter.
 
-    Arguments: headers, as start_response received them. A header that occurs several times reads as
-    its values joined by a comma.
+    Arguments: headers, as start_response received them. A repeated header reads as its values,
+    joined by commas.
     """
 
     def __init__(self, headers: Iterable[tuple[str, str]]) -> None:
@@ -77,7 +77,7 @@ class Headers(Mapping[str, str]):
 
 
 class Response:
-    """What `when` receives under plain WSGI: the status and the headers, to read.
+    """The response that `when` receives under plain WSGI: status and headers, to read.
 
     Arguments: status, such as "200 OK"; headers, as start_response received them.
     """
@@ -102,7 +102,7 @@ class Response:
 
     @property
     def headers(self) -> Headers:
-        """The headers; names are found in any case."""
+        """The headers; the case of a name does not matter."""
         if self._headers is None:
             self._headers = Headers(self._raw)
         return self._headers
@@ -113,12 +113,12 @@ class Middleware(Generic[AppT]):
 
     Arguments: app, the application to wrap; recruiter, by default the one behind
     `workstealing.enlist`; when, which receives a `Response` and says whether this request enlists,
-    by default every one does. A handler decorated with `Recruiter.enlists` decides for its own
+    None: each request enlists. A handler decorated with `Recruiter.enlists` decides for its own
     request instead. For decorated handlers only: `when=lambda response: False`.
 
-    Inside another integration of this package it passes everything through unchanged: the outermost
-    one enlists. A request is drawn for as soon as its response is known; where that is whole (a
-    list), a dismissed request's response goes to the server as the application returned it.
+    Inside another integration of this package it passes each request through unchanged: the
+    outermost one enlists. The draw comes as soon as the response is known. If that is whole (a
+    list), the response of a dismissed request goes to the server untouched.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ def or_default(recruiter: Enlister | None) -> Enlister:
 
 
 class Exchange(Deferral):
-    """One request of a WSGI application, with its enlist put off; for integrations.
+    """One request of a WSGI application, with a deferred enlist; for integrations.
 
     Arguments: environ and start_response as in PEP 3333; recruiter and when, as of `Deferral`.
     """
@@ -168,7 +168,7 @@ class Exchange(Deferral):
         recruiter: Enlister,
         when: When | None,
     ) -> None:
-        # As Deferral does; a call of its constructor would cost a tenth of the whole.
+        # The same as in Deferral; a call of its constructor would cost a tenth of the whole.
         self._recruiter = recruiter
         self.when = when
         self.environ = environ
@@ -177,14 +177,14 @@ class Exchange(Deferral):
     def answer(self, app: WSGIApplication) -> Iterable[bytes]:
         """Run the application.
 
-        Returns: what the server is to send: what the application returned, if this request is
-        dismissed; otherwise with an enlist or a slice behind its close. Raises: what app raises.
+        Returns: the body for the server: the application's own result if this request is dismissed;
+        otherwise one with an enlist or a slice after its close. Raises: as the application.
         """
         token = current.set(self)
         try:
             result = app(self.environ, self.start_response)
         except BaseException:
-            # The server is still to answer, or to cut the connection: somebody waits.
+            # A client waits: the server has yet to answer, or to cut the connection.
             self.drop()
             raise
         finally:
@@ -210,7 +210,7 @@ class Exchange(Deferral):
         exc_info: _ExcInfo | None = None,
         /,
     ) -> Callable[[bytes], object]:
-        """Pass the response's start on to the server, and keep it if the server took it."""
+        """Pass the response's start on to the server, and keep it if the server accepts it."""
         if exc_info is None:
             write = self._start_response(status, headers)
         else:
@@ -230,18 +230,18 @@ class Exchange(Deferral):
         self.ask()
 
     def response(self) -> object:
-        """Return what a `when` is asked about."""
+        """Return the response object that `when` receives."""
         return Response(self._status, self._headers)
 
     def is_inert(self, result: object) -> bool:
-        """Say whether sending and closing what the application returned runs no code of its own.
+        """Say whether the result's sending and closing run no code of the application.
 
         Such code may call decorated functions, which must find this request.
         """
         return type(result) in _INERT
 
     def run(self, step: Callable[..., T], *arguments: Any) -> T:
-        """Run one step of the application; any error but the body's end is a lost enlist."""
+        """Run one step of the application; an error other than the body's end ends the enlist."""
         token = current.set(self)
         try:
             return step(*arguments)
@@ -254,7 +254,7 @@ class Exchange(Deferral):
             current.reset(token)
 
     def finish(self, close: Callable[[], object] | None) -> None:
-        """Close what the application returned, then enlist."""
+        """Close the application's result, then enlist."""
         if close is not None:
             self.run(close)
         if self._status and ends_by_itself(self.environ, self._status, self._headers):
@@ -264,7 +264,7 @@ class Exchange(Deferral):
 
 
 class _Body:
-    """What the application returned, in whose `close()` the request enlists."""
+    """The application's result; its `close()` enlists."""
 
     def __init__(self, result: Iterable[bytes], exchange: Exchange) -> None:
         self._result = result
@@ -286,7 +286,7 @@ class _Body:
 
 
 class _SizedBody(_Body):
-    """The same for a list: servers ask its length to save a chunked response."""
+    """The same for a list: servers read its length to spare a chunked response."""
 
     def __len__(self) -> int:
         return len(cast("Sequence[bytes]", self._result))
@@ -307,7 +307,7 @@ def _chain_file(wrapper: Iterable[bytes], exchange: Exchange) -> None:
 def closes_files(environ: Mapping[str, Any]) -> bool:
     """Say whether the server closes its own file wrapper in the request's thread; for integrations.
 
-    Arguments: the request's WSGI environ. Returns: True for servers where a test has seen it.
+    Arguments: the request's WSGI environ. Returns: True for servers that a test has seen do so.
     """
     return str(environ.get("SERVER_SOFTWARE", "")).startswith(_FILE_CLOSING_SERVERS)
 
@@ -315,15 +315,15 @@ def closes_files(environ: Mapping[str, Any]) -> bool:
 def ends_by_itself(
     environ: Mapping[str, Any], status: str, headers: Iterable[tuple[str, str]]
 ) -> bool:
-    """Say whether a client sees a response's end without waiting for the connection's.
+    """Say whether a client sees a response's end before the connection's.
 
     Arguments: the request's WSGI environ; the response's status line and headers. Returns: False in
     doubt.
     """
     if not "2" <= status[:1] <= "9":
-        return False  # An interim answer, or a protocol that this package does not know.
+        return False  # An interim answer, or an unknown protocol.
     for name, _ in headers:
-        if name == "Content-Length":  # as nearly everybody writes it
+        if name == "Content-Length":  # the usual spelling
             return True
     read = Headers(headers)
     if "content-length" in read:

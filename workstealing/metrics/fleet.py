@@ -1,4 +1,4 @@
-"""Settings for a whole fleet, in Redis, which its processes pick up when they report."""
+"""Settings for a whole fleet, in Redis. Its processes read them with each report."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _LONGEST_NAME = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is set for one job in every process.
+    """One job's settings in every process.
 
-    Fields: paused: whether it rests everywhere; rate: what every process has for it, or None where
-    each keeps its own.
+    Fields: paused: whether it rests everywhere; rate: its rate in every process, None: each keeps
+    its own.
     """
 
     paused: bool = False
@@ -37,10 +37,10 @@ class Setting:
 
 
 class Fleet:
-    """The fleet's settings, by job: set here, and in force where `follow` is, one interval later.
+    """The fleet's settings by job. They hold one interval later in each process with `follow`.
 
-    A setting of a job that a process does not know is kept for those that do. Arguments: client: a
-    blocking client of redis-py; name: of the ledger that the processes report to. Errors:
+    A process ignores the settings of jobs that it does not know. Arguments: client: a blocking
+    client of redis-py; name: of the ledger that the processes report to. Raises:
     ConfigurationError. No round trip. Each method costs one; errors of redis-py pass through.
     """
 
@@ -54,7 +54,7 @@ class Fleet:
         self._key = settings_key(name)
 
     def settings(self) -> dict[str, Setting]:
-        """Return what is set, by job; what is no setting is passed over."""
+        """Return the settings by job, without a stranger's fields."""
         paused: set[str] = set()
         rates: dict[str, float] = {}
         for field, value in texts(self._client.hgetall(self._key)).items():
@@ -74,32 +74,31 @@ class Fleet:
         self._client.hset(self._key, _PAUSED + _checked_job(job), 1)
 
     def resume(self, job: str) -> None:
-        """End a pause: each process goes back to what it had itself. Arguments: job, its name."""
+        """End a pause: each process goes back to its own state. Arguments: job, its name."""
         self._client.hdel(self._key, _PAUSED + _checked_job(job))
 
     def set_rate(self, job: str, rate: float) -> None:
         """Give a job one rate in every process.
 
-        A process whose other jobs leave no room for it keeps its own, logs that, and reports it to
-        the ledger (`JobMinute.refused`), where pages and `status` show it. Arguments:
-        job, its name; rate, 0 < rate <= 1. Errors: RateError; then nothing has changed.
+        A process whose other jobs leave no room for it keeps its own rate. It logs the refusal and
+        reports it to the ledger (`JobMinute.refused`), for pages and `status`. Arguments: job, its
+        name; rate, 0 < rate <= 1. Raises: RateError; then nothing has changed.
         """
         job = _checked_job(job)
         self._client.hset(self._key, _RATE + job, repr(checked_rate(rate, job)))
 
     def clear(self, job: str) -> None:
-        """Remove a job's settings: each process goes back to what it had itself."""
+        """Remove a job's settings: each process goes back to its own."""
         job = _checked_job(job)
         self._client.hdel(self._key, _PAUSED + job, _RATE + job)
 
 
 def follow(recruiter: Recruiter, ledger: Ledger) -> None:
-    """Let a recruiter's jobs follow the fleet's settings, each time that the ledger is sent.
+    """Let a recruiter's jobs follow the fleet's settings, with each send of the ledger.
 
-    The question rides in the ledger's own pipeline: HMGET of the jobs that are installed, nothing
-    else. When a setting changes, it is put in force; when it is removed, the job gets back the rate
-    that it had before, or ends its rest. An illegal setting is logged, and harms nobody. Following
-    twice is following once.
+    The question rides in the ledger's own pipeline: one HMGET for the installed jobs. A changed
+    setting is put in force. After the removal of a setting the job gets its old rate back, or ends
+    its rest. An illegal setting is logged and harms nobody. A second call changes nothing.
 
     Arguments: recruiter; ledger, one of its hooks, by `recruiter.add_hook(ledger)`. No round trip.
     """
@@ -115,7 +114,7 @@ _followers: WeakKeyDictionary[Ledger, WeakSet[Recruiter]] = WeakKeyDictionary()
 
 
 class _Follower:
-    """What one recruiter has taken over from the fleet; used by the ledger's thread alone."""
+    """One recruiter's settings from the fleet; the ledger's thread alone uses it."""
 
     def __init__(self, recruiter: Recruiter, ledger: Ledger) -> None:
         self._recruiter = ref(recruiter)
@@ -123,12 +122,12 @@ class _Follower:
         self._key = settings_key(ledger.name)
         self._faults = FaultLog(SYSTEM_CLOCK)
         self._asked: list[str] = []
-        # By job: the rate that holds because of the fleet, and what the job had before.
+        # By job: the fleet's rate, and the job's own rate before it.
         self._rates: dict[str, tuple[float, float | Adaptive]] = {}
         self._paused: set[str] = set()
 
     def ask(self) -> list[Command]:
-        """Return the question after the settings of the jobs that are installed now."""
+        """Return the question for the settings of the installed jobs."""
         recruiter = self._recruiter()
         jobs = () if recruiter is None else recruiter.jobs()
         self._asked = [job for job in jobs if _can_be_set(sendable(job))]
@@ -141,7 +140,7 @@ class _Follower:
         return [("HMGET", self._key, *fields)]
 
     def hear(self, replies: Sequence[Any]) -> None:
-        """Put in force what has changed."""
+        """Put changed settings in force."""
         recruiter = self._recruiter()
         if recruiter is None or not replies:
             return
@@ -151,7 +150,7 @@ class _Follower:
         settings = zip(self._asked, values[::2], values[1::2], strict=True)
         crowded = [each for each in settings if self._take(recruiter, *each) is not None]
         refused: dict[str, str] = {}
-        # A second time, now that others may have given way.
+        # A second trial, because other jobs may have given way.
         for setting in crowded:
             error = self._take(recruiter, *setting)
             if error is not None:
@@ -164,12 +163,12 @@ class _Follower:
     def _take(
         self, recruiter: Recruiter, job: str, paused: Any, rate: Any
     ) -> ConfigurationError | ValueError | None:
-        """Put one job's setting in force; return what is wrong with it."""
+        """Put one job's setting in force; return its fault, None: it has none."""
         try:
             self._pause(recruiter, job, paused is not None)
             self._rate(recruiter, job, None if rate is None else text(rate))
         except UnknownJobError:
-            # It was uninstalled in this moment.
+            # The job was uninstalled in this moment.
             self._paused.discard(job)
             self._rates.pop(job, None)
         except (ConfigurationError, ValueError) as error:
@@ -188,7 +187,7 @@ class _Follower:
         held = self._rates.get(job)
         if value is None:
             if held is not None:
-                # What the process has set itself meanwhile stays.
+                # A rate that the process has set itself meanwhile stays.
                 if recruiter.given_rate(job) == held[0]:
                     recruiter.set_rate(job, held[1])
                 del self._rates[job]
@@ -196,7 +195,7 @@ class _Follower:
         rate = checked_rate(_number(value, job), job)
         present = recruiter.given_rate(job)
         if present != rate:
-            # What the process has set itself meanwhile is what it will go back to.
+            # The process will go back to the rate that it has set itself meanwhile.
             own = present if held is None or present != held[0] else held[1]
             recruiter.set_rate(job, rate)
             self._rates[job] = (rate, own)

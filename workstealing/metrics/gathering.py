@@ -1,4 +1,4 @@
-"""What the listeners have in common: bounded names, figures of recruiters, and a sending thread."""
+"""The common part of all listeners: bounded names, recruiters' figures, and a sending thread."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ OTHER_JOBS = "_other"
 _NAME_LENGTH = 200
 
 SLICE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
-"""Upper bounds in seconds: a slice has 10 ms unless told otherwise."""
+"""Upper bounds in seconds; a slice has 10 ms by default."""
 
 
 def sendable(job: str) -> str:
-    """Return a job's name as it goes out of the process; nearly always the name itself.
+    """Return a job's name as it leaves the process, nearly always the name itself.
 
-    What is no text, a file's name for instance, could not be sent, nor what goes with it.
+    A name that is no valid text, a file's name for instance, would hold back the whole send.
     """
     return job.encode(errors="backslashreplace").decode()
 
 
 class JobNames:
-    """The first hundred jobs by their own names, cut at 200 letters; all others as "_other"."""
+    """The first hundred jobs by their own names, cut at 200 letters; all others are "_other"."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
 
     def __call__(self, job: str) -> str:
-        """Return the name that a job is counted by."""
+        """Return a job's name for its figures."""
         name = sendable(job[:_NAME_LENGTH])[:_NAME_LENGTH]
         if name not in self._known:
             if len(self._known) >= JOBS_NAMED:
@@ -56,7 +56,7 @@ class JobNames:
 
 
 class Watched:
-    """The recruiters that a hook was added to, held weakly."""
+    """The recruiters of a hook, held weakly."""
 
     def __init__(self, names: JobNames) -> None:
         self._recruiters: WeakSet[Recruiter] = WeakSet()
@@ -67,7 +67,7 @@ class Watched:
         self._recruiters.add(recruiter)
 
     def jobs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the name and the figures, as of `stats()`, of each job that has a name here."""
+        """Yield the name and the figures, as of `stats()`, of each named job."""
         for recruiter in list(self._recruiters):
             for job, figures in recruiter.stats()["jobs"].items():
                 name = self._names(job)
@@ -76,13 +76,13 @@ class Watched:
 
 
 class ErrorNames:
-    """The names that errors of a job are counted by: its first eight classes, "_other" beyond."""
+    """The names of a job's errors: its first eight classes; all others are "_other"."""
 
     def __init__(self) -> None:
         self._known: dict[str, set[str]] = {}
 
     def __call__(self, job: str, error: BaseException) -> str:
-        """Return the name that an error of a job is counted by."""
+        """Return the name of a job's error for its figures."""
         known = self._known.setdefault(job, set())
         name = error_name(error)
         if name not in known:
@@ -98,16 +98,16 @@ Batch = TypeVar("Batch")
 
 
 class Gathering(Hooks, ABC, Generic[Batch]):
-    """Hooks that only count, and a daemon thread of this process that sends what was counted.
+    """Hooks that only count, and a daemon thread of this process that sends the counts.
 
-    A subclass counts into `self._batch` while it holds `self._lock`, and calls `_counted()` then;
-    it says what a batch is (`_new_batch`) and how one is sent (`_deliver`). A forked child starts
-    from zero, with a thread and locks of its own. A process that ends in order sends what is left,
-    if the subclass says that it has reached its receiver before (`_has_reached`).
+    A subclass counts into `self._batch` while it holds `self._lock`, and calls `_counted()` then.
+    It makes a batch (`_new_batch`) and sends one (`_deliver`). A forked child starts from zero,
+    with a thread and locks of its own. A process that ends in order sends its last counts, if the
+    subclass has reached its receiver before (`_has_reached`).
 
-    Arguments: receiver, who is sent to, as the log names it; interval between two sends, in
-    seconds; clock, what the interval is measured with.
-    Raises: ConfigurationError for an interval that is no number above 0.
+    Arguments: receiver, its name in the log; interval between two sends, a number of seconds above
+    0 or a timedelta; clock, which measures the interval. Raises: ConfigurationError for another
+    interval.
     """
 
     def __init__(self, receiver: str, interval: Duration, clock: Clock) -> None:
@@ -124,7 +124,7 @@ class Gathering(Hooks, ABC, Generic[Batch]):
         """Begin as a new process: no counts, no thread, and locks that nobody holds."""
         # Re-entrant: a signal handler may enlist, and spend, while the interrupted frame holds it.
         self._lock = threading.RLock()
-        # Not an Event: a signal handler that enlists may interrupt its set(), which locks.
+        # No Event: a signal handler that enlists may interrupt its set(), which locks.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._batch = self._new_batch()
         self._waiting: list[queue.SimpleQueue[bool]] = []
@@ -133,28 +133,28 @@ class Gathering(Hooks, ABC, Generic[Batch]):
 
     @abstractmethod
     def _new_batch(self) -> Batch:
-        """Return an empty batch, which is false until something has been counted into it."""
+        """Return an empty batch, which is false until it holds a count."""
 
     @abstractmethod
     def _deliver(self) -> bool:
-        """Send what has been counted; say whether that was done. Runs in the thread alone."""
+        """Send the counts; say whether they are sent. Runs in the thread alone."""
 
     def _has_reached(self) -> bool:
-        """Say whether to send at the end of the process; it must not try a receiver anew then."""
+        """Say whether to send at the end of the process; no new receiver is tried then."""
         return False
 
     def _release(self) -> None:
-        """Let go of what the thread has used; it ends now."""
+        """Release the thread's resources; it ends now."""
 
     def on_added(self, recruiter: Recruiter) -> None:
         """Ask this recruiter, too, for its last counts when the process ends."""
         self._recruiters.add(recruiter)
 
     def flush(self, timeout: float = 1.0) -> bool:
-        """Send now what has been counted, and wait for it.
+        """Send the counts now, and wait for it.
 
-        Arguments: timeout, in seconds. Returns: True when it was sent, or there was nothing to
-        send; False when it could not be, or not in time.
+        Arguments: timeout, in seconds. Returns: True if they are sent or there were none; False if
+        that failed or took longer.
         """
         with self._lock:
             if self._closed or not self._batch:
@@ -171,7 +171,7 @@ class Gathering(Hooks, ABC, Generic[Batch]):
             return False
 
     def _flushing(self) -> None:
-        """Prepare for a send that somebody waits for. The lock is held."""
+        """Prepare for a send with a waiting caller. The lock is held."""
 
     def close(self, timeout: float = 1.0) -> None:
         """Flush, and end the thread; later calls only count.
@@ -193,7 +193,7 @@ class Gathering(Hooks, ABC, Generic[Batch]):
     def _rouse(self) -> None:
         """Wake the sending thread, or start it. The lock is held."""
         if self._thread is None or not self._thread.is_alive():
-            # Kept before it is started: whatever is raised in between, there is one at most.
+            # Kept before its start, so an error in between leaves one thread at most.
             self._thread = threading.Thread(
                 target=self._run, name="workstealing-counts", daemon=True
             )
@@ -205,7 +205,7 @@ class Gathering(Hooks, ABC, Generic[Batch]):
         self._sleep()
 
     def _sleep(self, seconds: float | None = None) -> None:
-        """Sleep until the thread is roused, or for so many seconds. Runs in the thread alone."""
+        """Sleep until `_rouse`, or for so many seconds. Runs in the thread alone."""
         with contextlib.suppress(queue.Empty):
             self._wake.get(timeout=seconds)
             while True:
@@ -220,7 +220,7 @@ class Gathering(Hooks, ABC, Generic[Batch]):
             delivered = False
             try:
                 delivered = self._deliver()
-            except Exception as error:  # noqa: BLE001 - nobody else could hear of it
+            except Exception as error:  # noqa: BLE001 - no caller would hear of it
                 self._faults.report(self._receiver, error)
             with self._lock:
                 waiting, self._waiting = self._waiting, []

@@ -1,4 +1,4 @@
-"""The ledger: what a whole fleet has done, minute by minute, in Redis."""
+"""The ledger: the figures of a whole fleet, minute by minute, in Redis."""
 
 from __future__ import annotations
 
@@ -81,19 +81,19 @@ Hear = Callable[[Sequence[Any]], None]
 class Ledger(Gathering["_Unsent"]):
     """Adds this process's counts to the fleet's: `recruiter.add_hook(Ledger(client))`.
 
-    A hook's call only counts, under a lock. When the interval is over it wakes a daemon thread of
-    this process, which sends one pipeline: a MULTI of a few commands for each job that was
-    recruited, and what companions (the fleet's settings) have to ask. It goes through a one-attempt
-    connection with short time-outs. Each count arrives at most once: while the server cannot be
-    reached the counts of a bounded number of jobs wait, and are counted to the minute in which they
-    arrive; where a connection is cut in the midst of a send, nobody knows, and what was in it is
-    lost. A dead server costs a line in the log once a minute.
+    A hook's call only counts, under a lock. After the interval it wakes a daemon thread of this
+    process. The thread sends one pipeline: a MULTI of a few commands for each recruited job, with
+    the questions of companions (the fleet's settings). It uses a one-attempt connection with short
+    time-outs. Each count arrives at most once. The counts of a bounded number of jobs wait for an
+    unreachable server, and count in the minute of their arrival. If the connection breaks during a
+    send, those counts are lost, because they may have arrived. A dead server costs one line in the
+    log a minute.
 
     Arguments: client: any client of redis-py; name: which ledger, 1 to 50 letters, digits, dots,
-    dashes or underscores; interval between two sends, in seconds; keep: after how long a
-    minute's figures expire, 60 to 82,800; error_texts: whether to keep the text of the last error
-    of each class, 300 letters of it, beside class, time and host: it may quote a user's data;
-    allow_eviction: as of `VolatileHashes`; clock: what the interval is measured with. Errors:
+    dashes or underscores; interval between two sends, and keep, the time to live of a minute's
+    figures, 60 to 82,800 seconds: numbers of seconds or timedeltas; error_texts: whether to keep
+    300 letters of the last error of each class, beside class, time and host: they may quote a
+    user's data; allow_eviction: as of `VolatileHashes`; clock: which measures the interval. Raises:
     ConfigurationError. No round trip yet.
     """
 
@@ -125,9 +125,9 @@ class Ledger(Gathering["_Unsent"]):
     def _start_from_zero(self) -> None:
         self._lane = random.randrange(LANES)
         self._process = ""
-        # By job: why this process refuses the fleet's rate.
+        # By job: the reason of this process to refuse the fleet's rate.
         self._refused: dict[str, str] = {}
-        # What the server's clock says more than the local monotonic one; None: not asked yet.
+        # The server's clock less the local monotonic one; None: not asked yet.
         self._ahead: float | None = None
         self._reported_minute = 0
         self._highest: dict[tuple[str, str], float] = {}
@@ -138,7 +138,7 @@ class Ledger(Gathering["_Unsent"]):
     def _new_batch(self) -> _Unsent:
         return _Unsent()
 
-    # ---- what the recruiter tells ----------------------------------------------------------------
+    # ---- reports of the recruiter ----------------------------------------------------------------
 
     def on_added(self, recruiter: Recruiter) -> None:
         """Report this recruiter's rates, too."""
@@ -159,7 +159,7 @@ class Ledger(Gathering["_Unsent"]):
         seconds: float,
         error: BaseException | None,
     ) -> None:
-        """Count what became of a recruit."""
+        """Count a recruit's outcome."""
         said = str(error)[:_TEXT_LENGTH] if self._error_texts and error is not None else None
         with self._lock:
             counts, job = self._batch.counts, self._names(job)
@@ -173,7 +173,7 @@ class Ledger(Gathering["_Unsent"]):
             self._counted()
 
     def on_observed(self, job: str, oldest_seconds: float | None, backlog: int | None) -> None:
-        """Note the oldest garbage and the largest backlog that slices have seen."""
+        """Note the highest age and the largest backlog that slices have seen."""
         with self._lock:
             job = self._names(job)
             for figure, value in ((OLDEST, oldest_seconds), (BACKLOG, backlog)):
@@ -182,20 +182,20 @@ class Ledger(Gathering["_Unsent"]):
                     self._batch.highest[figure, job] = max(highest, float(value))
             self._counted()
 
-    # ---- what others ask -------------------------------------------------------------------------
+    # ---- questions of others ---------------------------------------------------------------------
 
     def spend(self, operations: int) -> None:
-        """Count operations that this process has spent; see `spent_today`. No round trip."""
+        """Count operations of this process; see `spent_today`. No round trip."""
         with self._lock:
-            # It is sent with the outcome of the slice, which is counted next.
+            # They are sent with the outcome of the slice, which counts next.
             self._batch.spent += operations
 
     def spent_today(self) -> int:
-        """Return how many operations the whole fleet has spent this day, as far as known.
+        """Return the known operations of the whole fleet on this day.
 
-        Counted is what `spend` was told: by `Adaptive(max_ops_per_day=..., spending=ledger)`, of
-        all jobs that share the ledger so. Known is the fleet's total as of this process's last
-        send, and what this process has spent since. The day is UTC's, by the server's clock. No
+        They are the sum of all `spend` calls, of all jobs with
+        `Adaptive(max_ops_per_day=..., spending=ledger)`: the fleet's total at this process's last
+        send, and the operations of this process since. The day is UTC's, by the server's clock. No
         round trip.
         """
         with self._lock:
@@ -206,26 +206,26 @@ class Ledger(Gathering["_Unsent"]):
         return self._day if self._ahead is None else int(self._now() // DAY)
 
     def expiry_job(self) -> HashFieldExpiry:
-        """Return the job that frees the memory of minutes that have expired; install it once.
+        """Return the job that frees the memory of expired minutes; install it once.
 
-        On a server that expires fields itself its slices are idle.
+        Its slices are idle on a server that expires fields itself.
         """
         return HashFieldExpiry(self.hashes, limit=100)
 
     def accompany(self, ask: Ask, hear: Hear) -> None:
-        """Let somebody's commands ride along with each send.
+        """Let a companion's commands ride along with each send.
 
-        Arguments: ask, which returns reading commands on keys of this ledger's slot; hear, which is
-        called with their replies, an error in its place. Both run in the sending thread. They are
-        part of the transaction: a command that the server knows not, or forbids, holds it back.
+        Arguments: ask, which returns reading commands on keys of this ledger's slot; hear, which
+        takes their replies, an error in its place. Both run in the sending thread. The commands are
+        part of the transaction: one that the server does not know or forbids holds it back.
         """
         self._companions += ((ask, hear),)
 
     def refuse(self, jobs: Collection[str], reasons: Mapping[str, str]) -> None:
-        """Report from now on which of these jobs' rates, set for the fleet, this process refuses.
+        """Report the fleet's rates that this process refuses, from now on.
 
-        Arguments: jobs, by name; reasons, of those that are refused: the rate, a space and why. No
-        round trip.
+        Arguments: jobs, the names of all jobs in question; reasons, by the name of each refused
+        job: the rate, a space and the reason. No round trip.
         """
         refused = {job: why for job, why in self._refused.items() if job not in jobs}
         self._refused = {**refused, **reasons}
@@ -255,7 +255,7 @@ class Ledger(Gathering["_Unsent"]):
         layout = drive(_OneAttemptClient(self._twin, budget), steps)
         with self._twin.connection(node) as connection:
             if self._ahead is None or not connection.is_open:
-                # Also so that a server that cannot be reached costs no counts.
+                # An unreachable server costs no counts, because the question fails first.
                 self._heard_time(checked(connection.call([("TIME",)], budget))[0])
             with self._lock:
                 batch, self._batch = self._batch, self._new_batch()
@@ -270,8 +270,8 @@ class Ledger(Gathering["_Unsent"]):
         for change in changes:
             writes.add(change)
         asked = [(list(ask()), hear) for ask, hear in self._companions]
-        # The questions, too, are part of the MULTI: where their key's slot has moved, or is about
-        # to, nothing has been applied.
+        # The questions are part of the MULTI too, so nothing is applied if their key's slot has
+        # moved or is about to move.
         questions = [command for each, _ in asked for command in each]
         commands: list[Command] = [
             ("MULTI",),
@@ -284,16 +284,16 @@ class Ledger(Gathering["_Unsent"]):
             replies = connection.call(commands, budget)
         except Exception as error:
             if not (is_connection_fault(error) or isinstance(error, Unanswered)):
-                # The slot has moved, or there was no time to begin: nothing has been applied.
+                # The slot has moved, or there was no time to begin. Nothing has been applied.
                 self._put_back(batch)
             raise
         *queued, done, time = replies
         self._heard_time(time)
         if isinstance(done, Exception):
-            # Nothing was done: no memory, say, or a replica.
+            # Nothing was applied, for example for want of memory, or on a replica.
             self._put_back(batch)
             if questions:
-                # A full server is listened to all the same: what rests might make room.
+                # A full server's settings count all the same: a job that rests may make room.
                 self._hear(asked, connection.call(questions, budget))
             raise next((reply for reply in queued if isinstance(reply, Exception)), done)
         self._reported_minute = minute
@@ -301,7 +301,7 @@ class Ledger(Gathering["_Unsent"]):
         self._hear(asked, answers)
         for reply in done:
             if isinstance(reply, Exception):
-                # A layout that has changed, most likely.
+                # Most likely the layout has changed.
                 self.hashes.forget()
                 raise as_layout_error(reply) or reply
         results = writes.results(done)
@@ -316,7 +316,7 @@ class Ledger(Gathering["_Unsent"]):
         for questions, hear in asked:
             try:
                 hear(replies[start : start + len(questions)])
-            except Exception as error:  # noqa: BLE001 - the counts have arrived all the same
+            except Exception as error:  # noqa: BLE001 - the counts have arrived anyway
                 self._faults.report(f"a companion of {self._receiver}", error)
             start += len(questions)
 
@@ -343,7 +343,7 @@ class Ledger(Gathering["_Unsent"]):
         if is_first:
             keep = ("EX", _PROCESS_SECONDS, "FIELDS", 1)
             changes.append(("HSETEX", processes_key(self.name), *keep, *self._introduction()))
-        # Adding nothing tells the fleet's total, too.
+        # Adding 0 answers with the fleet's total, too.
         changes.append(("HINCRBY", today, SPENT, batch.spent))
         changes.append(_expire(today, _KEEP_SPENT_SECONDS, (SPENT,)))
         return changes
@@ -375,7 +375,7 @@ class Ledger(Gathering["_Unsent"]):
     def _introduction(self) -> tuple[str, str]:
         """Return this process's field in the hash of processes, and its value."""
         if not self._process:
-            # A pid may come again, and containers share pids and sometimes names.
+            # A pid may return, and containers share pids and sometimes names.
             self._process = f"{_host()}:{os.getpid()}:{random.getrandbits(32):08x}"
             self._started = self._now()
         return self._process, process_text(
@@ -384,30 +384,30 @@ class Ledger(Gathering["_Unsent"]):
 
 
 class _Unsent:
-    """What was counted since the last send."""
+    """The counts since the last send."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.spent = 0
         self.highest: dict[tuple[str, str], float] = {}
-        # By class and job: when last (monotonic), and the text where that is kept.
+        # By class and job: the time of the last one (monotonic), and its text if texts are kept.
         self.faults: dict[tuple[str, str], tuple[float, str | None]] = {}
 
     def __bool__(self) -> bool:
         return bool(self.counts or self.spent or self.highest)
 
     def add(self, other: _Unsent) -> None:
-        """Take over what another batch holds."""
+        """Take over another batch's counts."""
         self.counts.update(other.counts)
         self.spent += other.spent
         for gauge, value in other.highest.items():
             self.highest[gauge] = max(value, self.highest.get(gauge, 0.0))
-        # What has been counted since is newer.
+        # This batch's own faults are newer.
         self.faults = {**other.faults, **self.faults}
 
 
 class _HashCommands:
-    """Hash commands as they are sent, whatever the namespace's backend."""
+    """Hash commands in their form on the wire, for either backend of the namespace."""
 
     def __init__(self, hashes: Any, layout: Layout) -> None:
         self._translator = hashes.translator
@@ -428,18 +428,18 @@ class _HashCommands:
         self._last.append(len(self.commands) - 1)
 
     def _operate(self, operation: Operation) -> None:
-        # The first use of a script carries its text, so that the server knows it for the rest.
+        # The first use of a script carries its text, so the server knows it for the rest.
         known = operation.sha in self._sent
         self._sent.add(operation.sha)
         self.commands.append(operation.by_digest() if known else operation.by_text())
 
     def results(self, replies: Sequence[Any]) -> list[Any]:
-        """Return the reply of each hash command out of those of all that was sent for them."""
+        """Return the reply of each hash command, of the replies of all sent commands."""
         return [replies[position] for position in self._last]
 
 
 class _OneAttemptClient:
-    """As much of a client as reading a layout needs, by a twin's one-attempt connections."""
+    """The part of a client that reads a layout, on a twin's one-attempt connections."""
 
     def __init__(self, twin: Twin, budget: Budget) -> None:
         self._twin = twin
@@ -465,9 +465,9 @@ def read(
 ) -> list[Minute]:
     """Return the fleet's last minutes, the oldest first, the present one last.
 
-    Arguments: client: a blocking client of redis-py; name: of the ledger; minutes: how many, 1 to
-    1,440 (of which nobody has reported, or which have expired, the figures are 0); allow_eviction:
-    as of `VolatileHashes`. Errors: ConfigurationError; those of redis-py. One round trip for each
+    Arguments: client: a blocking client of redis-py; name: of the ledger; minutes: their number, 1
+    to 1,440 (a minute without a report, or an expired one, has zeros); allow_eviction: as of
+    `VolatileHashes`. Raises: ConfigurationError; errors of redis-py. One round trip for each
     180 minutes begun, one for the server's time, and two or three for the namespace's layout.
     """
     name = checked_ledger_name(name)
@@ -496,7 +496,7 @@ def processes(
 ) -> list[Process]:
     """Return the processes that have reported in the last three minutes, by host and pid.
 
-    Arguments: as of `read`. Errors: as of `read`. One round trip, and two or three for the
+    Arguments: as of `read`. Raises: as of `read`. One round trip, and two or three for the
     namespace's layout.
     """
     name = checked_ledger_name(name)

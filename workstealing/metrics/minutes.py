@@ -1,7 +1,7 @@
-"""What the ledger knows of a minute: its figures, and the fields of the hash that holds them.
+"""A minute of the ledger: its figures, and the fields of its hash.
 
-One hash a minute of the day, so that there are never more than 1,440 of them; the same minute of
-the day before has expired field by field long since, and expired means gone.
+Each minute of the day has one hash, so there are 1,440 of them at most. The fields of the day
+before have expired long since, and no reader sees an expired field.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from workstealing.recruiting.slice import OUTCOMES
 MINUTE = 60
 MINUTES_OF_A_DAY = 1440
 DAY = 86_400
-# Beyond this no server's counter counts.
+# No server's counter goes beyond this.
 MOST = 2.0**63
 LANES = 8
-"""Over how many fields a gauge's highest value of a minute is spread; each process writes one."""
+"""The number of fields for a gauge's highest value of a minute; each process writes one."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,50}")
 
@@ -43,10 +43,10 @@ REFUSED = "refused"
 
 @dataclass(slots=True)
 class JobError:
-    """What slices of a job have raised, of one class.
+    """One class of a job's errors.
 
-    Fields: count: how often; at: when last, in seconds since the epoch by the server's clock; host:
-    where; text: what it said, where a ledger was asked to keep that. What is unknown is None.
+    Fields: count; at: the time of the last one, in seconds since the epoch by the server's clock;
+    host: of the last one; text: its message, if the ledger keeps texts. An unknown field is None.
     """
 
     count: int = 0
@@ -59,8 +59,8 @@ class JobError:
 class Process:
     """A process that has reported to the ledger in the last three minutes.
 
-    Fields: host; pid; version: of this package; started: when it reported first, in seconds since
-    the epoch by the server's clock.
+    Fields: host; pid; version: of this package; started: the time of its first report, in seconds
+    since the epoch by the server's clock.
     """
 
     host: str
@@ -73,13 +73,12 @@ class Process:
 class JobMinute:
     """One job's figures of one minute, of the whole fleet.
 
-    Fields: recruited: the sum of the outcomes that follow; items handled; seconds that all slices
-    took; rate: the one that a process reported last; oldest_seconds and backlog: about the highest
-    that a slice has seen; lag: the lag target in seconds; running_seconds: about the longest that a
-    slice had been running, seen from outside; unreached_seconds: about the longest for which a
-    process had not reached the job's server; refused: why a process refuses the fleet's rate, and
-    refused_rate: which one. These are None where nobody has reported any. errors: what slices have
-    raised, by class.
+    Fields: recruited: the sum of the outcomes that follow; items handled; seconds of all slices;
+    rate: the last one that a process has reported; oldest_seconds and backlog: about the highest
+    that a slice has seen; lag: the lag target in seconds; running_seconds: about the longest time
+    that a slice had been running, seen from outside; unreached_seconds: about the longest time
+    since a process last reached the job's server; refused: a process's reason to refuse the fleet's
+    rate; refused_rate: that rate. A field without a report is None. errors: of slices, by class.
     """
 
     recruited: int = 0
@@ -106,8 +105,8 @@ class JobMinute:
 class Minute:
     """The fleet's figures of one minute.
 
-    Fields: minute: its beginning, in seconds since the epoch by the server's clock; enlisted: how
-    many callers; processes: how many have reported; jobs: by name, those that were reported.
+    Fields: minute: its beginning, in seconds since the epoch by the server's clock; enlisted: the
+    number of callers; processes: the number of reporting processes; jobs: with a report, by name.
     """
 
     minute: int
@@ -119,7 +118,7 @@ class Minute:
 def checked_ledger_name(name: object) -> str:
     """Return a ledger's name.
 
-    Errors: ConfigurationError unless it is 1 to 50 letters, digits, dots, dashes or underscores.
+    Raises: ConfigurationError unless it is 1 to 50 letters, digits, dots, dashes or underscores.
     """
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
@@ -143,7 +142,7 @@ def minute_key(name: str, minute: int) -> bytes:
 
 
 def day_key(name: str, day: int) -> bytes:
-    """Return the key of a day's hash of what was spent. Arguments: day since the epoch."""
+    """Return the key of a day's hash of spent operations. Arguments: day since the epoch."""
     return f"{{workstealing:ledger:{name}}}:day:{day % 7}".encode()
 
 
@@ -153,12 +152,12 @@ def processes_key(name: str) -> bytes:
 
 
 def settings_key(name: str) -> bytes:
-    """Return the key of the fleet's settings: a hash without expiry, written by people."""
+    """Return the key of the fleet's settings: a hash without expiry, which people write."""
     return f"{{workstealing:ledger:{name}}}:fleet".encode()
 
 
 def logins_key(name: str) -> bytes:
-    """Return the key of the wrong tokens that dashboards were given in the running minute."""
+    """Return the key of the count of wrong tokens at dashboards in the running minute."""
     return f"{{workstealing:ledger:{name}}}:logins".encode()
 
 
@@ -168,12 +167,12 @@ def field_of(figure: str, job: str) -> str:
 
 
 def lane_of(figure: str, lane: int) -> str:
-    """Return the name of a gauge's figure as one process writes it."""
+    """Return the name of a gauge's figure in one lane."""
     return f"{figure}.{lane}"
 
 
 def text(value: Any) -> str:
-    """Return a reply as text, whatever somebody has written there."""
+    """Return a reply as text, also if a stranger has written other bytes there."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
@@ -183,7 +182,7 @@ def texts(reply: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def parsed(minute: int, fields: Mapping[str, str]) -> Minute:
-    """Read a minute's hash; what is no figure of ours is passed over."""
+    """Read a minute's hash, without a stranger's fields."""
     result = Minute(minute)
     for name, written in fields.items():
         figure, has_job, job = name.partition(":")
@@ -194,7 +193,7 @@ def parsed(minute: int, fields: Mapping[str, str]) -> Minute:
             value = float(written)
         except ValueError:
             continue
-        # NaN is not below anything either.
+        # NaN is not below any number either.
         if not abs(value) < MOST:
             continue
         if has_job:
@@ -248,17 +247,17 @@ def _add_text(job: JobMinute, figure: str, written: str) -> None:
         said = json.loads(written)
         error.at, error.host, error.text = float(said["at"]), str(said["host"]), said.get("text")
     except (ValueError, TypeError, KeyError, AttributeError):
-        # Somebody else's; what can be counted is counted.
+        # The text is a stranger's; the count stands.
         return
 
 
 def process_text(process: Process) -> str:
-    """Return a process as the ledger's field holds it."""
+    """Return the text of a process for the ledger's field."""
     return json.dumps(asdict(process))
 
 
 def parsed_processes(fields: Iterable[str]) -> list[Process]:
-    """Read the hash of processes, by host and pid; what is none of ours is passed over."""
+    """Read the hash of processes, by host and pid, without a stranger's fields."""
     found = []
     for written in fields:
         try:

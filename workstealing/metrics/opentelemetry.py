@@ -1,7 +1,7 @@
 """OpenTelemetry: instruments of a meter, by the API package alone.
 
-The names stand in docs/metrics.md: what an exporter for Prometheus makes of them are the names that
-`PrometheusHooks` has.
+The names stand in docs/metrics.md. An exporter for Prometheus turns them into the names of
+`PrometheusHooks`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _Observations = Iterable[metrics.Observation]
 
 
 class OpenTelemetryHooks(Hooks):
-    """Counts what a recruiter does by a meter: `recruiter.add_hook(OpenTelemetryHooks())`.
+    """Counts a recruiter's work by a meter: `recruiter.add_hook(OpenTelemetryHooks())`.
 
-    Counters and the histogram are told at once; the gauges are asked for when they are collected.
-    One object may be added to several recruiters; make only one for each meter. Attributes are
-    bounded: the first 100 jobs by name, "_other" beyond.
+    Counters and the histogram count at once; the gauges answer when they are collected. One object
+    may be added to several recruiters. Make only one for each meter. Attributes are bounded: the
+    first 100 jobs by name, all others as "_other".
 
-    Arguments: meter, whose instruments these are; by default one of the global provider's.
+    Arguments: meter, which makes the instruments; by default one of the global provider's.
     """
 
     def __init__(self, meter: metrics.Meter | None = None) -> None:
@@ -127,7 +127,7 @@ class OpenTelemetryHooks(Hooks):
         seconds: float,
         error: BaseException | None,
     ) -> None:
-        """Count what became of a recruit, and how long it took."""
+        """Count a recruit's outcome, and record the length of its slice."""
         name = self._names(job)
         self._outcomes.add(1, {"job_name": name, "outcome": outcome.value})
         self._items.add(items, {"job_name": name})

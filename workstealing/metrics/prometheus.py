@@ -1,7 +1,7 @@
 """Prometheus: counters, a histogram and gauges in a registry of `prometheus_client`.
 
-The names stand in docs/metrics.md. The label of a job is `job_name`, because Prometheus gives every
-series that it scrapes a label `job` of its own.
+The names stand in docs/metrics.md. The label of a job is `job_name`, because Prometheus gives each
+scraped series a label `job` of its own.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _JOB = ("job_name",)
 
 
 class PrometheusHooks(Hooks):
-    """Counts what a recruiter does in Prometheus' metrics: `recruiter.add_hook(PrometheusHooks())`.
+    """Counts a recruiter's work in Prometheus' metrics: `recruiter.add_hook(PrometheusHooks())`.
 
-    Every call counts in memory (in a mapped file where PROMETHEUS_MULTIPROC_DIR is set, as
-    `prometheus_client` does by itself); nothing is sent. The gauges are set as callers enlist,
-    about once a second, so that they work with several processes too: where those share a scrape,
-    it shows the newest backlog, oldest garbage and rate, a "keeps up" only if all do that know
-    (+Inf if none knows any more), and the worst of breakers and of what lasts. Several hooks on one
-    registry share its metrics. Labels are bounded: the first 100 jobs by name, "_other" beyond.
+    Each call counts in memory, or in a mapped file if PROMETHEUS_MULTIPROC_DIR is set; nothing is
+    sent. The gauges are set as callers enlist, about once a second, so they also work with several
+    processes. A shared scrape shows the newest backlog, oldest garbage and rate. Its "keeps up" is
+    1 only if all knowing processes keep up, and +Inf if none knows any more. It shows the worst
+    breaker and the longest durations. Several hooks on one registry share its metrics. Labels are
+    bounded: the first 100 jobs by name, all others as "_other".
 
-    Arguments: registry, where the metrics are registered; by default prometheus_client's own.
+    Arguments: registry, which holds the metrics; by default prometheus_client's own.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -64,7 +64,7 @@ class PrometheusHooks(Hooks):
         self._names = self._metrics.names
         self._watched = Watched(self._names)
         self._shown: set[str] = set()
-        # Of which jobs it was shown whether they keep up.
+        # The jobs whose "keeps up" has been shown.
         self._known: set[str] = set()
 
     def on_added(self, recruiter: Recruiter) -> None:
@@ -89,7 +89,7 @@ class PrometheusHooks(Hooks):
         seconds: float,
         error: BaseException | None,
     ) -> None:
-        """Count what became of a recruit, and how long it took."""
+        """Count a recruit's outcome, and observe the length of its slice."""
         name = self._names(job)
         self._metrics.outcomes.labels(name, outcome.value).inc()
         self._metrics.items.labels(name).inc(items)
@@ -124,7 +124,7 @@ class PrometheusHooks(Hooks):
             metrics.running.labels(name).set(figures.get("running_seconds") or 0.0)
             metrics.unreached.labels(name).set(figures.get("breaker_seconds") or 0.0)
             self._set_keeps_up(name, figures.get("keeps_up"))
-        # What has been counted stays; a gauge ends with its job.
+        # Counts stay; a gauge ends with its job.
         gone, self._shown = self._shown - shown, shown
         if not _is_multiprocess():
             for gauge in metrics.gauges:
@@ -137,9 +137,9 @@ class PrometheusHooks(Hooks):
             self._known.add(name)
             self._metrics.keeps_up.labels(name).set(keeps_up)
         elif name in self._known:
-            # Nobody knows any more: the last answer must not stand for ever.
+            # The answer is unknown now: the last one must not stand for ever.
             if _is_multiprocess():
-                # Nothing is removed there. Any process that knows is below this.
+                # Metrics cannot be removed here. The value of any knowing process is lower.
                 self._metrics.keeps_up.labels(name).set(math.inf)
                 return
             self._known.discard(name)
@@ -186,7 +186,7 @@ def _dead_family() -> GaugeMetricFamily:
 
 @dataclass(frozen=True)
 class _Metrics:
-    """What is registered in one registry."""
+    """The metrics of one registry."""
 
     names: JobNames
     error_names: ErrorNames
@@ -222,8 +222,8 @@ def _made(registry: CollectorRegistry) -> _Metrics:
         return Counter(f"workstealing_{name}", what, labels, registry=registry)
 
     def gauge(name: str, what: str, mode: str) -> Gauge:
-        # How the processes' values become one: the processes see the same garbage, so the newest
-        # look at it is the best.
+        # The mode makes one value of the processes' values. They see the same garbage, so the
+        # newest look is the best.
         return Gauge(
             f"workstealing_{name}",
             what,

@@ -1,19 +1,19 @@
-"""StatsD: counts gather in this process and go out at most once an interval, by a thread.
+"""StatsD: counts gather in this process, and a thread sends them once an interval at most.
 
-These are the names, after the prefix ("workstealing" unless told otherwise):
+These are the names, after the prefix ("workstealing" by default):
 
-| name | type | what |
+| name | type | meaning |
 |---|---|---|
 | `enlisted` | counter | callers who enlisted |
 | `<job>.recruited` | counter | callers who won the draw for this job |
-| `<job>.<outcome>`: `worked`, `failed`, `skipped`... | counter | what became of them |
-| `<job>.error.<class>` | counter | errors that slices raised, by class |
+| `<job>.<outcome>`: `worked`, `failed`, `skipped`... | counter | their outcomes |
+| `<job>.error.<class>` | counter | errors of slices, by class |
 | `<job>.items` | counter | items handled |
-| `<job>.duration` | timing | how long slices took, in milliseconds; skipped ones took no time |
+| `<job>.duration` | timing | length of slices in milliseconds, without skipped ones |
 
-A job's name keeps its letters (a-z, A-Z), digits, "_" and "-"; every other character becomes "_",
-the dot included, so that a job is one level of the tree. Jobs whose names become the same are
-counted together. Of the slices of one interval, at most 20 a job, chosen at random, send a timing.
+A job's name keeps its letters (a-z, A-Z), digits, "_" and "-". Every other character becomes "_",
+the dot too, so a job is one level of the tree. Jobs whose names become equal count together. In
+each interval 20 random slices of a job at most send a timing.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ class StatsDHooks(Gathering["_Counts"]):
     """Sends a recruiter's counts to StatsD: `recruiter.add_hook(StatsDHooks("statsd.local"))`.
 
     Arguments: host (a name or an IPv4 address) and port of the StatsD server; prefix of all names;
-    interval between two sends, in seconds; clock, what the interval is measured with.
-    Raises: ConfigurationError for a port, a prefix or an interval that cannot be. Nothing is
-    resolved or sent yet.
+    interval between two sends, a number of seconds or a timedelta; clock, which measures it.
+    Raises: ConfigurationError for an impossible port, prefix or interval. Nothing is resolved or
+    sent yet.
 
-    A hook's call only counts, under a lock. When the interval is over it wakes a daemon thread of
-    this process, which resolves the host's name, once, and sends as few UDP packets as hold the
-    counts. A server that is down, a name that does not resolve or a resolver that hangs harms
-    nobody: the counts of a bounded number of names wait, and what UDP loses is lost. A forked child
-    starts from zero with a thread and a socket of its own. Counts of an interval that never ended
-    are sent when the process ends normally, if something has been sent before.
+    A hook's call only counts, under a lock. After the interval it wakes a daemon thread of this
+    process. The thread resolves the host's name, once, and sends the counts in few UDP packets. A
+    dead server, an unknown name or a hanging resolver harms nobody: the counts of a bounded number
+    of names wait, and a lost packet stays lost. A forked child starts from zero with a thread and a
+    socket of its own. The counts of the last interval go out at the ordinary end of a process that
+    has sent before.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class StatsDHooks(Gathering["_Counts"]):
         seconds: float,
         error: BaseException | None,
     ) -> None:
-        """Count what became of a recruit, and keep how long it took."""
+        """Count a recruit's outcome, and keep the length of its slice."""
         name = self._name(job)
         counts = {f"{name}.{outcome.value}": 1, f"{name}.items": items}
         if error is not None:
@@ -139,7 +139,7 @@ class StatsDHooks(Gathering["_Counts"]):
         return name
 
     def _has_reached(self) -> bool:
-        # Without a client the name is not resolved, and the end of a process must not wait for it.
+        # Without a client the name is unresolved, and the end of a process must not wait for it.
         return self._client is not None
 
     def _release(self) -> None:
@@ -147,13 +147,13 @@ class StatsDHooks(Gathering["_Counts"]):
             self._client.close()
 
     def _deliver(self) -> bool:
-        """Send what has been counted, once there is a client; say whether that was done."""
+        """Send the counts, once there is a client; say whether they are sent."""
         now = self._clock.monotonic()
         if self._client is None:
             if now < self._next_trial:
                 return False
             self._next_trial = now + _SECONDS_BETWEEN_TRIALS
-            # This resolves the name, which may take for ever.
+            # This resolves the name, perhaps without end.
             self._client = statsd.StatsClient(
                 self._host, self._port, prefix=self._prefix, maxudpsize=_DATAGRAM_BYTES
             )
@@ -170,7 +170,7 @@ class StatsDHooks(Gathering["_Counts"]):
 
 
 class _Counts:
-    """What was counted since the last send."""
+    """The counts since the last send."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -181,7 +181,7 @@ class _Counts:
         return bool(self.counts)
 
     def keep(self, name: str, took: float) -> None:
-        """Keep a timing, so that each of the interval's is as likely as any other to stay."""
+        """Keep a timing; each of the interval's is as likely to stay."""
         kept = self.timings.setdefault(name, [])
         self._seen[name] += 1
         if len(kept) < _TIMINGS_KEPT:

@@ -1,9 +1,9 @@
-"""Rates that follow the garbage: each process moves its own, by what its own slices have seen.
+"""Rates that follow the garbage. Each process moves its own rate by the reports of its own slices.
 
-A controller holds the number of slices per second that its process should do. Dividing that by the
-enlist frequency gives the rate, so that more traffic does not mean more work. It knows of no other
-process: all of them read the age of the same garbage, and so move together. docs/adaptive.md
-derives the figures below and shows what became of them in the simulation.
+A controller holds the number of slices per second that its process should do. The rate is that
+number divided by the enlist frequency, so more traffic does not mean more work. A controller knows
+no other process. All processes read the age of the same garbage, and so move together.
+docs/adaptive.md derives the figures below and shows them in the simulation.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _DAY_SECONDS = 86_400.0
 
 
 class Spending(Protocol):
-    """Where an adaptive rate asks what has been spent, and says what it spends.
+    """A counter of spent operations, which an adaptive rate reads and feeds.
 
-    Both are called in callers' time, `spent_today` about once a second: they answer from memory,
-    and what is shared is sent and read later.
+    Both methods run in callers' time, `spent_today` about once a second. They answer from memory.
+    A shared counter sends and reads its figures later.
     """
 
     def spent_today(self) -> int:
-        """Return the operations that all who share this have spent since the day began."""
+        """Return the operations that all processes of this counter have spent today."""
         ...
 
     def spend(self, operations: int) -> None:
@@ -37,9 +37,9 @@ class Spending(Protocol):
 
 
 class OwnSpending:
-    """What this process alone has spent; its days are 24 hours from its start.
+    """The operations that this process alone has spent. A day is 24 hours from its start.
 
-    Arguments: clock, what the days are measured with.
+    Arguments: clock, which measures the days.
     """
 
     __slots__ = ("_clock", "_ends", "_spent")
@@ -71,17 +71,17 @@ _PATIENCE_SECONDS = 30.0
 class Traffic:
     """Two means of the enlist frequency, fed about once a second.
 
-    `now` follows within two seconds, or within the time of ten enlists where they are rarer: fast
-    enough that a spike costs few slices, slow enough that chance does not shake the rates. `usual`
-    follows within six hours, so that a quiet night does not make the process forget the day.
+    `now` follows within two seconds, or within the time of ten enlists if that is longer. A spike
+    then costs few slices, and chance does not shake the rates. `usual` follows within six hours, so
+    the process still knows the day after a quiet night.
 
-    Arguments: now, the clock's monotonic seconds; enlisted, how many there have been so far.
+    Arguments: now, the clock's monotonic seconds; enlisted, the number of enlists so far.
     """
 
     __slots__ = ("_at", "_enlisted", "_started", "now", "usual")
 
     now: float | None
-    """Enlists per second of late; None until it is known."""
+    """Enlists per second in the last seconds; None until it is known."""
 
     usual: float
     """Enlists per second, on average over the last hours."""
@@ -93,7 +93,7 @@ class Traffic:
         self.usual = 0.0
 
     def update(self, now: float, enlisted: int) -> None:
-        """Take in the time and how many have enlisted so far; both only grow."""
+        """Take in the time and the number of enlists so far; both only grow."""
         seconds = now - self._at
         if seconds <= 0.0:
             return
@@ -116,45 +116,44 @@ class Traffic:
         self._enlisted = enlisted
 
 
-# The age that is aimed at, in lag targets: well below 1, so that chance does not carry it over.
+# The age to aim at, in lag targets. It is well below 1, so chance does not carry the age over it.
 _AIM = 0.33
-# How strongly the trend of the age moves the slices per second, and how strongly its distance from
-# the aim does, per reaction time; what is beyond the lag target counts so many times more.
+# How strongly the age moves the slices per second in a reaction time: by its trend, and by its
+# distance from the aim. Seconds beyond the lag target count _BEYOND times more.
 _BY_TREND = 1.5
 _BY_DISTANCE = 0.25
 _BEYOND = 3.0
-# Ages are smoothed over this share of the lag target, against the chance in what a look finds.
+# Ages are smoothed over this share of the lag target, because one look finds a random age.
 _SMOOTHING = 0.1
 # The reaction time is the lag target, or this many intervals between two slices of this process if
-# that is longer: whoever looks rarely must move slowly, or a fleet overshoots.
+# that is longer. A process that looks rarely must move slowly, or a fleet overshoots.
 _INTERVALS = 1.5
-# How much of their mean is the newest one.
+# The share of the newest interval in their mean.
 _NEW_INTERVAL = 0.3
 # A trend is read over at least this share of the lag target; below that it is noise.
 _TREND_SPAN = 0.25
-# Ages that grow or fall by so many seconds a second are half believed: the less, the more of it is
-# chance.
+# A trend of so many seconds a second is half believed. More of a smaller trend is chance.
 _DOUBT = 0.2
 # Distances and draining beyond so many reaction times count no more than these.
 _FARTHEST = 2.0
 _STEEPEST = 0.95
-# One slice changes the slices per second by so many times at most.
+# One slice changes the slices per second by this factor at most.
 _LARGEST_STEP = math.log(8.0)
 _HEADROOM = 1.25
-# What a slice that found nothing, was aborted, failed or ran out of time leaves of the slices per
-# second; what a job that never says how old its garbage is makes of a full one. Finding nothing
-# counts once for each lag target since the last look, down to the least.
+# Factors of the slices per second after a slice that was idle, was aborted, failed, ran out of time
+# or was full, the last for a job that never reports an age. An idle slice counts once for each lag
+# target since the last look, down to _LEAST_IDLE.
 _LEAST_IDLE = 0.25
 _IDLE, _ABORTED, _FAILED, _SLOW, _FULL = 0.8, 0.8, 0.5, 0.8, 1.25
-# Slices grow while full ones end within this share of their time, and shrink beyond that share.
+# Slices grow while full ones end within this share of their time.
 _QUICK = 0.4
 _MOST_GROWTH = 8
-# Garbage that was left behind ages: the chance rises until this process looks again.
-# The time since the last look and the age that it read count, in lag targets, up to these.
+# Garbage that is left behind ages, so the chance rises until this process looks again. The time
+# since the last look and the age that it read count up to so many lag targets.
 _MOST_URGENCY = 4.0
 _OLDEST_URGENCY = 3.0
-# From which share of the daily cap on the rate falls, and where it is 0: what others have spent
-# since they last said so must still fit.
+# The rate falls from the first share of the daily cap on, and is 0 from the second one on. The
+# rest is for the unreported spending of other processes.
 _CAP_BRAKES, _CAP_STOPS = 0.85, 0.98
 
 
@@ -162,11 +161,11 @@ _CAP_BRAKES, _CAP_STOPS = 0.85, 0.98
 class Adaptive:
     """A rate that follows the garbage; pass it as `rate=` where a number would stand.
 
-    Arguments: floor, the lowest rate, which also looks for garbage where there has been none;
-    ceiling, the highest, which counts in the sum of all rates; lag, the seconds within which
-    garbage should be removed; max_ops_per_day, the most operations that the job may spend in a day,
-    None: no cap; spending, where that is counted, for instance a Ledger that the whole fleet
-    shares, None: in this process alone.
+    Arguments: floor, the lowest rate, which finds new garbage after a time without any; ceiling,
+    the highest rate, which counts in the sum of all rates; lag, the time within which garbage
+    should be removed, a number of seconds or a timedelta; max_ops_per_day, the most operations that
+    the job may spend in a day, None: no cap; spending, which counts them, for instance a Ledger
+    that the whole fleet shares, None: this process counts its own.
     Raises: RateError unless 0 < floor <= ceiling <= 1; ConfigurationError for any other wrong
     argument.
     """
@@ -206,18 +205,17 @@ class Adaptive:
 
     @property
     def start(self) -> float:
-        """The rate of a process that has seen nothing yet: half-way, by factors."""
-        # It stands before anybody asks what has been spent.
+        """The rate of a process that has seen nothing yet: the geometric mean of both limits."""
+        # This rate holds before the first question for the spending.
         if self.max_ops_per_day == 0:
             return 0.0
         return math.sqrt(self.floor * self.ceiling)
 
 
 class Controller:
-    """Moves one job's rate and slice size in one process.
+    """Moves one job's rate and slice size in one process. Its caller holds a lock.
 
-    Arguments: adaptive; limit, the job's own number of items; clock. Not safe under threads by
-    itself.
+    Arguments: adaptive; limit, the job's own number of items; clock.
     """
 
     __slots__ = (
@@ -237,7 +235,7 @@ class Controller:
     """Slices per second that this process should do; None until its traffic is known."""
 
     rate: float
-    """The rate of the moment, as of the last `settle`."""
+    """The present rate, as of the last `settle`."""
 
     def __init__(self, adaptive: Adaptive, limit: int, clock: Clock) -> None:
         self._adaptive = adaptive
@@ -250,8 +248,8 @@ class Controller:
         self.rate = adaptive.start
         # The mean interval between two looks of this process.
         self._interval: float | None = None
-        # When the last slice looked, and the age that it read; the same of the one to which the
-        # next trend reaches back. Until then all is taken to be as it should.
+        # The time of the last look and the age that it read. The anchor is the look to which the
+        # next trend reaches back. At first the age is taken to be at its aim.
         self._last = self._anchor = (clock.monotonic(), _AIM * adaptive.lag)
         self._has_looked = False
 
@@ -273,9 +271,9 @@ class Controller:
             return self.rate
         if self.demand is None:
             self.demand = adaptive.start * frequency
-        # Never fewer looks than the floor's share of the usual traffic: a quiet night sees the
-        # garbage of the day, and a pause between two bursts forgets nothing. Little more than the
-        # ceiling allows, or it would have far to fall.
+        # The floor's share of the usual traffic is the least, so the garbage of the day is seen in
+        # a quiet night, and a pause between two bursts changes nothing. The most is a little above
+        # the ceiling, or the demand would have far to fall.
         most = max(frequency, traffic.usual)
         highest = _HEADROOM * adaptive.ceiling * most
         self.demand = max(min(self.demand, highest), adaptive.floor * most)
@@ -285,12 +283,12 @@ class Controller:
         return self.rate
 
     def see(self, now: float, seen: Seen) -> None:
-        """Take in what a slice has seen; the next `settle` shows it.
+        """Take in a slice's report; the next `settle` shows its effect.
 
         Arguments: now, monotonic seconds; seen, of any outcome but SKIPPED.
         """
         if now < self._last[0]:
-            # A clock that stepped back: what was read then stands, as if it had been read now.
+            # The clock stepped back: the last age counts as if it had been read now.
             self._last = self._anchor = (now, self._last[1])
         self._resize(now, seen)
         if self.demand is None:
@@ -315,7 +313,7 @@ class Controller:
         if seen.oldest_seconds is None:
             return slow + idle or (math.log(_FULL) if seen.is_full else 0.0)
         step = self._by_age(now, seen.oldest_seconds) + idle
-        # A server that is slow is not asked for more.
+        # A slow server gets no more slices.
         return min(step, 0.0) + slow if slow else step
 
     def _by_age(self, now: float, oldest: float) -> float:
@@ -330,8 +328,8 @@ class Controller:
         since, before = self._anchor
         span = now - since
         if span >= _TREND_SPAN * adaptive.lag:
-            # Unless slices remove anything, the age grows by a second a second; what is missing is
-            # the share by which it grows.
+            # The age grows by a second a second if slices remove nothing. Its growth is the share
+            # that slices are missing.
             growth = min((oldest - before) / span, _STEEPEST)
             if growth > 0.0 or oldest < farthest:
                 certainty = abs(growth) / (abs(growth) + _DOUBT)
@@ -345,7 +343,7 @@ class Controller:
         return before + (oldest - before) * weight
 
     def _look(self, now: float, oldest: float | None) -> None:
-        # A slice that does not say has seen nothing else than the last one.
+        # A slice without a report confirms the last one.
         oldest = self._last[1] if oldest is None else self._smooth(now, oldest)
         interval = now - self._last[0]
         if self._interval is None:
@@ -369,7 +367,7 @@ class Controller:
         ):
             self._size = min(_MOST_GROWTH * float(self._limit), before + max(1.0, before / 8))
         if self.demand is not None:
-            # The same work in fewer slices, or in more.
+            # The amount of work stays, in fewer or in more slices.
             self.demand *= before / self._size
 
     def _may_look_less(self, now: float) -> bool:
@@ -390,7 +388,7 @@ class Controller:
         """Return by how much old garbage raises the chance until this process looks again."""
         waited = self._since_look(now)
         if not self._has_looked:
-            # It has seen nothing yet, and should soon.
+            # It has seen nothing yet, and should look soon.
             return 1.0 + waited
         age = self._last[1] / self._adaptive.lag
         return 1.0 + min(waited, _MOST_URGENCY) * min(age, _OLDEST_URGENCY)

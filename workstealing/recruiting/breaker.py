@@ -1,4 +1,4 @@
-"""Breakers: after a connection fault, nobody touches what has failed for a while."""
+"""Breakers: after a connection fault its server is left alone for a while."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ _MOST_KNOWN = 8
 
 
 class Server(tuple[Hashable, ...]):
-    """A dependency whose own connections say when it has failed, by `blame()`.
+    """A dependency whose connections mark its own faults by `blame()`.
 
-    So a fault on which nothing is noted is none of its own. Two of them are equal if their parts
-    are.
+    A fault without such a mark belongs to another dependency. Two servers are equal if their parts
+    are equal.
     """
 
     def round_trip(self) -> float | None:
-        """Return how many seconds a round trip to it takes lately; None: unknown. No command."""
+        """Return the seconds that its last round trips took; None: unknown. No command."""
         return None
 
     def confirm(self, slice: Slice) -> None:
-        """Raise an error if what this server did not find may well be there; see `Twin.confirm`."""
+        """Raise an error if the server may hold the items that it did not find; see `Twin`."""
 
 
 class Breaker:
     """Closed until a connection fault, then open for a period, then closed again.
 
-    One slow reply in a slice of 10 ms is a fault too; so the first period is a tenth of the
-    longest, and each further fault, without a slice in between that went well, doubles it. A period
-    is jittered between half and one and a half times its length, so that the processes of a fleet
-    do not all try a recovering server at once. Whoever asks a breaker holds the one slice of its
-    process; so the first slice after the period is the only trial there is.
+    One slow reply in a slice of 10 ms is a fault too. So the first period is a tenth of the longest
+    one. Each further fault doubles it, unless a slice has gone well in between. Jitter makes a
+    period half to one and a half times as long, so the processes of a fleet do not all try a
+    recovering server at once. A process runs one slice at a time, so the first slice after the
+    period is the only trial.
 
-    Arguments: seconds, the longest period, on average; random, what the jitter is drawn with. (It
-    is not the lottery's own, which tests script.)
+    Arguments: seconds, the mean length of the longest period; random, which draws the jitter. It is
+    not the lottery's random, because tests script that one.
     """
 
     __slots__ = ("__weakref__", "_longest", "_next", "_open_until", "_random", "_since")
@@ -51,11 +51,11 @@ class Breaker:
         self._next = seconds * _FIRST_SHARE
         self._random = random
         self._open_until: float | None = None
-        # When the first fault was after which nothing went well.
+        # The time of the first fault since the last good slice.
         self._since: float | None = None
 
     def is_open(self, now: float) -> bool:
-        """Say whether the server is to be left alone at that moment (monotonic seconds)."""
+        """Say whether slices leave the server alone at that moment (monotonic seconds)."""
         return self._open_until is not None and now < self._open_until
 
     def trip(self, now: float) -> None:
@@ -65,17 +65,17 @@ class Breaker:
         self._next = min(self._longest, 2 * self._next)
 
     def recover(self) -> None:
-        """Note that a slice met no fault: the next one will be the first again."""
+        """Note a slice without a fault: the next fault opens the shortest period again."""
         self._since = None
         self._next = self._longest * _FIRST_SHARE
 
     def open_seconds(self, now: float) -> float | None:
-        """Return for how long no slice has gone well, trials included; None: the last one did."""
+        """Return the seconds since the first fault; None: the last slice went well."""
         return None if self._since is None else max(0.0, now - self._since)
 
 
 class Breakers:
-    """The breakers of one recruiter, by dependency; each lives for as long as a job has met it.
+    """The breakers of one recruiter, by dependency; each lives while a job knows it.
 
     Arguments: seconds, as of `Breaker`.
     """
@@ -92,11 +92,11 @@ class Breakers:
 
 
 class Guard:
-    """The breakers that hold one job back: its dependency's, and those of what has failed it.
+    """The breakers that hold one job back: its dependency's, and those of other faulty servers.
 
-    A fault counts for the dependency that is blamed for it. One that nobody is blamed for (a
-    database's, a web service's, a user's own function's) counts for the job's dependency, but never
-    for a `Server`: there it holds back this job alone.
+    A fault counts for its blamed dependency. A fault without one, such as a database's or a web
+    service's, counts for the job's dependency. If that is a `Server`, it is innocent, and the fault
+    holds back this job alone.
 
     Arguments: dependency, the job's; name, the job's; breakers, the recruiter's.
     """
@@ -112,12 +112,12 @@ class Guard:
         self._known: dict[Hashable, Breaker] = {dependency: breakers.of(dependency)}
 
     def is_open(self, now: float) -> bool:
-        """Say whether the job is to be held back at that moment (monotonic seconds)."""
-        # A copy: another thread may learn of one more.
+        """Say whether the job is held back at that moment (monotonic seconds)."""
+        # A copy: another thread may add a breaker.
         return any(each.is_open(now) for each in list(self._known.values()))
 
     def trip(self, error: BaseException, now: float) -> None:
-        """Open the breaker of what has failed by this error."""
+        """Open the breaker of the dependency that this error blames."""
         failed = blamed(error)
         if failed is None:
             failed = self._others
@@ -130,11 +130,11 @@ class Guard:
         known.trip(now)
 
     def recover(self) -> None:
-        """Note that a slice met no fault."""
+        """Note a slice without a fault."""
         for each in list(self._known.values()):
             each.recover()
 
     def open_seconds(self, now: float) -> float | None:
-        """Return for how long something that the job needs has failed; None: nothing has."""
+        """Return the seconds since the oldest open fault of the job's servers; None: no fault."""
         lengths = (each.open_seconds(now) for each in list(self._known.values()))
         return max((each for each in lengths if each is not None), default=None)

@@ -1,4 +1,4 @@
-"""Checks of the arguments that several modules here take; each error is one clear sentence."""
+"""Checks of arguments that several modules take. Each error is one clear sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHORTEST_SECONDS = 1e-9
 
 
 def _as_float(number: Any) -> float:
-    """Return a number as a float, infinity for what no float can hold."""
+    """Return a number as a float, infinity if it is too large for one."""
     try:
         return float(number)
     except OverflowError:
@@ -56,7 +56,7 @@ def checked_limit(limit: object) -> int:
 
 
 def checked_age(age: object) -> float:
-    """Return an observed age in seconds as a float, 0.0 for a negative one.
+    """Return an observed age in seconds as a float; a negative age becomes 0.0.
 
     Raises: ConfigurationError unless it is a finite number.
     """
@@ -70,7 +70,7 @@ def checked_age(age: object) -> float:
 def checked_count(count: object, what: str) -> int:
     """Return a count.
 
-    Arguments: count; what, the words that an error names it by.
+    Arguments: count; what, its name in an error.
     Raises: ConfigurationError unless it is an int of at least 0.
     """
     if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
@@ -79,7 +79,7 @@ def checked_count(count: object, what: str) -> int:
 
 
 def checked_attempts(max_attempts: object) -> int:
-    """Return how often something is tried before it is set aside.
+    """Return the number of attempts before an item is set aside.
 
     Raises: ConfigurationError unless it is an int of at least 1.
     """
@@ -91,10 +91,10 @@ def checked_attempts(max_attempts: object) -> int:
 
 
 def checked_items(answer: object, job: str) -> int:
-    """Return what a job's slice says that it has handled, 0 for None.
+    """Return the number of items that a slice has handled, 0 for None.
 
-    Arguments: answer, of `perform()`; job, its name. Raises: TypeError unless it is a whole number
-    of at least 0.
+    Arguments: answer, the result of `perform()`; job, its name. Raises: TypeError unless the answer
+    is a whole number of at least 0.
     """
     if answer is None:
         return 0
@@ -115,7 +115,7 @@ def checked_items(answer: object, job: str) -> int:
 def checked_name(name: object) -> str:
     """Return a job's name.
 
-    Raises: ConfigurationError unless it is a str with something in it.
+    Raises: ConfigurationError unless it is a str that is not blank.
     """
     if isinstance(name, str) and name.strip():
         return name

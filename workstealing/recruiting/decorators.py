@@ -1,4 +1,4 @@
-"""The decorator behind `enlists`: functions of four kinds that enlist when they have ended."""
+"""The decorator behind `enlists`: functions of four kinds enlist when they have ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from workstealing.errors import ConfigurationError
-from workstealing.recruiting.deferral import defer, withdraw
+from workstealing.recruiting.deferral import defer, is_wanted, withdraw
 
 if TYPE_CHECKING:
     from workstealing.recruiting.enlisting import Enlisting
@@ -18,10 +18,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def enlisting(recruiter: Enlisting, function: Function, when: When | None) -> Function:
-    """Return the function, made to enlist after each call that ends without an exception.
+    """Return a function that enlists after each call that ends without an exception.
 
-    Arguments: recruiter; function, of any of the four kinds; when, asked with the result.
-    Raises: ConfigurationError for what is no function, or a `when` that cannot be called.
+    Arguments: recruiter; function, of any of the four kinds; when, which gets the result and
+    decides. Raises: ConfigurationError if the function or `when` is no function.
     """
     if not callable(function) or isinstance(function, (type, classmethod, staticmethod)):
         raise ConfigurationError(
@@ -35,13 +35,13 @@ def enlisting(recruiter: Enlisting, function: Function, when: When | None) -> Fu
 
 
 def _kind_of(function: Callable[..., Any]) -> str:
-    """Return which of `_Steps`' methods stands in for a function, or for an object's `__call__`."""
+    """Return the method of `_Steps` that stands in for a function or an object's `__call__`."""
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function):
         function = type(function).__call__
     code = getattr(function, "__code__", None)
-    # types.coroutine makes a generator function one whose calls are awaited.
+    # The calls of a generator function under types.coroutine are awaited.
     is_awaited = getattr(code, "co_flags", 0) & inspect.CO_ITERABLE_COROUTINE
     if inspect.iscoroutinefunction(function) or is_awaited:
         return "coroutine"
@@ -51,9 +51,9 @@ def _kind_of(function: Callable[..., Any]) -> str:
 
 
 class _Steps:
-    """What stands in for functions of each kind: it calls them, and enlists when they have ended.
+    """Stand-ins for functions of each kind: they call the function, and enlist after its end.
 
-    Arguments: recruiter; when, asked with the result.
+    Arguments: recruiter; when, which gets the result and decides.
     """
 
     def __init__(self, recruiter: Enlisting, when: When | None) -> None:
@@ -68,7 +68,12 @@ class _Steps:
             withdraw(self)
 
     def _enlist(self, result: object, *, on_loop: bool = False) -> None:
-        self._recruiter.enlist_after(self._when, result, on_loop=on_loop)
+        if self._when is not None and not is_wanted(self._recruiter, self._when, result):
+            return
+        if not on_loop:
+            self._recruiter.enlist()
+        elif (drawn := self._recruiter.draw()) is not None:
+            drawn.serve_on_loop()
 
     def coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
@@ -97,7 +102,7 @@ class _Steps:
                         except GeneratorExit:
                             await inner.aclose()
                             raise
-                        # All of them go to the generator.
+                        # Each of them goes to the generator.
                         except BaseException as error:  # noqa: BLE001
                             item = await inner.athrow(error)
                         else:
@@ -139,14 +144,14 @@ class _Steps:
         return plain
 
     def _after(self, result: Any) -> Any:
-        """Enlist when what a plain function has returned has ended; return what stands for it."""
+        """Enlist after the end of a plain function's result; return its stand-in."""
         is_awaitable = inspect.isawaitable(result)
         if isinstance(result, Coroutine) or (is_awaitable and isinstance(result, Generator)):
             return self.coroutine(lambda: result)()
         if isinstance(result, AsyncGenerator):
             return self.async_generator(lambda: result)()
         if is_awaitable:
-            # A host may cancel it, or use it in a way of its own, so nothing may stand for it.
+            # A host may cancel it or use it in a way of its own, so it has no stand-in.
             if callable(getattr(result, "add_done_callback", None)):
                 result.add_done_callback(self._done)
         elif isinstance(result, Generator):

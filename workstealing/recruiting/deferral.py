@@ -1,14 +1,14 @@
-"""Putting an enlist off until the response has gone out.
+"""Deferrals: an enlist waits until the response has gone out.
 
 A web integration sets `current` for the length of one request. A handler decorated with
-`Recruiter.enlists` finds it there and hands its enlist over instead of making the client wait; the
-integration closes the deferral after the last byte. Code without an integration finds None.
+`Recruiter.enlists` finds the deferral there and hands its enlist over, so the client does not wait.
+The integration closes the deferral after the last byte. Code without an integration finds None.
 
 Nearly every request is dismissed. So an integration that holds a whole response draws at once, by
-`settle`, and puts nothing around the response unless this request is recruited.
+`settle`. It puts nothing around the response unless this request is recruited.
 
-This module knows no framework and no protocol: what a response is, and when it has gone out, is
-the integration's business.
+This module knows no framework and no protocol. The integration knows its responses, and the moment
+when one has gone out.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from workstealing.clock import SYSTEM_CLOCK
-from workstealing.recruiting.faults import FaultLog, HostTimeouts
+from workstealing.recruiting.faults import FaultLog, HostTimeouts, shown
 
-# `when` receives the integration's own response object (flask.Response, say); this module cannot
-# name that type, and its answer is only asked for its truth.
+# `when` receives the integration's own response object, for example a flask.Response. This module
+# cannot name that type. Only the truth of the answer counts.
 When = Callable[..., object]
 
 
 class Enlister(Protocol):
-    """What can be enlisted: a Recruiter.
+    """A Recruiter, or an object of the user's own with the same method.
 
-    Where it has a method `draw`, as a Recruiter has, that returns None for a dismissed caller or a
-    `Recruit`, whose slice can wait until the response has gone out.
+    A Recruiter also has `draw`. It returns None for a dismissed caller, or a `Recruit`, whose slice
+    can wait until the response has gone out.
     """
 
     def enlist(self) -> object:
@@ -39,18 +39,18 @@ class Enlister(Protocol):
 
 
 class Recruit(Protocol):
-    """Who has won a draw and has not served yet."""
+    """A caller who has won a draw and has not served yet."""
 
     def serve(self) -> object:
         """Do the slice, here and now."""
         ...
 
     def serve_on_loop(self) -> object:
-        """Do the slice in a thread of the running event loop's executor; nobody waits for it."""
+        """Do the slice in a thread of the running event loop's executor, without waiting."""
         ...
 
     def skip(self) -> object:
-        """Count this recruit as SKIPPED: there is no moment to serve in."""
+        """Count this recruit as SKIPPED, because it has no moment for a slice."""
         ...
 
 
@@ -61,18 +61,37 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_host_timeout(recruiter: Enlister, error: BaseException) -> bool:
-    """Say whether an error that a user's function raised must reach the host; for integrations."""
-    # An enlister of the user's own has no classes registered.
+    """Say whether the error of a user's function must reach the host; for integrations."""
+    # An enlister of the user's own has registered no classes.
     asked = getattr(recruiter, "is_host_timeout", HostTimeouts().include)
     return bool(asked(error))
+
+
+def is_wanted(recruiter: Enlister, when: When, result: object) -> bool:
+    """Ask a user's `when` whether to enlist after that result; for integrations.
+
+    An error of `when` is logged once a minute and counts as no. Raises: only a host's time-out.
+    """
+    try:
+        return bool(when(result))
+    except Exception as error:
+        if is_host_timeout(recruiter, error):
+            raise
+        when_faults.report(f"when= {_name_of(when)}", error)
+        return False
+
+
+def _name_of(when: object) -> str:
+    name = getattr(when, "__qualname__", None)
+    return name if isinstance(name, str) else shown(when)
 
 
 class Deferral:
     """One request's enlist, put off until its response has gone out; it happens at most once.
 
     Arguments: recruiter_default and when_default, the integration's own offer, which stands unless
-    a decorated handler makes one; when_default None means every response. One deferral belongs to
-    one request and is not shared between threads.
+    a decorated handler makes one; when_default, None: every response enlists. One deferral belongs
+    to one request. Threads do not share it.
     """
 
     # Defaults on the class: a request makes one of these, and sets what differs.
@@ -93,9 +112,9 @@ class Deferral:
     def offer(self, recruiter: Enlister, when: When | None = None, by: object = None) -> bool:
         """Let this recruiter and this `when` govern the request; the last offer wins.
 
-        Arguments: recruiter; when, which receives the response object and says whether to enlist
-        (None: always); by, a hashable that `withdraw` will name. Returns: False when the request is
-        over already, for example in a thread that copied its context; then nothing was put off and
+        Arguments: recruiter; when, which receives the response object and says whether to enlist,
+        None: always; by, a hashable that `withdraw` will name. Returns: False if the request is
+        over already, for example in a thread that copied its context. Then nothing is deferred, and
         the caller enlists at once.
         """
         if self.closed:
@@ -103,17 +122,17 @@ class Deferral:
         if self._recruit is None:
             if self._offers is None:
                 self._offers = {}
-            # Again at the end, where it was there before: it is the last one now.
+            # A repeated offer moves to the end: it is the last one now.
             self._offers.pop(by, None)
             self._offers[by] = self._recruiter, self.when = recruiter, when
             self._asked = False
         return True
 
     def withdraw(self, by: object) -> None:
-        """Take an offer back, because its function has raised: the last of the others governs.
+        """Take an offer back, because its function has raised. The last other offer governs then.
 
-        Without another one nobody is enlisted, whatever the integration offers by itself.
-        Arguments: by, as it was given to offer().
+        Without another offer nobody enlists, not even by the integration's own offer.
+        Arguments: by, as given to offer().
         """
         if self._recruit is not None or self._offers is None:
             return
@@ -123,10 +142,11 @@ class Deferral:
         self._asked = False
 
     def respond(self, response: object) -> None:
-        """Say what the response is, and ask the governing `when` about it.
+        """Take the response, and ask the governing `when` about it.
 
-        It is asked now, while the framework's request is still at hand. A later respond() replaces
-        an earlier one (an error page instead of the page); a later offer() is asked at close().
+        It is asked now, while the framework still holds the request. A later respond() replaces an
+        earlier one, for example with an error page. The `when` of a later offer() is asked at
+        close().
         """
         if self.closed:
             return
@@ -136,17 +156,17 @@ class Deferral:
             self.ask()
 
     def settle(self) -> bool:
-        """Draw for this request now, whose response is known; nothing of it is left to run.
+        """Draw for this request now; its response is known, and no code of it is left to run.
 
         Returns: True if a slice follows at close(). Otherwise the request is over for this package,
-        and whoever holds its response may let go of it. A dismissed request costs no more than a
+        and its integration may let go of the response. A dismissed request costs as much as a
         dismissed enlist.
         """
         if self.responded and (self.when is None or self._is_wanted()):
             try:
                 draw = self._recruiter.draw  # type: ignore[attr-defined]
             except AttributeError:
-                # An enlister of the user's own, which draws when it is asked.
+                # An enlister of the user's own draws when it enlists.
                 return True
             recruit = draw()
             if recruit is not None:
@@ -156,16 +176,16 @@ class Deferral:
         return False
 
     def close(self) -> None:
-        """Enlist if the response asked for it; to be called when the last byte has gone out.
+        """Enlist if the response allows it; call this when the last byte has gone out.
 
-        The first call counts, all others do nothing. Without a respond() before it nobody is
-        enlisted: the server is still to answer with an error of its own.
+        Only the first call counts. Without a respond() before it nobody enlists, because the server
+        has yet to answer with an error of its own.
         """
         if self.closed:
             return
         recruit = self._recruit
         wanted = recruit is not None or self._is_wanted()
-        # Before the enlist, so that what runs inside the slice finds no request to defer to.
+        # Before the enlist, so code inside the slice finds no request to defer to.
         self.closed = True
         if recruit is not None:
             self._serve(recruit)
@@ -175,7 +195,7 @@ class Deferral:
     def drop(self) -> None:
         """End the request without an enlist, because its client would have to wait for it.
 
-        Whom `settle` has recruited is SKIPPED.
+        A recruit of `settle` is SKIPPED.
         """
         if not self.closed:
             self.closed = True
@@ -183,7 +203,7 @@ class Deferral:
                 self._recruit.skip()
 
     def _enlist(self, recruiter: Enlister) -> None:
-        """Enlist here and now; an integration that may not block its caller has its own way."""
+        """Enlist here and now; an integration that may not block overrides this."""
         recruiter.enlist()
 
     def _serve(self, recruit: Recruit) -> None:
@@ -200,19 +220,15 @@ class Deferral:
         return self._wanted
 
     def response(self) -> object:
-        """Return what a `when` is asked about."""
+        """Return the response object that `when` receives."""
         return self._response
 
     def ask(self) -> None:
-        """Ask the governing `when`, once the response is known."""
+        """Ask the governing `when`; the response is known."""
         self._asked = True
         self._wanted = False
-        try:
-            self._wanted = bool(self.when(self.response()))  # type: ignore[misc]
-        except Exception as error:
-            if is_host_timeout(self._recruiter, error):
-                raise
-            when_faults.report("the `when` of an enlist", error)
+        if self.when is not None:
+            self._wanted = is_wanted(self._recruiter, self.when, self.response())
 
 
 current: ContextVar[Deferral | None] = ContextVar("workstealing_deferral", default=None)
@@ -220,7 +236,7 @@ current: ContextVar[Deferral | None] = ContextVar("workstealing_deferral", defau
 
 
 def is_deferring() -> bool:
-    """Say whether an integration further out has put the current request's enlist off."""
+    """Say whether an integration further out defers the current request's enlist."""
     outer = current.get()
     return outer is not None and not outer.closed
 
@@ -230,17 +246,17 @@ def _never(_: object) -> bool:
 
 
 def defer(recruiter: Enlister, when: When | None = None, by: object = None) -> bool:
-    """Put an enlist off to the end of the current request, if an integration is at work.
+    """Defer an enlist to the end of the current request, if an integration is at work.
 
-    Arguments: as of Deferral.offer(). Returns: False when there is no request to put it off to, and
-    the caller is to enlist at once.
+    Arguments: as of Deferral.offer(). Returns: False without a request; then the caller enlists at
+    once.
     """
     deferral = current.get()
     return deferral is not None and deferral.offer(recruiter, when, by)
 
 
 def withdraw(by: object) -> None:
-    """Take back what `defer` has put off; see Deferral.withdraw()."""
+    """Take a deferred enlist back; see Deferral.withdraw()."""
     deferral = current.get()
     if deferral is not None:
         deferral.withdraw(by)

@@ -1,9 +1,9 @@
-"""Callers are dismissed by counting down in C, and counted block by block.
+"""The hot path: a countdown in C dismisses callers, and whole blocks of them are counted.
 
-A block is a C iterator that yields DISMISSED a fixed number of times. What it has yielded is what
-it was built with less what is left in it, so nothing needs to be counted in the hot path, and no
-interleaving of threads can lose a count: each caller takes either an item of some block, or the
-slow path under the recruiter's lock.
+A block is a C iterator that yields DISMISSED a fixed number of times. Its size less the rest in it
+is the number of callers that it has dismissed. So the hot path counts nothing, and no interleaving
+of threads loses a count: each caller takes an item of a block, or the slow path under the
+recruiter's lock. The draw is made ahead.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import repeat
 from operator import length_hint
-from typing import Any
 
 from workstealing.clock import Clock
 from workstealing.config import is_disabled
-from workstealing.recruiting.faults import FaultLog, HostTimeouts, shown
+from workstealing.recruiting.faults import FaultLog, HostTimeouts
 from workstealing.recruiting.flight import Run
 from workstealing.recruiting.hooks import HookList
 from workstealing.recruiting.lottery import Draw, Installed
@@ -24,21 +23,21 @@ from workstealing.recruiting.performing import Drawn, LoopSlices, Performer
 from workstealing.recruiting.slice import Outcome
 
 BLOCK_LIMIT = 1024
-# Looking up a member of an enum costs as much as a whole dismissal.
+# The look-up of an enum's member costs as much as a whole dismissal.
 _DISMISSED = Outcome.DISMISSED
 _WINDOW_SECONDS = 0.25
 
 
 class Blocks:
-    """The exact number of the enlisted, and the callers still to dismiss, block by block.
+    """The exact number of enlists, and the callers still to dismiss, block by block.
 
-    A block is never longer than the enlists of the last quarter of a second, nor than 1,024: at its
-    end the slow path looks at the clock, and that must still happen about once a second in a
-    process with one request a second. A lower bound than 1,024 would make every dismissal dearer in
-    a process with thousands of enlists a second. The caller holds the recruiter's lock.
+    A block is at most as long as the enlists of the last quarter of a second, and 1,024. The slow
+    path at its end looks at the clock, about once a second even in a process with one request a
+    second. A lower bound than 1,024 would make each dismissal dearer in a process with thousands of
+    enlists a second. The caller holds the recruiter's lock.
 
-    A time-out may be raised between any two steps. So a block's size and what came before it are
-    noted in one step, before the block is in use, and which block is in use says what counts.
+    A host's time-out may come between any two steps. So one step notes a block's size and the count
+    before it, ahead of the block's use. The block in use then says which note counts.
 
     Arguments: now, the clock's monotonic seconds.
     """
@@ -46,14 +45,14 @@ class Blocks:
     __slots__ = ("_added", "_counts", "_window_count", "_window_end", "ahead", "limit")
 
     ahead: int
-    """How many more callers to dismiss once the running block has ended."""
+    """The number of callers to dismiss after the running block."""
 
     limit: int
-    """How many callers the next block may hold."""
+    """The most callers of the next block."""
 
     def __init__(self, now: float) -> None:
         self._added = 0
-        # The last two blocks, each with how many enlisted before it, and with its size.
+        # The last two blocks, each with the number of enlists before it and with its size.
         self._counts: tuple[tuple[Iterator[Outcome], int, int], ...] = ()
         self._window_count = 0
         self._window_end = now + _WINDOW_SECONDS
@@ -61,7 +60,7 @@ class Blocks:
         self.limit = 1
 
     def renew(self, block: Iterator[Outcome], now: float) -> Iterator[Outcome]:
-        """Return the block to use next; then one has run out, and so counts who found it so."""
+        """Return the next block, after the running one has ended; its finder counts as well."""
         known = self._of(block)
         count = known[2] + 1
         self._window_count += count
@@ -85,20 +84,20 @@ class Blocks:
         return following
 
     def cut(self, block: Iterator[Outcome]) -> None:
-        """End a running block early; it yields nothing to anybody from here on."""
-        # list() over a C iterator never lets another thread in, so that each item goes either to a
-        # caller or into this list.
+        """End a running block early; no caller gets an item of it from here on."""
+        # list() over a C iterator lets no other thread in, so each item goes to a caller or into
+        # this list.
         left = len(list(block))
         _, ended, size = self._of(block)
         self._counts = ((block, ended + size - left, 0),)
         self._window_count += size - left
 
     def add(self, count: int) -> None:
-        """Count callers who took no part in any block."""
+        """Count callers who took an item of no block."""
         self._added += count
 
     def enlisted(self, block: Iterator[Outcome]) -> int:
-        """Return how many callers have enlisted, those of the running block included."""
+        """Return the number of enlists, with those of the running block."""
         _, ended, size = self._of(block)
         return self._added + ended + size - length_hint(block)
 
@@ -116,12 +115,12 @@ _DISMISSED = Outcome.DISMISSED
 
 
 class Enlisting:
-    """Counts and dismisses callers, and picks those who are recruited.
+    """Counts callers, dismisses nearly all, and recruits a few.
 
     Arguments: seconds, the default length of a slice; random; clock. The jobs come by `_change`.
     """
 
-    # Looking up a method is quicker where there is no __dict__ to look into first.
+    # The look-up of a method is quicker without a __dict__.
     __slots__ = (
         "_blocks",
         "_changes",
@@ -160,7 +159,7 @@ class Enlisting:
     def _begin(self) -> None:
         """Take a new lock, count from zero, and let the next caller draw."""
         # Re-entrant, because a signal handler or a finalizer may enlist while the interrupted frame
-        # holds it; `_drawing` tells such a caller to touch nothing.
+        # holds it. `_drawing` tells such a caller to touch nothing.
         self._lock = threading.RLock()
         self._drawing: Run[Installed | None] = Run(lambda: None)
         self._interrupting: list[None] = []
@@ -175,8 +174,8 @@ class Enlisting:
         self._changes = 0
         self._drawn_at = -1
 
-    def after_fork(self) -> None:
-        """Begin anew in a forked child; called by the package itself."""
+    def _after_fork(self) -> None:
+        """Begin anew in a forked child."""
         self._begin()
         for part in (self._faults, self._hooks, self._performer, self._loop_slices):
             part.after_fork()
@@ -184,23 +183,23 @@ class Enlisting:
     def enlist(self) -> Outcome:
         """Offer this caller's spare moment.
 
-        Returns: DISMISSED nearly always; any other outcome when this caller was recruited, who is
-        then held for at most the slice's length (lengthened where shorter ones came to nothing, up
-        to longest_seconds) plus one socket time-out. Raises: nothing of ours; what a job raises
-        passes only if it is no Exception or a host's time-out. A dismissed caller
-        sends no command and pays for one step of a C iterator.
+        Returns: DISMISSED nearly always; any other outcome for a recruit. A recruit is held for the
+        slice's length (up to `longest`, after slices that were too short for any work) and one
+        socket time-out at most. Raises: no error of ours; of a job's errors only the host's
+        time-outs and the ones that are no Exception. A dismissed caller sends no command and pays
+        for one step of a C iterator.
         """
-        # A loop of at most one turn: the cheapest way to take one item, and all of it is C.
+        # A loop of at most one turn is the cheapest way to take one item: all of it is C.
         for dismissed in self._countdown:
             return dismissed
         installed = self._recruited()
         return _DISMISSED if installed is None else self._performer.serve(installed)
 
     def draw(self) -> Drawn | None:
-        """Offer this caller's spare moment, which comes later: after a response has gone out.
+        """Offer a spare moment that comes later, for example after a response has gone out.
 
-        Returns: None if this caller is dismissed, nearly always and as cheaply as by `enlist`; or
-        the recruit, whose slice begins when it is told to. Raises: nothing of ours. No command.
+        Returns: None for a dismissed caller, nearly always and as cheaply as by `enlist`; otherwise
+        the recruit, which begins its slice on demand. Raises: no error of ours. No command.
         """
         for _ in self._countdown:
             return None
@@ -208,10 +207,10 @@ class Enlisting:
         return None if installed is None else Drawn(self._performer, self._loop_slices, installed)
 
     def flush(self) -> None:
-        """Tell the hooks of the enlisted that they have not heard of yet.
+        """Tell the hooks of the last enlists now.
 
-        Without it they hear of them about once a second, as long as callers enlist: call it where a
-        process ends in order.
+        Otherwise they hear of enlists about once a second, as long as callers enlist. Call this at
+        the ordinary end of a process.
         """
         with self._lock:
             enlisted = self._enlisted()
@@ -221,7 +220,7 @@ class Enlisting:
             self._hooks.enlisted(count)
 
     def use_random(self, random: Callable[[], float]) -> Callable[[], float]:
-        """Draw with another random from the next enlist on; return the one before (for tests)."""
+        """Draw with another random from the next enlist on; return the old one (for tests)."""
         with self._lock:
             before, self._random = self._random, random
             self._change(self._draw)
@@ -232,37 +231,19 @@ class Enlisting:
         return self._timeouts.include(error)
 
     def _enlisted(self) -> int:
-        """Return how many callers have enlisted so far. The lock is held."""
+        """Return the number of enlists so far. The lock is held."""
         return self._blocks.enlisted(self._countdown) + len(self._interrupting)
 
     def _change(self, draw: Draw) -> None:
         """Let the next caller draw anew, by these rates. The lock is held."""
         self._draw = draw
         self._changes += 1
-        # Whom a signal handler's change has interrupted will see that the draw is stale.
+        # The frame that a signal handler has interrupted will see that the draw is stale.
         if not self._drawing.is_running:
             self._blocks.cut(self._countdown)
 
     def _settle(self, now: float) -> None:
-        """Let rates follow what was seen; called about once a second. The lock is held."""
-
-    def enlist_after(
-        self, when: Callable[[Any], object] | None, result: object, *, on_loop: bool = False
-    ) -> None:
-        """Enlist if `when` wants it, which harms nobody; on a loop, nobody waits for the slice."""
-        if when is not None:
-            try:
-                if not when(result):
-                    return
-            except Exception as error:
-                if self._timeouts.include(error):
-                    raise
-                self._faults.report(f"when= {_name_of(when)}", error)
-                return
-        if not on_loop:
-            self.enlist()
-        elif (drawn := self.draw()) is not None:
-            drawn.serve_on_loop()
+        """Let adaptive rates move; called about once a second. The lock is held."""
 
     def _recruited(self) -> Installed | None:
         """Take the slow path: return the job that this caller is recruited for, or None."""
@@ -280,7 +261,7 @@ class Enlisting:
                     self._settle_due = now + _SETTLE_SECONDS
                     self._settle(now)
         except Exception as error:
-            # From a random or a clock of the user's own.
+            # A random or a clock of the user's own has raised it.
             if self._timeouts.include(error):
                 raise
             self._faults.report("the lottery", error)
@@ -298,12 +279,12 @@ class Enlisting:
         blocks = self._blocks
         winner = None
         if self._drawn_at != self._changes:
-            # Drawing anew in the midst of a count is fair: that distribution has no memory.
+            # A new draw in the midst of a count is fair: the distribution has no memory.
             self._redraw()
         if blocks.ahead:
             blocks.ahead -= 1
         elif is_disabled():
-            # The recruit is put off by one block, again and again.
+            # The recruit waits for one more block, again and again.
             blocks.ahead = blocks.limit
         else:
             winner = self._next
@@ -312,7 +293,7 @@ class Enlisting:
         return winner
 
     def _redraw(self) -> None:
-        # Noted last, so that a change or an error in the midst of this draw leads to another one.
+        # Noted last, so a change or an error in the midst of this draw leads to another draw.
         changes, self._drawn_at = self._changes, -1
         self._blocks.ahead, self._next = self._draw.next_recruit(self._random)
         self._drawn_at = changes
@@ -320,8 +301,3 @@ class Enlisting:
             count = len(self._interrupting)
             del self._interrupting[:count]
             self._blocks.add(count)
-
-
-def _name_of(when: object) -> str:
-    name = getattr(when, "__qualname__", None)
-    return name if isinstance(name, str) else shown(when)

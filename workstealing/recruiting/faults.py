@@ -1,4 +1,4 @@
-"""Errors inside a host: which ones it must receive, and how all others are logged."""
+"""Errors in a host's time: its own time-outs pass through, all others are logged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from workstealing.clock import Clock
 from workstealing.errors import ConfigurationError, WorkStealingError, is_connection_fault
 
-# By name: neither package is imported for the sake of one class.
+# By name, because one class is no reason to import its package.
 _KNOWN = frozenset(
     {
         ("billiard.exceptions", "SoftTimeLimitExceeded"),
@@ -32,7 +32,7 @@ class HostTimeouts:
     def register(self, *types: type[BaseException]) -> None:
         """Add exception classes.
 
-        Raises: ConfigurationError for what is no exception class; then none is added.
+        Raises: ConfigurationError if one is no exception class; then none is added.
         """
         for each in types:
             if not (isinstance(each, type) and issubclass(each, BaseException)):
@@ -51,12 +51,11 @@ _SECONDS_BETWEEN = 60.0
 
 
 class FaultLog:
-    """Logs the first error of each subject at once, and then at most one a minute, with a count.
+    """Logs the first error of each subject at once, and then one a minute at most, with a count.
 
-    Arguments: clock, what the minute is measured with; timeouts, which errors must reach the host
-    when they are raised while this logs. The lines go to the logger `workstealing` at level ERROR,
-    with a traceback unless the error says all there is to say: this package's own do, and so does a
-    server that could not be reached.
+    Arguments: clock, which measures the minute; timeouts, the host's own, which pass through while
+    this logs. The lines go to the logger `workstealing` at level ERROR. They have a traceback,
+    except for this package's own errors and for a server out of reach, which explain themselves.
     """
 
     __slots__ = ("_clock", "_lock", "_silent", "_timeouts")
@@ -68,12 +67,12 @@ class FaultLog:
         self.after_fork()
 
     def after_fork(self) -> None:
-        """Take a new lock: the old one's holder may not exist in this process."""
+        """Take a new lock, because the old one's holder may not exist in this process."""
         # Re-entrant: a signal handler may log while the interrupted frame holds it.
         self._lock = threading.RLock()
 
     def report(self, subject: str, error: BaseException) -> None:
-        """Log that the subject failed, or count it when the subject's minute is not over.
+        """Log a subject's error, or count it until the subject's minute is over.
 
         Raises: only a host's time-out; see `log_safely`.
         """
@@ -92,9 +91,9 @@ class FaultLog:
         )
 
     def warn(self, subject: str, complaint: str) -> None:
-        """Log a complaint that is no error, at level WARNING, or count it in its minute.
+        """Log a complaint at level WARNING, or count it until its minute is over.
 
-        Arguments: subject, whose minute is its own, apart from that of its errors; complaint, a
+        Arguments: subject, whose warnings have a minute apart from its errors; complaint, a
         sentence.
         """
         missed = self._missed(f"{subject}: a warning")
@@ -107,7 +106,7 @@ class FaultLog:
         )
 
     def _missed(self, subject: str) -> int | None:
-        """Return how many reports were passed over; None: this one is, too."""
+        """Return the number of counted reports; None: this one is only counted, too."""
         now = self._clock.monotonic()
         with self._lock:
             logged, missed = self._silent.get(subject, (now - _SECONDS_BETWEEN, 0))
@@ -126,11 +125,11 @@ def log_safely(
     exc_info: BaseException | None = None,
     timeouts: HostTimeouts | None = None,
 ) -> None:
-    """Log a line in the host's time; a filter, handler or formatter that fails harms nobody.
+    """Log a line in the host's time. A failing filter, handler or formatter harms nobody.
 
-    As with errors that `logging` itself catches, one line on standard error says so, unless
-    `logging.raiseExceptions` is false. Arguments: as of Logger.log(); timeouts, the recruiter's.
-    Raises: what is no Exception, and a host's time-out.
+    One line on standard error names it, unless `logging.raiseExceptions` is false: `logging` treats
+    the errors that it catches alike. Arguments: as of Logger.log(); timeouts, the recruiter's.
+    Raises: host time-outs, and errors that are no Exception.
     """
     try:
         logger.log(level, message, *args, exc_info=exc_info)
@@ -138,7 +137,7 @@ def log_safely(
         if (timeouts or HostTimeouts()).include(error):
             raise
         if logging.raiseExceptions and sys.stderr is not None:
-            # Where standard error is closed, there is nobody left to tell.
+            # A closed standard error leaves nobody to tell.
             with contextlib.suppress(OSError, ValueError):
                 sys.stderr.write(
                     f"workstealing could not log a line: {type(error).__qualname__}, raised by one"
@@ -147,7 +146,7 @@ def log_safely(
 
 
 def shown(thing: Any, timeouts: HostTimeouts | None = None) -> str:
-    """Return the text of a user's object, whose `__str__` may raise; see `log_safely`."""
+    """Return the text of a user's object; its `__str__` may raise. See `log_safely`."""
     try:
         return str(thing)
     except Exception as error:

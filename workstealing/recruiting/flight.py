@@ -1,8 +1,8 @@
-"""Single flight: at most one slice runs in a process, whichever recruiter it belongs to.
+"""Single flight: one process runs one slice at a time, whichever recruiter it belongs to.
 
-A host's time-out may be raised between any two steps of any thread, in whatever would clean up as
-well. So nothing here is set at the beginning and put back at the end: a place is held by a `Run`,
-and the interpreter itself says whether a run is still under way.
+A host's time-out may come between any two steps of any thread, in clean-up code as well. So no flag
+is set at the beginning and put back at the end. A `Run` holds the place, and the interpreter itself
+says whether a run is still under way.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _Ended = tuple[T | None, Exception | None]
 
 
 class Run(Generic[T]):
-    """One call of a function, which anybody may ask whether it is still running.
+    """One call of a function; any thread may ask whether it is still running.
 
-    It runs inside a generator, because the interpreter marks a generator's end in one step with
-    leaving it, however it is left. An exception that is kept, and whose traceback holds the frames,
-    does not prolong a run. A greenlet that waits in the midst of one is still running it.
+    It runs inside a generator. The interpreter leaves a generator and marks its end in one step,
+    whatever ends it. A kept exception, whose traceback holds the frames, does not prolong a run. A
+    greenlet that waits in the midst of a run is still running it.
 
     Arguments: call, a function; args, its arguments; may_begin, asked inside the run, which ends
     with None if the answer is false; None: the call always begins.
@@ -40,7 +40,7 @@ class Run(Generic[T]):
         self._steps = cast("GeneratorType[None, None, _Ended[T]]", steps)
 
     def __call__(self) -> T:
-        """Call the function, once; return its result, or raise what it raises."""
+        """Call the function, once; return its result or raise its error."""
         try:
             next(self._steps)
         except StopIteration as end:
@@ -56,7 +56,7 @@ class Run(Generic[T]):
 
     @property
     def is_over(self) -> bool:
-        """Whether the call has ended, however it did."""
+        """Whether the call has ended, by a result or by an error."""
         return self._steps.gi_frame is None
 
 
@@ -70,12 +70,12 @@ def _calling(
     try:
         return call(*args), None
     except StopIteration as error:
-        # The one exception that may not leave a generator by itself.
+        # No generator may raise this exception by itself.
         return None, error
 
 
 class _Place(Generic[T]):
-    """One holder of the place, and where to read who came after it."""
+    """One holder of the place, and its successor."""
 
     __slots__ = ("job", "next", "run", "started")
 
@@ -89,8 +89,8 @@ class _Place(Generic[T]):
 class Flight:
     """A place for one slice at a time.
 
-    It is free as soon as its holder's run has ended: nobody frees it. Nothing here waits or locks,
-    so threads, greenlets, signal handlers and finalizers may all ask.
+    It is free as soon as its holder's run has ended; nobody has to free it. No method waits or
+    locks, so threads, greenlets, signal handlers and finalizers may all ask.
     """
 
     __slots__ = ("_last",)
@@ -110,34 +110,34 @@ class Flight:
         return place.run()
 
     def holder(self) -> tuple[str, float] | None:
-        """Say which job holds the place, and since when.
+        """Return the job that holds the place, and its start.
 
-        Returns: the job's name and the monotonic seconds (of `time.monotonic`) at which its slice
-        took the place; None when it is free. A slice that never returns is seen by its age: nothing
-        else runs in this process meanwhile. No command.
+        Returns: the job's name and the start of its slice, in seconds of `time.monotonic`; None if
+        the place is free. Its age reveals a slice that never returns: no other slice runs in this
+        process meanwhile. No command.
         """
         last = self._newest()
         return (last.job, last.started) if last.run.is_running else None
 
     def reset(self) -> None:
-        """Free the place, whoever holds it."""
+        """Free the place from any holder."""
         nobody: _Place[object] = _Place("")
         nobody.run = Run(lambda: None)
         self._last = nobody
 
     def _claim(self, place: _Place[T]) -> bool:
-        """Take the place if it is free; called by the run that is to hold it."""
+        """Take the place if it is free; the run that will hold it calls this."""
         while True:
             last = self._newest()
             if last.run.is_running:
                 return False
-            # One step for every thread: of those who see the same holder gone, one comes next.
+            # One step: of all threads that see the same holder gone, one comes next.
             if last.next.setdefault("next", place) is place:  # type: ignore[arg-type]
                 self._last = place  # type: ignore[assignment]
                 return True
 
     def _newest(self) -> _Place[object]:
-        # Who took the place may have been cut short before it could say so in `_last`.
+        # A holder may have been cut short before it could set `_last`.
         last = self._last
         while last.next:
             last = last.next["next"]

@@ -1,9 +1,12 @@
-"""The forecast: what a rate will achieve, before it is tried. Pure arithmetic, no I/O.
+"""The forecast: the lag that a rate will achieve, before anybody tries it. Arithmetic, no I/O.
 
-Garbage comes at random, `garbage` items a second; slices come at random too, `traffic * rate` a
-second, because each caller is recruited independently of all others; a slice takes up to `limit`
-items, the oldest first. For this queue the lag of an item is exponentially distributed, so that one
-number, its decay, says everything. docs/forecast.md derives it, step by step.
+Garbage comes at random, `garbage` items a second. Slices come at random too, `traffic * rate` a
+second, because the draw recruits each caller independently. A slice takes up to `limit` items, the
+oldest first. The lag of an item in this queue has an exponential distribution, so one number, its
+decay, says everything. docs/forecast.md derives it step by step.
+
+HashFieldExpiry and KeyExpiry choose at random among the waiting items. Their mean lag is the same,
+but the last of a hundred items waits longer: see `p99_lag`.
 """
 
 from __future__ import annotations
@@ -14,13 +17,13 @@ from dataclasses import dataclass
 from workstealing.errors import ConfigurationError
 
 HIGHEST_UTILISATION = 0.8
-"""What `choose_rate` plans for at most: the rest is for hours that differ from the average."""
+"""The highest utilisation of `choose_rate`. The rest is for hours above the average."""
 
 COMMANDS_PER_SLICE = 18.0
 COMMANDS_PER_ITEM = 10.0
-"""What the server counts for HashFieldExpiry on a single server, with one expired field a hash."""
+"""The commands of HashFieldExpiry on a single server, with one expired field a hash."""
 
-# Within these bounds no figure here overflows, and none that anybody has is outside.
+# No figure overflows within these bounds, and no real figure is outside.
 _LEAST, _MOST = 1e-9, 1e12
 _LEAST_RATE = 1e-12
 _MOST_ITEMS = 1_000_000_000
@@ -29,13 +32,13 @@ _STEPS = 120
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a rate will achieve.
+    """The effect of a rate.
 
-    Fields: traffic: callers who enlist a second; rate; limit: items of a slice; garbage: items a
-    second; slices: slices a second; capacity: items a second at most; utilisation: garbage /
-    capacity; decay: of the lag's exponential distribution, per second, 0.0 if it does not keep up;
-    commands_per_slice, commands_per_item: what Redis is asked by a slice that finds nothing, and
-    for each item on top.
+    Fields: traffic: enlists a second; rate; limit: items of a slice; garbage: items a second;
+    slices: slices a second; capacity: items a second at most; utilisation: garbage / capacity;
+    decay: of the lag's exponential distribution, per second, 0.0 if the job does not keep up;
+    commands_per_slice, commands_per_item: Redis commands of a slice that finds nothing, and of each
+    item on top.
     """
 
     traffic: float
@@ -56,21 +59,21 @@ class Forecast:
 
     @property
     def mean_lag(self) -> float:
-        """Mean seconds from when an item becomes garbage to its removal; inf: it only grows."""
+        """Mean seconds between an item's end of life and its removal; inf: the lag only grows."""
         return 1.0 / self.decay if self.decay else math.inf
 
     @property
     def p99_lag(self) -> float:
-        """Seconds within which 99 of 100 items are removed; inf: it only grows."""
+        """Seconds within which slices remove 99 of 100 items; inf: the lag only grows."""
         return self.lag(0.99)
 
     def lag(self, share: float) -> float:
-        """Return the seconds within which this share of all items, 0 to 1, is removed."""
+        """Return the seconds within which slices remove this share, 0 to 1, of all items."""
         return -math.log1p(-share) / self.decay if self.decay else math.inf
 
     @property
     def mean_backlog(self) -> float:
-        """Mean number of items that wait; inf: it only grows."""
+        """Mean number of items that wait; inf: the backlog only grows."""
         return self.garbage * self.mean_lag if self.garbage else 0.0
 
     @property
@@ -92,12 +95,12 @@ class Forecast:
 
     @property
     def operations(self) -> float:
-        """Redis commands a second that slices ask for, of all processes together."""
+        """Redis commands a second of all slices of all processes."""
         removed = min(self.garbage, self.capacity)
         return self.slices * self.commands_per_slice + removed * self.commands_per_item
 
     def drain_seconds(self, backlog: float) -> float:
-        """Return the mean seconds until a backlog is gone while new garbage comes; inf: never.
+        """Return the mean seconds until a backlog is gone although garbage comes; inf: never.
 
         Arguments: backlog: items, 0 or more.
         """
@@ -119,11 +122,11 @@ def forecast(
     commands_per_slice: float = COMMANDS_PER_SLICE,
     commands_per_item: float = COMMANDS_PER_ITEM,
 ) -> Forecast:
-    """Return what a rate will achieve.
+    """Return the effect of a rate.
 
-    Arguments: traffic: callers who enlist a second, of all processes together; garbage: items a
-    second; limit: items of a slice; rate: 0 < rate <= 1; commands_per_slice, commands_per_item: as
-    of Forecast. Errors: ConfigurationError for what no traffic or rate can be.
+    Arguments: traffic: enlists a second of all processes; garbage: items a second; limit: items of
+    a slice; rate: 0 < rate <= 1; commands_per_slice, commands_per_item: as of Forecast. Raises:
+    ConfigurationError for an impossible traffic, garbage, limit or rate.
     """
     _check(traffic, garbage, limit)
     if not _LEAST_RATE <= rate <= 1.0:
@@ -155,13 +158,13 @@ def choose_rate(
     share: float = 0.99,
     highest_utilisation: float = HIGHEST_UTILISATION,
 ) -> float:
-    """Return the lowest rate at which a share of all items is removed within a lag.
+    """Return the lowest rate at which slices remove a share of all items within a lag.
 
     The rate also leaves a reserve: slices are used to `highest_utilisation` at most. It is not
-    rounded, and above 1 if so little traffic cannot do it.
+    rounded. It is above 1 if the traffic is too small.
 
     Arguments: traffic, garbage, limit: as of `forecast`; lag: seconds; share: of the items, 0 to 1;
-    highest_utilisation: 0 to 1. Errors: ConfigurationError for what none of them can be.
+    highest_utilisation: 0 to 1. Raises: ConfigurationError for an impossible argument.
     """
     _check(traffic, garbage, limit)
     if not _LEAST <= lag <= _MOST:
@@ -176,17 +179,17 @@ def choose_rate(
 
 
 def utilisation(full_share: float, limit: int) -> float:
-    """Return garbage / capacity of a job that keeps up, estimated from how many slices are full.
+    """Return an estimate of garbage / capacity by the share of full slices.
 
-    Arguments: full_share: of its slices, 0 to 1; limit: the items of a slice. Returns: 0 to 1; 1.0
-    stands for all slices full, where the true figure may be anything from there on.
+    Arguments: full_share: of the slices of a job that keeps up, 0 to 1; limit: items of a slice.
+    Returns: 0 to 1. The true figure may be above 1.0 if all slices are full.
     """
     if full_share <= 0.0:
         return 0.0
     if full_share >= 1.0:
         return 1.0
-    # With z the probability that one more waits: full_share = z ** limit, and the balance of
-    # inflow and removal gives the rest.
+    # z is the probability that one more item waits. Then full_share = z ** limit, and the balance
+    # of inflow and removal gives the rest.
     log_z = math.log(full_share) / limit
     return (1.0 - full_share) / (limit * math.expm1(-log_z))
 
@@ -194,8 +197,8 @@ def utilisation(full_share: float, limit: int) -> float:
 def _decay(garbage: float, slices: float, limit: int) -> float:
     """Return the lag's decay: the root above 0 of slices * (1 - z ** limit) = decay.
 
-    There z = garbage / (garbage + decay). Right of the root the left side is smaller, and at
-    decay = slices that is certain, so halving finds it.
+    There z = garbage / (garbage + decay). The left side is smaller right of the root, and certainly
+    at decay = slices, so halving finds the root.
     """
     if garbage >= slices * limit:
         return 0.0
@@ -235,10 +238,10 @@ def _check(traffic: float, garbage: float, limit: int) -> None:
 
 
 HEAVY_TRAFFIC = 8.32
-"""p99 / mean where nearly all slices are full: the solution of u K1(u) = 0.01, as u * u / 4."""
+"""p99 / mean if nearly all slices are full: the solution of u K1(u) = 0.01, as u * u / 4."""
 
 _SHARE = 0.99
-# Larger slices, and proportionally more garbage, behave alike: items are counted in lots then.
+# Larger slices with proportionally more garbage behave alike, so items are counted in lots.
 _LARGEST_SLICE = 25
 _MOST_STEPS = 1_000_000
 _HALVINGS = 20
@@ -246,9 +249,9 @@ _TINY = 1e-6
 
 
 def p99_lag(said: Forecast) -> float:
-    """Return the seconds within which 99 of 100 items are removed, chosen at random; inf: never.
+    """Return the seconds within which slices remove 99 of 100 items at random; inf: never.
 
-    Arguments: said: what the rate will achieve. Takes at most about a fifth of a second.
+    Arguments: said: the forecast of the rate. Takes a fifth of a second at most.
     """
     if not said.keeps_up:
         return math.inf
@@ -264,7 +267,7 @@ def p99_lag(said: Forecast) -> float:
     states = int(math.log(_TINY) / math.log(waits)) + 2 * limit
     events = (like.garbage + like.slices) * HEAVY_TRAFFIC * like.mean_lag
     if states * events > _MOST_STEPS:
-        # The light and the heavy end are known; between them there is nothing to jump over.
+        # Light and heavy traffic are known, and the lag grows evenly between them.
         return max(said.p99_lag, HEAVY_TRAFFIC * said.mean_lag * said.utilisation)
     left = _left_after(like, waits, states, math.ceil(2 * events) + 50)
     return _quantile(left, like.garbage + like.slices, HEAVY_TRAFFIC * like.mean_lag)
@@ -278,12 +281,12 @@ def choose_rate_at_random(
     *,
     highest_utilisation: float = HIGHEST_UTILISATION,
 ) -> float:
-    """Return the lowest rate at which 99 of 100 items are removed within a lag.
+    """Return the lowest rate at which slices remove 99 of 100 items at random within a lag.
 
-    As `choose_rate`, for a job that chooses at random. Errors: ConfigurationError, likewise.
+    Arguments and errors: as of `choose_rate`.
     """
     low = choose_rate(traffic, garbage, limit, lag, highest_utilisation=highest_utilisation)
-    # A rate above 1 is no rate, but says how much traffic is missing: judged at more traffic.
+    # A rate above 1 says how much traffic is missing, so it is judged at more traffic.
     scale = max(1.0, 4 * low)
 
     def is_enough(rate: float) -> bool:
@@ -302,13 +305,13 @@ def choose_rate_at_random(
 def _left_after(said: Forecast, waits: float, states: int, most: int) -> list[float]:
     """Return the probability that an item is still there after 0, 1, 2, ... events.
 
-    An event is an arrival or a slice. Whatever happened before, the next one is an arrival with the
-    same probability; so the chain needs no clock.
+    An event is an arrival or a slice. The next event is an arrival with the same probability after
+    any past, so the chain needs no clock.
     """
     arrival = said.garbage / (said.garbage + said.slices)
     slice_ = 1.0 - arrival
     limit = said.limit
-    # By how many others wait beside it; they are as many as anybody finds.
+    # The probabilities of 0, 1, 2, ... other items beside it, as any arrival finds them.
     others = [(1.0 - waits) * waits**n for n in range(states)]
     stays = [1.0 - limit / (n + 1) for n in range(limit, states)]
     left = [1.0]
@@ -324,7 +327,7 @@ def _left_after(said: Forecast, waits: float, states: int, most: int) -> list[fl
 
 
 def _quantile(left: list[float], events: float, guess: float) -> float:
-    """Return when all but one of a hundred are gone; events come at random, so many a second."""
+    """Return the time until 99 of 100 items are gone, by random events of that number a second."""
     low, high = 0.0, 2 * guess
     for _ in range(50):
         middle = (low + high) / 2

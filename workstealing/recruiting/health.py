@@ -1,7 +1,7 @@
 """Whether a job keeps up, and why not: the one rule, for a process and for a fleet. No I/O.
 
-A process judges by its own slices, a page by the minutes of a ledger; both lay what was found out
-in spans of time, the oldest first, and ask `judge`.
+A process judges by its own slices, a page by the minutes of a ledger. Both sum their figures up in
+spans of time, the oldest first, and ask `judge`. A `Tally` keeps the spans of one process.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from typing import NamedTuple, TypedDict
 from workstealing.recruiting.slice import PERFORMED, Outcome, Seen, spoken
 
 AGE_LIMIT = 600.0
-"""Garbage older than this is not kept up with, unless a job has a lag target of its own."""
+"""A job with older garbage does not keep up, unless it has a lag target of its own."""
 
 HISTORY_SECONDS = 300.0
-"""Less than this of history says nothing."""
+"""A shorter history gives no verdict."""
 
 TREND_SECONDS = 600.0
-"""Over how long the growth of the oldest garbage's age is read."""
+"""The time over which the growth of the oldest garbage's age is read."""
 
 OLD_SECONDS = 60.0
-"""Younger garbage may grow older, however fast: it comes and goes."""
+"""Younger garbage may age at any speed: it comes and goes."""
 
 STALE_SECONDS = 900.0
-"""A gap of this length ends what is known; so long after the last slice nobody knows."""
+"""A gap of this length ends the known history, also the gap after the last slice."""
 
 REACH_SECONDS = 3600.0
-"""Who will have caught up within this time is not behind for good."""
+"""A job that will catch up within this time is not behind for good."""
 
 FEWEST_SLICES = 20
 """Fewer slices than this make no share."""
 
 FEWEST_FAULTS = 5
-"""So many slices in a row that came to nothing are no chance."""
+"""So many slices in a row without a result are no chance."""
 
 FAULTY_SHARE = 0.5
-"""A job of whose slices more than this come to nothing does not keep up."""
+"""A job does not keep up if a larger share of its slices have no result."""
 
 FULL_SHARE = 0.95
-"""From this share of full slices on, the age of the oldest garbage decides."""
+"""At this share of full slices and above, the age of the oldest garbage decides."""
 
 _FASTEST_GROWTH = 0.5
 _FULL_GROWTH = 0.02
@@ -52,11 +52,11 @@ _BAD = (Outcome.FAILED.value, Outcome.OUT_OF_TIME.value)
 
 @dataclass(slots=True)
 class Span:
-    """What the slices of a span of time have found.
+    """The findings of all slices in a span of time.
 
     Fields: at: its time, in seconds of any clock; counts: of recruits by the name of their outcome;
-    full: of the slices that worked or were idle, how many ended because of their limit or their
-    deadline, None: unknown; oldest_seconds: the age of the oldest garbage seen, None: unknown.
+    full: the number of slices, of those that worked or were idle, that ended by their limit or
+    deadline, None: unknown; oldest_seconds: the highest age of garbage seen, None: unknown.
     """
 
     at: float
@@ -66,20 +66,20 @@ class Span:
 
     @property
     def performed(self) -> int:
-        """How many slices were performed."""
+        """The number of performed slices."""
         return sum(self.counts[each] for each in PERFORMED)
 
     @property
     def good(self) -> int:
-        """How many of them met nothing wrong, another writer included."""
+        """The number of slices without a fault; another writer is no fault."""
         return sum(self.counts[each] for each in _GOOD)
 
 
 class Verdict(NamedTuple):
-    """Whether a job keeps up, None: nobody knows.
+    """Whether a job keeps up.
 
-    Fields: keeps_up; why: why it does not, or why nobody knows; is_old: whether its oldest garbage
-    is older than its limit.
+    Fields: keeps_up, None: unknown; why: the reason for False or None; is_old: whether its oldest
+    garbage is older than its limit.
     """
 
     keeps_up: bool | None
@@ -92,14 +92,14 @@ def judge(
 ) -> Verdict:
     """Say whether a job keeps up with its garbage, and why not.
 
-    It does not where its slices come to nothing, where its garbage is older than the limit, or
-    grows older as time passes. Nobody knows before there are five minutes of history, where
-    nobody has looked for a quarter of an hour, or where garbage was too old when its age was last
-    seen, and that is as long ago.
+    It does not if its slices have no result, or if its garbage is older than the limit or keeps
+    growing older. The answer is unknown during the first five minutes, and a quarter of an hour
+    after the last slice. It is also unknown if the last age was too old and was read a quarter of
+    an hour ago.
 
-    Arguments: spans, the oldest first; now, by their clock; limit, how old garbage may be, in
-    seconds, None: ten minutes, and garbage that grows older counts from a minute on; error, the
-    class of the last error, None: unknown. No command.
+    Arguments: spans, the oldest first; now, by their clock; limit, the highest age of garbage in
+    seconds, None: ten minutes, and ageing garbage counts from a minute on; error, the class of the
+    last error, None: unknown. No command.
     """
     spans = [each for each in spans if each.counts]
     barren = _barren(spans, error) or _faulty(spans, error)
@@ -114,7 +114,7 @@ def judge(
     most = AGE_LIMIT if limit is None else limit
     before = _last_age(spans)
     if before is not None and looks[-1].at - before[0] > STALE_SECONDS:
-        # What was young then says nothing of now, and what was old may well be there still.
+        # Garbage that was young then may be old now, and garbage that was old may still be there.
         at, age = before
         if age > most:
             old = f"oldest garbage {roughly(age)} old, limit {roughly(most)}"
@@ -134,9 +134,9 @@ def judge(
 
 
 def growth(ages: Sequence[tuple[float, float]]) -> float | None:
-    """Return by how many seconds a second an age grows, by least squares; None: unknown.
+    """Return an age's growth in seconds a second, by least squares; None: unknown.
 
-    Arguments: ages, each with its time before it, in seconds.
+    Arguments: ages, pairs of a time and an age in seconds.
     """
     if len(ages) < 2:
         return None
@@ -150,7 +150,7 @@ def growth(ages: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _barren(spans: Sequence[Span], error: str | None) -> str | None:
-    """Return a complaint if nothing has worked of late; recruits that were skipped count too."""
+    """Return a complaint if no slice has worked lately; skipped recruits count too."""
     found: Counter[str] = Counter()
     since = end = None
     for span in reversed(spans):
@@ -173,7 +173,7 @@ def _barren(spans: Sequence[Span], error: str | None) -> str | None:
 
 
 def _faulty(spans: Sequence[Span], error: str | None) -> str | None:
-    """Return a complaint if most of the newest slices came to nothing."""
+    """Return a complaint if most of the newest slices had no result."""
     found: Counter[str] = Counter()
     performed = 0
     for span in reversed(spans):
@@ -199,7 +199,7 @@ def _came_to_nothing(found: Counter[str], performed: int, error: str | None) -> 
 
 
 def _unbroken(looks: Sequence[Span]) -> list[Span]:
-    """Return the newest looks, as far back as no gap ends what is known."""
+    """Return the newest looks, back to the first gap."""
     found: list[Span] = []
     for span in reversed(looks):
         if found and (
@@ -211,7 +211,7 @@ def _unbroken(looks: Sequence[Span]) -> list[Span]:
 
 
 def _last_age(spans: Sequence[Span]) -> tuple[float, float] | None:
-    """Return the newest age that was seen, with its time before it."""
+    """Return the newest age that a slice has read, after its time."""
     for span in reversed(spans):
         if span.oldest_seconds is not None:
             return span.at, span.oldest_seconds
@@ -219,7 +219,7 @@ def _last_age(spans: Sequence[Span]) -> tuple[float, float] | None:
 
 
 def _slices(looks: Sequence[Span]) -> tuple[int, int]:
-    """Return how many slices are known to have been full or not, and how many were full."""
+    """Return the number of slices known to be full or not, and of full ones."""
     known = [each for each in looks if each.full is not None]
     slices = sum(
         each.counts[outcome.value] for each in known for outcome in (Outcome.WORKED, Outcome.IDLE)
@@ -228,7 +228,7 @@ def _slices(looks: Sequence[Span]) -> tuple[int, int]:
 
 
 def _by_slices(looks: Sequence[Span]) -> Verdict:
-    """Judge a job that never says how old its garbage is by how many slices are full."""
+    """Judge a job that never reports an age by its share of full slices."""
     slices, full = _slices(looks)
     if slices < FEWEST_SLICES:
         return Verdict(None, "it does not say how old its garbage is")
@@ -280,7 +280,7 @@ def roughly(seconds: float) -> str:
 _SPAN_SECONDS = 30.0
 _SPANS = 40
 ERRORS_NAMED = 8
-"""How many classes of errors are told apart; all others are counted together."""
+"""The number of error classes that are counted apart; all others are counted together."""
 
 OTHER_ERRORS = "_other"
 _UNSAFE = re.compile(r"\W", re.ASCII)
@@ -288,34 +288,33 @@ _NAME_LENGTH = 60
 
 
 def error_name(error: BaseException) -> str:
-    """Return the name of an error's class as figures and labels show it: 60 letters at most."""
+    """Return the class name of an error for figures and labels: 60 letters at most."""
     return _UNSAFE.sub("_", type(error).__name__[:_NAME_LENGTH]) or OTHER_ERRORS
 
 
 class RaisedError(TypedDict):
-    """How often a class of errors was raised in this process, and how many seconds ago last."""
+    """The count of a class of errors in this process, and the seconds since the last one."""
 
     count: int
     seconds_ago: float
 
 
 class Tally:
-    """Remembers what one job's slices have found, in spans of half a minute, and its errors.
+    """Remembers one job's findings in spans of half a minute, and its errors.
 
-    Bounded: 40 spans in which there was a recruit, and 8 classes of errors. Times are monotonic
-    seconds.
+    It is bounded: 40 spans with a recruit, and 8 classes of errors. Times are monotonic seconds.
     """
 
     __slots__ = ("_errors", "_last", "_spans")
 
     def __init__(self) -> None:
         self._spans: deque[Span] = deque(maxlen=_SPANS)
-        # By class: how often, and when last.
+        # By class: the count, and the time of the last one.
         self._errors: dict[str, tuple[int, float]] = {}
         self._last: str | None = None
 
     def add(self, now: float, seen: Seen) -> bool:
-        """Note a slice that ended at that moment; say whether it is the first of its span."""
+        """Note a slice that has ended now; say whether it is the first of its span."""
         span, is_new = self._span(now)
         if seen.outcome in (Outcome.WORKED, Outcome.IDLE):
             span.full = (span.full or 0) + (seen.is_full or seen.ran_out)
@@ -325,13 +324,13 @@ class Tally:
         return is_new
 
     def skip(self, now: float) -> bool:
-        """Note a recruit who could not perform; say whether it is the first of its span."""
+        """Note a skipped recruit; say whether it is the first of its span."""
         span, is_new = self._span(now)
         span.counts[Outcome.SKIPPED.value] += 1
         return is_new
 
     def fail(self, now: float, error: BaseException) -> None:
-        """Note what a slice has raised."""
+        """Note an error of a slice."""
         name = error_name(error)
         if name not in self._errors and len(self._errors) >= ERRORS_NAMED:
             name = OTHER_ERRORS
@@ -340,7 +339,7 @@ class Tally:
         self._last = name
 
     def errors(self, now: float) -> dict[str, RaisedError]:
-        """Return what was raised, by class."""
+        """Return the errors by class."""
         return {
             name: {"count": count, "seconds_ago": now - at}
             for name, (count, at) in self._errors.items()
@@ -349,7 +348,7 @@ class Tally:
     def verdict(self, now: float, lag: float | None = None) -> Verdict:
         """Say whether the job keeps up, and why not.
 
-        Arguments: now; lag, the seconds within which garbage should be removed, None: no target.
+        Arguments: now; lag, the lag target in seconds, None: no target.
         """
         return judge(self._spans, now, lag, self._last)
 
@@ -357,7 +356,7 @@ class Tally:
         if self._spans and 0.0 <= now - self._spans[-1].at < _SPAN_SECONDS:
             return self._spans[-1], False
         if self._spans and now < self._spans[-1].at:
-            # A clock that stepped back: what was before then has no place in time.
+            # The clock stepped back, so the earlier spans have no place in time.
             self._spans.clear()
         span = Span(now)
         self._spans.append(span)

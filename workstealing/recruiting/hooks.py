@@ -1,4 +1,4 @@
-"""Hooks: who else is told about the enlisted, the recruited and the outcomes."""
+"""Hooks: listeners that hear of enlists, recruits and outcomes."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ _METHODS = ("on_enlisted", "on_recruited", "on_outcome")
 
 
 class Hooks:
-    """What a listener may override; each method does nothing by itself.
+    """A listener. A subclass overrides the methods that it needs; by default they do nothing.
 
-    Hooks run in the caller's time: count, and send later. An Exception that one raises is logged
-    and never propagates. An enlist inside a hook tells no hook.
+    Hooks run in the caller's time, so they should count now and send later. An Exception of a hook
+    is logged and never propagates. No hook hears of an enlist inside a hook.
     """
 
     def on_added(self, recruiter: Recruiter) -> None:
-        """Hear whose hook this is now, by `Recruiter.add_hook`; a hook need not have this method.
+        """Hear of the recruiter that this hook was added to. A hook may lack this method.
 
-        Arguments: recruiter, whose `stats()` a hook may ask later. Keep it weakly.
+        Arguments: recruiter, whose `stats()` a hook may ask later. Keep a weak reference.
         """
 
     def on_enlisted(self, count: int) -> None:
-        """Hear that `count` more callers have enlisted; called at most once a second."""
+        """Hear of so many more enlists; called once a second at most."""
 
     def on_recruited(self, job: str) -> None:
-        """Hear that a caller has been recruited for the job of that name."""
+        """Hear of a recruit for the job of that name."""
 
     def on_outcome(
         self, job: str, outcome: Outcome, items: int, seconds: float, error: BaseException | None
     ) -> None:
-        """Hear what became of a recruit.
+        """Hear of a recruit's outcome.
 
-        Arguments: job, its name; outcome, any but DISMISSED; items handled; seconds that the slice
-        took, 0.0 when it was SKIPPED; error, what a FAILED slice raised, otherwise None.
+        Arguments: job, its name; outcome, any but DISMISSED; items, the number handled; seconds,
+        the time of the slice, 0.0 if it was SKIPPED; error, of a FAILED slice, otherwise None.
         """
 
     def on_observed(self, job: str, oldest_seconds: float | None, backlog: int | None) -> None:
-        """Hear what a slice has seen of its job's garbage; called before on_outcome.
+        """Hear of the garbage that a slice has seen; called before on_outcome.
 
-        Arguments: job, its name; oldest_seconds, how long the oldest item that it saw has been
-        overdue, 0.0 if nothing is; backlog, how many items wait. One of them may be None: unknown.
+        Arguments: job, its name; oldest_seconds, the time that the oldest item has been overdue,
+        0.0 if no item is; backlog, the number of items that wait. Either may be None: unknown.
         """
 
 
 class HookList:
-    """The hooks of one recruiter, told in the order in which they were added.
+    """The hooks of one recruiter, in the order of their adding.
 
-    Arguments: faults, where their errors go; timeouts, which errors must reach the host.
+    Arguments: faults, the log of their errors; timeouts, the host's own, which pass through.
     """
 
     __slots__ = ("_faults", "_hooks", "_observers", "_telling", "_timeouts")
@@ -67,14 +67,14 @@ class HookList:
         self._observers: tuple[Hooks, ...] = ()
         self._faults = faults
         self._timeouts = timeouts
-        # By thread. What is left here after a time-out runs no longer, and so stops nobody.
+        # By thread. A run that is left here after a time-out is over, so it stops no other.
         self._telling: dict[int, Run[None]] = {}
 
     def add(self, hook: Hooks) -> bool:
-        """Add a hook, unless it was added before; say whether it was not.
+        """Add a hook; say whether it is new.
 
-        Raises: ConfigurationError when it is a class or lacks one of the first three methods;
-        `on_observed` may be missing.
+        Raises: ConfigurationError if it is a class or lacks on_enlisted, on_recruited or
+        on_outcome. It may lack the other methods.
         """
         if isinstance(hook, type):
             raise ConfigurationError(f"a hook is an instance, not a class: write {hook.__name__}()")
@@ -89,15 +89,15 @@ class HookList:
         return True
 
     def all(self) -> tuple[Hooks, ...]:
-        """Return the hooks, in the order in which they were added."""
+        """Return the hooks, in the order of their adding."""
         return self._hooks
 
     def after_fork(self) -> None:
-        """Forget who was telling the hooks: those threads may not exist in this process."""
+        """Forget the threads that were telling the hooks: they do not exist in this process."""
         self._telling.clear()
 
     def enlisted(self, count: int) -> None:
-        """Tell all hooks of newly enlisted callers."""
+        """Tell all hooks of new enlists."""
         self._tell(lambda hook: hook.on_enlisted(count))
 
     def recruited(self, job: str) -> None:
@@ -107,11 +107,11 @@ class HookList:
     def outcome(
         self, job: str, outcome: Outcome, items: int, seconds: float, error: BaseException | None
     ) -> None:
-        """Tell all hooks what became of a recruit."""
+        """Tell all hooks of a recruit's outcome."""
         self._tell(lambda hook: hook.on_outcome(job, outcome, items, seconds, error))
 
     def observed(self, job: str, oldest_seconds: float | None, backlog: int | None) -> None:
-        """Tell all hooks that listen to it what a slice has seen."""
+        """Tell the listening hooks of the garbage that a slice has seen."""
         if self._observers:
             self._tell(lambda hook: hook.on_observed(job, oldest_seconds, backlog), self._observers)
 
@@ -123,7 +123,7 @@ class HookList:
         me = threading.get_ident()
         telling = self._telling.get(me)
         if telling is not None and telling.is_running:
-            # A hook that enlists would otherwise be told of its own enlist without end.
+            # Otherwise a hook that enlists would hear of its own enlists without end.
             return
         self._telling[me] = telling = Run(self._tell_each, call, hooks)
         telling()

@@ -1,4 +1,4 @@
-"""What a job is: a named piece of maintenance that does one slice at a time."""
+"""Jobs: named pieces of maintenance, each done one slice at a time."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Backlog:
 
 
 class Job(abc.ABC):
-    """A named piece of maintenance, done one slice at a time by whoever is recruited.
+    """A named piece of maintenance; each recruit does one slice of it.
 
     A subclass sets `name` (not empty, one per recruiter), may set `limit` and `dependency`, and
     writes `perform`. None of them may change while the job is installed.
     """
 
     name: str
-    """What the job is called in statistics, metrics and logs."""
+    """The job's name in statistics, metrics and logs."""
 
     limit: int = DEFAULT_LIMIT
     """The most items that one slice handles."""
@@ -56,12 +56,12 @@ class Job(abc.ABC):
 
     if TYPE_CHECKING:
         dependency: Hashable
-        """What the job talks to; jobs with an equal dependency share one breaker."""
+        """The job's server or service; jobs with an equal dependency share one breaker."""
     else:
         # Not a property: a subclass may set it on the class or on the instance.
         @cached_property
         def dependency(self) -> Hashable:
-            """What the job talks to, by default its name; equal dependencies share one breaker."""
+            """The job's server or service, by default its name; see `Recruiter` for breakers."""
             return self.name
 
     @abc.abstractmethod
@@ -69,8 +69,8 @@ class Job(abc.ABC):
         """Do one slice.
 
         Arguments: slice, the bound on items and on time. Returns: the number of items handled; 0 or
-        None when there was nothing to do. Raises: anything; Aborted when another writer came first,
-        Skipped when it could not begin.
+        None if there was nothing to do. Raises: any error; Aborted if another writer came first,
+        Skipped if the job could not begin.
         """
 
     if TYPE_CHECKING:
@@ -96,17 +96,17 @@ class Job(abc.ABC):
         return found
 
     def warm_up(self) -> None:  # noqa: B027 - most jobs have nothing to prepare
-        """Do what a first slice would have to do and needs no server for; by default, nothing.
+        """Prepare for the first slice without a server; by default, do nothing.
 
-        `Recruiter.install` calls it once: modules to import, files to read, tables to build, which
-        would take a first slice of some milliseconds all its time. It connects to nothing. A forked
-        child keeps what its parent has prepared, so it is not called again there. What it raises is
+        `Recruiter.install` calls it once. It imports modules, reads files and builds tables, which
+        would take a first slice of some milliseconds all its time. It connects to no server. A
+        forked child keeps its parent's preparations, so nobody calls it again there. Its errors are
         logged, and the job is installed nevertheless.
         """
 
 
 class PartJob(Job):
-    """A job that stays inside one part of a divided job's keyspace, and knows when it is drained.
+    """A job for one part of a divided job's keyspace; it knows when the part is drained.
 
     It keeps its place from slice to slice, so one process works through the part with one object.
     """
@@ -118,47 +118,47 @@ class PartJob(Job):
 
 
 class DivisibleJob(Job):
-    """A job whose keyspace divides into parts, for sweeps by many processes at once."""
+    """A job that divides into parts, for sweeps by many processes at once."""
 
     @abc.abstractmethod
     def parts(self, n: int) -> Sequence[Any]:
-        """Divide what there may be to do now.
+        """Divide the present work.
 
-        Arguments: n: how many parts at most, 1 or more. Returns: plain data that can be pickled,
-        one for each part; empty if there is nothing that could hold work. Errors:
-        ConfigurationError if the job as it was made would never come to an end; those of `perform`.
+        Arguments: n: the most parts, 1 or more. Returns: plain data that pickle takes, one for each
+        part; empty without any work. Raises: ConfigurationError if this job would never come to an
+        end; as `perform`.
         """
 
     @abc.abstractmethod
     def for_part(self, part: Any) -> PartJob:
-        """Return the job that does one of the parts; any process may make it. No round trip."""
+        """Return the job of one part; any process may make it. No round trip."""
 
 
 def checked_parts(n: object) -> int:
-    """Return a number of parts. Errors: ConfigurationError unless it is 1 or more."""
+    """Return a number of parts. Raises: ConfigurationError unless it is 1 or more."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ConfigurationError(f"the number of parts is {n!r}; expected 1 or more")
     return n
 
 
 def drawn(size: int, random: Callable[[], float]) -> int:
-    """Return the number of the one that a slice serves, of so many; draws only among several."""
+    """Return the number of the structure that a slice serves; draws only among several."""
     return int(random() * size) if size > 1 else 0
 
 
 def groups_of(numbers: Sequence[int], n: int) -> list[tuple[int, ...]]:
-    """Divide numbers into at most n groups for a sweep, neighbours into different ones.
+    """Divide numbers into at most n groups for a sweep; neighbours are in different groups.
 
-    Errors: ConfigurationError unless n is 1 or more.
+    Raises: ConfigurationError unless n is 1 or more.
     """
     return [tuple(numbers[i::n]) for i in range(min(checked_parts(n), len(numbers)))]
 
 
 class InTurn(PartJob):
-    """Serves some structures in turn until each has had nothing left to do.
+    """Serves some structures in turn until each of them is drained.
 
-    Arguments: name; limit: most items a slice; serve: does a slice of a structure by its number,
-    and returns how many items it handled; numbers.
+    Arguments: name; limit: most items of a slice; serve: a function that does a slice of the
+    structure of that number and returns the number of items handled; numbers.
     """
 
     def __init__(
@@ -170,14 +170,14 @@ class InTurn(PartJob):
 
     @property
     def is_drained(self) -> bool:
-        """Whether each was found without anything to do."""
+        """Whether a slice has found each structure without work."""
         return not self._left
 
     def perform(self, slice: Slice) -> int:
-        """Do a slice of the next one; errors as of the job's."""
+        """Do a slice of the next structure; returns and raises as `serve`."""
         if not self._left:
             return 0
-        # Whatever comes of it, the next slice goes on with another one.
+        # Also after an error the next slice goes on with another structure.
         self._left.rotate(-1)
         handled = self._serve(self._left[-1], slice)
         if not handled:
@@ -186,7 +186,7 @@ class InTurn(PartJob):
 
 
 def refuse_dry_run(name: str, *, dry_run: bool | None) -> None:
-    """Raise a ConfigurationError for a dry run, which would find the same things for ever."""
+    """Raise a ConfigurationError for a dry run, which would find the same items for ever."""
     if dry_run:
         raise ConfigurationError(
             f"the job {name!r} is a dry run and would never come to an end: ask its backlog()"
@@ -194,7 +194,7 @@ def refuse_dry_run(name: str, *, dry_run: bool | None) -> None:
 
 
 def dry_run_of(job: Job) -> Job:
-    """Return a copy of a job that counts what it would handle, and changes nothing.
+    """Return a copy of a job that counts the items it would handle, and changes nothing.
 
     Raises: ConfigurationError if the job has no dry run. O(1), no command.
     """
@@ -208,9 +208,10 @@ def dry_run_of(job: Job) -> Job:
 class FunctionJob(Job):
     """A plain function as a job.
 
-    Arguments: function, called with the slice, which returns the number of items handled or None;
+    Arguments: function, which takes the slice and returns the number of items handled or None;
     name, by default the function's; limit, the most items of one slice.
-    Raises: ConfigurationError for what is no plain function, an empty name, or a limit below 1.
+    Raises: ConfigurationError unless the function is a plain one, the name is not empty and the
+    limit is 1 or more.
     """
 
     def __init__(
@@ -235,7 +236,7 @@ class FunctionJob(Job):
         self._function = function
 
     def perform(self, slice: Slice) -> int | None:
-        """Call the function with the slice and return what it returns."""
+        """Call the function with the slice and return its result."""
         return self._function(slice)
 
     def __repr__(self) -> str:

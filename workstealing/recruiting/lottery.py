@@ -1,7 +1,7 @@
-"""The lottery: which jobs want which share of the enlisted, and whom the next draw names.
+"""The lottery: the installed jobs with their shares of the callers, and the draw among them.
 
-The number of callers to dismiss before the next recruit is geometrically distributed, so one draw
-serves all of them; that is the same lottery as one draw for each, at a fraction of the cost.
+The number of callers to dismiss before the next recruit has a geometric distribution, so one draw
+serves all of them. This is the same lottery as one draw for each caller, at a fraction of the cost.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _NAMED_IN_ERRORS = 20
 
 
 class Installed:
-    """A job as it is installed in one recruiter: its rate, its length of slice, its figures.
+    """A job in one recruiter: its rate, the length of its slices, its figures.
 
-    Arguments: job; rate, a number or an Adaptive; seconds, the length of its slices, or None for
-    the recruiter's; breaker, what holds it back after faults; longest, the seconds up to which its
-    slices may be lengthened, None: as of `longest_for`; clock, the recruiter's.
+    Arguments: job; rate, a number or an Adaptive; seconds, the length of its slices, None: the
+    recruiter's; breaker, which holds it back after faults; longest, the longest that its slices may
+    become, in seconds, None: as of `longest_for`; clock, the recruiter's.
     """
 
     __slots__ = (
@@ -76,7 +76,7 @@ class Installed:
         self.reset()
 
     def give(self, rate: float | Adaptive) -> None:
-        """Take another rate; what moves an adaptive one begins anew."""
+        """Take another rate; an adaptive rate begins anew."""
         self.given = rate
         self.controller: Controller | None = None
         if isinstance(rate, Adaptive):
@@ -97,7 +97,7 @@ class Installed:
         self.tally = Tally()
         self.items = 0
         self.spent = 0.0
-        # What the last slice that looked has seen, and when (monotonic seconds).
+        # The report of the last slice that looked, and its time (monotonic seconds).
         self.oldest_seconds: float | None = None
         self.backlog: int | None = None
         self.observed_at: float | None = None
@@ -105,12 +105,12 @@ class Installed:
 
 
 def highest(rate: float | Adaptive) -> float:
-    """Return what a rate counts in the sum of all: an adaptive one its ceiling."""
+    """Return a rate's part of the sum of all rates: an adaptive one counts its ceiling."""
     return rate.ceiling if isinstance(rate, Adaptive) else rate
 
 
 class Draw:
-    """The jobs' rates at one moment, ready to draw from. Never changes; O(log jobs) a draw."""
+    """The jobs' rates at one moment, ready for draws. It never changes; O(log jobs) a draw."""
 
     __slots__ = ("_bounds", "_jobs", "_rate")
 
@@ -124,8 +124,8 @@ class Draw:
         """Draw the next recruit.
 
         Arguments: random, which returns numbers in [0, 1); 1.0 stands for never. It is called
-        twice: for how many callers come before, and for which job. Returns: how many callers are to
-        be dismissed first, and the job; (NEVER, None) when there is no job.
+        twice: for the number of dismissals, and for the job. Returns: the number of callers to
+        dismiss first, and the job; (NEVER, None) without a job.
         """
         if not self._jobs:
             return NEVER, None
@@ -139,8 +139,8 @@ class Draw:
             return NEVER
         if self._rate >= 1.0:
             return 0
-        # log1p keeps its digits where the rate is tiny. A rate below the smallest normal number
-        # makes this infinite.
+        # log1p keeps its digits at a tiny rate. A rate below the smallest normal number makes this
+        # infinite.
         dismissals = math.log1p(-drawn) / math.log1p(-self._rate)
         return int(dismissals) if dismissals < NEVER else NEVER
 
@@ -163,7 +163,7 @@ class Roster:
     def get(self, name: str) -> Installed:
         """Return the installed job of that name.
 
-        Raises: UnknownJobError, which names the jobs that there are.
+        Raises: UnknownJobError, which names the installed jobs.
         """
         try:
             return self._jobs[name]
@@ -172,9 +172,9 @@ class Roster:
             raise UnknownJobError(f"no job {name!r} is installed; installed: {known}") from None
 
     def check_new(self, name: str, rate: object) -> float | Adaptive:
-        """Return the rate, a number as a float, if a job of that name and rate may be installed.
+        """Return the rate if a job of that name and rate may be installed, a number as a float.
 
-        Raises: DuplicateJobError; RateError when the rate is outside (0, 1] or the sum exceeds 1.
+        Raises: DuplicateJobError; RateError if the rate is outside (0, 1] or the sum exceeds 1.
         """
         given = rate if isinstance(rate, Adaptive) else checked_rate(rate, name)
         share = highest(given)
@@ -187,7 +187,7 @@ class Roster:
         return given
 
     def add(self, installed: Installed) -> None:
-        """Add a job that check_new() has let through."""
+        """Add a job that check_new() has accepted."""
         self._jobs[installed.name] = installed
 
     def remove(self, name: str) -> None:
@@ -200,7 +200,7 @@ class Roster:
     def set_rate(self, name: str, rate: object) -> None:
         """Change a job's rate.
 
-        Raises: UnknownJobError; RateError when the rate is outside (0, 1] or the sum exceeds 1.
+        Raises: UnknownJobError; RateError if the rate is outside (0, 1] or the sum exceeds 1.
         """
         installed = self.get(name)
         given = rate if isinstance(rate, Adaptive) else checked_rate(rate, name)

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from asyncio import Future
 
 
-# A draw anew for every trifle would cost more than it brings.
+# A smaller change of a rate is not worth a new draw.
 _UNNOTICED = 0.02
 
 Bounds = tuple[int | None, float | None]
 
 
 class Performer:
-    """Lets recruits perform, one at a time in this process, and keeps the figures.
+    """Performs slices, one at a time in this process, and keeps the figures.
 
     Arguments: seconds, the default length of a slice; clock; hooks, faults and timeouts, the
     recruiter's own.
@@ -53,16 +53,16 @@ class Performer:
         self.after_fork()
 
     def after_fork(self) -> None:
-        """Take a new lock: the old one's holder may not exist in this process."""
+        """Take a new lock, because the old one's holder may not exist in this process."""
         # Re-entrant: a signal handler may be recruited while the interrupted frame holds it.
         self._lock = threading.RLock()
 
     def serve(self, installed: Installed, bounds: Bounds = (None, None)) -> Outcome:
-        """Let this caller do one slice of the job, unless the job or the process is not free to.
+        """Let this caller do one slice of the job, unless the job or the process is not free.
 
-        Arguments: installed; bounds, the slice's items and seconds, None for the job's own.
-        Returns: any outcome but DISMISSED. Raises: what the job raised if that is no Exception or a
-        host's time-out, once the process is free for the next slice and the outcome is counted.
+        Arguments: installed; bounds, the slice's items and seconds, None: the job's own. Returns:
+        any outcome but DISMISSED. Raises: of the job's errors the host's time-outs and the ones
+        that are no Exception. The process is free for the next slice then, and the outcome counted.
         """
         self._hooks.recruited(installed.name)
         if installed.paused:
@@ -71,12 +71,12 @@ class Performer:
         return self.skip(installed) if outcome is None else outcome
 
     def decline(self, installed: Installed) -> Outcome:
-        """Count a recruit for whom there is no thread or no moment to perform in."""
+        """Count a recruit as skipped who has no thread or no moment for a slice."""
         self._hooks.recruited(installed.name)
         return self.skip(installed)
 
     def skip(self, installed: Installed) -> Outcome:
-        """Count a recruit who could not perform; touches nothing."""
+        """Count a recruit as skipped; touch no server."""
         self._record(installed, Outcome.SKIPPED, 0, 0.0, None)
         if not installed.paused:
             with self._lock:
@@ -86,12 +86,12 @@ class Performer:
         return Outcome.SKIPPED
 
     def figures(self, installed: Installed) -> tuple[dict[Outcome, int], int, float]:
-        """Return a job's count of each outcome, its items, and its seconds, all of one moment."""
+        """Return a job's outcomes, its items and its seconds, all of one moment."""
         with self._lock:
             return installed.outcomes.copy(), installed.items, installed.spent
 
     def verdict(self, installed: Installed) -> Verdict:
-        """Say whether a job keeps up, as of its last slices, and why not."""
+        """Say whether a job keeps up, by its last slices, and why not."""
         if installed.paused:
             return Verdict(None, "it is paused")
         given = installed.given
@@ -100,20 +100,20 @@ class Performer:
             return installed.tally.verdict(self._clock.monotonic(), lag)
 
     def errors(self, installed: Installed) -> dict[str, RaisedError]:
-        """Return what a job's slices have raised, by class."""
+        """Return the errors of a job's slices by class."""
         with self._lock:
             return installed.tally.errors(self._clock.monotonic())
 
     def new_slice(
         self, installed: Installed, limit: int | None = None, seconds: float | None = None
     ) -> Slice:
-        """Return a slice that begins now, of the job's own bounds where no others are given."""
+        """Return a slice that begins now, by default with the job's own bounds."""
         if seconds is None:
             seconds = installed.stretch.seconds(self._given(installed))
         return Slice(installed.limit if limit is None else limit, seconds, self._clock)
 
     def lengths(self, installed: Installed) -> tuple[float, float]:
-        """Return the length of a job's slices as given, and the longest that they may become."""
+        """Return the given length of a job's slices, and the longest that they may become."""
         given = self._given(installed)
         return given, installed.stretch.longest(given)
 
@@ -146,7 +146,7 @@ class Performer:
                 if self._timeouts.include(raised):
                     raise
         finally:
-            # Not in an except clause: what is no Exception is on its way to the host meanwhile.
+            # No except clause: an error that is no Exception may be on its way to the host.
             ended = self._clock.monotonic()
             if outcome is Outcome.FAILED:
                 error = error or sys.exc_info()[1]
@@ -155,7 +155,7 @@ class Performer:
                 if error is not None and (blamed(error) is not None or is_connection_fault(error)):
                     installed.breaker.trip(error, ended)
                 elif outcome not in (Outcome.SKIPPED, Outcome.OUT_OF_TIME):
-                    # A job that did not begin, or got no answer, has learned nothing of the server.
+                    # A slice that did not begin, or got no answer, says nothing of the server.
                     installed.breaker.recover()
                 if slice is not None:
                     is_due = self._observe(installed, slice, outcome, items, ended)
@@ -173,20 +173,20 @@ class Performer:
         return outcome
 
     def _say_if_behind(self, installed: Installed) -> None:
-        """Log it if a job does not keep up, a line a minute at most.
+        """Log that a job does not keep up, a line a minute at most.
 
-        Not after a slice that came to nothing: that has a line of its own.
+        A slice that failed or was too short has a line of its own instead.
         """
         verdict = self.verdict(installed)
         if verdict.keeps_up is False:
             self._faults.warn(f"job {installed.name!r} does not keep up", verdict.why)
 
     def _lengthen(self, installed: Installed, slice: Slice, outcome: Outcome, now: float) -> bool:
-        """Let the next slice's length follow; say whether this one was in vain and the longest."""
+        """Adapt the next slice's length; say whether the longest slice was too short."""
         given = self._given(installed)
         stretch = installed.stretch
         is_longest = slice.seconds >= stretch.longest(given)
-        # Another length was asked for by hand: it says nothing of the job's own.
+        # A length that was given by hand says nothing of the job's own.
         if slice.seconds == stretch.seconds(given):
             server = _server_of(installed)
             trip = None if server is None else server.round_trip()
@@ -195,7 +195,7 @@ class Performer:
         return is_longest and outcome is Outcome.OUT_OF_TIME
 
     def settle(self, installed: Installed, now: float, traffic: Traffic) -> bool:
-        """Let a job's rate follow what was seen; return whether it has changed noticeably."""
+        """Move a job's adaptive rate; say whether it has changed noticeably."""
         controller = installed.controller
         if controller is None:
             return False
@@ -204,7 +204,7 @@ class Performer:
         except Exception as error:
             if self._timeouts.include(error):
                 raise
-            # Its rate stays; other jobs' rates go on.
+            # This rate stays; the other jobs' rates go on.
             self._report_spending(installed, error)
             return False
         with self._lock:
@@ -222,12 +222,12 @@ class Performer:
         items: int,
         now: float,
     ) -> bool:
-        """Take in what a slice has seen; say whether it is time for a verdict."""
+        """Take in a slice's report; say whether it is time for a verdict."""
         if outcome is Outcome.SKIPPED:
             return False
         oldest, backlog = slice.oldest_seconds, slice.backlog
         took = now - (slice.deadline - slice.seconds)
-        # Of a job that does not say what it sends, a guess: a look, and one command an item.
+        # A guess for a job that does not count its commands: a look, and one command an item.
         operations = slice.operations or 1 + items
         seen = Seen(outcome, items, slice.limit, took, slice.seconds, oldest, operations)
         with self._lock:
@@ -245,7 +245,7 @@ class Performer:
             self._hooks.observed(installed.name, oldest, backlog)
         if controller is not None:
             try:
-                # Not under the lock: it may have one of its own.
+                # Without the lock: the spending may have one of its own.
                 controller.spend(operations)
             except Exception as error:
                 if self._timeouts.include(error):
@@ -274,13 +274,13 @@ class Performer:
 
 
 def _server_of(installed: Installed) -> Server | None:
-    """Return the job's dependency if that is a server that tells of itself."""
+    """Return the job's dependency if it is a `Server`."""
     dependency = installed.job.dependency
     return dependency if isinstance(dependency, Server) else None
 
 
 def _too_short(installed: Installed, slice: Slice) -> str:
-    """Return the complaint about a slice whose time was over too early, and what would do."""
+    """Return the complaint about a slice that was too short, with a length that suffices."""
     server = _server_of(installed)
     trip = None if server is None else server.round_trip()
     why, enough = "", 2 * slice.seconds
@@ -289,14 +289,14 @@ def _too_short(installed: Installed, slice: Slice) -> str:
         enough = max(enough, seconds_for(trip))
     return (
         f"its slice of {1000 * slice.seconds:g} ms, the longest that is allowed, was over before"
-        f" anything could be handled{why}: install it with longer slices (seconds={enough:g})"
+        f" it handled any item{why}: install it with longer slices (seconds={enough:g})"
     )
 
 
 class LoopSlices:
-    """Runs slices in the running loop's default executor, which nobody awaits.
+    """Runs slices in threads of the running loop's default executor. Nobody awaits them.
 
-    Arguments: performer, which does them.
+    Arguments: performer, which does the slices.
     """
 
     __slots__ = ("_flying", "_performer")
@@ -306,16 +306,16 @@ class LoopSlices:
         self._flying: tuple[Run[Outcome], Future[Any]] | None = None
 
     def after_fork(self) -> None:
-        """Forget the parent's slices: their threads do not exist in this process."""
+        """Forget the parent's slices, because their threads do not exist in this process."""
         self._flying = None
 
     def serve(self, installed: Installed) -> Outcome | None:
         """Start a slice in a thread.
 
-        Returns: None when it has been started; SKIPPED when an earlier one is still waiting for a
-        thread or running, or when there is no thread to be had.
+        Returns: None if it has been started; SKIPPED if an earlier slice still waits for a thread
+        or runs, or if the loop has no thread.
         """
-        # Not at the top: asyncio is heavy, and most users of this package never run a loop.
+        # Imported here, because asyncio is heavy and most processes never run a loop.
         import asyncio
 
         if self._is_free():
@@ -325,7 +325,7 @@ class LoopSlices:
                 # The loop keeps weak references only.
                 self._flying = run, loop.run_in_executor(None, run)
             except RuntimeError:
-                # Another kind of loop, or an executor that has shut down.
+                # It is another kind of loop, or its executor has shut down.
                 pass
             else:
                 return None
@@ -335,12 +335,12 @@ class LoopSlices:
         if self._flying is None:
             return True
         run, future = self._flying
-        # A loop that was closed too early, or left without being closed, never finishes its future.
+        # A loop that was closed too early, or was left open, never finishes its future.
         return run.is_over or future.done() or future.get_loop().is_closed()
 
 
 class Drawn:
-    """A recruit who has not served yet.
+    """A recruit that has not served yet.
 
     Arguments: performer and loop_slices, the recruiter's own; installed, the job.
     """
@@ -361,5 +361,5 @@ class Drawn:
         return self._loop_slices.serve(self._installed)
 
     def skip(self) -> Outcome:
-        """Count this recruit as SKIPPED: there is no moment to serve in."""
+        """Count this recruit as SKIPPED, because it has no moment for a slice."""
         return self._performer.decline(self._installed)

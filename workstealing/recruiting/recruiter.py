@@ -1,4 +1,4 @@
-"""The recruiter: it dismisses nearly everybody at once, and lets the rest do one slice each."""
+"""The recruiter: it dismisses nearly all callers at once, and the rest do one slice each."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 DRY_RUN_SECONDS = 10.0
-"""How long a dry run may take unless told otherwise."""
+"""The default length of a dry run."""
 
 
 class JobStats(TypedDict):
-    """The figures of one job: `recruited` is the sum of the outcomes after it.
+    """The figures of one job.
 
-    `limit` is the most items of its next slice; `oldest_seconds` the age of the oldest garbage that
-    its last look has seen, None: unknown; `adaptive` says whether its rate moves by itself,
-    `lag` its lag target in seconds, None: it has none;
-    `keeps_up` whether its slices suffice for the garbage, None: unknown, and `why` not, or why
-    nobody knows; `errors` what its slices have raised, by class; `running_seconds` how long the
-    slice that runs now has been running, None: none does; `breaker_seconds` for how long its server
-    has not been reached, None: it has.
+    Fields: rate; recruited, the sum of the outcomes after it; items handled; seconds of all slices;
+    limit, the most items of the next slice; oldest_seconds, the age of the oldest garbage at the
+    last look, None: unknown; breaker_open; paused; adaptive, whether its rate moves by itself; lag,
+    its lag target in seconds, None: it has none; keeps_up, whether its slices suffice, None:
+    unknown; why, the reason for False or None; errors of its slices, by class; running_seconds of
+    the present slice, None: no slice runs; breaker_seconds since its server was last reached, None:
+    it was at the last slice.
     """
 
     rate: float
@@ -78,14 +78,16 @@ class Recruiter(Enlisting):
     Safe under threads, gevent and fork; a child of a fork draws anew and counts from zero. All
     recruiters of a process together run at most one slice at a time.
 
-    Arguments: seconds, the length of a slice unless a job is installed with its own; random, which
-    returns numbers in [0, 1), and 1.0 for never (the default is reseeded in every forked child; a
-    random.Random of your own is not); clock, what seconds are measured with; breaker, for
-    how long at most, on average, a server that could not be reached is left alone (a tenth of it
-    after the first fault, then twice as long each time); longest, up to which the slices of
-    a job may be lengthened whose own length comes to nothing, because round trips take long, say
-    (by default ten times their length, but at most 0.25 s; no more than `seconds` for never).
-    Raises: ConfigurationError for a duration that is no number above 0.
+    A duration is a number of seconds above 0, or a timedelta.
+
+    Arguments: seconds, the length of a slice for jobs without a length of their own; random, which
+    returns numbers in [0, 1), and 1.0 for never (the default is reseeded in every forked child, a
+    random.Random of your own is not); clock, which measures durations; breaker, the longest time
+    that slices leave an unreachable server alone, on average (the first fault counts a tenth of it,
+    each further one twice as long); longest, the longest that slices may become if shorter ones end
+    before they handle an item, for example because round trips take long (by default ten times
+    their length, and 0.25 s at most; `seconds` itself for never).
+    Raises: ConfigurationError for another duration.
     """
 
     __slots__ = ("__weakref__", "_breakers", "_longest", "_roster", "_traffic")
@@ -106,13 +108,13 @@ class Recruiter(Enlisting):
             raise ConfigurationError(f"random= is {random!r}; expected a function of nothing")
         super().__init__(checked, random, clock)
         self._roster = Roster()
-        # Measured only where a rate is adaptive.
+        # Measured only if a rate is adaptive.
         self._traffic: Traffic | None = None
         _RECRUITERS.add(self)
 
-    def after_fork(self) -> None:
-        """Begin anew in a forked child; called by the package itself."""
-        super().after_fork()
+    def _after_fork(self) -> None:
+        """Begin anew in a forked child."""
+        super()._after_fork()
         self._traffic = None
         for installed in self._roster.all():
             installed.reset()
@@ -125,12 +127,12 @@ class Recruiter(Enlisting):
         *,
         longest: Duration | None = None,
     ) -> None:
-        """Install a job, so that callers are recruited for it from now on.
+        """Install a job; the next draw may recruit a caller for it.
 
-        Arguments: job; rate, the share of the enlisted that it wants, 0 < rate <= 1, all rates
+        Arguments: job; rate, the share of the callers that it wants, 0 < rate <= 1, all rates
         together at most 1, or an Adaptive, whose ceiling counts in that sum; seconds, the length of
-        its slices, by default the recruiter's; longest, up to which they may be lengthened,
-        by default as the recruiter says. The job is warmed up first: see `Job.warm_up`.
+        its slices, by default the recruiter's; longest, the longest that they may become, by
+        default the recruiter's. The job is warmed up first: see `Job.warm_up`.
         Raises: DuplicateJobError, RateError or ConfigurationError; then nothing has changed.
         O(installed jobs), no command.
         """
@@ -155,7 +157,7 @@ class Recruiter(Enlisting):
             ) from None
         with self._lock:
             self._roster.check_new(name, rate)
-        # It reads files, so nobody else should wait for the lock meanwhile.
+        # Without the lock: this reads files.
         self._warm_up(job, name)
         with self._lock:
             given = self._roster.check_new(name, rate)
@@ -190,11 +192,10 @@ class Recruiter(Enlisting):
         *,
         longest: Duration | None = None,
     ) -> Callable[[SliceFunction], SliceFunction]:
-        """Decorate a function that takes a slice and returns how many items it handled: a job.
+        """Install a function as a job: it takes a slice and returns the number of items handled.
 
-        The function stays what it is. Arguments: rate, as of install(); name, by default the
-        function's; limit, the most items of one slice; seconds and longest, as of
-        install().
+        The decorated function stays the same. Arguments: rate, as of install(); name, by default
+        the function's; limit, the most items of one slice; seconds and longest, as of install().
         Raises: as install().
         """
         if callable(rate):
@@ -218,7 +219,7 @@ class Recruiter(Enlisting):
             self._change(Draw(self._roster.all()))
 
     def given_rate(self, name: str) -> float | Adaptive:
-        """Return a job's rate as it was given to install() or set_rate().
+        """Return a job's rate as given to install() or set_rate().
 
         Raises: UnknownJobError.
         """
@@ -238,10 +239,10 @@ class Recruiter(Enlisting):
             self._change(Draw(self._roster.all()))
 
     def pause(self, name: str | None = None) -> None:
-        """Let a job rest: whom the lottery picks for it is SKIPPED until resume().
+        """Let a job rest: its recruits are SKIPPED until resume().
 
-        The other jobs' shares stay what they are. Arguments: name, or None for every job that is
-        installed now. Raises: UnknownJobError.
+        The other jobs keep their shares. Arguments: name, or None for every job that is installed
+        now. Raises: UnknownJobError.
         """
         self._set_paused(name, True)
 
@@ -265,13 +266,13 @@ class Recruiter(Enlisting):
     def perform(
         self, name: str, *, limit: int | None = None, seconds: Duration | None = None
     ) -> Outcome:
-        """Let this caller do one slice of a job, without a draw; what became of it is counted.
+        """Let this caller do one slice of a job, without a draw; its outcome counts.
 
-        For command lines and pages for administrators: a pause, an open breaker and another slice
-        of this process hold it back (SKIPPED), WORKSTEALING_DISABLED does not.
+        This is for command lines and pages for administrators. A pause, an open breaker and another
+        slice of this process hold it back (SKIPPED); WORKSTEALING_DISABLED does not.
 
-        Arguments: name; limit, items, and seconds, of this slice, by default the job's own.
-        Raises: UnknownJobError; of the job's errors, as enlist(), only what must reach the host.
+        Arguments: name; limit and seconds of this slice, by default the job's own.
+        Raises: UnknownJobError; of the job's errors the same as enlist().
         """
         bounds = _checked_bounds(limit, seconds)
         with self._lock:
@@ -279,7 +280,7 @@ class Recruiter(Enlisting):
         return self._performer.serve(installed, bounds)
 
     def slice_seconds(self, name: str) -> tuple[float, float]:
-        """Return the length of a job's slices in seconds: as given, and as they may be lengthened.
+        """Return the given length of a job's slices in seconds, and the longest they may become.
 
         Raises: UnknownJobError. No command.
         """
@@ -289,11 +290,11 @@ class Recruiter(Enlisting):
     def dry_run(
         self, name: str, *, limit: int | None = None, seconds: Duration | None = None
     ) -> int:
-        """Return how many items a slice of a job would handle now; nothing is changed or counted.
+        """Return the number of items that a slice of a job would handle now; change nothing.
 
-        Arguments: as of perform(), but for ten seconds by default: a person waits for it, and to
-        count a large backlog takes longer than a slice. Raises: UnknownJobError; ConfigurationError
-        if the job has no dry run; the job's own errors.
+        Arguments: as of perform(), but ten seconds by default, because a person waits, and the
+        count of a large backlog takes longer than a slice. Raises: UnknownJobError;
+        ConfigurationError if the job has no dry run; the job's own errors.
         """
         bounds = _checked_bounds(limit, DRY_RUN_SECONDS if seconds is None else seconds)
         with self._lock:
@@ -303,9 +304,7 @@ class Recruiter(Enlisting):
     def stats(self) -> Stats:
         """Return the figures of this process, as plain data.
 
-        Returns: {"enlisted": count, "jobs": {name: JobStats}}; `recruited` is the sum of the
-        outcomes after it, `seconds` is what all slices of the job took; the others as in JobStats.
-        O(installed jobs).
+        Returns: {"enlisted": count, "jobs": {name: JobStats}}. O(installed jobs), no command.
         """
         with self._lock:
             return {
@@ -352,29 +351,29 @@ class Recruiter(Enlisting):
     def enlists(
         self, function: Callable[..., Any] | None = None, /, *, when: When | None = None
     ) -> Callable[..., Any]:
-        """Decorate a function, so that each call of it that ends without an exception enlists.
+        """Decorate a function: each call of it that ends without an exception enlists.
 
-        A plain function enlists before its result reaches the caller, who waits for the slice when
-        recruited (a web integration puts the enlist off until the response has gone out). A
-        coroutine function draws on the event loop; the slice runs in a thread of the loop's default
-        executor and nobody awaits it. A generator, plain or asynchronous, enlists after its last
-        item; an object goes by its `__call__`. Where a plain function returns a coroutine, a
-        generator or a future, the enlist waits for its end; any other awaitable passes unchanged,
-        and nobody enlists. An exception of the function passes through, and nobody enlists.
+        A plain function enlists before its caller has the result; a recruited caller waits for the
+        slice, unless a web integration defers the enlist until the response has gone out. A
+        coroutine function draws on the event loop; its slice runs in a thread of the loop's default
+        executor, and nobody awaits it. A generator, plain or asynchronous, enlists after its last
+        item. An object goes by its `__call__`. If a plain function returns a coroutine, a generator
+        or a future, the enlist waits for its end. Any other awaitable passes unchanged, without an
+        enlist. An exception of the function passes through, without an enlist.
 
-        Arguments: function; when, called with the function's result (None for an asynchronous
-        generator; the response object where a web integration is at work): enlist only if it
-        answers true. A `when` that raises is logged once a minute and stands for no.
-        Raises: ConfigurationError for what is no function.
+        Arguments: function; when, a function that takes the result and says whether to enlist. It
+        gets None from an asynchronous generator, and the response object in a web integration. An
+        error of `when` is logged once a minute and counts as no.
+        Raises: ConfigurationError if the function is no function.
         """
         if function is not None:
             return enlisting(self, function, when)
         return lambda decorated: enlisting(self, decorated, when)
 
     def add_hook(self, hook: Hooks) -> None:
-        """Tell this hook, too, of the enlisted, the recruited and the outcomes; twice counts once.
+        """Let this hook hear of enlists, recruits and outcomes. Adding it twice changes nothing.
 
-        Raises: ConfigurationError when it lacks one of the methods that every hook has.
+        Raises: ConfigurationError if it lacks a method that every hook has.
         """
         is_new = self._hooks.add(hook)
         added = getattr(hook, "on_added", None)
@@ -382,15 +381,15 @@ class Recruiter(Enlisting):
             added(self)
 
     def hooks(self) -> tuple[Hooks, ...]:
-        """Return the hooks, in the order in which they were added."""
+        """Return the hooks, in the order of their adding."""
         return self._hooks.all()
 
     def reraise(self, *types: type[BaseException]) -> None:
-        """Let exceptions of these classes pass through enlist(): time-outs that the host raises.
+        """Let exceptions of these classes, the host's own time-outs, pass through enlist().
 
-        Celery's SoftTimeLimitExceeded and RQ's JobTimeoutException pass without being named, and so
-        does whatever is no Exception. They count as FAILED all the same.
-        Raises: ConfigurationError for what is no exception class.
+        Celery's SoftTimeLimitExceeded and RQ's JobTimeoutException always pass, and so does every
+        error that is no Exception. The slice counts as FAILED all the same.
+        Raises: ConfigurationError if one is no exception class.
         """
         self._timeouts.register(*types)
 
@@ -400,7 +399,7 @@ class Recruiter(Enlisting):
 
 
 def _running_seconds(name: str) -> float | None:
-    """Return for how long a slice of the job has been running in this process, None: none is."""
+    """Return the seconds of the job's running slice in this process; None: no slice runs."""
     holder = FLIGHT.holder()
     if holder is None or holder[0] != name:
         return None
@@ -412,7 +411,7 @@ def _checked_longest(seconds: Duration | None, what: str) -> float | None:
 
 
 def _checked_bounds(limit: int | None, seconds: Duration | None) -> tuple[int | None, float | None]:
-    """Return a slice's bounds. Raises: ConfigurationError for one that bounds nothing."""
+    """Return a slice's bounds, checked. Raises: ConfigurationError."""
     return (
         None if limit is None else checked_limit(limit),
         None if seconds is None else checked_seconds(seconds, "seconds"),
@@ -424,11 +423,11 @@ _RECRUITERS: WeakSet[Recruiter] = WeakSet()
 
 def _after_fork_in_child() -> None:
     for recruiter in list(_RECRUITERS):
-        recruiter.after_fork()
+        recruiter._after_fork()  # noqa: SLF001 - this module's own class
 
 
 if hasattr(os, "register_at_fork"):
-    # After random's own, which was registered when it was imported above.
+    # After random's own hook, which the import above has registered.
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 

@@ -1,4 +1,4 @@
-"""A slice: its bounds, how its length is found, and what becomes of a recruit."""
+"""A slice: its bounds, its length, its outcome and its report."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from workstealing.recruiting.checks import (
 
 
 class Outcome(enum.Enum):
-    """What became of one caller who enlisted; every member is true in a condition."""
+    """The outcome of one enlist; every member is true in a condition."""
 
     # No __bool__ and no __len__, here or in a mixed-in type: the hot path tests a member's truth,
-    # and without them that test never leaves C.
+    # and that test stays in C without them.
 
     DISMISSED = "dismissed"
     """The caller lost the draw and goes on at once."""
@@ -37,33 +37,31 @@ class Outcome(enum.Enum):
     """The job ended with an error."""
 
     OUT_OF_TIME = "out_of_time"
-    """The slice's time was over before the job could handle anything: no fault, but too short."""
+    """The slice was too short for the job to handle any item. This is no fault."""
 
     SKIPPED = "skipped"
-    """The job is paused, its breaker is open, another slice runs in this process, or the job said
-    that it could not begin."""
+    """The job is paused or could not begin, its breaker is open, or another slice runs here."""
 
 
 OUTCOMES = tuple(each.value for each in Outcome if each is not Outcome.DISMISSED)
-"""The names of all that can become of a recruit: every list of them is this one."""
+"""The names of a recruit's possible outcomes. Every list of them is this one."""
 
 PERFORMED = tuple(each for each in OUTCOMES if each != Outcome.SKIPPED.value)
-"""Those of slices that were performed: shares are shares of these."""
+"""The outcomes of performed slices. Shares are shares of these."""
 
 
 def spoken(outcome: str) -> str:
-    """Return the name of an outcome as people read it: "out of time"."""
+    """Return the name of an outcome for people: "out of time"."""
     return outcome.replace("_", " ")
 
 
 TRIPS = 8
-"""How many round trips a slice should have time for: to look twice, to begin, to end, to spare."""
+"""The round trips that a slice should have time for: two looks, a begin, an end, and spare ones."""
 
 _LONGER = 10.0
 _LONGEST_SECONDS = 0.25
 _STEP = 2.0
-# How far a length must be above one that was too short to be tried again, and for how long that
-# one is remembered.
+# A length that was too short is tried again this many times longer, or after so many seconds.
 _MARGIN = 1.5
 _REMEMBERED_SECONDS = 60.0
 # A slice that took this share of its time has run out of it.
@@ -71,7 +69,7 @@ _LATE = 0.8
 
 
 def seconds_for(round_trip: float) -> float:
-    """Return a length of slices that suffices for round trips of so many seconds: 1, 2 or 5 x 10^n.
+    """Return a length of slices for round trips of so many seconds: 1, 2 or 5 x 10^n.
 
     Arguments: round_trip, above 0.
     """
@@ -81,19 +79,19 @@ def seconds_for(round_trip: float) -> float:
 
 
 def longest_for(seconds: float) -> float:
-    """Return how far slices of so many seconds may be lengthened if nobody says it: ten times.
+    """Return the longest that slices of so many seconds become by default: ten times as long.
 
-    But to at most a quarter of a second, or their own length if that is more.
+    It is a quarter of a second at most, or their own length if that is more.
     """
     return max(seconds, min(_LONGER * seconds, _LONGEST_SECONDS))
 
 
 class Stretch:
-    """How long a job's slices are, since shorter ones have come to nothing.
+    """The length of a job's slices, after slices that were too short.
 
-    A slice whose time is over before anything could be handled doubles the next one's length, up to
-    the longest that the host allows. It halves again once that would suffice: because round trips
-    have become so much shorter, or because a minute has passed and it is time to try.
+    A slice that is too short for any item doubles the next one's length, up to the longest that the
+    host allows. The length halves again if that may suffice: round trips have become shorter, or a
+    minute has passed and it is time for a trial.
 
     Arguments: longest, in seconds, None: `longest_for` the length.
     """
@@ -116,7 +114,7 @@ class Stretch:
         return min(self.longest(given), given * self._factor)
 
     def see(self, outcome: Outcome, given: float, trip: float | None, now: float) -> None:
-        """Take note of a slice of the length `seconds(given)` that has ended at that moment.
+        """Take in a slice of the length `seconds(given)` that has ended now.
 
         Arguments: outcome; given, the job's own length; trip, the seconds of a round trip, None:
         unknown; now, monotonic seconds.
@@ -136,9 +134,9 @@ class Stretch:
 class Slice:
     """The bound on one performance: at most `limit` items, and no command after the deadline.
 
-    Arguments: limit, a number of items of at least 1; seconds, the length, above 0; clock, what
-    the length is measured with. The deadline counts from construction.
-    Raises: ConfigurationError for a limit or a length that bounds nothing.
+    Arguments: limit, a number of items of at least 1; seconds, the length, a number above 0 or a
+    timedelta; clock, which measures the length. The length begins now.
+    Raises: ConfigurationError for another limit or length.
     """
 
     __slots__ = (
@@ -161,13 +159,13 @@ class Slice:
     """The clock's monotonic value, in seconds, at which this slice ends."""
 
     oldest_seconds: float | None
-    """The age of the oldest garbage that the job has seen in this slice; None: it did not say."""
+    """The highest age of garbage that the job has reported in this slice; None: no report."""
 
     backlog: int | None
-    """How many items the job has seen waiting in this slice; None: it did not say."""
+    """The number of waiting items that the job has reported in this slice; None: no report."""
 
     operations: int
-    """How many commands the job has said that it sent in this slice."""
+    """The number of commands that the job has reported in this slice."""
 
     def __init__(self, limit: int, seconds: Duration, clock: Clock = SYSTEM_CLOCK) -> None:
         self.limit = checked_limit(limit)
@@ -188,12 +186,12 @@ class Slice:
         return self._clock.monotonic() >= self.deadline
 
     def observe(self, *, oldest_seconds: float | None = None, backlog: int | None = None) -> None:
-        """Say what this job has seen of its garbage; metrics and adaptive rates go by it.
+        """Report the garbage that this job has seen, for metrics and adaptive rates.
 
-        Call it whenever a look has found something out; the highest age and the last backlog of a
-        slice stand. Arguments: oldest_seconds, how long the oldest item seen has been overdue, 0
-        where nothing is (what a clock that stepped back makes negative counts as 0); backlog, how
-        many items wait. None says nothing. Raises: ConfigurationError for what is no number. No
+        Call it after each look; the highest age and the last backlog of a slice stand.
+        Arguments: oldest_seconds, the time that the oldest item has been overdue, 0 if no item is
+        (a negative age, from a clock that stepped back, counts as 0); backlog, the number of items
+        that wait. None reports nothing. Raises: ConfigurationError unless they are numbers. No
         command.
         """
         if oldest_seconds is not None:
@@ -204,11 +202,11 @@ class Slice:
             self.backlog = checked_count(backlog, "the backlog that a slice observes")
 
     def spend(self, operations: int) -> None:
-        """Say that so many more commands have been sent; a daily cap goes by it. No command.
+        """Report so many more commands, for a daily cap. No command.
 
-        Arguments: operations, 0 or more. Raises: ConfigurationError for what is no count.
+        Arguments: operations, 0 or more. Raises: ConfigurationError for another number.
         """
-        self.operations += checked_count(operations, "what a slice spends")
+        self.operations += checked_count(operations, "the number of operations that a slice spends")
 
     def __repr__(self) -> str:
         return f"Slice(limit={self.limit}, remaining={self.remaining():.4f} of {self.seconds} s)"
@@ -216,10 +214,11 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one slice has seen.
+    """One slice's report.
 
-    Fields: outcome; items handled; limit of the slice; seconds that it took, and that it was given;
-    oldest_seconds, the age that the job read, None: it does not say; operations that it spent.
+    Fields: outcome; items handled; limit of the slice; took, the seconds that it took; given, the
+    seconds that it had; oldest_seconds, the age that the job reported, None: no report; operations
+    that it spent.
     """
 
     outcome: Outcome

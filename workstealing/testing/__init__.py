@@ -1,6 +1,6 @@
-"""What tests need of work stealing: certain recruiters, a clock to set, hooks that remember.
+"""Helpers for tests: recruiters without chance, a manual clock, hooks that remember.
 
-Chance made certain, in a test of your own:
+In a test of your own:
 
     from workstealing.testing import always
 
@@ -8,7 +8,7 @@ Chance made certain, in a test of your own:
     recruiter.install(my_job, rate=0.003)
     assert recruiter.enlist() is Outcome.WORKED    # every enlist is recruited
 
-and for a recruiter that your application holds already:
+For a recruiter that your application holds already:
 
     from workstealing.testing import always_recruiting, never_recruiting
 
@@ -16,8 +16,8 @@ and for a recruiter that your application holds already:
         client.get("/item/17")
     assert app.recruiter.stats()["jobs"]["my job"]["recruited"] == 1
 
-Both are real recruiters with a scripted random: rates, pauses, breakers, the single flight and the
-counts are those of production. For pytest there are fixtures:
+Both are real recruiters with a scripted random, with the rates, pauses, breakers, single flight and
+counts of production. There are fixtures for pytest:
 
     pytest_plugins = ["workstealing.testing.pytest_plugin"]
 """
@@ -46,10 +46,10 @@ _GOLDEN = 0.6180339887498949
 
 
 class _Always:
-    """A random with which every caller is recruited, for the jobs in turn, each by its rate.
+    """A random that recruits every caller, for the jobs in turn, each by its rate.
 
-    A draw takes two numbers: how many callers come before the next recruit (0.0: none), and which
-    job. Multiples of the golden ratio spread over the jobs more evenly than chance would.
+    A draw takes two numbers: one for the callers before the next recruit (0.0: none), and one for
+    the job. Multiples of the golden ratio spread over the jobs more evenly than chance.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class _Always:
 
 
 def _never() -> float:
-    # Outside of what a random returns: a recruiter takes it for "nobody, whatever the rates".
+    # No random returns this: it tells a recruiter to recruit nobody at any rate.
     return 1.0
 
 
@@ -72,10 +72,10 @@ def always(
     breaker: Duration = 10.0,
     longest: Duration | None = None,
 ) -> Recruiter:
-    """Return a recruiter that recruits every caller, whatever the rates.
+    """Return a recruiter that recruits every caller at any rate.
 
-    With several jobs each gets its share of the callers: the same sequence in every run, starting
-    with the job that was installed first. Arguments: as of Recruiter.
+    Several jobs get their shares of the callers in the same sequence in every run. The job that was
+    installed first begins. Arguments and errors: as of Recruiter.
     """
     return Recruiter(
         seconds=seconds,
@@ -93,9 +93,9 @@ def never(
     breaker: Duration = 10.0,
     longest: Duration | None = None,
 ) -> Recruiter:
-    """Return a recruiter that dismisses every caller, whatever the rates.
+    """Return a recruiter that dismisses every caller at any rate.
 
-    Arguments: as of Recruiter.
+    Arguments and errors: as of Recruiter.
     """
     return Recruiter(
         seconds=seconds,
@@ -133,10 +133,10 @@ def never_recruiting(recruiter: Recruiter) -> Iterator[Recruiter]:
 
 
 class ManualClock:
-    """A Clock that a test sets by hand, so that no test needs to sleep.
+    """A Clock that a test sets by hand, so no test needs to sleep.
 
-    A job that loops until its slice has expired never ends on this clock unless something advances
-    it. Arguments: start, the seconds that it shows at first.
+    A job that loops until its slice has expired ends only if something advances this clock.
+    Arguments: start, the seconds that it shows at first.
     """
 
     def __init__(self, start: float = 1_000.0) -> None:
@@ -147,7 +147,7 @@ class ManualClock:
         return self._now
 
     def advance(self, seconds: float) -> float:
-        """Move the clock forward and return what it shows then.
+        """Move the clock forward and return its new seconds.
 
         Raises: ConfigurationError for negative seconds: a monotonic clock never goes back.
         """
