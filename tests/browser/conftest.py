@@ -111,7 +111,7 @@ def open_page(chromium: Any, serve: Callable[..., str]) -> Iterator[Callable[...
         context = chromium.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(120_000)
         watches.append(Watch(page, address))
         page.goto(address)
         if token is not None:

@@ -417,8 +417,8 @@ def test_a_group_that_is_deleted_under_who_waits_is_made_anew(redis7: RedisServe
 
 @pytest.mark.real
 def test_a_wait_outlasts_the_clients_time_out(redis7: RedisServer) -> None:
-    client = redis7.client(socket_timeout=0.1)
-    writer = threading.Timer(0.4, lambda: appended(redis7, b"e0"))
+    client = redis7.client(socket_timeout=1.0)
+    writer = threading.Timer(1.5, lambda: appended(redis7, b"e0"))
     writer.start()
     assert len(Log(client, "l", 10).group("mail").read(block_ms=BLOCK_MS)) == 1
     writer.join()
@@ -446,7 +446,7 @@ def test_a_wait_that_is_cut_off_is_taken_up_again(redis7: RedisServer) -> None:
 
 @pytest.mark.real
 async def test_a_cancelled_wait_holds_up_nobody(redis7: RedisServer) -> None:
-    async with redis7.async_client(socket_timeout=0.1) as client:
+    async with redis7.async_client(socket_timeout=1.0) as client:
         log = AsyncLog(client, "l", 10)
         group = log.group("mail")
         for _ in range(2):

@@ -140,8 +140,8 @@ def test_without_notifications_the_queue_is_looked_at_again(any_server: AnyServe
 
 @pytest.mark.real
 def test_a_wait_outlasts_the_clients_time_out(redis7: RedisServer) -> None:
-    queue = ShuffleQueue(redis7.client(socket_timeout=0.1), "q", streams=8)
-    writer = threading.Timer(0.4, lambda: ShuffleQueue(redis7.client(), "q").write("a", {"n": 1}))
+    queue = ShuffleQueue(redis7.client(socket_timeout=1.0), "q", streams=8)
+    writer = threading.Timer(1.5, lambda: ShuffleQueue(redis7.client(), "q").write("a", {"n": 1}))
     writer.start()
     assert got(queue.read("g", "c", block_ms=BLOCK_MS)).fields == {b"n": b"1"}
     writer.join()
@@ -244,7 +244,7 @@ async def test_on_asyncio_too_nothing_falls_between_look_and_wait(
 @pytest.mark.real
 async def test_a_cancelled_wait_leaves_nothing_behind(redis7: RedisServer) -> None:
     admin = redis7.client()
-    async with redis7.async_client(socket_timeout=0.1) as client:
+    async with redis7.async_client(socket_timeout=1.0) as client:
         queue = AsyncShuffleQueue(client, "q", streams=8)
         for _ in range(2):
             task = asyncio.create_task(queue.read("g", "c", block_ms=BLOCK_MS))

@@ -24,7 +24,7 @@ class TestLeases:
         before = datetime.now(UTC)
         taken = queue.take("dies", LEASE)
         assert taken is not None
-        assert abs((taken.lease_end - before).total_seconds() - LEASE) < 5
+        assert abs((taken.lease_end - before).total_seconds() - LEASE) < 25
         assert queue.take("other") is None
         nearly = ahead_of(queue, clock, int(LEASE * 1000) - 20_000)
         assert nearly.take("other") is None
