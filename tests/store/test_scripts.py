@@ -85,7 +85,7 @@ def _whole(source: str, folder: str = "") -> str:
         found = next(path for path in paths if path in INCLUDES)
         return _whole(_source(found), folder)
 
-    return re.sub(r"^--@include (\w+)$", part, source, flags=re.MULTILINE)
+    return re.sub(r"^ *--@include (\w+)$", part, source, flags=re.MULTILINE)
 
 
 _FUNCTION = re.compile(r"^local function (\w+)\(([^)]*)\)\n(.*?)^end", re.MULTILINE | re.DOTALL)
@@ -306,6 +306,25 @@ def test_a_script_is_given_the_definitions_that_it_uses_alone(folder: dict[str, 
         "local unused, field = KEYS[1], KEYS[2]\nlocal later\n"
         "local function deep()\nreturn later(base)\nend\n"
         "later = function(x)\nreturn x\nend\nlocal base = 5\nreturn { deep(), field }\n"
+    )
+
+
+def test_an_indented_include_makes_in_its_block_what_that_alone_uses(
+    folder: dict[str, str],
+) -> None:
+    folder["x/main"] = (
+        "--@include l\nlocal a = both()\nif a then\n  --@include l\n  a = seldom()\n\n"
+        "  a = both()\nend\nreturn a\n"
+    )
+    folder["x/l"] = (
+        "--@library\nlocal function both()\n  return 1\nend\n"
+        "local function deep()\n  return 2\nend\n"
+        "local function seldom()\n  return both() + deep()\nend\n"
+    )
+    assert Script("x/main").body == (
+        "local function both()\nreturn 1\nend\nlocal a = both()\nif a then\n"
+        "local function deep()\nreturn 2\nend\nlocal function seldom()\n"
+        "return both() + deep()\nend\na = seldom()\na = both()\nend\nreturn a\n"
     )
 
 

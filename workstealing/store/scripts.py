@@ -3,7 +3,8 @@
 ``lua/<structure>/<operation>.lua`` is the script `<structure>/<operation>`. It names a library by a
 line ``--@include library``: a file of the same folder, or of ``lua/shared``, whose first line is
 ``--@library``. A library holds local functions and values at the beginning of a line, and of those
-a script is given the ones that it uses: the server makes every function anew at each call.
+a script is given the ones that it uses: the server makes every function anew at each call. Where
+the include is indented, the functions that its block alone uses are made in that block.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import NamedTuple
 from workstealing.errors import ScriptError
 
 _INCLUDE = re.compile(r"^--@include[ \t]+(\w+)[ \t]*$", re.MULTILINE)
+# An indented include, and its block: the lines behind it that are indented as much.
+_BLOCK = re.compile(r"^([ \t]+)--@include[ \t]+(\w+)[ \t]*\n((?:\1.*\n|[ \t]*\n)*)", re.MULTILINE)
 _LIBRARY = "--@library"
 _SHARED = "shared"
 # What stands at the beginning of a line of a library, and the names that it makes.
@@ -121,8 +124,17 @@ def _join(name: str) -> str:
 
         return _INCLUDE.sub(part, text)
 
-    own = _stripped(expand(script, (name.rpartition("/")[2],)))
-    return "".join(_used(definitions, own)) + own
+    start = (name.rpartition("/")[2],)
+    text = expand(script, start)
+    for block in _BLOCK.finditer(text):
+        expand(f"--@include {block[2]}", start)
+    head = _used(definitions, _stripped(_BLOCK.sub("", text)))
+
+    def within(block: re.Match[str]) -> str:
+        used = _used(definitions, _stripped(block[3]))
+        return "".join([*(each for each in used if each not in head), block[3]])
+
+    return "".join(head) + _stripped(_BLOCK.sub(within, text))
 
 
 def _used(definitions: list[_Definition], text: str) -> list[str]:

@@ -1,3 +1,4 @@
+--@library
 -- now(): the clock of the server that holds the keys, in whole milliseconds since the epoch.
 -- Tests set CLOCK_SHIFT_MS through the script loader; it is 0 for everybody else.
 local CLOCK_SHIFT_MS = 0

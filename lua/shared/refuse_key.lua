@@ -1,3 +1,4 @@
+--@library
 -- refuse_key(): a key that holds something else than it should.
 --@include layout_error
 

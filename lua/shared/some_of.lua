@@ -1,3 +1,4 @@
+--@library
 -- some_of(): some entries of a hash, for a caller who sorts them. Bounded, however large the hash is.
 
 -- Arguments: key; cursor: where to go on, '0' at first; most: how many to return, some tens more at most. Returns the next cursor,

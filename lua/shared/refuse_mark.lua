@@ -1,3 +1,4 @@
+--@library
 -- refuse_mark(): the layout that a key of ours names, against the one that the caller was written for.
 --@include layout_error
 
