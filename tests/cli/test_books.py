@@ -13,10 +13,10 @@ from workstealing.cli.demo.app import Books, last_deadlines, total_figures
 from workstealing.cli.demo.running import (
     WANTED_SHARE,
     Figures,
-    Screen,
     broken_laws,
     collected_share,
     percentile,
+    shown,
     summary,
 )
 from workstealing.cli.demo.storage import Storage
@@ -118,21 +118,21 @@ def test_what_the_storage_finds_of_each_law(redis7: RedisServer) -> None:
             storage.hashes.hsetex(key, "f", "v", px=1)
         storage.hashes.hsetex("a", "g", "v", ex=60)
         fields = [(key, "f") for key in ("a", "b", "c")]
-        wait_until(lambda: storage.readable(fields) == 0, "the fields to expire")
+        wait_until(lambda: storage.count(fields, readable=True) == 0, "the fields to expire")
         # A reader that is given one would be counted: this one is.
-        assert storage.readable([*fields, ("a", "g")]) == 1
-        assert storage.left(fields) == 3
+        assert storage.count([*fields, ("a", "g")], readable=True) == 1
+        assert storage.count(fields, readable=False) == 3
         # An index that has lost its entry: what no job can find is counted.
         names = storage.hashes.names
         client = redis7.client()
         shard = storage.hashes.layout.shard_of(key_slot(b"c"))
         client.zrem(names.due(shard), b"c")
         storage.drain(seconds=60.0)
-        assert client.hexists("c", "f") == storage.left(fields)
+        assert client.hexists("c", "f") == storage.count(fields, readable=False)
         storage.hashes.hsetex("c", "h", "v", px=1)
-        wait_until(lambda: storage.readable([("c", "h")]) == 0, "the field to expire")
+        wait_until(lambda: storage.count([("c", "h")], readable=True) == 0, "the field to expire")
         removed, is_done = storage.drain(seconds=60.0)
-        assert (removed > 0, is_done, storage.left(fields)) == (True, True, 0)
+        assert (removed > 0, is_done, storage.count(fields, readable=False)) == (True, True, 0)
         assert storage.drain(seconds=0.0) == (0, False)
 
 
@@ -151,8 +151,8 @@ def test_percentiles_are_values_that_occurred() -> None:
 
 
 def test_the_live_table_says_each_thing_once(capsys: pytest.CaptureFixture[str]) -> None:
-    with Screen(is_live=True) as screen:
-        screen.update(5.0, figures(requests=1234))
+    with shown(is_live=True) as show:
+        show(5.0, figures(requests=1234))
     words = [word for word in re.findall(r"[a-z0-9]+", capsys.readouterr().out) if len(word) > 3]
     assert "1234" in words
     assert [word for word in set(words) - {"garbage"} if words.count(word) > 1] == []

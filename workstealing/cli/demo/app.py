@@ -41,10 +41,8 @@ _WORDS = ("garbage", "idle", "moment", "lottery", "slice", "cache", "field", "wo
 class Plan:
     """The settings of one run, in a file of the folder.
 
-    Fields: url of the Redis; namespace of the volatile hashes; lives: each part's time to live in
-    milliseconds; limit and slice_seconds: the bounds of a slice; breaker_seconds: for how long a
-    worker leaves a server alone that did not answer; rate of the job, 0.0 for no job at all;
-    clock_shift_ms: for tests, how far the hashes' clock is ahead of the server's.
+    Fields: lives: each part's time to live in milliseconds; breaker_seconds: for how long a worker
+    leaves a silent server alone; rate of the job, 0.0 for no job at all; clock_shift_ms: for tests.
     """
 
     url: str
@@ -93,7 +91,9 @@ class Books(Hooks):
             self._next = time.monotonic() + _INTERVAL_SECONDS
             self._renew()
 
-    on_outcome = on_enlisted
+    def on_outcome(self, *_: Any) -> None:
+        """Renew the figures, unless they are fresh."""
+        self.on_enlisted()
 
     def _renew(self) -> None:
         stats = self._recruiter.stats()
@@ -223,7 +223,8 @@ def create_app(folder: Path | None = None) -> flask.Flask:
         response = flask.make_response(page)
         response.headers[STATE_HEADER] = "hit" if is_hit else "miss"
         response.add_etag()
-        return response.make_conditional(flask.request)
+        response.make_conditional(flask.request)
+        return response
 
     # The view decides for itself; the extension lets it enlist after its response.
     WorkStealing(app, site.recruiter, when=lambda _: False)

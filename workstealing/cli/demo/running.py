@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import itertools
 import math
@@ -11,11 +12,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from workstealing.cli.clients import FAULTS
 from workstealing.cli.demo.app import WARM_UP, Plan, last_deadlines, total_figures
@@ -29,8 +30,7 @@ from workstealing.cli.demo.traffic import (
     read_access_log,
     zipf_requests,
 )
-from workstealing.cli.demo.web import FAULTS as WEB_FAULTS
-from workstealing.cli.demo.web import Load, WebServer, connected, get
+from workstealing.cli.demo.web import Client, Load, WebServer
 from workstealing.cli.live import stop_wish
 from workstealing.cli.output import note, print_json, say, table
 from workstealing.config import DISABLED_VARIABLE, is_disabled
@@ -57,14 +57,12 @@ OVERDUE_MS, WANTED_SHARE = 2000, 0.9
 Figures = dict[str, Any]
 """The object that --json prints.
 
-Requests answered, enlisted, recruited, each outcome; items: fields collected; garbage_peak and
-garbage_end: expired fields in memory; garbage_without: how many the same traffic would have left
-without work stealing; oldest_garbage_s: since when the oldest of them has been expired; p50_ms and
-p99_ms of the requests; errors: requests that failed. At the end also the laws: overdue: fields that
-would have been overdue for more than two seconds, had nobody collected them; left: how many of them
-were still there; readable: expired fields that a reader was given; drained: expired fields that one
-process removed afterwards; lost: expired fields that it did not find, None where it had no time to
-look everywhere; faults: requests that the app answered with an error.
+Requests answered; items: fields collected; garbage_*: expired fields in memory at the peak, at the
+end, and without any recruits; oldest_garbage_s: for how long the oldest has been expired. At the
+end also overdue: fields that expired more than two seconds before; left: how many of them were
+there; readable: expired fields that a reader was given; drained: expired fields that one process
+removed afterwards; lost: those that it did not find, None if it had no time to look everywhere;
+faults: requests that the app answered with an error.
 """
 
 
@@ -79,15 +77,15 @@ def run(options: argparse.Namespace) -> int:
     logged = None if options.log is None else read_access_log(options.log)
     is_live = sys.stdout.isatty() and not options.json
     with stop_wish() as wish, ExitStack() as stack:
-        with Screen(is_live=is_live) as screen:
-            demo = _Demo(options, logged, wish, stack, screen)
-            demo.prepare()
-            demo.watch()
+        demo = _Demo(options, logged, wish, stack)
+        demo.prepare()
+        with shown(is_live=is_live) as show:
+            demo.watch(show)
         figures = demo.finish()
     if options.json:
         print_json(figures)
     else:
-        facts = () if is_live else screen.said
+        facts = () if is_live else demo.facts
         say(summary(facts, demo.seconds, figures, demo.reason(figures)))
     return 1 if broken_laws(figures) else 0
 
@@ -101,9 +99,9 @@ class _Demo:
         logged: Sequence[Request] | None,
         wish: threading.Event,
         stack: ExitStack,
-        screen: Screen,
     ) -> None:
-        self._options, self._logged, self._wish, self._screen = options, logged, wish, screen
+        self._options, self._logged, self._wish = options, logged, wish
+        self.facts: list[str] = []
         self._garbage = self._peak = 0
         self._oldest = self._pace = self.seconds = 0.0
         folder = tempfile.TemporaryDirectory(prefix="workstealing-demo-")
@@ -123,14 +121,14 @@ class _Demo:
         self._web = WebServer(self._folder, options.workers)
         stack.callback(self._web.stop)
         self._load = self._loaded([], 1.0)
-        screen.say(
+        self._say(
             f"{kind}, namespace {self._plan.namespace} (emulated backend); Flask under gunicorn,"
             f" {options.workers} worker process{'es' if options.workers > 1 else ''}"
         )
 
     def prepare(self) -> None:
         """Wait for the app, measure the machine, and choose pace and rate."""
-        options, say_fact = self._options, self._screen.say
+        options = self._options
         status = self._first_answer()
         if self._wish.is_set():
             return
@@ -153,7 +151,7 @@ class _Demo:
             what = f"the {len(requests)} paths of {options.log}"
             requests = list(itertools.islice(itertools.cycle(requests), count))
         lives = ", ".join(f"{part} {life / 1000:g} s" for part, life in self._plan.lives.items())
-        say_fact(
+        self._say(
             f"{what}, {pace:.0f} requests/s (the warm-up reached {able:.0f}/s); times to live:"
             f" {lives}"
         )
@@ -161,15 +159,15 @@ class _Demo:
         if options.rate is not None:
             rate = options.rate
             formula = f"rate = {rate:g}, as given by --rate; slices of at most {LIMIT} fields"
-        say_fact(formula)
+        self._say(formula)
         if is_disabled():
-            say_fact(f"{DISABLED_VARIABLE} is set: nobody is recruited")
+            self._say(f"{DISABLED_VARIABLE} is set: nobody is recruited")
         self._plan = replace(self._plan, rate=rate)
         self._plan.save(self._folder)
         self._storage.keys.update(self._plan.key(request.target) for request in requests)
         self._load = self._loaded(requests, pace)
 
-    def watch(self) -> None:
+    def watch(self, show: Callable[[float, Figures], None]) -> None:
         """Let the load run to its end, or to the user's wish, and show the figures."""
         begin = time.monotonic()
         self._load.start()
@@ -184,7 +182,7 @@ class _Demo:
             self._web.check()
             if tick % 2 == 0:
                 self._look_at_garbage()
-            self._screen.update(self.seconds, self._figures(recent=RECENT))
+            show(self.seconds, self._figures(recent=RECENT))
         self._load.stop()
         self.seconds = time.monotonic() - begin
         if self._load.errors and not self._load.latencies:
@@ -206,11 +204,11 @@ class _Demo:
             overdue = [field for field in expired if last[field] < now - OVERDUE_MS]
             laws: Figures = {
                 "overdue": len(overdue),
-                "left": storage.left(overdue),
-                "readable": storage.readable(expired),
+                "left": storage.count(overdue, readable=False),
+                "readable": storage.count(expired, readable=True),
             }
             laws["drained"], is_done = storage.drain(DRAIN_SECONDS)
-            laws["lost"] = storage.left(expired) if is_done else None
+            laws["lost"] = storage.count(expired, readable=False) if is_done else None
         except FAULTS as error:
             raise WorkStealingError(f"Redis went away during the run: {error}") from error
         return self._figures(len(expired)) | laws | {"faults": self._load.faults}
@@ -228,19 +226,23 @@ class _Demo:
             f" load average is {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
         )
 
+    def _say(self, fact: str) -> None:
+        self.facts.append(fact)
+        note(fact)
+
     def _loaded(self, requests: Sequence[Request], pace: float) -> Load:
         return Load(self._web.address, requests, pace, 2 * self._options.workers + 2)
 
-    def _first_answer(self) -> int | None:
+    def _first_answer(self) -> int:
         give_up = time.monotonic() + START_SECONDS
         while not self._wish.is_set() and time.monotonic() < give_up:
             self._web.check()
-            try:
-                with connected(self._web.address) as connection:
-                    return get(connection, WARM_UP)[0]
-            except WEB_FAULTS:
-                time.sleep(0.05)
-        return None
+            with contextlib.closing(Client(*self._web.address)) as client:
+                status, _ = client.get(WARM_UP)
+            if status:
+                return status
+            time.sleep(0.05)
+        return 0
 
     def _look_at_garbage(self, most_hashes: int = 1000, *, must: bool = False) -> None:
         try:
@@ -269,35 +271,25 @@ class _Demo:
         }
 
 
-class Screen:
-    """Shows a run: one table drawn anew in place by rich, or lines on stderr now and then."""
+@contextlib.contextmanager
+def shown(*, is_live: bool) -> Iterator[Callable[[float, Figures], None]]:
+    """Yield a function that shows the figures after so many seconds.
 
-    def __init__(self, *, is_live: bool) -> None:
-        self.said: list[str] = []
-        self._live: Any = None
-        self._next = 0.0
-        if is_live:
-            from rich.console import Console
-            from rich.live import Live
+    Arguments: is_live: one table drawn anew in place by rich, instead of a line now and then on
+    stderr.
+    """
+    if is_live:
+        from rich.live import Live
+        from rich.text import Text
 
-            self._live = Live(console=Console(highlight=False), auto_refresh=False)
+        with Live(auto_refresh=False) as live:
+            yield lambda seconds, of: live.update(Text(drawn(seconds, of)), refresh=True)
+        return
+    due = [0.0]
 
-    def say(self, line: str) -> None:
-        """Show a line of text."""
-        self.said.append(line)
-        if self._live is None:
-            note(line)
-        else:
-            self._live.console.print(line, markup=False, soft_wrap=True)
-
-    def update(self, seconds: float, of: Figures) -> None:
-        """Show the figures after so many seconds; `garbage_end` is the garbage now."""
-        if self._live is not None:
-            from rich.text import Text
-
-            self._live.update(Text(drawn(seconds, of)), refresh=True)
-        elif time.monotonic() >= self._next:
-            self._next = time.monotonic() + LINE_SECONDS
+    def say_now_and_then(seconds: float, of: Figures) -> None:
+        if seconds >= due[0]:
+            due[0] = seconds + LINE_SECONDS
             note(
                 f"{seconds:5.0f} s: {of['requests']} requests, {of['recruited']} recruited of"
                 f" {of['enlisted']} enlisted, {of['items']} fields collected,"
@@ -305,14 +297,7 @@ class Screen:
                 f" p99 {of['p99_ms']:.1f} ms"
             )
 
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+    yield say_now_and_then
 
 
 def drawn(seconds: float, of: Figures) -> str:

@@ -57,19 +57,13 @@ class Storage:
         seconds, microseconds = self._client.time()
         return int(seconds) * 1000 + int(microseconds) // 1000
 
-    def left(self, fields: Iterable[tuple[str, str]]) -> int:
-        """Return how many of these fields of hashes still occupy memory, expired or not.
+    def count(self, fields: Iterable[tuple[str, str]], *, readable: bool) -> int:
+        """Return how many of these fields a reader is given, or else still occupy memory.
 
-        Arguments: (key, field) pairs. One round trip for each 500 hashes.
+        Arguments: (key, field) pairs; readable: which. One round trip for each 500 hashes.
         """
-        # Past the volatile hashes, which would not show an expired one.
-        return self._count(self._client, fields)
-
-    def readable(self, fields: Iterable[tuple[str, str]]) -> int:
-        """Return how many of these fields a reader is given. Arguments and cost: as of `left`."""
-        return self._count(self.hashes, fields)
-
-    def _count(self, reader: Any, fields: Iterable[tuple[str, str]]) -> int:
+        # The volatile hashes would not show an expired field.
+        reader = self.hashes if readable else self._client
         by_key: dict[str, list[str]] = defaultdict(list)
         for key, field in fields:
             by_key[key].append(field)

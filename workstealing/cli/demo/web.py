@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from workstealing.cli.demo.app import FOLDER_VARIABLE
@@ -22,7 +22,6 @@ from workstealing.errors import WorkStealingError
 from workstealing.store.embedded import die_with_parent
 
 REQUEST_SECONDS, STOP_SECONDS = 10.0, 10.0
-FAULTS = (OSError, http.client.HTTPException)
 
 
 class WebServer:
@@ -90,31 +89,22 @@ class WebServer:
             self._process.wait()
 
 
-def get(
-    connection: http.client.HTTPConnection, target: str, etag: str | None = None
-) -> tuple[int, str | None]:
-    """Return the status and the ETag of an answer, once its last byte is here.
+class Client(http.client.HTTPConnection):
+    """One connection to a server, opened by its first request. Arguments: host; port."""
 
-    Raises: FAULTS; then the connection is closed.
-    """
-    try:
-        connection.request("GET", target, headers={"If-None-Match": etag} if etag else {})
-        response = connection.getresponse()
-        response.read()
-    except BaseException:
-        connection.close()
-        raise
-    return response.status, response.getheader("ETag")
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(host, port, timeout=REQUEST_SECONDS)
 
-
-@contextlib.contextmanager
-def connected(address: tuple[str, int]) -> Iterator[http.client.HTTPConnection]:
-    """Yield a connection to a server, which is opened by its first request."""
-    connection = http.client.HTTPConnection(*address, timeout=REQUEST_SECONDS)
-    try:
-        yield connection
-    finally:
-        connection.close()
+    def get(self, target: str, etag: str | None = None) -> tuple[int, str | None]:
+        """Return the status and the ETag of an answer, once its last byte is here; 0: it failed."""
+        try:
+            self.request("GET", target, headers={"If-None-Match": etag} if etag else {})
+            response = self.getresponse()
+            response.read()
+        except (OSError, http.client.HTTPException):
+            self.close()
+            return 0, None
+        return response.status, response.getheader("ETag")
 
 
 class Load:
@@ -156,20 +146,19 @@ class Load:
         return any(thread.is_alive() for thread in self._threads)
 
     def _run(self) -> None:
-        with connected(self._address) as connection:
+        with contextlib.closing(Client(*self._address)) as client:
             for ticket in self._tickets:
                 if ticket >= len(self._requests):
                     return
                 due = self._started + ticket / self._pace
                 if self._stopped.wait(max(0.0, due - time.monotonic())):
                     return
-                self._send(connection, self._requests[ticket])
+                self._send(client, self._requests[ticket])
 
-    def _send(self, connection: http.client.HTTPConnection, request: Request) -> None:
+    def _send(self, client: Client, request: Request) -> None:
+        begin = time.monotonic()
         etag = self._etags.get(request.target) if request.conditional else None
-        begin, status = time.monotonic(), 0
-        with contextlib.suppress(*FAULTS):
-            status, etag = get(connection, request.target, etag)
+        status, etag = client.get(request.target, etag)
         with self._lock:
             if status in (200, 304):
                 self.latencies.append(time.monotonic() - begin)
