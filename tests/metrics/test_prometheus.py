@@ -21,6 +21,7 @@ from support.processes import end, free_port, spawn
 from workstealing.dashboard.watched import Watched
 from workstealing.metrics.prometheus import DeadItems, PrometheusHooks
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
+from workstealing.structures.structure import DeadBox, Structure
 
 PATIENCE = 120.0
 Sample = tuple[str, frozenset[tuple[str, str]]]
@@ -414,6 +415,29 @@ def test_what_lasts_is_a_gauge_and_what_nobody_knows_is_none(
     assert [shown()(n, **job) for n in ("slice_running_seconds", "unreached_seconds")] == [7, 9]
 
 
+class Box(DeadBox):
+    """A part with so many dead items."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def list_steps(self, n: int) -> Any:
+        raise NotImplementedError
+
+    revive_steps = discard_steps = list_steps
+
+
+class Orders(Structure):
+    """A structure whose dead items are known without a server."""
+
+    kind = "box of boxes"
+    name = "orders"
+
+    def dead_steps(self) -> Any:
+        return (Box(3), Box(4))
+        yield
+
+
 def test_dead_items_are_asked_at_each_scrape(
     registry: CollectorRegistry, shown: Callable[[], Shown]
 ) -> None:
@@ -425,9 +449,11 @@ def test_dead_items_are_asked_at_each_scrape(
         Watched("mails", "shuffle queue", dead_size=lambda: dead[0]),
         Watched("gone", "Ick", dead_size=away),
         Watched("items", "volatile hashes"),
+        Orders(),
     ]
     registry.register(DeadItems(structures))
     assert shown()("dead_items", structure="mails", kind="shuffle queue") == 2
     dead[0] = 5
     assert shown()("dead_items", structure="mails", kind="shuffle queue") == 5
-    assert len(shown().samples) == 1
+    assert shown()("dead_items", structure="orders", kind="box of boxes") == 7
+    assert len(shown().samples) == 2

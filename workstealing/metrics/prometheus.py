@@ -26,6 +26,7 @@ from workstealing.metrics.gathering import (
 )
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.slice import OUTCOMES, Outcome
+from workstealing.structures.structure import Structure
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -148,32 +149,41 @@ class PrometheusHooks(Hooks):
 
 
 class DeadItems(Collector):
-    """Shows how many dead items structures hold: `registry.register(DeadItems([watch(queue)]))`.
+    """Shows the number of dead items: `registry.register(DeadItems([queue]))`.
 
-    They are asked at each scrape, by clients of their own and never in a caller's time: one round
-    trip or a few for each. What cannot be asked is not there.
+    Each scrape asks the structures by connections of their own, never in a caller's time: one round
+    trip or a few for each. A structure that does not answer has no sample.
 
-    Arguments: watched: structures as `workstealing.dashboard.watch` returns them, or anything with
-    `name`, `kind` and `dead_size`, a function that returns how many; the first 100 are asked.
+    Arguments: structures of this package, or what `workstealing.dashboard.watch` returns for them;
+    the first 100 are asked.
     """
 
-    def __init__(self, watched: Iterable[Any]) -> None:
-        self._watched = [each for each in watched if each.dead_size is not None][:JOBS_NAMED]
+    def __init__(self, structures: Iterable[Any]) -> None:
+        self._structures = [
+            each for each in structures if isinstance(each, Structure) or each.dead_size is not None
+        ][:JOBS_NAMED]
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Say which metric this is, so that nothing is asked when it is registered."""
+        """Describe the metric, so its registration asks no structure."""
         yield _dead_family()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Ask each structure."""
         family = _dead_family()
-        for each in self._watched:
+        for each in self._structures:
             try:
-                count = float(each.dead_size())
+                count = float(_dead_size(each))
             except Exception:  # noqa: BLE001, S112 - a server that is away; its metric is, too
                 continue
             family.add_metric([sendable(str(each.name)[:200]), sendable(str(each.kind))], count)
         yield family
+
+
+def _dead_size(structure: Any) -> int:
+    if isinstance(structure, Structure):
+        return sum(box.size for box in structure.inspect(structure.dead_steps()))
+    size: int = structure.dead_size()
+    return size
 
 
 def _dead_family() -> GaugeMetricFamily:
