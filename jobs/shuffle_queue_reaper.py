@@ -108,7 +108,7 @@ class ShuffleQueueReaper(DivisibleJob):
 
     def warm_up(self) -> None:
         """Load the structure's scripts and prepare connections; no round trip."""
-        self.queue.twin.warm_up("shuffle_queue_")
+        self.queue.twin.warm_up("shuffle_queue/")
 
     def parts(self, n: int) -> list[tuple[int, ...]]:
         """Divide the queue for a sweep: each part is a group of streams, by number.

@@ -18,8 +18,9 @@ from typing import NamedTuple
 from workstealing.errors import ScriptError
 
 _INCLUDE = re.compile(r"^--@include[ \t]+(\w+)[ \t]*$", re.MULTILINE)
-# An indented include, and its block: the lines behind it that are indented as much.
-_BLOCK = re.compile(r"^([ \t]+)--@include[ \t]+(\w+)[ \t]*\n((?:\1.*\n|[ \t]*\n)*)", re.MULTILINE)
+_INDENTED = re.compile(r"^[ \t]+--@include[ \t]+(\w+)[ \t]*$", re.MULTILINE)
+# One with its block: the lines behind it that are indented as much.
+_BLOCK = re.compile(r"^([ \t]+)--@include .*\n((?:\1.*\n|[ \t]*\n)*)", re.MULTILINE)
 _LIBRARY = "--@library"
 _SHARED = "shared"
 # What stands at the beginning of a line of a library, and the names that it makes.
@@ -126,13 +127,13 @@ def _join(name: str) -> str:
 
     start = (name.rpartition("/")[2],)
     text = expand(script, start)
-    for block in _BLOCK.finditer(text):
-        expand(f"--@include {block[2]}", start)
+    for wanted in _INDENTED.findall(text):
+        expand(f"--@include {wanted}", start)
     head = _used(definitions, _stripped(_BLOCK.sub("", text)))
 
     def within(block: re.Match[str]) -> str:
-        used = _used(definitions, _stripped(block[3]))
-        return "".join([*(each for each in used if each not in head), block[3]])
+        used = _used(definitions, _stripped(block[2]))
+        return "".join([*(each for each in used if each not in head), block[2]])
 
     return "".join(head) + _stripped(_BLOCK.sub(within, text))
 

@@ -107,7 +107,7 @@ class QueueBase(Namespaced[Any]):
 
     def script(self, name: str) -> Script:
         """Return a script of shuffle queues, with this object's clock."""
-        return load(f"shuffle_queue_{name}", self.clock_shift_ms)
+        return load(f"shuffle_queue/{name}", self.clock_shift_ms)
 
     def operation(self, name: str, keys: tuple[Any, ...], *args: Any) -> Operation:
         """Return one script on keys of the queue, whose reply is taken as it is."""

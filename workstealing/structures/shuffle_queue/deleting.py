@@ -53,7 +53,7 @@ def delete_some(
     except ResponseError as error:
         raise foreign_meta(names, error) from error
     meta = meta_of(reply)
-    script = load("shuffle_queue_expire", clock_shift_ms)
+    script = load("shuffle_queue/expire", clock_shift_ms)
     joined, span = meta.get(b"joined", b""), meta.get(b"span", b"")
 
     def operation(part: str, keys: tuple[bytes, ...], *args: Any) -> Operation:

@@ -31,7 +31,7 @@ class QueueCollector(DueCollector):
     Arguments: index: of the namespace; clock_shift_ms: for tests.
     """
 
-    scripts = "shuffle_queue_"
+    scripts = "shuffle_queue/"
 
     def __init__(self, index: DueIndex, clock_shift_ms: int) -> None:
         super().__init__(index)

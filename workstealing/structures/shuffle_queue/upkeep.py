@@ -114,9 +114,9 @@ class Upkeep:
     def script(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Command:
         """Return the command that runs a script of shuffle queues.
 
-        Arguments: name: without ``shuffle_queue_``; keys and args: as the script takes them.
+        Arguments: name: without its folder; keys and args: as the script takes them.
         """
-        return ("EVAL", load(f"shuffle_queue_{name}").body, len(keys), *keys, *args)
+        return ("EVAL", load(f"shuffle_queue/{name}").body, len(keys), *keys, *args)
 
     def call(self, commands: Sequence[Command], budget: Budget) -> list[Any]:
         """Send commands on the queue's keys in one round trip.

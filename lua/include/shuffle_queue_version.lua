@@ -1,2 +1,0 @@
--- What `mark` of a queue's meta says.
-local QUEUE_VERSION = '1'

@@ -1,0 +1,25 @@
+-- Deletes the message of a tracking id, for every group.
+-- KEYS: meta, tracking, deadlines, its stream.
+-- ARGV: tracking id, 'stream number:entry id' as it was found.
+-- Returns 1 if the message was there, 0 if not, -1 if the tracking id means another message now.
+--@include queue
+--@include message
+local tracking, deadlines, stream = KEYS[2], KEYS[3], KEYS[4]
+if redis.call('HGET', tracking, ARGV[1]) ~= ARGV[2] then
+  return -1
+end
+if is_error(redis.pcall('ZCARD', deadlines)) then
+  return layout_error(deadlines, 'does not hold an index of deadlines')
+end
+-- Whoever comes to it finds it gone, and passes it over.
+local deleted = redis.pcall('XDEL', stream, string.match(ARGV[2], ':(.*)$'))
+if is_error(deleted) then
+  return layout_error(stream, 'does not hold a stream of a shuffle queue')
+end
+redis.call('HDEL', tracking, ARGV[1])
+local number, id = string.match(ARGV[2], '^(-?%d+):(.*)$')
+redis.call('ZREM', deadlines, deadline_member(number, id, ARGV[1]))
+if deleted == 1 then
+  redis.call('HINCRBY', meta, 'cancelled', 1)
+end
+return deleted

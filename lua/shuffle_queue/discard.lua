@@ -1,0 +1,10 @@
+-- Forgets messages that a group of a shuffle queue has set aside, for good.
+-- KEYS: meta, dead. ARGV: their places (at most 100).
+-- Returns how many there were.
+--@include upkeep
+local dead = KEYS[2]
+local problem = refuse_meta() or refuse_key('HLEN', dead, 'messages set aside')
+if problem then
+  return problem
+end
+return redis.call('HDEL', dead, unpack(ARGV))

@@ -1,0 +1,9 @@
+-- Names the groups that have ever read a queue.
+-- KEYS: meta.
+-- Returns { group, ... }.
+--@include queue
+local problem = refuse(redis.pcall('HMGET', meta, 'mark'))
+if problem then
+  return problem
+end
+return with_groups({})

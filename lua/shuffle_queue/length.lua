@@ -1,0 +1,18 @@
+-- Counts the messages of streams.
+-- KEYS: meta, the streams.
+-- Returns { span, messages }.
+--@include queue
+local facts = redis.pcall('HMGET', meta, 'mark', 'span')
+local problem = refuse(facts)
+if problem then
+  return problem
+end
+local total = 0
+for i = 2, #KEYS do
+  local length = redis.pcall('XLEN', KEYS[i])
+  if is_error(length) then
+    return layout_error(KEYS[i], 'does not hold a stream of a shuffle queue')
+  end
+  total = total + length
+end
+return { tonumber(facts[2] or 0), total }

@@ -1,0 +1,46 @@
+-- Serves one message of the stream whose turn it is by a group's plan: the usual read. What is not as
+-- planned is left to shuffle_queue/read.
+-- KEYS: meta, the streams that the caller expects, in the order of their turns. ARGV: group, consumer, the
+--   plan's name, the number of the stream that is served before these.
+-- Returns { server's time in s, and its microseconds, stream number, { entry id, fields and values } } for a message of that
+-- stream; { false, false, stream number, entry id } for one that was read but is not to be served: it is overdue, or
+-- another group's; or, having changed nothing, a text: the number of the stream that was served last, the plan's name and its streams, if
+-- these are others; '' if the plan is of no use.
+--@include queue
+local turn = 'group:' .. ARGV[1]
+local facts = redis.pcall('HMGET', KEYS[1], 'mark', 'plan:' .. ARGV[1], turn)
+local last = facts[3]
+if facts[1] ~= QUEUE_VERSION or not facts[2] or not last then
+  return ''
+end
+-- The key of a stream is `...s3` where that of the facts is `...meta`.
+local i, number = 2, ARGV[4]
+while number ~= last and KEYS[i] do
+  number = string.sub(KEYS[i], #KEYS[1] - 2)
+  i = i + 1
+end
+local stream = KEYS[i]
+if facts[2] ~= ARGV[3] or not stream then
+  local turns = redis.call('HGET', KEYS[1], 'turns:' .. ARGV[1])
+  return turns and last .. ' ' .. turns or ''
+end
+number = string.sub(stream, #KEYS[1] - 2)
+local taken = redis.pcall('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', 1, 'STREAMS', stream, '>')
+-- fakeredis gives one stream's reply without the list around it.
+local entry = taken and (type(taken[1]) == 'table' and taken[1][2] or taken[2])
+entry = entry and entry[1]
+if not entry then
+  return ''
+end
+local fields = entry[2]
+if fields[#fields - 1] ~= 'ws:tenant' then
+  --@include message
+  local only, deadline = own_of(fields)
+  if only and only ~= ARGV[1] or deadline and deadline <= now() then
+    return { false, false, number, entry[1] }
+  end
+end
+redis.call('HSET', KEYS[1], turn, number)
+-- The caller is quicker at numbers.
+local clock = redis.call('TIME')
+return { clock[1], clock[2], number, entry }

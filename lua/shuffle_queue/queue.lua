@@ -1,0 +1,148 @@
+--@library
+-- The facts, the rings and the place in the due index of a shuffle queue, for all of its scripts.
+--   KEYS[1] meta, a hash: mark, namespace, span, joined, groups, group:<G>, back:<G>, plan:<G>, turns:<G>
+-- Scripts by which a queue is in use begin with refuse_queue() and end with keep_alive(). For them:
+--   KEYS[2] the due index, a sorted set: queue -> the moment from which it has been idle for its ttl
+--   KEYS[3] the layout mark of the index shard, a string
+--   ARGV[1] the mark that the caller was written for; ARGV[2] the queue; ARGV[3] its ttl in ms
+--@include now
+--@include layout_error
+--@include is_error
+--@include whole
+--@include refuse_mark
+--@include refuse_key
+
+-- What `mark` of a queue's meta says.
+local QUEUE_VERSION = '1'
+local meta = KEYS[1]
+
+-- Refuses facts, which begin with the mark, that are no queue's. Returns an error reply or nil.
+local function refuse(facts)
+  if facts.err then
+    return layout_error(meta, 'does not hold the facts of a shuffle queue')
+  end
+  if facts[1] and facts[1] ~= QUEUE_VERSION then
+    return layout_error(meta, 'says ' .. facts[1] .. ' where ' .. QUEUE_VERSION .. ' was expected')
+  end
+end
+
+-- The namespace of a due index, whose key is `{tag}:ws:namespace:due`.
+local function namespace_of(due)
+  return string.match(due, ':ws:([^:]*):due$')
+end
+
+-- Whether meta names another namespace than the due index is of. One that names none is of any.
+local function is_elsewhere(named, due)
+  return named and not string.find(due, ':ws:' .. named .. ':due', 1, true)
+end
+
+local function elsewhere_error(named, due)
+  return layout_error(
+    meta,
+    'belongs to the namespace ' .. named .. ' and not to ' .. namespace_of(due) .. ': give namespace=' .. named
+  )
+end
+
+-- The namespace that meta names, if any. The caller of keep_alive() sets it; refuse_queue() does.
+local is_named
+
+-- Writes down that the queue is in use, in the due index of its one namespace: the job of a second
+-- namespace would delete it as soon as it is idle there alone. A full server refuses it as a first write.
+-- found: what the mark says; at: the queue's entry; moment: the server's time in ms, nil to ask for it.
+local function keep_alive(found, at, longer_ms, moment)
+  if not found then
+    redis.call('SET', KEYS[3], ARGV[1])
+  end
+  if not is_named then
+    redis.call('HSET', KEYS[1], 'namespace', namespace_of(KEYS[2]))
+  end
+  local idle = (moment or now()) + ARGV[3] + (longer_ms or 0)
+  if not at or tonumber(at) < idle then
+    -- The entry moves once in a while, not with every message: it stands up to this much later.
+    redis.call('ZADD', KEYS[2], whole(idle + math.min(1000, math.floor(ARGV[3] / 64))), ARGV[2])
+  end
+end
+
+-- Refuses a foreign queue, a foreign namespace, and a queue of another one. facts: of the queue, the mark
+-- first; named: the namespace that they name, if any. Returns an error reply, or nil, what the layout
+-- mark says, and the entry.
+local function refuse_queue(facts, named)
+  local due, mark = KEYS[2], KEYS[3]
+  local problem = refuse(facts)
+  if problem then
+    return problem
+  end
+  if is_elsewhere(named, due) then
+    return elsewhere_error(named, due)
+  end
+  is_named = named
+  local found = redis.pcall('GET', mark)
+  problem = refuse_mark(mark, found, ARGV[1], 'a layout mark')
+  if problem then
+    return problem
+  end
+  local at = redis.pcall('ZSCORE', due, ARGV[2])
+  if is_error(at) then
+    return layout_error(due, 'does not hold a due index')
+  end
+  return nil, found, at
+end
+
+-- The names of the groups that have ever read, behind what a list has already.
+local function with_groups(list)
+  local found = redis.call('HKEYS', KEYS[1])
+  for i = 1, #found do
+    local group = string.match(found[i], '^group:(.*)$')
+    if group then
+      list[#list + 1] = group
+    end
+  end
+  return list
+end
+
+-- Puts a stream into a ring. Returns whether the ring was empty: then those who sleep must be told,
+-- in this script; is_empty: that it is known to be. Otherwise those who were to be served next are so no more; an empty ring has no plan.
+local function ring_in(ring, number, is_empty)
+  if redis.call('ZADD', ring, 'NX', number, number) == 0 then
+    return false
+  end
+  if is_empty or redis.call('ZCARD', ring) == 1 then
+    return true
+  end
+  -- The ring's key is `...ring:G` where that of the facts is `...meta`.
+  redis.call('HDEL', KEYS[1], 'plan:' .. string.sub(ring, #KEYS[1] + 2))
+  return false
+end
+
+-- Wakes every reader that sleeps. Returns the reply, which may be an error. The last notification is what
+-- counts; to keep that one alone the server would pass over some fifty deleted ones each time.
+local function notify(notifications, number)
+  return redis.pcall('XADD', notifications, 'MAXLEN', '~', 1, '*', 's', number)
+end
+
+-- Lets a pending entry, which its stream's group has given to the consumer workstealing:returned
+-- already, be served again. Each nack and each recovery ends in this.
+-- Arguments: the keys of the group and of the notifications; the group; the stream's number; the
+-- entry's id; the ms at which it returns, nil for now. Returns whether notify() is to be called: a
+-- delayed one is told of too, so that those who sleep learn until when they may.
+local function give_back(ring, returned, delayed, group, number, id, at)
+  redis.call('HSET', meta, 'back:' .. group, 1)
+  -- A plan knows nothing of what returns.
+  redis.call('HDEL', meta, 'plan:' .. group)
+  if at then
+    redis.call('ZADD', delayed, whole(at), number .. ':' .. id)
+    return true
+  end
+  redis.call('ZADD', returned, number, number .. ':' .. id)
+  return ring_in(ring, number)
+end
+
+-- Whether a pending entry is still the delivery that a consumer speaks of. The consumer's name alone
+-- does not say so: it may have been recovered, and delivered to the same consumer again since.
+local function is_held(stream, reader, id, consumer, attempts)
+  local found = redis.pcall('XPENDING', stream, reader, id, id, 1)
+  if is_error(found) or not found[1] then
+    return false
+  end
+  return found[1][2] == consumer and found[1][4] == tonumber(attempts)
+end

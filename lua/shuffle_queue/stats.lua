@@ -1,0 +1,35 @@
+-- Says what one group's own keys of a shuffle queue say, before its streams are looked at.
+-- KEYS: meta, the group's state, its returned entries, its delayed ones, its consumers, its dead.
+-- ARGV: the most consumers to name, the group, pickup delays in ms that the caller has seen since, then the counters of the state that are asked for. Returns { time
+-- in ms, span and number of cancelled messages ('' without any), number of returned entries, of delayed ones, of dead ones, number
+-- of consumers, those seen last with when each was seen, the counters ('' for one of nothing) }.
+--@include upkeep
+local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'cancelled', 'group:' .. ARGV[2])
+local state, returned, delayed, consumers, dead = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local problem = refuse(facts)
+  or refuse_key('HLEN', state, 'the state of a group')
+  or refuse_key('ZCARD', returned, 'returned entries')
+  or refuse_key('ZCARD', delayed, 'delayed entries')
+  or refuse_key('ZCARD', consumers, 'the consumers of a group')
+  or refuse_key('HLEN', dead, 'dead messages')
+if problem then
+  return problem
+end
+if facts[4] then
+  count_delays(state, ARGV[3])
+end
+local counters = redis.call('HMGET', state, unpack(ARGV, 4))
+for i = 1, #counters do
+  counters[i] = counters[i] or ''
+end
+return {
+  now(),
+  facts[2] or '',
+  facts[3] or '',
+  redis.call('ZCARD', returned),
+  redis.call('ZCARD', delayed),
+  redis.call('HLEN', dead),
+  redis.call('ZCARD', consumers),
+  redis.call('ZREVRANGE', consumers, 0, ARGV[1] - 1, 'WITHSCORES'),
+  counters,
+}

@@ -1,0 +1,82 @@
+--@library
+-- The readers of a stream, and what its upkeep needs: whether an entry is needed, and its deletion.
+--@include queue
+--@include message
+
+-- Integers as texts of digits: ids are longer than what a Lua number holds exactly.
+local function is_more(a, b)
+  if #a ~= #b then
+    return #a > #b
+  end
+  return a > b
+end
+
+local function is_after(id, other)
+  local ms, sequence = string.match(id, '^(%d+)-(%d+)$')
+  local other_ms, other_sequence = string.match(other, '^(%d+)-(%d+)$')
+  if ms ~= other_ms then
+    return is_more(ms, other_ms)
+  end
+  return is_more(sequence, other_sequence)
+end
+
+-- Those who read a stream, by name: what XINFO says of each, as a table. None if there is no stream.
+local function readers_of(stream)
+  local readers = {}
+  local found = redis.pcall('XINFO', 'GROUPS', stream)
+  if found.err then
+    return readers
+  end
+  for _, flat in ipairs(found) do
+    local reader = {}
+    for i = 1, #flat, 2 do
+      reader[flat[i]] = flat[i + 1]
+    end
+    readers[reader.name] = reader
+  end
+  return readers
+end
+
+-- Whether a registered group has not begun to read a stream: it will need everything.
+-- number: of the stream; the legacy one is read under its own name by all groups, and what its other
+-- groups, if it has any, may need is not ours to say.
+local function awaits_readers(stream, number, readers)
+  if number == '-1' then
+    return not readers[stream] or next(readers, next(readers)) ~= nil
+  end
+  local groups = with_groups({})
+  for i = 1, #groups do
+    if not readers[groups[i]] then
+      return true
+    end
+  end
+  return #groups == 0
+end
+
+-- Whether some group has not been given an entry, or has not acknowledged it.
+local function is_needed(stream, readers, id)
+  for name, reader in pairs(readers) do
+    if is_after(id, reader['last-delivered-id']) or #redis.call('XPENDING', stream, name, id, id, 1) > 0 then
+      return true
+    end
+  end
+  return false
+end
+
+-- Refuses a foreign queue; returns the error reply or nil, and whether there is a queue at all.
+local function refuse_meta()
+  local facts = redis.pcall('HMGET', meta, 'mark')
+  return refuse(facts), facts[1] and true
+end
+
+-- Deletes an entry that nobody needs, and what it is tracked and timed by. fields: its fields and values.
+local function delete_entry(stream, tracking, deadlines, number, id, fields)
+  redis.call('XDEL', stream, id)
+  local _, deadline, tracked = own_of(fields)
+  if tracked and redis.call('HGET', tracking, tracked) == number .. ':' .. id then
+    redis.call('HDEL', tracking, tracked)
+  end
+  if deadline then
+    redis.call('ZREM', deadlines, deadline_member(number, id, tracked))
+  end
+end
