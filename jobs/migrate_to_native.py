@@ -9,8 +9,8 @@ from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import DivisibleJob, PartJob
 from workstealing.recruiting.slice import Slice
+from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.namespaces.due_walk import DuePart
-from workstealing.structures.namespaces.layout import LAYOUT_SCRIPTS
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
 from workstealing.structures.volatile_hashes.migrating import Migrator

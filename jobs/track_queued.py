@@ -12,7 +12,7 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget
 from workstealing.store.scripts import load
-from workstealing.structures.namespaces.layout import LAYOUT_SCRIPTS
+from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.sources.asking import blaming
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
 from workstealing.structures.tracked_set.drift import ask_sub_sets

@@ -10,7 +10,7 @@ from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
-from workstealing.structures.namespaces.layout import LAYOUT_SCRIPTS
+from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.sources.asking import blaming
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
 from workstealing.structures.tracked_set.layout import id_text

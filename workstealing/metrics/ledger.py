@@ -58,7 +58,7 @@ from workstealing.store.connection import Command, OneAttempt, checked
 from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.operations import Operation, as_layout_error, drive
 from workstealing.store.twin import Node, Twin, is_async
-from workstealing.structures.namespaces.layout import Layout
+from workstealing.structures.namespace import Layout
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 
 __all__ = ["JobError", "JobMinute", "Ledger", "Minute", "Process", "processes", "read", "total"]

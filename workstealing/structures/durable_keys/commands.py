@@ -15,7 +15,7 @@ from workstealing.store.keys import key_slot, require_users_key, to_bytes
 from workstealing.store.operations import Operation, Plan
 from workstealing.store.scripts import Script, load
 from workstealing.structures.durable_keys.layout import KeyNames
-from workstealing.structures.namespaces.layout import Layout
+from workstealing.structures.namespace import Layout
 
 Arguments = Sequence[Any]
 Reader = Callable[[Any], Any]

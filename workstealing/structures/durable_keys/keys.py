@@ -22,13 +22,13 @@ from workstealing.structures.durable_keys.layout import KeyNames
 from workstealing.structures.durable_keys.lease import AsyncLease, Lease
 from workstealing.structures.durable_keys.pipeline import AsyncKeyPipeline, KeyPipeline
 from workstealing.structures.durable_keys.surface import AsyncSurface, BlockingSurface, empty_reply
-from workstealing.structures.namespaces.layout import (
+from workstealing.structures.namespace import (
     INDEX_SHARDS_OF_A_SERVER,
     Layout,
+    Namespaced,
     open_layout,
     register_shards,
 )
-from workstealing.structures.namespaces.namespaced import Namespaced
 
 
 class _Keys(Namespaced[ClientT]):

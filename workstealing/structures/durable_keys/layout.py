@@ -7,10 +7,10 @@ could differ from it, so nothing but the two must change together, and they shar
 from __future__ import annotations
 
 from workstealing.store.keys import SLOT_TAGS, key_slot
-from workstealing.structures.namespaces.layout import Layout, Names, Structure
+from workstealing.structures.namespace import Layout, Names, NamespaceKind
 
 DURABLE = "durable"
-DURABLE_KEYS = Structure(
+DURABLE_KEYS = NamespaceKind(
     name="durable_keys",
     called="durable keys",
     version=1,
@@ -22,7 +22,7 @@ DURABLE_KEYS = Structure(
 class KeyNames(Names):
     """The names of the keys beside the user's own; see the catalogue in ``lua/README.md``."""
 
-    structure = DURABLE_KEYS
+    kind = DURABLE_KEYS
 
     def for_reading(self, key: bytes, layout: Layout) -> tuple[bytes, ...]:
         """Return the keys of a reading script: the user's own and its due index."""

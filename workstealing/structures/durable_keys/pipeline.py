@@ -8,7 +8,7 @@ from workstealing.store.operations import Steps, drive, drive_async
 from workstealing.store.pipeline import AsyncPlanPipeline, BlockingPlanPipeline, PlanPipeline
 from workstealing.structures.durable_keys.commands import require_users_keys
 from workstealing.structures.durable_keys.surface import BlockingSurface
-from workstealing.structures.namespaces.layout import Layout
+from workstealing.structures.namespace import Layout
 
 if TYPE_CHECKING:
     from workstealing.structures.durable_keys.keys import AsyncDurableKeys, DurableKeys

@@ -11,6 +11,7 @@ from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
+from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.namespaces.due_index import DueIndex, DueKey
 from workstealing.structures.namespaces.due_walk import (
     PATIENCE_SECONDS,
@@ -19,7 +20,6 @@ from workstealing.structures.namespaces.due_walk import (
     Served,
     divided,
 )
-from workstealing.structures.namespaces.layout import LAYOUT_SCRIPTS
 
 
 class DueCollector(abc.ABC):

@@ -25,7 +25,7 @@ from workstealing.store.operations import (
     drive_by,
 )
 from workstealing.store.twin import Node, Twin
-from workstealing.structures.namespaces.layout import (
+from workstealing.structures.namespace import (
     Layout,
     Names,
     read_layout,

@@ -11,12 +11,12 @@ from workstealing.store.keys import SLOTS
 from workstealing.store.operations import Operation, Steps
 from workstealing.store.scripts import Script, load
 from workstealing.store.twin import is_cluster
-from workstealing.structures.namespaces.layout import (
+from workstealing.structures.namespace import (
     INDEX_SHARDS_OF_A_SERVER,
+    Namespaced,
     open_layout,
     register_shards,
 )
-from workstealing.structures.namespaces.namespaced import Namespaced
 from workstealing.structures.shuffle_queue.choice import checked_streams, streams_of
 from workstealing.structures.shuffle_queue.delays import PickupDelays
 from workstealing.structures.shuffle_queue.names import (

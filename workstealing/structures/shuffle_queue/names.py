@@ -7,10 +7,10 @@ from redis.exceptions import DataError
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
 from workstealing.structures.names import NamesBeside
-from workstealing.structures.namespaces.layout import Names, Structure
+from workstealing.structures.namespace import Names, NamespaceKind
 
 STREAMS = "streams"
-SHUFFLE_QUEUES = Structure(
+SHUFFLE_QUEUES = NamespaceKind(
     name="shuffle_queues",
     called="shuffle queues",
     version=1,
@@ -38,7 +38,7 @@ that many ms, and more than half of it; the tops are the powers of two from 1 on
 class IndexNames(Names):
     """The names of a namespace of queues; see the catalogue in ``lua/README.md``."""
 
-    structure = SHUFFLE_QUEUES
+    kind = SHUFFLE_QUEUES
 
 
 class GroupNames:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workstealing.errors import LayoutError
 from workstealing.store.keys import spread_tag
-from workstealing.structures.namespaces.layout import as_pairs
+from workstealing.structures.layout import as_pairs
 from workstealing.structures.time_shard_queue.rotation import Rotation
 
 VERSION = 1

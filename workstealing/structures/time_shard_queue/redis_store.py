@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any, Generic, Literal
 
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, twin_for
-from workstealing.structures.namespaces.layout import checked_policies
+from workstealing.structures.layout import checked_policies
 from workstealing.structures.time_shard_queue.redis_time_shards import (
     AsyncRedisTimeShards,
     RedisTimeShards,

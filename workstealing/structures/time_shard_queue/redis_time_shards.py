@@ -12,7 +12,7 @@ from workstealing.errors import LayoutError
 from workstealing.store.operations import Operation, as_layout_error, driven, driven_async
 from workstealing.store.scripts import load
 from workstealing.store.twin import Twin, twin_of
-from workstealing.structures.namespaces.layout import Structure, as_text, require_policy
+from workstealing.structures.layout import Kind, as_text, require_policy
 from workstealing.structures.steps import send, send_async
 from workstealing.structures.time_shard_queue.names import (
     STRUCTURE,
@@ -28,8 +28,11 @@ from workstealing.structures.time_shard_queue.rotation import Rotation
 from workstealing.structures.time_shard_queue.store import Buried, Counts, Due, Entry, Held
 from workstealing.structures.time_shard_queue.sweeping import RedisSweeping
 
-_STRUCTURE = Structure(
-    STRUCTURE, "a TimeShardQueue", VERSION, (), "a part of a time shard and with it messages"
+_KIND = Kind(
+    STRUCTURE,
+    "a TimeShardQueue",
+    VERSION,
+    evicted="a part of a time shard and with it messages",
 )
 # As bytes, whatever the client makes of replies: messages are any bytes.
 _AS_BYTES: dict[str, Any] = {NEVER_DECODE: True}
@@ -191,7 +194,7 @@ class RedisTimeShards(RedisSweeping):
             return None
         facts = Operation(load("server_facts"), (key,), (), lambda reply: as_text(reply[0]))
         (policy,) = yield [facts]
-        require_policy(_STRUCTURE, policy, self._policies)
+        require_policy(_KIND, policy, self._policies)
         if rotation is None:
             (rotation,) = yield [_open_layout(key, new_fields(self.rotation))]
         if rotation == self.rotation:

@@ -15,12 +15,7 @@ from redis.exceptions import ResponseError
 from workstealing.store.keys import key_slot, require_users_key, to_bytes
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import Script, load
-from workstealing.structures.namespaces.layout import (
-    EMULATED,
-    MIGRATING,
-    NATIVE,
-    Layout,
-)
+from workstealing.structures.namespace import EMULATED, MIGRATING, NATIVE, Layout
 from workstealing.structures.volatile_hashes.layout import HashNames
 
 Arguments = Sequence[Any]

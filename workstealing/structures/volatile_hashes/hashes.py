@@ -12,12 +12,12 @@ from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.keys import SLOTS
 from workstealing.store.operations import Plain, Steps, as_layout_error, drive, drive_async, run
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
-from workstealing.structures.namespaces.layout import (
+from workstealing.structures.namespace import (
     INDEX_SHARDS_OF_A_SERVER,
     Layout,
+    Namespaced,
     register_shards,
 )
-from workstealing.structures.namespaces.namespaced import Namespaced
 from workstealing.structures.volatile_hashes.commands import Translator, require_users_keys
 from workstealing.structures.volatile_hashes.layout import (
     HashNames,

@@ -12,22 +12,21 @@ from dataclasses import replace
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.keys import SLOT_TAGS, key_slot
 from workstealing.store.operations import Steps
-from workstealing.structures.namespaces.layout import (
+from workstealing.structures.layout import ask_server, require_policy
+from workstealing.structures.namespace import (
     EMULATED,
     MIGRATING,
     NATIVE,
     Layout,
     Names,
-    Structure,
-    ask_server,
+    NamespaceKind,
     read_layout,
-    require_policy,
     write_layout,
 )
 
 NATIVE_COMMANDS = ("HSETEX", "HGETEX", "HPEXPIREAT", "HPEXPIRETIME", "HPERSIST")
 OPTIONAL_NATIVE_COMMANDS = ("HGETDEL",)
-VOLATILE_HASHES = Structure(
+VOLATILE_HASHES = NamespaceKind(
     name="volatile_hashes",
     called="volatile hashes",
     version=1,
@@ -40,7 +39,7 @@ VOLATILE_HASHES = Structure(
 class HashNames(Names):
     """The names of the keys beside the user's own; see the catalogue in ``lua/README.md``."""
 
-    structure = VOLATILE_HASHES
+    kind = VOLATILE_HASHES
 
     def __init__(self, namespace: str) -> None:
         super().__init__(namespace)
@@ -75,7 +74,7 @@ def open_layout(
     """
     layout = yield from read_layout(names)
     wanted = (*NATIVE_COMMANDS, *OPTIONAL_NATIVE_COMMANDS)
-    policy, known = yield from ask_server(names, wanted)
+    policy, known = yield from ask_server(names.layout, wanted)
     has_native = known.issuperset(NATIVE_COMMANDS)
     if layout is None:
         if backend == NATIVE and not has_native:
@@ -85,7 +84,7 @@ def open_layout(
             )
         chosen = backend if backend != "auto" else NATIVE if has_native else EMULATED
         if chosen == EMULATED:
-            require_policy(names.structure, policy, allowed_policies)
+            require_policy(names.kind, policy, allowed_policies)
         layout = yield from write_layout(names, chosen, index_shards)
     if backend not in ("auto", layout.backend) and (backend, layout.backend) != (NATIVE, MIGRATING):
         raise LayoutError(
@@ -101,5 +100,5 @@ def open_layout(
             )
         missing = frozenset(OPTIONAL_NATIVE_COMMANDS) - known
         return replace(layout, missing=missing)
-    require_policy(names.structure, policy, allowed_policies)
+    require_policy(names.kind, policy, allowed_policies)
     return layout

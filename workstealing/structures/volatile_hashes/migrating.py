@@ -22,6 +22,7 @@ from workstealing.store.keys import key_slot
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import load
 from workstealing.store.twin import Twin
+from workstealing.structures.namespace import EMULATED, MIGRATING, NATIVE, Layout
 from workstealing.structures.namespaces.due_index import DueIndex, DueKey
 from workstealing.structures.namespaces.due_walk import (
     PATIENCE_SECONDS,
@@ -29,12 +30,6 @@ from workstealing.structures.namespaces.due_walk import (
     DuePartJob,
     Served,
     divided,
-)
-from workstealing.structures.namespaces.layout import (
-    EMULATED,
-    MIGRATING,
-    NATIVE,
-    Layout,
 )
 from workstealing.structures.volatile_hashes.commands import Translator
 from workstealing.structures.volatile_hashes.layout import (

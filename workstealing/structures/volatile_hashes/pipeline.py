@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from workstealing.errors import LayoutError
 from workstealing.store.operations import Plan, Steps, drive, drive_async
 from workstealing.store.pipeline import CommandQueue, Filling, checked_results
-from workstealing.structures.namespaces.layout import Layout
+from workstealing.structures.namespace import Layout
 from workstealing.structures.volatile_hashes.commands import require_users_keys
 from workstealing.structures.volatile_hashes.surface import QueuedSurface
 

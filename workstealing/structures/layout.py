@@ -1,0 +1,185 @@
+"""The layouts of all structures: who wrote one down, and which releases may read or write it.
+
+A layout is a hash that a structure writes at its first use and everybody reads after that. Beside
+the structure's own fields it says ``structure``, ``version``, ``readable_from`` and
+``writable_from``: the first version of the layout that a release must know to read it, and to write
+it. So a newer release may change a layout while older ones still run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from redis.exceptions import ResponseError
+
+from workstealing.errors import ConfigurationError, EvictionPolicyError, LayoutError
+from workstealing.store.operations import Steps
+from workstealing.store.scripts import load
+
+T = TypeVar("T")
+
+LAYOUT_SCRIPTS = "layout_"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of structure, as layouts and error messages name it.
+
+    Fields: name: in the layout, such as "sharded_ick"; called: in messages, such as "a ShardedIck";
+    version: of the layout that this release writes; place: where another one can be made; evicted:
+    what an ``allkeys-*`` policy may evict of it; remedy: another way out, ending with a comma.
+    """
+
+    name: str
+    called: str
+    version: int = 1
+    place: str = "name"
+    evicted: str = "a part of it"
+    remedy: str = ""
+
+    def fields(self, *own: str | int) -> tuple[str | int, ...]:
+        """Return the names and values of a new layout's fields, the structure's own behind."""
+        return (
+            *("structure", self.name, "version", self.version),
+            *("readable_from", 1, "writable_from", 1, *own),
+        )
+
+
+@dataclass(frozen=True)
+class Versioned(Generic[T]):
+    """What a layout says.
+
+    Fields: own: what the structure has read from its own fields; version: of the layout; writable:
+    whether this release may write what it lays out; called: this one, as messages name it.
+    """
+
+    own: T
+    version: int
+    writable: bool
+    called: str
+
+    def require_writable(self) -> None:
+        """Raise a LayoutError if this release may only read the layout."""
+        if not self.writable:
+            raise only_readable(self.called, self.version)
+
+
+def only_readable(called: str, version: int) -> LayoutError:
+    """Return the error for a write to a layout that this release may only read."""
+    return LayoutError(
+        f"{called} has layout version {version}, which this release may read but not write:"
+        " upgrade workstealing"
+    )
+
+
+def read_pairs(
+    kind: Kind,
+    key: bytes,
+    called: str,
+    reply: Any,
+    own: Callable[[Mapping[str, str]], T],
+) -> Versioned[T] | None:
+    """Read a layout.
+
+    Arguments: kind: of structure that is expected; key: where the layout stands; called: the
+    structure, as a message begins with it: "the ShardedIck at list"; reply: HGETALL's, of any
+    client; own: makes the structure's own part of the pairs; its KeyError, or ValueError, says that
+    the layout is foreign.
+    Returns: None if there is no layout yet. Raises: LayoutError for a foreign layout, and for one
+    that only newer releases can read. No round trip.
+    """
+    pairs = as_pairs(reply)
+    if not pairs:
+        return None
+    try:
+        if pairs["structure"] != kind.name:
+            raise foreign(kind, key)
+        version = int(pairs["version"])
+        readable_from, writable_from = int(pairs["readable_from"]), int(pairs["writable_from"])
+        if readable_from > kind.version:
+            raise LayoutError(
+                f"{called} has layout version {version}, which this release (version"
+                f" {kind.version}) cannot read: upgrade workstealing"
+            )
+        return Versioned(own(pairs), version, writable_from <= kind.version, called)
+    except (KeyError, ValueError) as error:
+        raise foreign(kind, key) from error
+
+
+def foreign(kind: Kind, key: bytes) -> LayoutError:
+    """Return the error for a key that does not hold the layout of that kind."""
+    return LayoutError(
+        f"the key {key.decode(errors='backslashreplace')} does not hold the layout of"
+        f" {kind.called}: use another {kind.place}, or remove the key if it is not needed"
+    )
+
+
+def read_layout(
+    kind: Kind, key: bytes, called: str, own: Callable[[Mapping[str, str]], T]
+) -> Steps[Versioned[T] | None]:
+    """Ask for a layout and read it: see `read_pairs`. One round trip."""
+    try:
+        reply = yield ("HGETALL", key)
+    except ResponseError as error:
+        if not str(error).startswith("WRONGTYPE"):
+            raise
+        raise foreign(kind, key) from error
+    return read_pairs(kind, key, called, reply, own)
+
+
+def opening(key: bytes, fields: Sequence[str | int] = ()) -> tuple[Any, ...]:
+    """Return the command that reads a layout, having written it down if nobody else has.
+
+    Arguments: key; fields: of a new one, see `Kind.fields`; none: it is only read. `read_pairs`
+    reads the reply.
+    """
+    # By its text: it is run once in a process's life.
+    return ("EVAL", load("layout_open").body, 1, key, *fields)
+
+
+def ask_server(key: bytes, commands: Sequence[str] = ()) -> Steps[tuple[str, frozenset[str]]]:
+    """Return the server's eviction policy, and those of the commands that it knows.
+
+    Arguments: key: whose server is asked; commands. One round trip.
+    """
+    reply = yield ("EVAL", load("server_facts").body, 1, key, *commands)
+    policy, *known = map(as_text, reply)
+    return policy, frozenset(known)
+
+
+def checked_policies(allow_eviction: Collection[str]) -> frozenset[str]:
+    """Return the eviction policies that the user accepts by name.
+
+    Raises: ConfigurationError for a text, which would be taken for a list of letters.
+    """
+    if isinstance(allow_eviction, str):
+        raise ConfigurationError(
+            f"allow_eviction takes a list of policies: give [{allow_eviction!r}]"
+        )
+    return frozenset(allow_eviction)
+
+
+def require_policy(kind: Kind, policy: str, allowed: Collection[str]) -> None:
+    """Raise EvictionPolicyError if the server's policy harms a structure and is not allowed."""
+    if policy.startswith("allkeys-") and policy not in allowed:
+        raise EvictionPolicyError(
+            f"the server's maxmemory-policy is {policy}, which may evict {kind.evicted}: use"
+            f" noeviction or a volatile-* policy,{kind.remedy} or pass"
+            f" allow_eviction=[{policy!r}]"
+        )
+
+
+def as_pairs(reply: Any) -> dict[str, str]:
+    """Return a HGETALL reply of any client (mapping or flat list, bytes or text) as text."""
+    if isinstance(reply, dict):
+        items: Sequence[tuple[Any, Any]] = list(reply.items())
+    else:
+        items = list(zip(reply[::2], reply[1::2], strict=True))
+    return {as_text(name): as_text(value) for name, value in items}
+
+
+def as_text(value: Any) -> str:
+    """Return a reply of any client as text; a byte that is no UTF-8 shows as an escape."""
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,244 @@
+"""Namespaces: the keys that structures of one kind share, and the layout that says how.
+
+A namespace's layout is written down once, at its first use, and read by everybody after that: which
+structure it holds, by which backend (so that an upgraded server does not bring what has expired
+back), and over how many index shards its due index is spread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Generic
+
+from workstealing.errors import ConfigurationError
+from workstealing.store.keys import SLOT_TAGS, SLOTS
+from workstealing.store.operations import Steps
+from workstealing.store.twin import ClientT, Twin, twin_for
+from workstealing.structures import layout as layouts
+from workstealing.structures.layout import Kind, Versioned, only_readable
+
+EMULATED, MIGRATING, NATIVE = "emulated", "migrating", "native"
+# On one server there is nothing to be spread for but the size of a sorted set and the collisions of
+# recruits. Part of the layout: a change holds for new namespaces only.
+INDEX_SHARDS_OF_A_SERVER = 16
+
+_NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True)
+class NamespaceKind(Kind):
+    """A kind of structure that lives in namespaces.
+
+    Fields: those of `Kind`; backends: that a layout may name.
+    """
+
+    place: str = "namespace"
+    backends: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the data of one namespace is laid out.
+
+    Fields: namespace; backend: one of the structure's; index_shards: how many; version; writable:
+    whether this version of the package may write it; missing: commands of a native server that it
+    does not have.
+    """
+
+    namespace: str
+    backend: str
+    index_shards: int
+    version: int
+    writable: bool = True
+    missing: frozenset[str] = frozenset()
+
+    @cached_property
+    def is_emulated(self) -> bool:
+        """Whether the deadlines stand in keys of our own."""
+        return self.backend == EMULATED
+
+    @cached_property
+    def is_migrating(self) -> bool:
+        """Whether each hash is handed over to the server before its next use."""
+        return self.backend == MIGRATING
+
+    @cached_property
+    def is_native(self) -> bool:
+        """Whether the server itself keeps the deadlines, so that there is no due index."""
+        return self.backend == NATIVE
+
+    @cached_property
+    def mark(self) -> str:
+        """What every index shard's mark must say before a script writes there."""
+        return self.mark_of(self.backend)
+
+    def mark_of(self, backend: str) -> str:
+        """Return the mark of an index shard with that backend."""
+        return f"{self.version}:{backend}"
+
+    @cached_property
+    def registers_shards(self) -> bool:
+        """Whether index shards are so many that those in use are written down in a registry."""
+        return self.index_shards > INDEX_SHARDS_OF_A_SERVER
+
+    def require_writable(self) -> None:
+        """Raise a LayoutError if this release may only read the layout."""
+        if not self.writable:
+            raise only_readable(f"the namespace {self.namespace!r}", self.version)
+
+    def shard_of(self, slot: int) -> int:
+        """Return the index shard of a hash slot: the slot itself on a cluster."""
+        return slot % self.index_shards
+
+
+class Names:
+    """The names of the keys that every namespace has; see the catalogue in ``lua/README.md``.
+
+    Arguments: namespace: 1 to 64 letters, digits, dots, dashes and underscores. Raises:
+    ConfigurationError for anything else. A subclass says which structure the namespace holds.
+    """
+
+    kind: ClassVar[NamespaceKind]
+
+    def __init__(self, namespace: str) -> None:
+        if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace):
+            raise ConfigurationError(
+                f"the namespace {namespace!r} is not usable: give 1 to 64 letters, digits, dots,"
+                " dashes or underscores"
+            )
+        self.namespace = namespace
+        self.called = f"the namespace {namespace!r}"
+        self._middle = b"}:ws:" + namespace.encode()
+        self._due_end = self._middle + b":due"
+        self._mark_end = self._middle + b":mark"
+        self.layout = f"ws:{namespace}:layout".encode()
+        self.registry = f"ws:{namespace}:slots".encode()
+        self._index_keys: dict[int, tuple[bytes, bytes]] = {}
+
+    def due(self, shard: int) -> bytes:
+        """Return the key of an index shard's due index."""
+        return b"{" + SLOT_TAGS[shard] + self._due_end
+
+    def mark(self, shard: int) -> bytes:
+        """Return the key of an index shard's layout mark."""
+        return b"{" + SLOT_TAGS[shard] + self._mark_end
+
+    def index_keys(self, shard: int) -> tuple[bytes, bytes]:
+        """Return the keys of an index shard's due index and mark, made once."""
+        keys = self._index_keys.get(shard)
+        if keys is None:
+            keys = self._index_keys[shard] = (self.due(shard), self.mark(shard))
+        return keys
+
+
+def read_layout(names: Names) -> Steps[Layout | None]:
+    """Read a namespace's layout; None if it has none yet.
+
+    Raises: LayoutError for a foreign or unreadable one. One round trip.
+    """
+    found = yield from layouts.read_layout(names.kind, names.layout, names.called, _own(names))
+    return None if found is None else _layout(names, found)
+
+
+def write_layout(names: Names, backend: str, index_shards: int) -> Steps[Layout]:
+    """Write a namespace's layout down, unless somebody else has; return the one that holds.
+
+    Raises: LayoutError for a foreign key in its place. One round trip.
+    """
+    fields = names.kind.fields("backend", backend, "index_shards", index_shards)
+    reply = yield layouts.opening(names.layout, fields)
+    found = layouts.read_pairs(names.kind, names.layout, names.called, reply, _own(names))
+    assert found is not None, "it has just been written"
+    return _layout(names, found)
+
+
+def register_shards(names: Names, shards: Collection[int]) -> Steps[None]:
+    """Write down that index shards are in use, before their first use. One round trip."""
+    fields: list[Any] = []
+    for shard in shards:
+        fields += ("SET", "u1", shard, 1)
+    yield ("BITFIELD", names.registry, *fields)
+
+
+def read_registry(names: Names) -> Steps[list[int]]:
+    """Return the index shards that were ever in use. One round trip; a reply of at most 2 KiB."""
+    reply = yield ("GET", names.registry)
+    if not reply:
+        return []
+    bits: bytes = reply if isinstance(reply, bytes) else reply.encode("utf-8", "surrogateescape")
+    return [
+        8 * index + bit
+        for index, byte in enumerate(bits[: SLOTS // 8])
+        if byte
+        for bit in range(8)
+        if byte & (0x80 >> bit)
+    ]
+
+
+def open_layout(names: Names, index_shards: int, allowed: Collection[str]) -> Steps[Layout]:
+    """Read the layout of a structure with one backend, or write it down if this is its first use.
+
+    Arguments: names: of the namespace; index_shards: of a new one; allowed: eviction policies that
+    the user accepts by name. Raises: LayoutError for a foreign layout; EvictionPolicyError. Two or
+    three round trips.
+    """
+    found = yield from read_layout(names)
+    policy, _ = yield from layouts.ask_server(names.layout)
+    layouts.require_policy(names.kind, policy, allowed)
+    if found is None:
+        (backend,) = names.kind.backends
+        found = yield from write_layout(names, backend, index_shards)
+    return found
+
+
+def _own(names: Names) -> Callable[[Mapping[str, str]], tuple[str, int]]:
+    def read(pairs: Mapping[str, str]) -> tuple[str, int]:
+        backend, shards = pairs["backend"], int(pairs["index_shards"])
+        if backend not in names.kind.backends or not 1 <= shards <= SLOTS:
+            raise ValueError(backend, shards)
+        return backend, shards
+
+    return read
+
+
+def _layout(names: Names, found: Versioned[tuple[str, int]]) -> Layout:
+    backend, shards = found.own
+    return Layout(names.namespace, backend, shards, found.version, found.writable)
+
+
+class Namespaced(Generic[ClientT]):
+    """A client, a namespace on it, and what this process knows of the namespace's layout.
+
+    Arguments: client: any client of redis-py; namespace; allow_eviction: names of ``allkeys-*``
+    policies that are accepted. Errors: ConfigurationError, also for the client of the other form.
+    Makes no connection.
+    """
+
+    def __init__(self, client: ClientT, namespace: str, allow_eviction: Collection[str]) -> None:
+        self._policies = layouts.checked_policies(allow_eviction)
+        # Checks the client; makes no connection.
+        self.twin: Twin = twin_for(self, client)
+        self.client: Any = client
+        self.namespace = namespace
+        self._layout: Layout | None = None
+        self._registered: set[int] = set()
+
+    def __repr__(self) -> str:
+        # Without the client: redis-py's own repr of one is a page.
+        return f"<{type(self).__name__} {self.namespace!r}>"
+
+    @property
+    def layout(self) -> Layout | None:
+        """The namespace's layout as this process has read it; None before the first command."""
+        return self._layout
+
+    def forget(self) -> None:
+        """Read the layout, and register index shards, anew at the next command; no round trip.
+
+        For when the server has lost its data: the structure's job calls it when it sees that.
+        """
+        self._layout = None
+        self._registered = set()
