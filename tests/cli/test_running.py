@@ -222,7 +222,7 @@ def test_a_job_without_a_dry_run(command: Any, app_module: MakeApp) -> None:
         (("run", "many", "--slices", "0"), "0 is too few slices"),
         (("run", "many", "--slice", "x"), "'x' is no whole number"),
         (("run", "many", "--slice-seconds", "0"), "too short"),
-        (("run", "many", "--dry-run", "--slices", "2"), "--dry-run tells of one slice"),
+        (("run", "many", "--dry-run", "--slices", "2"), "--dry-run counts for one slice"),
         (("drain", "--seconds", "-1"), "'-1' is no duration"),
         (("drain", "--idle", "0"), "0 is too few slices"),
         (("drain", "many", "few"), "unrecognized arguments: few"),
