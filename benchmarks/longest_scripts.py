@@ -87,7 +87,7 @@ def _ick(client: Any) -> Iterator[Call]:
     yield "ick_reserve_50000", lambda: ick.reserve(50_000)
     yield "ick_exchange_backwash", lambda: ick.exchange(50_000, backwash=True)
     held = [member for member, _ in ick.reserve(50_000)]
-    yield "ick_commit_50000", lambda: ick.commit(*held)
+    yield "ick_commit_50000", lambda: ick.ack(*held)
 
 
 def _sharded_ick(client: Any) -> Iterator[Call]:

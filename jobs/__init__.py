@@ -1,7 +1,7 @@
 """The ready-made jobs, one file each; every job keeps one structure clean."""
 
 from workstealing.jobs.hash_field_expiry import Backlog, HashFieldExpiry
-from workstealing.jobs.ick_reaper import IckBacklog, IckReaper
+from workstealing.jobs.ick_reaper import IckReaper
 from workstealing.jobs.key_expiry import KeyBacklog, KeyExpiry
 from workstealing.jobs.log_compactor import LogBacklog, LogCompactor
 from workstealing.jobs.log_trimmer import LogTrimBacklog, LogTrimmer
@@ -15,7 +15,6 @@ from workstealing.jobs.untrack_done import UntrackDone
 __all__ = [
     "Backlog",
     "HashFieldExpiry",
-    "IckBacklog",
     "IckReaper",
     "KeyBacklog",
     "KeyExpiry",

@@ -1,4 +1,4 @@
-"""The job that returns what consumers of an Ick have reserved and never committed."""
+"""The job that returns stale reservations of an Ick, an attempt at a time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workstealing.errors import ConfigurationError
-from workstealing.recruiting.checks import checked_attempts, checked_limit, checked_seconds
+from redis.exceptions import OutOfMemoryError, ResponseError
+
+from workstealing.clock import Duration, seconds_of
+from workstealing.errors import Aborted, ConfigurationError, OutOfTime
+from workstealing.recruiting.checks import checked_attempts, checked_limit
 from workstealing.recruiting.job import (
+    Backlog,
     DivisibleJob,
     InTurn,
     PartJob,
@@ -18,43 +22,43 @@ from workstealing.recruiting.job import (
     refuse_dry_run,
 )
 from workstealing.recruiting.slice import Slice
+from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget
+from workstealing.store.connection import checked
+from workstealing.store.operations import as_layout_error
+from workstealing.store.scripts import load
 from workstealing.structures.ick import AsyncIck, Ick
-from workstealing.structures.ick_names import as_text
-from workstealing.structures.ick_reaping import Reaper
+from workstealing.structures.ick.members import TIMES_KEPT, history_of
+from workstealing.structures.structure import Structure
 
-__all__ = ["IckBacklog", "IckReaper"]
+__all__ = ["IckReaper"]
 
-
-@dataclass(frozen=True, slots=True)
-class IckBacklog:
-    """How many reservations are stale now.
-
-    Fields: members: how many; oldest_seconds: since when the oldest of those that were looked at
-    has been reserved; exact: False when there were so many that a part was looked at, and
-    multiplied.
-    """
-
-    members: int
-    oldest_seconds: float
-    exact: bool = True
+WHAT = "stale reservations"
+WINDOW = 4
+"""How many members are looked at for each that a slice may return."""
+PIECE = 200
+"""How many members one attempt handles at most: its scripts must not hold the server up."""
+LENGTH_OF_AN_EMPTY_RESERVATION = 30
+_Decision = tuple[Any, Any, Any, Any]
 
 
 class IckReaper(DivisibleJob):
     """Returns stale reservations to the producer set; sets aside what goes stale again and again.
 
-    Arguments: ick: an `Ick`, or what has several of them as ``icks`` or ``shards()``, of which each
-    slice serves one, chosen at random; stale_after: the age in seconds from which a reservation is
-    stale: longer than the longest batch takes; limit: the most members a slice handles;
+    Arguments: ick: an `Ick`, or a structure that has several of them as ``icks`` or ``shards()``,
+    of which each slice serves one, chosen at random; lease: how long a reservation holds, seconds
+    or a timedelta: longer than the longest batch takes; limit: the most members a slice handles;
     max_attempts: how often a member is returned at most; when its reservation goes stale once
     more, it goes to the dead (`Ick.dead`, `Ick.revive`, `Ick.discard`), and nothing is ever
     dropped; dry_run: count what would be returned or set aside, and change nothing; name: what the
-    job is called, by default ``ick_reaper.<key>``; random: returns a float in [0, 1).
+    job is called, by default ``ick_reaper.<key>``; random: returns a float in [0, 1). Raises:
+    ConfigurationError for a wrong argument.
 
-    A commit of what was returned is ignored, and says so. While the reservation that holds is not
-    stale nothing is returned: its consumer gets whatever else is reserved with its next reserve. A
-    client without tokens (Ruby's) leaves no time behind; its members are noted when a slice first
-    sees them, and judged by that. See ``docs/ick.md`` for what is not guaranteed there.
+    A late `ack` of a returned member is ignored, and says so. While the reservation that holds is
+    not stale, nothing is returned: its consumer gets everything else that is reserved with its
+    next reserve. A client without tokens (Ruby's) leaves no time behind; a slice notes its members
+    when it first sees them, and judges them by that. ``docs/ick.md`` says what is not guaranteed
+    there.
 
     One slice: one round trip to look and one to return, in one attempt; with a limit above 200, as
     many attempts as that takes.
@@ -63,7 +67,7 @@ class IckReaper(DivisibleJob):
     def __init__(
         self,
         ick: Any,
-        stale_after: float,
+        lease: Duration,
         limit: int = 5,
         *,
         max_attempts: int = 5,
@@ -71,26 +75,27 @@ class IckReaper(DivisibleJob):
         name: str | None = None,
         random: Callable[[], float] = random.random,
     ) -> None:
-        stale_after = checked_seconds(stale_after, "stale_after")
+        seconds = seconds_of(lease, "lease", 0.001)
         self.ick = ick
         self.limit = checked_limit(limit)
         self.dry_run = dry_run
+        self.structures = (ick,) if isinstance(ick, Structure) else ()
         self._random = random
         first = self._icks()[0]
         self.dependency: Hashable = first.twin.identity
-        key = getattr(ick, "name", None) or as_text(first.names.version)
+        key = getattr(ick, "name", None) or first.name
         self.name = f"ick_reaper.{key}" if name is None else name
-        self._settings = (stale_after, checked_attempts(max_attempts), random)
+        self._settings = (seconds, checked_attempts(max_attempts), random)
 
     def perform(self, slice: Slice) -> int:
         """Return up to ``slice.limit`` stale reservations of one Ick, up to 200 in one attempt.
 
         Returns: how many members it returned or set aside (would, on a dry run), and entries it
-        cleared away that belong to no member. Errors: Aborted if somebody committed or reserved
+        cleared away that belong to no member. Raises: Aborted if somebody acknowledged or reserved
         meanwhile, and OutOfTime, before anything was handled; LayoutError; connection faults.
         """
         icks = self._icks()
-        reaper = self._reaper(icks[drawn(len(icks), self._random)])
+        reaper = self._reaper(icks[drawn(len(icks), self._random)], of=len(icks))
         return reaper.count(slice) if self.dry_run else reaper.reap(slice)
 
     def warm_up(self) -> None:
@@ -98,7 +103,10 @@ class IckReaper(DivisibleJob):
         self._icks()[0].twin.warm_up("ick_")
 
     def parts(self, n: int) -> list[tuple[int, ...]]:
-        """Divide for a sweep: each part is a group of Icks, by number. No round trip."""
+        """Divide for a sweep: each part is a group of Icks, by number. No round trip.
+
+        Raises: ConfigurationError for a dry run, or a wrong n.
+        """
         refuse_dry_run(self.name, dry_run=self.dry_run)
         return groups_of(range(len(self._icks())), n)
 
@@ -111,26 +119,24 @@ class IckReaper(DivisibleJob):
         icks = self._icks()
         return self._reaper(icks[number]).reap(slice) if number < len(icks) else 0
 
-    def backlog(self, most_members: int = 1000, seconds: float = 5.0) -> IckBacklog:
-        """Count stale reservations, and say how old the oldest is.
+    def backlog(self, seconds: float = 5.0, most_members: int = 1000) -> Backlog:
+        """Count stale reservations, and say how long ago the oldest went stale.
 
-        Arguments: most_members: how many of each Ick are looked at (beyond that the count is a
-        projection, and says so); seconds: how long it may take. One round trip for each Ick.
+        Arguments: seconds: how long it may take; most_members: how many of each Ick are looked at
+        (beyond that the count is a projection, and says so). Raises: LayoutError; OutOfTime;
+        connection faults. One round trip for each Ick.
         """
         budget = Budget(seconds, timeout=1.0)
-        members, oldest, exact = 0, 0.0, True
+        count, oldest, exact = 0, 0.0, True
         for ick in self._icks():
             reaper = self._reaper(ick)
-            look = reaper.look(max(1, most_members), budget)
-            ages = reaper.stale_ages(look)
-            if ages:
-                members += round(look.size * len(ages) / len(look.members))
-                oldest = max(oldest, *ages)
-                exact = exact and len(look.members) == look.size
-        return IckBacklog(members, oldest, exact)
+            found = reaper.backlog_of(reaper.look(max(1, most_members), budget))
+            count, oldest = count + found.count, max(oldest, found.oldest_seconds or 0.0)
+            exact = exact and found.exact
+        return Backlog(count, oldest, WHAT, exact)
 
-    def _reaper(self, ick: Ick | AsyncIck) -> Reaper:
-        return Reaper(ick.twin, ick.names, *self._settings)
+    def _reaper(self, ick: Ick | AsyncIck, of: int = 1) -> _Reaper:
+        return _Reaper(ick, *self._settings, of)
 
     def _icks(self) -> Sequence[Ick | AsyncIck]:
         """Return the Icks as they are now: a `ShardedIck` may change their number."""
@@ -146,3 +152,213 @@ class IckReaper(DivisibleJob):
                 f"{ick!r} cannot be reaped: give an Ick, or what has Icks as .icks or .shards()"
             )
         return icks
+
+
+@dataclass(frozen=True, slots=True)
+class _Reserved:
+    """A reserved member that a look has come across, as the server wrote it down.
+
+    Fields: member; score; since: the time in ms from which its reservation counts, or None if a
+    reaper sees it for the first time; attempts: how often it has gone stale, and when, in ms; dead:
+    its history, if it has been dead before.
+    """
+
+    member: bytes
+    score: bytes
+    since: int | None
+    attempts: tuple[int, list[int]]
+    dead: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one look has found.
+
+    Fields: now: the server's time in ms; token: of the reservation that holds; size: how many are
+    reserved; members: some of them, none while the reservation is not stale; idle_attempts,
+    idle_seen: entries whose member has gone; is_trimmable: nothing is reserved, but a list is left.
+    """
+
+    now: int
+    token: bytes
+    size: int
+    members: list[_Reserved]
+    idle_attempts: list[bytes]
+    idle_seen: list[bytes]
+    is_trimmable: bool
+
+
+class _Reaper:
+    """Reaps one Ick through a twin's one-attempt connections.
+
+    Arguments: ick; lease: seconds; max_attempts: how often a member is
+    returned at most; random: returns a float in [0, 1); of: one of how many Icks it is.
+    """
+
+    def __init__(
+        self,
+        ick: Ick | AsyncIck,
+        lease: float,
+        max_attempts: int,
+        random: Callable[[], float],
+        of: int,
+    ) -> None:
+        self._twin, self._names = ick.twin, ick.names
+        self._lease_ms = lease * 1000
+        self._max_attempts = max_attempts
+        self._random = random
+        self._of = of
+
+    def reap(self, slice: Slice) -> int:
+        """Return stale reservations, or set them aside, in attempts of at most 200 members.
+
+        Returns: how many, with the entries cleared away that belong to no member; at most the
+        slice's limit. Raises: Aborted, or OutOfTime, if that was so at once; LayoutError;
+        connection faults. Two round trips an attempt.
+        """
+        done = 0
+        while done < slice.limit:
+            most = min(PIECE, slice.limit - done)
+            try:
+                found = self._reap(slice, most)
+            except (Aborted, OutOfTime):
+                if not done:
+                    raise
+                break
+            done += found
+            if found < most:
+                break
+        return done
+
+    def _reap(self, slice: Slice, most: int) -> int:
+        """Make one attempt; return how many were returned, set aside or cleared away."""
+        names = self._names
+        watched = (names.cset, names.held, names.attempts, names.dead)
+        try:
+            with attempt(self._twin, *watched, slice=slice) as current:
+                (reply,) = self._checked(current.read, self._look_command(WINDOW * most, most))
+                look = self._read(reply)
+                self._observe(slice, look)
+                steps = self._steps(look, most)
+                if not steps:
+                    return 0
+                command = self._reap_command(look.token, steps)
+                (done,) = self._checked(current.commit, command)
+        except OutOfMemoryError:
+            # A full server refuses all of a MULTI. The script alone begins by deleting.
+            budget = Budget(slice.remaining())
+            (done,) = self._checked(
+                lambda sent: checked(self._twin.call_keys(names.all, [sent], budget)), command
+            )
+        if done < 0:
+            raise Aborted("somebody has reserved since the look")
+        return int(done)
+
+    def count(self, slice: Slice) -> int:
+        """Return how many members `reap` would return or set aside now; change nothing.
+
+        One round trip.
+        """
+        look = self.look(WINDOW * slice.limit, Budget(slice.remaining()))
+        self._observe(slice, look)
+        return min(slice.limit, sum(self._is_stale(look, found) for found in look.members))
+
+    def look(self, most_members: int, budget: Budget) -> _Look:
+        """Look at up to so many members without changing anything.
+
+        Raises: LayoutError. One round trip.
+        """
+        command = self._look_command(most_members, 0)
+        (reply,) = self._checked(
+            lambda sent: checked(self._twin.call_keys(self._names.all, [sent], budget)), command
+        )
+        return self._read(reply)
+
+    def backlog_of(self, look: _Look) -> Backlog:
+        """Return the backlog that a look makes known, projected from the members looked at."""
+        overdue = [
+            look.now - found.since - self._lease_ms
+            for found in look.members
+            if found.since is not None and self._is_stale(look, found)
+        ]
+        if not overdue:
+            return Backlog(0, 0.0, WHAT)
+        count = round(look.size * len(overdue) / len(look.members))
+        return Backlog(count, max(overdue) / 1000, WHAT, len(look.members) == look.size)
+
+    def _observe(self, slice: Slice, look: _Look) -> None:
+        """Tell metrics what a look has found; another Ick of several may well hold as much."""
+        found = self.backlog_of(look)
+        slice.observe(oldest_seconds=found.oldest_seconds, backlog=found.count * self._of)
+
+    def _is_stale(self, look: _Look, found: _Reserved) -> bool:
+        return found.since is not None and look.now - found.since >= self._lease_ms
+
+    def _look_command(self, members: int, enough: int) -> tuple[Any, ...]:
+        script, keys = load("ick_look"), self._names.all
+        return ("EVAL", script.body, len(keys), *keys, members, self._lease_ms, enough)
+
+    def _reap_command(self, token: bytes, steps: list[_Decision]) -> tuple[Any, ...]:
+        script, keys = load("ick_reap"), self._names.all
+        parts = [part for step in steps for part in step]
+        return ("EVAL", script.body, len(keys), *keys, token, *parts)
+
+    def _checked(
+        self, call: Callable[[tuple[Any, ...]], list[Any]], command: tuple[Any, ...]
+    ) -> list[Any]:
+        """Call with a script's command; let a refusal of the script be a LayoutError."""
+        try:
+            return call(command)
+        except ResponseError as error:
+            raise as_layout_error(error) or error from None
+
+    def _read(self, reply: list[Any]) -> _Look:
+        now, token, held_since, size, length, flat, idle_attempts, idle_seen = reply
+        members = []
+        for i in range(0, len(flat), 6):
+            member, score, listed, attempts, seen, dead = flat[i : i + 6]
+            since = held_since if listed else _seen_since(seen, score)
+            members.append(_Reserved(member, score, since, _attempts(attempts), dead))
+        is_trimmable = size == 0 and length > LENGTH_OF_AN_EMPTY_RESERVATION
+        return _Look(now, token, size, members, idle_attempts, idle_seen, is_trimmable)
+
+    def _steps(self, look: _Look, limit: int) -> list[_Decision]:
+        """Decide what to do after a look: at most `limit` steps."""
+        # Where few are reserved, a window is all of them in one order: two reapers must differ.
+        found = sorted(look.members, key=lambda _: self._random())
+        steps = [self._end(look, one) for one in found if self._is_stale(look, one)]
+        if look.is_trimmable:
+            steps.append(("trim", b"", b"", b""))
+        steps += [("forget_attempts", member, b"", b"") for member in look.idle_attempts]
+        steps += [("forget_seen", member, b"", b"") for member in look.idle_seen]
+        steps += [
+            ("note", one.member, one.score, b"%d %s" % (look.now, one.score))
+            for one in found
+            if one.since is None
+        ]
+        return steps[:limit]
+
+    def _end(self, look: _Look, found: _Reserved) -> _Decision:
+        """Return the step that ends a stale reservation."""
+        count, times = found.attempts
+        count, times = count + 1, [*times, look.now][-TIMES_KEPT:]
+        if count > self._max_attempts:
+            history = history_of(found.score, count, times, found.dead)
+            return ("bury", found.member, found.score, history)
+        value = " ".join(map(str, (count, *times)))
+        return ("return", found.member, found.score, value)
+
+
+def _seen_since(seen: bytes, score: bytes) -> int | None:
+    """Return since when a reaper knows a member with this score to be reserved."""
+    time, _, noted = seen.partition(b" ")
+    # With another score it has been acknowledged and reserved again.
+    return int(time) if noted == score and time.isdigit() else None
+
+
+def _attempts(value: bytes) -> tuple[int, list[int]]:
+    parts = value.split()
+    if not parts or not all(part.isdigit() for part in parts):
+        return 0, []
+    count, *times = map(int, parts)
+    return count, times

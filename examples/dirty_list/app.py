@@ -108,7 +108,7 @@ def run(client: Any, folder: Path) -> dict[str, int]:
 
     # What goes stale is put back by whoever has a moment to spare.
     recruiter = Recruiter(seconds=0.2)
-    reaper = IckReaper(dirty, stale_after=0.4, limit=BATCH)
+    reaper = IckReaper(dirty, lease=0.4, limit=BATCH)
     recruiter.install(reaper, rate=0.5)
 
     producing = threading.Event()

@@ -87,7 +87,7 @@ def make_recruiter() -> Recruiter:
     mine = parts()
     recruiter = Recruiter(seconds=0.25)
     recruiter.install(HashFieldExpiry(mine.summaries, limit=200), rate=0.45)
-    recruiter.install(IckReaper(mine.dirty, stale_after=STALE_SECONDS, limit=50), rate=0.10)
+    recruiter.install(IckReaper(mine.dirty, lease=STALE_SECONDS, limit=50), rate=0.10)
     recruiter.install(TrackQueued(mine.behind, limit=200), rate=0.10)
     recruiter.install(UntrackDone(mine.behind, limit=100), rate=0.25)
     return recruiter

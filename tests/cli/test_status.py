@@ -129,7 +129,7 @@ def test_dead_items_need_a_person(command: Any, app_module: MakeApp, redis7: Red
         recruiter = Recruiter()
         ick = Ick(redis.Redis.from_url({redis7.url!r}), "dirty")
         # Each look finds every reservation stale, and gives up at once.
-        recruiter.install(IckReaper(ick, stale_after=1e-6, max_attempts=1), rate=0.01)
+        recruiter.install(IckReaper(ick, lease=0.001, max_attempts=1), rate=0.01)
         """
     )
     ick = Ick(redis7.client(), "dirty")

@@ -38,7 +38,7 @@ def ick(client: Any, payload: bytes) -> Any:
     """Return an Ick with a dead member of this name."""
     made = Ick(client, "dirty")
     made.add([payload])
-    reaper = IckReaper(made, stale_after=0.001, max_attempts=1)
+    reaper = IckReaper(made, lease=0.001, max_attempts=1)
     until(lambda: [made.reserve(9), reaper.perform(Slice(9, 5.0)), made.dead()][-1])
     return made
 
@@ -47,7 +47,7 @@ def sharded_ick(client: Any, payload: bytes) -> Any:
     """Return a ShardedIck with a dead member of this name."""
     made = ShardedIck(client, "spread", 2)
     made.add([payload])
-    reaper = IckReaper(made, stale_after=0.001, max_attempts=1)
+    reaper = IckReaper(made, lease=0.001, max_attempts=1)
 
     def kill() -> Any:
         for number in (0, 1):

@@ -113,7 +113,7 @@ def test_a_native_namespace_has_no_size_of_its_own(redis8: AnyServer) -> None:
 
 def test_structures_come_once_and_the_job_knows_more(client: Any) -> None:
     ick = Ick(client, "dirty")
-    reaper = IckReaper(ick, stale_after=60)
+    reaper = IckReaper(ick, lease=60)
     hashes = VolatileHashes(client, namespace="items")
     found = watch_all([ick, hashes, hashes], [reaper, HashFieldExpiry(hashes)])
     assert [(each.kind, each.name) for each in found] == [

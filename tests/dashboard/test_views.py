@@ -135,7 +135,7 @@ def dead_ick(client: Any, *members: Any) -> Ick:
     ick = Ick(client, "dirty")
     ick.add(list(members))
     clock = iter(range(1, 100))
-    reaper = IckReaper(ick, stale_after=0.001, limit=100, max_attempts=1)
+    reaper = IckReaper(ick, lease=0.001, limit=100, max_attempts=1)
     while sum(1 for _ in ick.dead(1000)) < len(members):
         assert next(clock) < 50
         ick.reserve(100)
@@ -209,7 +209,7 @@ def test_the_dead_of_a_sharded_ick_are_found_where_they_are(
 ) -> None:
     sharded = ShardedIck(client, "shared", 4)
     sharded.add([f"m{n}" for n in range(12)])
-    reaper = IckReaper(sharded, stale_after=0.001, limit=100, max_attempts=1)
+    reaper = IckReaper(sharded, lease=0.001, limit=100, max_attempts=1)
     for number in [0, 1, 2, 3] * 20:
         sharded.icks[number].reserve(100)
         reaper.reap(number, Slice(100, 5.0))

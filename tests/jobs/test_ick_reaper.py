@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ import redis
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import Aborted, ConfigurationError, LayoutError
-from workstealing.jobs import IckBacklog, IckReaper
+from workstealing.jobs import IckReaper
 from workstealing.recruiting import Slice
+from workstealing.recruiting.job import Backlog
 from workstealing.structures import AsyncIck, Ick
 from workstealing.structures.sharded_ick import ShardedIck
 
@@ -64,7 +66,7 @@ class TestReservations:
         ick.add({"a": 1})
         ick.reserve(1)
         assert reap(ick) == 0
-        assert ick.commit("a") == 1
+        assert ick.ack("a") == 1
 
     def test_a_stale_one_goes_back(self, ick: Ick) -> None:
         ick.add({"a": 1, "b": 2})
@@ -97,7 +99,7 @@ class TestReservations:
         ick.reserve(2)
         age(ick)
         assert reap(ick, limit=1) == 1
-        late = ick.commit("a", "b")
+        late = ick.ack("a", "b")
         assert (late, late.ignored) == (0, 2)
         assert reap(ick) == 1
         assert sets(ick)[0] == {b"a": 1.0, b"b": 2.0}
@@ -111,7 +113,7 @@ class TestReservations:
         ick.add({"a": 2})
         other: Ick = Ick(ick.client, "k")
         assert other.reserve(1) == [(b"a", 1.0)]
-        assert ick.commit("a").ignored == 1
+        assert ick.ack("a").ignored == 1
         age(ick)
         assert reap(ick) == 1
         assert sets(ick)[0] == {b"a": 1.0}
@@ -123,7 +125,7 @@ class TestReservations:
         reap(ick)
         assert ick.reserve(1) == [(b"a", 1.0)]
         assert reap(ick) == 0
-        assert ick.commit("a") == 1
+        assert ick.ack("a") == 1
 
     @pytest.mark.parametrize("member", [b"", b"\n", b"\x00\xff{}", b"1 2:3", b"\n123456\n"])
     def test_any_member(self, ick: Ick, member: bytes) -> None:
@@ -200,7 +202,7 @@ class TestRuby:
     def test_what_ours_had_listed_once_is_not_judged_by_that(self, ick: Ick) -> None:
         ick.add({"a": 5})
         ick.reserve(1)
-        ick.commit("a")
+        ick.ack("a")
         age(ick)
         reserved_by_ruby(ick, {"a": 1})
         assert reap(ick) == 0
@@ -232,7 +234,7 @@ class TestDead:
         for _ in range(5):
             self.worn_out(ick, times=2)
             ick.reserve(1)
-            ick.commit("a")
+            ick.ack("a")
             ick.add({"a": 1})
         assert ick.dead() == []
 
@@ -359,16 +361,16 @@ class TestTheJob:
 
     def test_its_backlog(self, ick: Ick) -> None:
         job = IckReaper(ick, STALE)
-        assert job.backlog() == IckBacklog(0, 0.0)
+        assert job.backlog() == Backlog(0, 0.0, "stale reservations")
         ick.add({f"m{i}": i for i in range(40)})
         ick.reserve(40)
-        assert job.backlog() == IckBacklog(0, 0.0)
+        assert job.backlog() == Backlog(0, 0.0, "stale reservations")
         age(ick)
         backlog = job.backlog()
-        assert (backlog.members, backlog.exact) == (40, True)
-        assert 1000 <= backlog.oldest_seconds < 1060
+        assert (backlog.count, backlog.exact) == (40, True)
+        assert 1000 - STALE <= backlog.oldest_seconds < 1060 - STALE
         part = job.backlog(most_members=5)
-        assert (part.members, part.exact) == (40, False)
+        assert (part.count, part.exact) == (40, False)
 
     def test_an_icks_of_several(self, any_server: AnyServer) -> None:
         icks: list[Ick] = [Ick(any_server.client(), f"k{i}") for i in range(3)]
@@ -390,7 +392,7 @@ class TestTheJob:
 
         job = IckReaper(Several(), STALE, random=lambda: next(turns))
         assert job.name == "ick_reaper.several"
-        assert job.backlog().members == 3
+        assert job.backlog().count == 3
         for one in icks:
             assert job.perform(Slice(5, 10.0)) == 1
             assert sets(one) == ({b"a": 1.0}, {})
@@ -406,10 +408,10 @@ class TestTheJob:
         turns = itertools.cycle([0.1, 0.3, 0.6, 0.9])
         job = IckReaper(sharded, STALE, random=lambda: next(turns))
         assert job.name == "ick_reaper.several"
-        assert job.backlog().members == 3
+        assert job.backlog().count == 3
         for _ in range(40):
             job.perform(Slice(5, 10.0))
-        assert job.backlog().members == 0
+        assert job.backlog().count == 0
         assert sum(len(sets(one)[0]) for one in sharded.icks) == 40
 
     def test_beside_an_asyncio_client(self, any_server: AnyServer) -> None:
@@ -430,10 +432,34 @@ class TestTheJob:
         assert IckReaper(ick, 5, name="mine").name == "mine"
         assert IckReaper(ick, 5).dependency == ick.twin.identity
 
-    @pytest.mark.parametrize("stale_after", [0, -1, "5", None, True, float("inf"), float("nan")])
-    def test_an_age_that_is_none(self, ick: Ick, stale_after: Any) -> None:
-        with pytest.raises(ConfigurationError, match=r"stale_after=.*give a number of seconds"):
-            IckReaper(ick, stale_after)
+    @pytest.mark.parametrize("lease", [0, -1, "5", None, True, float("inf"), float("nan")])
+    def test_an_age_that_is_none(self, ick: Ick, lease: Any) -> None:
+        with pytest.raises(ConfigurationError, match=r"lease=.* is no such time: give a number of"):
+            IckReaper(ick, lease)
+
+    def test_a_lease_may_be_a_timedelta(self, ick: Ick) -> None:
+        ick.add({"a": 1})
+        ick.reserve(1)
+        age(ick)
+        assert IckReaper(ick, timedelta(seconds=STALE)).backlog().count == 1
+        assert IckReaper(ick, timedelta(hours=1)).backlog().count == 0
+
+    @pytest.mark.parametrize("dry_run", [False, True])
+    def test_a_slice_tells_its_backlog_and_the_age_of_the_oldest(
+        self, ick: Ick, dry_run: bool
+    ) -> None:
+        slice = Slice(5, 10.0)
+        job = IckReaper(ick, STALE, dry_run=dry_run)
+        job.perform(slice)
+        assert (slice.backlog, slice.oldest_seconds) == (0, 0.0)
+        ick.add({f"m{i}": i for i in range(40)})
+        ick.reserve(40)
+        age(ick)
+        slice = Slice(5, 10.0)
+        assert job.perform(slice) == 5
+        assert slice.backlog == 40
+        assert slice.oldest_seconds is not None
+        assert 1000 - STALE <= slice.oldest_seconds < 1060 - STALE
 
     @pytest.mark.parametrize("most", [0, -1, 1.5, None, True])
     def test_a_number_of_attempts_that_is_none(self, ick: Ick, most: Any) -> None:
@@ -466,14 +492,14 @@ class TestRaces:
     @pytest.mark.parametrize(
         "between",
         [
-            lambda ick: ick.commit("a"),
+            lambda ick: ick.ack("a"),
             lambda ick: ick.reserve(2),
             lambda ick: ick.reserve(2, backwash=True),
             lambda ick: ick.client.zrem(ick.names.cset, "b"),
             lambda ick: IckReaper(ick, STALE).perform(Slice(1, 10.0)),
             lambda ick: ick.delete(),
         ],
-        ids=["commit", "reserve", "backwash", "ruby", "reaper", "delete"],
+        ids=["ack", "reserve", "backwash", "ruby", "reaper", "delete"],
     )
     def test_the_attempt_is_aborted(self, stale: Ick, between: Callable[[Ick], Any]) -> None:
         other: Ick = Ick(stale.client, "k")

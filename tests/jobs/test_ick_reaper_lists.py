@@ -119,8 +119,8 @@ class TestEveryMemberIsFound:
 
     def test_in_a_longer_list(self, ick: Ick, made: Any) -> None:
         reserved(ick, made(6000))
-        backlog = IckReaper(ick, STALE).backlog(6000, seconds=60.0)
-        assert (backlog.members, backlog.exact) == (6000, True)
+        backlog = IckReaper(ick, STALE).backlog(60.0, most_members=6000)
+        assert (backlog.count, backlog.exact) == (6000, True)
 
     def test_by_slices_of_some(self, ick: Ick, made: Any) -> None:
         members = made(self.N)
@@ -192,7 +192,7 @@ class TestMasks:
         members = rows(60)
         reserved(ick, members)
         assert reap(ick, 30) == 30
-        late = ick.commit(*members)
+        late = ick.ack(*members)
         assert (late, late.ignored) == (0, 60)
         assert set(ick.reserve(60).members) == set(members)
         assert reap(ick) == 0
@@ -203,7 +203,7 @@ class TestMasks:
         """A look at few must not end at the first ones that it finds listed."""
         reserved(ick, rows(12))
         job = IckReaper(ick, STALE, dry_run=True)
-        assert job.backlog().members == 12
+        assert job.backlog().count == 12
         returned = set()
         for turn in range(12):
             numbers = random.Random(turn)

@@ -107,7 +107,7 @@ def consume(port: int, place: int, seed: int, shared: Shared) -> None:
             batch = ick.reserve(rng.randrange(1, 12))
             shared.set(place, Shared.HOLDS, len(batch))
             work_on(client, batch.members, rng.uniform(0.0, 0.004))
-            committed = ick.commit(*batch.members)
+            committed = ick.ack(*batch.members)
             shared.set(place, Shared.HOLDS, 0)
             shared.add(place, Shared.IGNORED, committed.ignored)
             shared.add(place, Shared.COMMITTED, committed)
@@ -190,11 +190,11 @@ def test_a_thousand_kills_lose_nothing(
 def last(client: Any) -> None:
     """Return and work off whatever is left, by reapers and consumers that live."""
     for ick in icks_on(client):
-        reaper = IckReaper(ick, 1e-6, max_attempts=10**9)
+        reaper = IckReaper(ick, 0.001, max_attempts=10**9)
         while client.exists(ick.names.cset):
             reaper.perform(Slice(50, 10.0))
         assert client.exists(ick.names.pset) or client.exists(ick.names.cset) == 0
         while batch := ick.reserve(100):
             work_on(client, batch.members)
-            assert ick.commit(*batch.members) == len(batch)
+            assert ick.ack(*batch.members) == len(batch)
         assert ick.stats()["total_size"] == 0

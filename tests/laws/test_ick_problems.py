@@ -52,7 +52,7 @@ class OnAnIck:
         return members
 
     def done(self, members: list[bytes]) -> None:
-        self._ick.commit(*members)
+        self._ick.ack(*members)
 
 
 def no_dirt_is_forgotten(queue: Queue) -> None:

@@ -58,7 +58,7 @@ def drain(server: RedisServer, ahead_ms: int) -> dict[str, float]:
             for member, score in batch:
                 assert member.decode() not in found
                 found[member.decode()] = score
-            ick.commit(*batch.members)
+            ick.ack(*batch.members)
     raise AssertionError("what is there cannot be reserved")
 
 

@@ -29,7 +29,7 @@ def take_leases(port: int, name: str) -> None:
                     batch = ick.reserve(3)
                     # Each is dirty again at once, with a later score.
                     sharded.add([(member, score + 1000) for member, score in batch])
-                    assert ick.commit(*batch.members) == len(batch)
+                    assert ick.ack(*batch.members) == len(batch)
                     client.rpush(log, f"out {ick.lease_token}")
                     taken += 1
             except NoLease:

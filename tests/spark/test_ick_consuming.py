@@ -273,7 +273,7 @@ class TestRestarts:
         offset = json.loads(run.checkpoint.offsets[-1])
         with monkeypatch.context() as patch:
             patch.setattr(
-                "workstealing.structures.sharded_ick.holding.Leases.finish", _connection_lost
+                "workstealing.structures.sharded_ick.holding.Leases.ack_all", _connection_lost
             )
             run.reader.commit(offset)
         assert sharded.stats()["cset_size"] == 100
@@ -680,16 +680,14 @@ class Anything(RuleBasedStateMachine):
         try:
             with self._shifted().lease("worker 7", ttl=5) as ick:
                 batch = ick.reserve(8)
-                if commits and ick.commit(*batch.members) == len(batch):
+                if commits and ick.ack(*batch.members) == len(batch):
                     self.dirty -= {member.decode() for member in batch.members}
         except NoLease:
             pass
 
     @rule()
     def reap(self) -> None:
-        IckReaper(self._shifted(), stale_after=0.001, limit=5, max_attempts=10_000).perform(
-            Slice(5, 5.0)
-        )
+        IckReaper(self._shifted(), lease=0.001, limit=5, max_attempts=10_000).perform(Slice(5, 5.0))
 
     @rule(ick_shards=st.integers(1, 5))
     def resize(self, ick_shards: int) -> None:

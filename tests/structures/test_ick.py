@@ -16,13 +16,13 @@ import redis
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.recording import Recording
 from support.servers import AnyServer, RedisServer
+from support.steps import send
 from workstealing.errors import ConfigurationError, CrossSlotError, LayoutError
-from workstealing.jobs import IckReaper
+from workstealing.jobs import IckReaper, ick_reaper
 from workstealing.recruiting import Slice
 from workstealing.store.scripts import load
-from workstealing.structures import AsyncIck, Ick, ick_reaping
-from workstealing.structures import ick as ick_module
-from workstealing.structures.steps import send
+from workstealing.structures import AsyncIck, Ick
+from workstealing.structures.ick import ick as ick_module
 
 pytestmark = pytest.mark.contract
 
@@ -106,11 +106,11 @@ class TestEveryForm:
         assert batch == [(b"d", -INF), (b"b\xff\x00", 3.0), (b"a", 7.0)]
         assert batch.members == [b"d", b"b\xff\x00", b"a"]
         assert ick.reserve(3) == batch
-        done = ick.commit("d", b"b\xff\x00")
+        done = ick.ack("d", b"b\xff\x00")
         assert (done, done.ignored) == (2, 0)
         again = ick.exchange(5, "a")
         assert again == [(b"c", INF)]
-        assert (again.committed, again.committed.ignored) == (1, 0)
+        assert (again.acked, again.acked.ignored) == (1, 0)
         assert ick.sets() == ({}, {b"c": INF})
         assert ick.delete() > 0
         assert ick.stats() is None
@@ -140,8 +140,8 @@ class TestEveryForm:
         batch = ick.reserve(1)
         assert ick.reserve(0) == []
         assert ick.sets() == ({}, {b"a": 1.0})
-        assert ick.exchange(0, "a").committed == 1
-        assert ick.commit("a", token=batch.token) == 0
+        assert ick.exchange(0, "a").acked == 1
+        assert ick.ack("a", token=batch.token) == 0
 
     @pytest.mark.parametrize("size", [3, 1_000, 2_500])
     def test_a_batch_is_handed_back(self, make: Callable[..., Any], size: int) -> None:
@@ -151,12 +151,12 @@ class TestEveryForm:
         batch = ick.reserve(size)
         ick.add({"m0001": 0.5, "m0002": 9_999})
         handed = ick.exchange(0, "m0000", backwash=True)
-        assert (handed, handed.committed, handed.token) == ([], 1, "")
+        assert (handed, handed.acked, handed.token) == ([], 1, "")
         waiting, reserved = ick.sets()
         assert reserved == {}
         assert (len(waiting), waiting[b"m0001"], waiting[b"m0002"]) == (size - 1, 0.5, 2.0)
         # Whoever reserves the same members next is not undone by a late commit.
-        assert ick.commit("m0001", token=batch.token) == 0
+        assert ick.ack("m0001", token=batch.token) == 0
         assert ick.reserve(1) == [(b"m0001", 0.5)]
         assert ick.reserve(0, backwash=True) == []
         assert ick.sets()[1] == {}
@@ -175,7 +175,7 @@ class TestEveryForm:
             lambda ick: ick.add({}),
             lambda ick: ick.reserve(0),
             lambda ick: ick.reserve(0, backwash=True),
-            lambda ick: ick.commit(),
+            lambda ick: ick.ack(),
             lambda ick: ick.exchange(0),
         ],
     )
@@ -205,7 +205,7 @@ class TestEveryForm:
         assert ick.reserve(n).members == [b"a", b"b", b"c"]
         ick.add({"d": 4})
         batch = ick.exchange(n, "a")
-        assert (batch.members, batch.committed) == ([b"b", b"c", b"d"], 1)
+        assert (batch.members, batch.acked) == ([b"b", b"c", b"d"], 1)
         assert ick.client.get(ick.names.held).startswith(batch.token.encode())
 
     def test_reserving_from_nothing_makes_an_ick_without_members(
@@ -238,7 +238,7 @@ class TestEveryForm:
         ick = make()
         assert ick.add({}) == (0, 0)
         assert ick.client.get(ick.names.version) == b"ick.v1"
-        assert ick.commit() == 0
+        assert ick.ack() == 0
         assert ick.delete() == 1
 
     def test_stats_have_redis_icks_fields(self, make: Callable[..., Any]) -> None:
@@ -278,8 +278,8 @@ class TestEveryForm:
         batch = ick.reserve(many)
         assert batch.members[:2] == [b"member:0", b"member:1"]
         assert len(batch) == many
-        assert ick.exchange(3, *batch.members[:-1_000]).committed == many - 1_000
-        assert ick.commit(*batch.members[-1_000:]) == 1_000
+        assert ick.exchange(3, *batch.members[:-1_000]).acked == many - 1_000
+        assert ick.ack(*batch.members[-1_000:]) == 1_000
 
     def test_replies_of_a_client_that_decodes(self, make: Callable[..., Any]) -> None:
         ick = make("\u00fcber", decode_responses=True)
@@ -287,7 +287,7 @@ class TestEveryForm:
         batch = ick.reserve(1)
         assert batch == [("sch\u00f6n", 1.0)]
         assert ick.stats()["key"] == "\u00fcber"
-        assert ick.commit("sch\u00f6n", token=batch.token) == 1
+        assert ick.ack("sch\u00f6n", token=batch.token) == 1
 
     @pytest.mark.parametrize("protocol", [2, 3])
     def test_replies_by_both_protocols(self, make: Callable[..., Any], protocol: int) -> None:
@@ -306,7 +306,7 @@ class TestTokens:
         slow.add({"a": 1, "b": 2})
         slow.reserve(2)
         taken = quick.reserve(2)
-        late = slow.commit("a", "b")
+        late = slow.ack("a", "b")
         assert (late, late.ignored) == (0, 2)
         assert quick.exchange(2, "a") == [(b"b", 2.0)]
         assert len(taken) == 2
@@ -316,8 +316,8 @@ class TestTokens:
         ick.add({"a": 1})
         batch = ick.reserve(1)
         other: Ick = Ick(any_server.client(), "k")
-        assert other.commit("a") == 0
-        assert other.commit("a", token=batch.token) == 1
+        assert other.ack("a") == 0
+        assert other.ack("a", token=batch.token) == 1
 
     def test_a_pipeline_commits_what_its_ick_has_reserved_since(
         self, any_server: AnyServer
@@ -326,8 +326,8 @@ class TestTokens:
         pipe = ick.pipeline()
         ick.add({"a": 1, "b": 2})
         ick.reserve(1)
-        assert pipe.commit("a").reserve(1).execute() == [1, [(b"b", 2.0)]]
-        assert ick.commit("b") == 1
+        assert pipe.ack("a").reserve(1).execute() == [1, [(b"b", 2.0)]]
+        assert ick.ack("b") == 1
 
     def test_tokens_grow_though_the_clock_is_set_back(self, any_server: AnyServer) -> None:
         ick: Ick = Ick(any_server.client(), "k")
@@ -341,16 +341,16 @@ class TestTokens:
         ick: Ick = Ick(any_server.client(), "k")
         ick.add({"a": 1, "b": 2})
         ick.reserve(1)
-        done = ick.commit("a", "b", "c")
+        done = ick.ack("a", "b", "c")
         assert (done, done.ignored) == (1, 2)
 
     def test_the_last_commit_leaves_no_list_behind(self, any_server: AnyServer) -> None:
         ick: Ick = Ick(any_server.client(), "k")
         ick.add({"a": 1, "b": 2})
         ick.reserve(2)
-        ick.commit("a")
+        ick.ack("a")
         assert ick.client.get(ick.names.held)[30:].split(b"\n")[2::2] == [b"a", b"1", b"b", b"2"]
-        ick.commit("b")
+        ick.ack("b")
         assert len(ick.client.get(ick.names.held)) == 30
 
     def test_what_is_dirtied_while_it_is_worked_on_is_reserved_again(
@@ -360,7 +360,7 @@ class TestTokens:
         ick.add({"a": 1})
         ick.reserve(1)
         ick.add({"a": 2})
-        ick.commit("a")
+        ick.ack("a")
         assert ick.reserve(1) == [(b"a", 2.0)]
 
     def test_who_does_not_hold_a_reservation_does_not_hand_it_back(
@@ -376,7 +376,7 @@ class TestTokens:
         # One that has never reserved, a tool's for instance, hands back whatever there is.
         Ick(any_server.client(), "k").reserve(0, backwash=True)
         assert heir.stats()["cset_size"] == 0
-        assert heir.commit("a") == 0
+        assert heir.ack("a") == 0
 
 
 class TestPieces:
@@ -403,7 +403,7 @@ class TestPieces:
             if i % 8 == 7:
                 parts.append(milestone)
         assert text[30:] == b"".join(parts)
-        assert ick.commit(*batch.members) == 3_200
+        assert ick.ack(*batch.members) == 3_200
 
     def test_what_was_reserved_before_is_merged(self, ick: Ick) -> None:
         ick.reserve(1_500)
@@ -427,15 +427,15 @@ class TestPieces:
         steps = ick._exchanging(3_200, (), False, "")
         operation = next(steps)
         reply = send(ick.client, operation)
-        (going_on,) = steps.send(reply)
+        going_on = steps.send(reply)
         assert going_on.script.name == "ick_reserve_on"
         theirs = other.reserve(500)
         with pytest.raises(StopIteration) as ended:
-            steps.send(send(ick.client, [going_on]))
+            steps.send(send(ick.client, going_on))
         batch = ended.value.value
         assert batch == []
-        assert ick.commit("m00000") == 0
-        assert other.commit(*theirs.members) == 500
+        assert ick.ack("m00000") == 0
+        assert other.ack(*theirs.members) == 500
         assert ick.stats()["total_size"] == 3_000
 
     @pytest.mark.parametrize("pieces", [1, 2, 3, 4, 5, 6])
@@ -450,13 +450,13 @@ class TestPieces:
         heir: Ick = Ick(ick.client, "k")
         batch = heir.reserve(3_500)
         assert batch.members == [b"m%05d" % i for i in range(3_500)]
-        assert heir.commit(*batch.members) == 3_500
+        assert heir.ack(*batch.members) == 3_500
 
     def test_a_pipelines_transaction_has_the_first_piece(self, ick: Ick) -> None:
         with ick.pipeline() as pipe:
             batch, mine = pipe.reserve(2_500).set("mine", 1).execute()
         assert (len(batch), mine) == (2_500, True)
-        assert ick.commit(*batch.members) == 2_500
+        assert ick.ack(*batch.members) == 2_500
 
     def test_no_script_carries_more_than_its_piece(self, ick: Ick) -> None:
         seen = Recording(ick.client)
@@ -466,7 +466,7 @@ class TestPieces:
         batch = many.reserve(5_000, backwash=True)
         many.exchange(4_000, *batch.members[:2_500])
         many.reserve(0, backwash=True)
-        many.commit(*batch.members)
+        many.ack(*batch.members)
         assert seen.scripts > 40
         assert seen.most_given <= 2_010
         assert 1_990 <= seen.most_returned <= 2_010
@@ -509,7 +509,7 @@ class TestAfter2286:
             return load(name, self.AHEAD_MS)
 
         def switch() -> None:
-            for module in (ick_module, ick_reaping):
+            for module in (ick_module, ick_reaper):
                 monkeypatch.setattr(module, "load", shifted)
 
         return switch
@@ -522,9 +522,9 @@ class TestAfter2286:
         assert len(batch.token) == 17
         assert len(batch) == 2_500
         assert ick.reserve(2_500).token > batch.token
-        assert ick.commit("m0000", token=batch.token) == 0
-        assert ick.exchange(0, "m0000", backwash=True).committed == 1
-        assert ick.commit(*ick.reserve(2_499).members) == 2_499
+        assert ick.ack("m0000", token=batch.token) == 0
+        assert ick.exchange(0, "m0000", backwash=True).acked == 1
+        assert ick.ack(*ick.reserve(2_499).members) == 2_499
         assert len(ick.client.get(ick.names.held)) == 32
 
     def test_what_was_reserved_before_holds_and_is_reaped_after(
@@ -535,12 +535,12 @@ class TestAfter2286:
         batch = ick.reserve(2)
         assert len(batch.token) == 16
         ahead()
-        assert ick.commit("a") == 1
+        assert ick.ack("a") == 1
         reaper = IckReaper(ick, 60)
         assert reaper.perform(Slice(5, 5.0)) == 1
         assert ick.stats()["cset_size"] == 0
         assert len(ick.client.get(ick.names.held).split(b" ")[0]) == 17
-        assert ick.commit("b") == 0
+        assert ick.ack("b") == 0
         after = ick.reserve(2)
         assert after.members == [b"b", b"c"]
         assert int(after.token) > int(batch.token)
@@ -645,8 +645,8 @@ def test_consumers_can_work_off_a_server_that_is_full(
     batch = ick.reserve(2500)
     assert len(batch) == 2500
     batch = ick.exchange(2500, *batch.members)
-    assert (batch.committed, len(batch)) == (2500, 500)
-    assert ick.commit(*batch.members) == 500
+    assert (batch.acked, len(batch)) == (2500, 500)
+    assert ick.ack(*batch.members) == 500
 
 
 def _server_seconds(client: Any) -> float:

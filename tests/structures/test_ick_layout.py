@@ -55,13 +55,13 @@ class TestRecorded:
         assert ick.stats()["total_size"] == 4
         batch = ick.reserve(4)
         assert batch == [(b"dirty", 1.5), (b"reserved", 2.0), (b"both", 3.0)]
-        assert ick.commit(*batch.members) == 3
+        assert ick.ack(*batch.members) == 3
 
     def test_ruby_commits_what_we_have_reserved(self, ick: Ick) -> None:
         ick.add({"a": 1, "b": 2})
         ick.reserve(2)
         assert ick.client.zrem(ick.names.cset, "a") == 1
-        assert ick.commit("a", "b") == 1
+        assert ick.ack("a", "b") == 1
 
     def test_ruby_deletes_an_ick(self, ick: Ick) -> None:
         """It knows of three keys; the reservation that stays behind binds nobody."""
@@ -72,7 +72,7 @@ class TestRecorded:
         ick.add({"a": 5})
         batch = ick.reserve(1)
         assert batch == [(b"a", 5.0)]
-        assert ick.commit("a") == 1
+        assert ick.ack("a") == 1
         assert ick.delete() == 1
         assert ick.client.keys("*") == []
 
@@ -115,7 +115,7 @@ CALLS: dict[str, Callable[[Ick], Any]] = {
     "add, the server's time": lambda ick: ick.add("x"),
     "reserve": lambda ick: ick.reserve(2),
     "backwash": lambda ick: ick.reserve(2, backwash=True),
-    "commit": lambda ick: ick.commit("a"),
+    "ack": lambda ick: ick.ack("a"),
     "exchange": lambda ick: ick.exchange(2, "a"),
     "stats": lambda ick: ick.stats(),
     "dead": lambda ick: ick.dead(),
@@ -123,13 +123,13 @@ CALLS: dict[str, Callable[[Ick], Any]] = {
     "discard": lambda ick: ick.discard("d"),
     "delete": lambda ick: ick.delete(),
     "delete at once": lambda ick: ick.delete(unlink=False),
-    "reap": lambda ick: IckReaper(ick, 1e-9).perform(Slice(5, 5.0)),
-    "look for a backlog": lambda ick: IckReaper(ick, 1e-9).backlog(),
-    "reap, dry": lambda ick: IckReaper(ick, 1e-9, dry_run=True).perform(Slice(5, 5.0)),
+    "reap": lambda ick: IckReaper(ick, 0.001).perform(Slice(5, 5.0)),
+    "look for a backlog": lambda ick: IckReaper(ick, 0.001).backlog(),
+    "reap, dry": lambda ick: IckReaper(ick, 0.001, dry_run=True).perform(Slice(5, 5.0)),
 }
 REAPS = {"reap", "look for a backlog", "reap, dry"}
 WHOLE = {"delete", "delete at once", *REAPS}
-THE_RESERVATION = {"reserve", "backwash", "commit", "exchange", *WHOLE}
+THE_RESERVATION = {"reserve", "backwash", "ack", "exchange", *WHOLE}
 FOLLOW_THE_TOKEN = sorted(THE_RESERVATION - WHOLE | REAPS)
 THE_DEAD = {"stats", "dead", "revive", "discard", *WHOLE}
 LOOKS_AT = {

@@ -12,13 +12,13 @@ import pytest
 import redis
 
 from support.servers import AnyServer, RedisCluster3, RedisServer
+from support.steps import send
 from workstealing.errors import Aborted, ConfigurationError, LayoutError
 from workstealing.jobs import IckReaper
 from workstealing.store.keys import key_slot
 from workstealing.structures import AsyncShardedIck, Ick, LeaseLost, NoLease, ShardedIck
 from workstealing.structures.sharded_ick.layout import ShardNames, shard_of
 from workstealing.structures.sharded_ick.leasing import in_order_of_need
-from workstealing.structures.steps import send
 
 pytestmark = pytest.mark.contract
 
@@ -43,7 +43,7 @@ def drained(sharded: ShardedIck) -> dict[str, float]:
             for member, score in batch:
                 assert member.decode() not in found
                 found[member.decode()] = score
-            assert ick.commit(*batch.members) == len(batch)
+            assert ick.ack(*batch.members) == len(batch)
     return found
 
 
@@ -160,7 +160,7 @@ class TestAdding:
         with sharded.lease("w") as ick:
             batch = ick.reserve(5)
             assert sharded.delete() > 0
-            assert ick.commit(*batch.members) == 0
+            assert ick.ack(*batch.members) == 0
             assert ick.reserve(5) == []
         assert sharded.stats()["total_size"] == 0
         assert sharded.add(MEMBERS) == (200, 0)
@@ -325,7 +325,7 @@ class TestLeases:
         for _ in range(60):
             with sharded.lease("only one") as ick:
                 batch = ick.reserve(20)
-                ick.commit(*(member for member in batch.members if member != b"poison"))
+                ick.ack(*(member for member in batch.members if member != b"poison"))
                 worked.add(ick.ick_shard)
         assert worked == {0, 1, 2, 3}
         assert sharded.stats()["total_size"] == 1
@@ -338,7 +338,7 @@ class TestLeases:
             later = [
                 lambda: ick.reserve(2),
                 lambda: ick.exchange(2),
-                lambda: ick.commit(*batch.members),
+                lambda: ick.ack(*batch.members),
                 ick.renew,
             ]
             for number, work in enumerate(later, 1):
@@ -364,7 +364,7 @@ class TestLeases:
             self.assert_fenced(zombie, batch)
             assert zombie.release() is False
             assert later.stats()["shards"][0]["consumer"] == "heir"
-            assert heir.commit(*batch.members) == 3
+            assert heir.ack(*batch.members) == 3
 
     def test_a_lease_that_ran_out_although_nobody_came(self, any_server: AnyServer) -> None:
         sharded = sharded_on(any_server, 1)
@@ -376,10 +376,10 @@ class TestLeases:
         assert sharded.stats()["total_size"] == 200
 
     def assert_fenced(self, zombie: Any, batch: Any) -> None:
-        late = zombie.commit(*batch.members)
+        late = zombie.ack(*batch.members)
         assert (late, late.ignored) == (0, 3)
         nothing = zombie.exchange(0, *batch.members)
-        assert (nothing, nothing.committed, nothing.committed.ignored) == ([], 0, 3)
+        assert (nothing, nothing.acked, nothing.acked.ignored) == ([], 0, 3)
         for call in (
             lambda: zombie.reserve(1),
             lambda: zombie.exchange(2, *batch.members),
@@ -400,9 +400,9 @@ class TestLeases:
             value = redis7.client().get(held)
             assert value is not None
             redis7.client().set(held, value[:17] + b"1000000" + value[24:])
-            job = IckReaper(sharded, stale_after=60, random=lambda: ick.ick_shard / 2)
+            job = IckReaper(sharded, lease=60, random=lambda: ick.ick_shard / 2)
             assert job.perform(Slice(5, 10.0)) == 3
-            late = ick.commit(*batch.members)
+            late = ick.ack(*batch.members)
             assert (late, late.ignored) == (0, 3)
         assert sharded.stats()["pset_size"] == 200
 
@@ -412,10 +412,10 @@ class TestLeases:
         with sharded.lease("w") as ick:
             batch = ick.reserve(2300)
             following = ick.exchange(100, *batch.members)
-            assert (following.committed, following.committed.ignored) == (2300, 0)
+            assert (following.acked, following.acked.ignored) == (2300, 0)
             assert following[0] == (b"2300", 2300.0)
             last = ick.exchange(0, *following.members)
-            assert (last, last.committed) == ([], 100)
+            assert (last, last.acked) == ([], 100)
             assert ick.reserve(0) == []
 
     @pytest.mark.parametrize("size", [3, 2_500])
@@ -426,28 +426,28 @@ class TestLeases:
             batch = ick.reserve(size)
             assert batch.members == [b"m%04d" % i for i in range(size)]
             handed = ick.exchange(0, "m0000", backwash=True)
-            assert (handed, handed.committed, handed.token) == ([], 1, "")
+            assert (handed, handed.acked, handed.token) == ([], 1, "")
             stats = sharded.stats()
             assert (stats["pset_size"], stats["cset_size"]) == (size - 1, 0)
             assert ick.reserve(0) == []
             assert ick.reserve(1) == [(b"m0001", 1.0)]
             # The lease is what fences here: its holder commits under its last reservation.
-            assert ick.commit("m0001", "m0002") == 1
+            assert ick.ack("m0001", "m0002") == 1
 
     def test_pieces_end_with_the_lease(self, any_server: AnyServer) -> None:
         sharded = sharded_on(any_server, 1)
         sharded.add({f"m{i:04}": i for i in range(2_500)})
         zombie = sharded.lease("zombie", ttl=60).__enter__()
         steps = zombie._exchange_steps(2_500, (), False)
-        (going_on,) = steps.send(send(sharded.client, next_operations(steps, sharded.client)))
+        going_on = steps.send(send(sharded.client, next_operations(steps, sharded.client)))
         later = sharded_on(any_server, None, ahead_ms=MINUTE_MS + 1)
         with later.lease("heir", ttl=60) as heir:
             assert len(heir.reserve(2_500)) == 2_500
             zombie._core = later.core
             with pytest.raises(StopIteration) as ended:
-                steps.send(send(sharded.client, [going_on]))
+                steps.send(send(sharded.client, going_on))
             assert ended.value.value == []
-            assert heir.commit(*(f"m{i:04}" for i in range(2_500))) == 2_500
+            assert heir.ack(*(f"m{i:04}" for i in range(2_500))) == 2_500
 
     def test_backwash(self, any_server: AnyServer) -> None:
         sharded = sharded_on(any_server, 1)
@@ -545,7 +545,7 @@ class TestOtherClients:
         assert sharded.add(MEMBERS) == (200, 0)
         with sharded.lease("w") as ick:
             batch = ick.reserve(5)
-            assert ick.exchange(1, *batch.members).committed == 5
+            assert ick.exchange(1, *batch.members).acked == 5
             assert sharded.stats()["shards"][ick.ick_shard]["consumer"] == "w"
             assert ick.lease_token.isdigit()
         while not sharded.resize(5).done:
@@ -560,9 +560,9 @@ class TestOtherClients:
         async with sharded.lease("w") as ick:
             batch = await ick.reserve(5)
             following = await ick.exchange(5, *batch.members)
-            assert following.committed == 5
+            assert following.acked == 5
             await ick.renew()
-            assert await ick.commit(*following.members) == 5
+            assert await ick.ack(*following.members) == 5
         async with sharded.pipeline() as pipe:
             pipe.add({"more": 1}).set("mine", 1).stats()
             added, _, stats = await pipe.execute()
@@ -600,7 +600,7 @@ def test_a_thousand_names_on_a_cluster(cluster: RedisCluster3) -> None:
         slots |= {key_slot(sharded.core.names(shard).version) for shard in range(3)}
         with sharded.lease("w") as ick:
             batch = ick.reserve(10)
-            assert ick.commit(*batch.members) == len(batch) > 0
+            assert ick.ack(*batch.members) == len(batch) > 0
     assert len(slots) > 500
 
 
@@ -619,9 +619,9 @@ def test_a_server_out_of_memory_lets_consumers_work_it_off(
         with pytest.raises(redis.exceptions.OutOfMemoryError):
             sharded.add("more")
         following = ick.exchange(50, *batch.members)
-        assert following.committed == 50
+        assert following.acked == 50
         assert len(following) == 50
-        assert ick.commit(*following.members) == 50
+        assert ick.ack(*following.members) == 50
     server.client().config_set("maxmemory", 0)
     assert sharded.stats()["total_size"] == 100
 
@@ -635,7 +635,7 @@ def test_after_2286_tokens_have_a_digit_more(any_server: AnyServer) -> None:
         assert (len(before.lease_token), len(after.lease_token)) == (16, 17)
         batch = after.reserve(50)
         assert len(after.reserve(2_000)) == ahead.stats()["shards"][after.ick_shard]["cset_size"]
-        assert after.commit(*batch.members) == 50
+        assert after.ack(*batch.members) == 50
         after.renew()
     assert ahead.resize(3).done
     assert sum(ahead.stats()[name] for name in ("pset_size", "cset_size")) == 150

@@ -142,12 +142,12 @@ class TestReservations:
             assert start == count
         assert found == many
         tokens = {shard: token for shard, (token, _) in reserved.items()}
-        assert leases.finish({**tokens, 9: "of an ick shard that is not leased"}) == {
+        assert leases.ack_all({**tokens, 9: "of an ick shard that is not leased"}) == {
             shard: count for shard, (_, count) in reserved.items()
         }
         assert sharded.stats()["total_size"] == 0
         # Once more does nothing.
-        assert leases.finish(tokens) == dict.fromkeys(range(4), 0)
+        assert leases.ack_all(tokens) == dict.fromkeys(range(4), 0)
         # Nothing is left of the lists either.
         client = any_server.client()
         assert all(client.strlen(sharded.core.names(i).held) == 30 for i in range(4))
@@ -165,13 +165,13 @@ class TestReservations:
     def test_large_ones_are_finished_in_parts(
         self, any_server: AnyServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("workstealing.structures.sharded_ick.leasing.MEMBERS_A_FINISH", 7)
+        monkeypatch.setattr("workstealing.structures.sharded_ick.leasing.MEMBERS_AN_ACK", 7)
         sharded = sharded_on(any_server)
         sharded.add(MEMBERS)
         (leased, *_) = sharded.lease_all("reader")
         batch = leased.reserve(1000, backwash=True)
         assert len(batch) > 7
-        assert leased.finish(batch.token) == len(batch)
+        assert leased.ack_all(batch.token) == len(batch)
         assert seen(sharded)[0].reserved == 0
 
     def test_what_was_dirtied_meanwhile_stays(self, any_server: AnyServer) -> None:
@@ -180,7 +180,7 @@ class TestReservations:
         leases = sharded.lease_all("reader")
         reserved = leases.reserve(dict.fromkeys(range(4), 1000))
         sharded.add({"member 17": 3.0})
-        leases.finish({shard: token for shard, (token, _) in reserved.items()})
+        leases.ack_all({shard: token for shard, (token, _) in reserved.items()})
         again = leases.reserve(dict.fromkeys(range(4), 1000))
         ((shard, (token, count)),) = again.items()
         assert count == 1
@@ -194,15 +194,15 @@ class TestReservations:
         old = {shard: token for shard, (token, _) in first.items()}
         # Another reservation.
         second = leases.reserve(dict.fromkeys(range(4), 1000))
-        assert leases.finish(old) == dict.fromkeys(range(4), 0)
+        assert leases.ack_all(old) == dict.fromkeys(range(4), 0)
         assert all(sharded.reserved(shard, token) is None for shard, token in old.items())
         # Another lease.
         new = {shard: token for shard, (token, _) in second.items()}
         next_leases = sharded_on(any_server).lease_all("reader", ttl=60, take_over=True)
-        assert leases.finish(new) == dict.fromkeys(range(4), 0)
+        assert leases.ack_all(new) == dict.fromkeys(range(4), 0)
         assert sharded.stats()["cset_size"] == 100
-        assert sum(next_leases.finish(new).values()) == 100
-        assert leases[0].finish("") == 0
+        assert sum(next_leases.ack_all(new).values()) == 100
+        assert leases[0].ack_all("") == 0
 
     def test_a_finish_after_the_lease_has_run_out_is_ignored(self, any_server: AnyServer) -> None:
         sharded = sharded_on(any_server)
@@ -211,7 +211,7 @@ class TestReservations:
         reserved = leases.reserve(dict.fromkeys(range(4), 1000))
         tokens = {shard: token for shard, (token, _) in reserved.items()}
         sharded.core.clock_shift_ms = HOUR_MS
-        assert sum(leases.finish(tokens).values()) == 0
+        assert sum(leases.ack_all(tokens).values()) == 0
         assert leases.reserve({0: 5}) == {}
         assert leases.renew() == [0, 1, 2, 3]
         assert sharded.stats()["cset_size"] == 100
@@ -221,10 +221,10 @@ class TestReservations:
         sharded.add(MEMBERS)
         leases = sharded.lease_all("reader", ttl=60)
         reserved = leases.reserve(dict.fromkeys(range(4), 1000))
-        reaper = IckReaper(sharded, stale_after=0.001, limit=1000)
+        reaper = IckReaper(sharded, lease=0.001, limit=1000)
         while sharded.stats()["cset_size"] == 100:
             reaper.perform(Slice(1000, 5.0))
-        done = leases.finish({shard: token for shard, (token, _) in reserved.items()})
+        done = leases.ack_all({shard: token for shard, (token, _) in reserved.items()})
         # Whole reservations or nothing of them.
         stats = sharded.stats()
         assert stats["cset_size"] + stats["pset_size"] + sum(done.values()) == 100
@@ -238,7 +238,7 @@ class TestReservations:
         for shard in range(4):
             client.hset(sharded.core.names(shard).attempts, "member 3", "1 1700000000000")
         reserved = leases.reserve(dict.fromkeys(range(4), 1000))
-        leases.finish({shard: token for shard, (token, _) in reserved.items()})
+        leases.ack_all({shard: token for shard, (token, _) in reserved.items()})
         known = [client.hlen(sharded.core.names(shard).attempts) for shard in range(4)]
         assert sorted(known) == [0, 1, 1, 1]
 
@@ -252,12 +252,12 @@ class TestReservations:
         client.delete(held)
         client.hset(held, "a", "b")
         with pytest.raises(LayoutError, match="reservation"):
-            leased.finish(batch.token)
+            leased.ack_all(batch.token)
         with pytest.raises(LayoutError, match="reservation"):
             sharded.reserved(0, batch.token)
         client.delete(held)
         assert sharded.reserved(0, batch.token) is None
-        assert leased.finish(batch.token) == 0
+        assert leased.ack_all(batch.token) == 0
 
 
 def test_asyncio(any_server: AnyServer) -> None:
@@ -273,8 +273,8 @@ def test_asyncio(any_server: AnyServer) -> None:
                 name.encode() for name in MEMBERS
             )
             assert await leases.renew() == []
-            assert await leases[0].finish(tokens[0]) == reserved[0][1]
-            await leases.finish(tokens)
+            assert await leases[0].ack_all(tokens[0]) == reserved[0][1]
+            await leases.ack_all(tokens)
             assert (await sharded.stats())["total_size"] == 0
             assert await leases.release() == []
             with pytest.raises(LeaseLost):

@@ -8,11 +8,11 @@ import pytest
 
 from support.recording import Recording
 from support.servers import AnyServer, RedisServer
+from support.steps import send
 from workstealing.errors import ConfigurationError
 from workstealing.structures import AsyncShardedIck, NoLease, ShardedIck
 from workstealing.structures.sharded_ick.layout import shard_of
 from workstealing.structures.sharded_ick.resizing import resize
-from workstealing.structures.steps import send
 
 MEMBERS = {f"member {i}": float(i) for i in range(300)}
 
@@ -142,9 +142,9 @@ def test_a_consumer_at_work(any_server: AnyServer) -> None:
         sharded.add({"early": -100})
         worker.add({"early too": -101})
         following = ick.exchange(20, *batch.members[:15])
-        assert (following, following.committed) == ([], 15)
+        assert (following, following.acked) == ([], 15)
         assert ick.reserve(5) == []
-        late = ick.commit(*batch.members[15:18])
+        late = ick.ack(*batch.members[15:18])
         assert (late, late.ignored) == (3, 0)
         assert sharded.resize(4).leased == 1
     finish(sharded, 4)
@@ -164,7 +164,7 @@ def test_what_a_dead_consumer_had_reserved_is_moved(any_server: AnyServer) -> No
     assert sharded.resize(3).leased == 1
     # A minute later its lease has run out.
     finish(sharded_on(any_server, ahead_ms=61_000), 3)
-    late = dead.commit(*batch.members)
+    late = dead.ack(*batch.members)
     assert (late, late.ignored) == (0, 50)
     sharded.open()
     later = sharded_on(any_server)
@@ -178,7 +178,7 @@ def test_a_late_commit_under_a_lease_that_still_runs(any_server: AnyServer) -> N
     with sharded.lease("w") as ick:
         batch = ick.reserve(10)
     finish(sharded, 2)
-    late = ick.commit(*batch.members)
+    late = ick.ack(*batch.members)
     assert (late, late.ignored) == (0, 10)
     assert placed(sharded) == MEMBERS
 

@@ -35,7 +35,7 @@ def dead_mail(client: Any, *members: Any) -> Ick:
     """Return an Ick whose members are all dead."""
     ick = Ick(client, "dirty:mail")
     ick.add(list(members))
-    reaper = IckReaper(ick, stale_after=0.001, limit=100, max_attempts=1)
+    reaper = IckReaper(ick, lease=0.001, limit=100, max_attempts=1)
     wait_for(lambda: _reap(ick, reaper) == len(members), "the members to die")
     return ick
 

@@ -20,7 +20,6 @@ from workstealing.integrations.wsgi import WorkStealingMiddleware
 from workstealing.jobs import (
     Backlog,
     HashFieldExpiry,
-    IckBacklog,
     IckReaper,
     KeyBacklog,
     KeyExpiry,
@@ -34,8 +33,10 @@ from workstealing.jobs import (
     TrackQueued,
     UntrackDone,
 )
+from workstealing.recruiting.job import Backlog as JobBacklog
 from workstealing.store import connect_async
 from workstealing.structures import (
+    Acked,
     Added,
     AsyncDurableKeys,
     AsyncIck,
@@ -51,7 +52,6 @@ from workstealing.structures import (
     AsyncTrackedSet,
     AsyncVolatileHashes,
     Batch,
-    Committed,
     DeadMember,
     Drift,
     DurableKeys,
@@ -232,14 +232,14 @@ def dirty_list() -> None:
     assert_type(batch, Batch)
     for member, score in batch:
         assert_type(score, float)
-        committed = ick.commit(member, token=batch.token)
-        assert_type(committed, Committed)
+        committed = ick.ack(member, token=batch.token)
+        assert_type(committed, Acked)
         assert_type(committed.ignored, int)
     assert_type(ick.exchange(10, *batch.members), Batch)
     dead: Page[DeadMember] = ick.dead()
     assert_type([each.times for each in dead], list[tuple[float, ...]])
-    reaper = IckReaper(ick, stale_after=60)
-    assert_type(reaper.backlog(), IckBacklog)
+    reaper = IckReaper(ick, lease=60)
+    assert_type(reaper.backlog(), JobBacklog)
     recruiter.install(reaper, rate=0.01)
     with ick.pipeline() as pipeline:
         assert_type(pipeline, IckPipeline)
@@ -253,7 +253,7 @@ async def asynchronous_dirty_list(client: redis.asyncio.Redis) -> None:
     assert_type(await ick.add(["document:1"]), Added)
     batch = await ick.reserve(10)
     assert_type(batch, Batch)
-    assert_type(await ick.commit(*batch.members), Committed)
+    assert_type(await ick.ack(*batch.members), Acked)
     async with ick.pipeline() as pipeline:
         assert_type(pipeline.add({"document:5": 5}), AsyncIckPipeline)
         await pipeline.execute()
@@ -268,13 +268,13 @@ def consume() -> None:
             assert_type(ick, LeasedIck)
             batch: Batch = ick.reserve(100)
             ick.renew()
-            ick.commit(*batch.members)
+            ick.ack(*batch.members)
             assert_type(ick.release(), bool)
     except NoLease:
         assert added.new
     except LeaseLost as error:
         raise SystemExit(1) from error
-    recruiter.install(IckReaper(sharded, stale_after=60, max_attempts=3), rate=0.01)
+    recruiter.install(IckReaper(sharded, lease=60, max_attempts=3), rate=0.01)
     with sharded.pipeline() as pipeline:
         assert_type(pipeline, ShardedIckPipeline)
         pipeline.add("document:2")
@@ -289,7 +289,7 @@ async def asynchronous_consume(client: redis.asyncio.Redis) -> None:
     async with sharded.lease("worker 7") as ick:
         assert_type(ick, AsyncLeasedIck)
         batch: Batch = await ick.reserve(100)
-        await ick.commit(*batch.members)
+        await ick.ack(*batch.members)
 
 
 def tenants() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from workstealing.dashboard.names import times_text, visible
+from workstealing.dashboard.names import visible
 from workstealing.dashboard.watched import named_with
 from workstealing.structures import Log
-from workstealing.structures.structure import DeadItem
+from workstealing.structures.structure import DeadItem, times_text
 
 
 class GroupsDead:

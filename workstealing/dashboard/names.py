@@ -88,11 +88,6 @@ def _length(text: bytes | str) -> str:
     return f"{length} bytes"
 
 
-def times_text(count: int) -> str:
-    """Return how often something happened as people say it."""
-    return "once" if count == 1 else f"{count:,} times"
-
-
 def weight(thing: Any) -> int:
     """Return about how many bytes a payload holds."""
     if isinstance(thing, bytes | str):

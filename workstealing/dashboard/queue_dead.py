@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from workstealing.dashboard.names import times_text, visible
+from workstealing.dashboard.names import visible
 from workstealing.dashboard.watched import named_with
 from workstealing.structures import Ick, ShuffleQueue, TimeShardQueue
-from workstealing.structures.structure import DeadItem
+from workstealing.structures.structure import DeadItem, times_text
 
 
 class GroupsDead:

@@ -195,8 +195,7 @@ def _ick(thing: Ick | ShardedIck | IckReaper) -> Watched:
 
     def due() -> Backlog:
         assert job is not None
-        backlog = job.backlog(seconds=SECONDS)
-        return Backlog(backlog.members, backlog.oldest_seconds, "stale reservations", backlog.exact)
+        return job.backlog(seconds=SECONDS)
 
     def dead() -> list[tuple[str, DeadBox]]:
         if isinstance(ick, Ick):

@@ -10,15 +10,15 @@ from workstealing.structures.durable_keys import (
     Lease,
 )
 from workstealing.structures.ick import (
+    Acked,
     Added,
     AsyncIck,
     AsyncIckPipeline,
     Batch,
-    Committed,
+    DeadMember,
     Ick,
     IckPipeline,
 )
-from workstealing.structures.ick_dead import DeadMember
 from workstealing.structures.log import AsyncLog, Log, LogFacts, LogInfo
 from workstealing.structures.sharded_ick import (
     AsyncLeasedIck,
@@ -54,6 +54,7 @@ from workstealing.structures.volatile_hashes import (
 )
 
 __all__ = [
+    "Acked",
     "Added",
     "AsyncDurableKeys",
     "AsyncHashPipeline",
@@ -72,7 +73,6 @@ __all__ = [
     "AsyncTrackedSetPipeline",
     "AsyncVolatileHashes",
     "Batch",
-    "Committed",
     "DeadMember",
     "Drift",
     "DurableKeys",

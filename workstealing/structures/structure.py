@@ -78,6 +78,11 @@ class DeadBox(abc.ABC):
         """Forget dead items for good; return how many were dead."""
 
 
+def times_text(count: int) -> str:
+    """Return how often something happened, as people say it."""
+    return "once" if count == 1 else f"{count:,} times"
+
+
 class Structure:
     """What the structures share. A subclass has a `twin`, and answers what it can."""
 

@@ -171,7 +171,7 @@ class IckConsumer:
     def _finish(self, offset: Offset, leases: Leases) -> dict[int, int]:
         if not offset.tokens or offset == self._finished:
             return {}
-        done: dict[int, int] = leases.finish(offset.tokens)
+        done: dict[int, int] = leases.ack_all(offset.tokens)
         self._finished = offset
         return done
 

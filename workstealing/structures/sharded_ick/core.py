@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.store.operations import Operation, Plan
+from workstealing.store.operations import Operation, Steps
 from workstealing.store.scripts import load
-from workstealing.structures.ick import Added, Pairs, adding, in_chunks
-from workstealing.structures.ick_stats import StatsCommands
+from workstealing.structures.ick.ick import description
+from workstealing.structures.ick.members import Added, Pairs, adding, in_chunks
 from workstealing.structures.sharded_ick.layout import (
     Layout,
     ShardNames,
@@ -19,17 +19,6 @@ from workstealing.structures.sharded_ick.layout import (
     parse,
     shard_of,
 )
-from workstealing.structures.steps import Steps
-
-
-class _Plans(StatsCommands):
-    """An Ick's own `stats`, which here returns the plan of what it would do."""
-
-    def __init__(self, names: ShardNames) -> None:
-        self.names = names
-
-    def _perform(self, plan: Plan) -> Plan:
-        return plan
 
 
 class Core:
@@ -143,13 +132,13 @@ class Core:
         """Describe all ick shards, and sum them up; two operations for each, one round trip."""
         layout = yield from self.open()
         shards = range(layout.all_shards)
-        plans: list[Plan] = [_Plans(self.names(shard)).stats() for shard in shards]
         replies = yield [
-            *(operation for plan in plans for operation in plan.operations),
+            *(description(self.names(shard)) for shard in shards),
             *(self.need(shard) for shard in shards),
         ]
         each = []
-        for found, need in zip(replies[: len(plans)], replies[len(plans) :], strict=True):
+        half = len(shards)
+        for (found, _), need in zip(replies[:half], replies[half:], strict=True):
             _, _, left, _, consumer, _, moving, moving_dead, *_ = need
             if isinstance(consumer, bytes):
                 consumer = consumer.decode(errors="backslashreplace")

@@ -11,12 +11,12 @@ from redis.client import NEVER_DECODE
 from workstealing.errors import ConfigurationError, NoLease
 from workstealing.store.operations import Operation, Plain
 from workstealing.store.scripts import load
-from workstealing.structures.ick import checked_reservation
+from workstealing.structures.ick.members import checked_reservation
 from workstealing.structures.sharded_ick.core import Core
 from workstealing.structures.sharded_ick.layout import MOST_ICK_SHARDS, Layout, parse
 from workstealing.structures.sharded_ick.leasing import (
+    ack_all_steps,
     as_token,
-    finish_all,
     milliseconds,
     taking,
 )
@@ -70,8 +70,8 @@ class Leases(list[Any]):
             )
         return self._perform(self._reserve(counts))
 
-    def finish(self, tokens: Mapping[int, str]) -> Any:
-        """Commit everything that reservations hold: as `LeasedIck.finish`.
+    def ack_all(self, tokens: Mapping[int, str]) -> Any:
+        """Acknowledge everything that reservations hold: as `LeasedIck.ack_all`.
 
         Arguments: tokens: of each ick shard that of the reservation; those of ick shards that are
         not leased here are passed over. Returns: of each ick shard how many members were removed.
@@ -87,7 +87,7 @@ class Leases(list[Any]):
             for leased in self
             if leased.ick_shard in tokens
         }
-        return self._perform(finish_all(self._core, both, self._ttl_ms))
+        return self._perform(ack_all_steps(self._core, both, self._ttl_ms))
 
     def _each(self, script: str, *args: Any) -> Steps[list[int]]:
         if not self:

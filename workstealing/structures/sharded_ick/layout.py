@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.keys import require_users_name, spread_tag, to_bytes
-from workstealing.structures.ick_names import IckNames
+from workstealing.structures.ick.members import IckNames
 from workstealing.structures.layout import as_pairs
 
 VERSION = 1

@@ -8,24 +8,23 @@ from typing import Any
 from workstealing.errors import ConfigurationError, LeaseLost, NoLease
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import Operation
-from workstealing.structures.ick import (
+from workstealing.structures.ick.members import (
     MEMBERS_A_CHUNK,
+    Acked,
     Batch,
-    Committed,
+    Member,
     checked_reservation,
     scored,
-    whole_reservation,
 )
-from workstealing.structures.ick_names import Member
 from workstealing.structures.sharded_ick.core import Core
 from workstealing.structures.sharded_ick.layout import Layout
 from workstealing.structures.steps import Steps, drive, drive_async
 
 # How many leases in a hundred go to the ick shard that has waited longest for one, whoever is
-# neediest: a member that is never committed would otherwise keep its ick shard the neediest.
+# neediest: a member that is never acknowledged would otherwise keep its ick shard the neediest.
 LONGEST_WITHOUT_PERCENT = 20
-# How many members one script commits, so that no other client waits long for it.
-MEMBERS_A_FINISH = 5000
+# How many members one script acknowledges, so that no other client waits long for it.
+MEMBERS_AN_ACK = 5000
 # A year: whoever needs longer has mistaken the unit.
 _LONGEST_SECONDS = 31_536_000.0
 
@@ -62,36 +61,37 @@ class _Leased:
         """
         return self.exchange(n, backwash=backwash)
 
-    def commit(self, *members: Member) -> Any:
-        """Remove members whose work is done from the consumer set.
+    def ack(self, *members: Member) -> Any:
+        """Acknowledge members whose work is done: remove them from the consumer set.
 
-        As `Ick.commit`; renews the lease if less than half of it is left. Returns: `Committed`,
+        As `Ick.ack`; renews the lease if less than half of it is left. Returns: `Acked`,
         whose `ignored` counts what was not removed: all, once the lease or the reservation does not
         hold any more. One round trip.
         """
-        return self._perform(self._commit_steps(members))
+        return self._perform(self._ack_steps(members))
 
-    def finish(self, token: str) -> Any:
-        """Commit everything that a reservation holds, without naming its members.
+    def ack_all(self, token: str) -> Any:
+        """Acknowledge everything that a reservation holds, without naming its members.
 
         Arguments: token: of the `Batch`. It must have been reserved with backwash, or everything
-        that was reserved before it committed: whatever is reserved counts as done. Renews the lease
-        if less than half of it is left. Returns: how many were removed; 0, with nothing changed,
-        once the lease or the reservation does not hold any more. One round trip for each 5,000.
+        that was reserved before it acknowledged: all that is reserved counts as done. Renews the
+        lease if less than half of it is left. Returns: how many were removed; 0, with nothing
+        changed, once the lease or the reservation does not hold any more. One round trip for each
+        5,000.
         """
-        return self._perform(self._finish_steps(checked_reservation(token)))
+        return self._perform(self._ack_all_steps(checked_reservation(token)))
 
-    def exchange(self, n: int, *commit: Member, backwash: bool = False) -> Any:
-        """Commit members and then reserve, in one round trip for up to 1,000 members to commit.
+    def exchange(self, n: int, *members: Member, backwash: bool = False) -> Any:
+        """Acknowledge members and then reserve, in one round trip for up to 1,000 members to ack.
 
         Arguments and returns: as of `Ick.exchange`. Errors: LeaseLost, with none of the last
-        1,000 committed; ConfigurationError.
+        1,000 acknowledged; ConfigurationError.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise ConfigurationError(
                 f"n={n!r} members cannot be reserved: give a number, 0 or more"
             )
-        return self._perform(self._exchange_steps(n, commit, backwash))
+        return self._perform(self._exchange_steps(n, members, backwash))
 
     def renew(self) -> Any:
         """Let the lease last for its whole time to live from now on.
@@ -102,28 +102,26 @@ class _Leased:
 
     def _exchange_steps(self, n: int, members: Sequence[Member], backwash: bool) -> Steps[Batch]:
         split = max(0, len(members) - MEMBERS_A_CHUNK)
-        committed = yield from self._commit_steps(members[:split])
+        acked = yield from self._ack_steps(members[:split])
         raw = [to_bytes(member) for member in members[split:]]
         (reply,) = yield [self.exchanging(n, raw, backwash)]
         if reply is None:
             if n or backwash:
                 raise self._lost()
-            # A commit alone says by its figures that it came too late.
+            # An acknowledgement alone says by its figures that it came too late.
             reply = (0, "", [], "")
         removed, token, flat, left = reply
         if token:
             self.token = as_token(token)
         if left:
-            flat = yield from whole_reservation(
-                flat, left, lambda left, first: self.going_on(n, left, first)
-            )
-        total = removed + committed
+            flat = yield from _whole(flat, left, lambda left, first: self.going_on(n, left, first))
+        total = removed + acked
         # Nothing is reserved under the token of a batch that was handed back.
         made = self.token if n else ""
-        return Batch(scored(flat), made, Committed(total, len(members) - total))
+        return Batch(scored(flat), made, Acked(total, len(members) - total))
 
     def exchanging(
-        self, n: int, commit: Sequence[bytes], backwash: bool, *, counts: bool = False
+        self, n: int, members: Sequence[bytes], backwash: bool, *, counts: bool = False
     ) -> Operation:
         """Return the operation of an exchange; for the package itself. Its result is the reply.
 
@@ -135,7 +133,7 @@ class _Leased:
             (*names.sets, names.held, names.attempts, names.lease, names.mark),
             (
                 *(n, int(bool(backwash)), self.token, self.lease_token, self._ttl_ms),
-                *(self._mark, int(counts), *commit),
+                *(self._mark, int(counts), *members),
             ),
             lambda reply: reply,
         )
@@ -157,10 +155,10 @@ class _Leased:
             lambda reply: reply,
         )
 
-    def _commit_steps(self, members: Sequence[Member]) -> Steps[Committed]:
+    def _ack_steps(self, members: Sequence[Member]) -> Steps[Acked]:
         raw = [to_bytes(member) for member in members]
         if not raw:
-            return Committed(0, 0)
+            return Acked(0, 0)
         names = self._names
         keys = (*names.sets, names.held, names.attempts, names.lease)
         fixed = (self.token, self.lease_token, self._ttl_ms)
@@ -173,10 +171,10 @@ class _Leased:
             )
             for start in range(0, len(raw), MEMBERS_A_CHUNK)
         ]
-        return Committed(sum(replies), len(raw) - sum(replies))
+        return Acked(sum(replies), len(raw) - sum(replies))
 
-    def _finish_steps(self, token: str) -> Steps[int]:
-        done = yield from finish_all(
+    def _ack_all_steps(self, token: str) -> Steps[int]:
+        done = yield from ack_all_steps(
             self._core, {self.ick_shard: (self.lease_token, token)}, self._ttl_ms
         )
         return done[self.ick_shard]
@@ -220,6 +218,18 @@ class AsyncLeasedIck(_Leased):
     async def release(self) -> bool:
         """Let others have the ick shard; return whether it was still held."""
         return await drive_async(self.client, self._release_steps())
+
+
+def _whole(
+    flat: list[Any], left: Any, going_on: Callable[[Any, int], Operation]
+) -> Steps[list[Any]]:
+    while left:
+        reply = yield going_on(left, len(flat) // 2)
+        if reply is None:
+            break
+        more, left = reply
+        flat = flat + more
+    return flat
 
 
 def take_any(
@@ -285,7 +295,7 @@ def as_token(reply: Any) -> Any:
     return reply.decode() if isinstance(reply, bytes) else reply
 
 
-def finish_all(
+def ack_all_steps(
     core: Core, reservations: Mapping[int, tuple[str, str]], ttl_ms: int
 ) -> Steps[dict[int, int]]:
     """Commit all that reservations hold, in several ick shards at once.
@@ -305,7 +315,7 @@ def finish_all(
                 Operation(
                     core.script("sharded_ick_finish"),
                     (*names.sets, names.held, names.attempts, names.lease),
-                    (token, lease_token, ttl_ms, MEMBERS_A_FINISH),
+                    (token, lease_token, ttl_ms, MEMBERS_AN_ACK),
                     lambda reply: reply or (0, 0),
                 )
             )

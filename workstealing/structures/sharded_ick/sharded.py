@@ -14,7 +14,7 @@ from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, NoLease
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, Twin, twin_for
 from workstealing.structures.ick import AsyncIck, Ick
-from workstealing.structures.ick_names import Member
+from workstealing.structures.ick.members import Member
 from workstealing.structures.sharded_ick.core import Core
 from workstealing.structures.sharded_ick.holding import Leases, reserved_page, take_all
 from workstealing.structures.sharded_ick.leasing import (
@@ -143,14 +143,14 @@ class ShardedIck(_Object[BlockingClient]):
         that was leased longest ago, so that none starves. Empty ones come last.
 
         Arguments: consumer: a name, for people to read; ttl: seconds after which the lease ends by
-        itself, unless it is renewed, as each reserve, exchange and commit does when less than half
+        itself, unless it is renewed, as each reserve, exchange and ack does when less than half
         is left; wait: seconds to go on trying. Errors, on entering: NoLease; ConfigurationError.
         Two round trips; one at the end.
 
             with sharded.lease("worker 7", ttl=30) as ick:
                 batch = ick.reserve(100)
                 ...
-                ick.commit(*batch.members)
+                ick.ack(*batch.members)
         """
         return IckLease(self, *checked_holder(consumer, ttl, wait))
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workstealing.structures.ick import Members, _pairs
-from workstealing.structures.ick_names import Member
+from workstealing.structures.ick.members import Member, Members, pairs_of
 from workstealing.structures.sharded_ick.core import Core
 from workstealing.structures.steps import Steps
 
@@ -25,7 +24,7 @@ class Surface:
         Arguments and returns: as of `Ick.add`. Errors: ConfigurationError; LayoutError. One round
         trip; one script for each ick shard and 1,000 members, each atomic by itself.
         """
-        return self._perform(self.core.add(_pairs(members)))
+        return self._perform(self.core.add(pairs_of(members)))
 
     def stats(self) -> Any:
         """Describe the whole, and each ick shard.

@@ -1,0 +1,15 @@
+"""Ick: a queue of what is dirty, in which a member stands once and is never forgotten."""
+
+from workstealing.structures.ick.ick import AsyncIck, AsyncIckPipeline, Ick, IckPipeline
+from workstealing.structures.ick.members import Acked, Added, Batch, DeadMember
+
+__all__ = [
+    "Acked",
+    "Added",
+    "AsyncIck",
+    "AsyncIckPipeline",
+    "Batch",
+    "DeadMember",
+    "Ick",
+    "IckPipeline",
+]

@@ -1,0 +1,462 @@
+"""Ick, its asyncio form and its pipelines: each operation written once, for all of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Generic
+
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting.faults import log_safely
+from workstealing.store.keys import require_one_slot, require_users_name, to_bytes
+from workstealing.store.operations import (
+    Asynchronous,
+    Blocking,
+    Operation,
+    Queued,
+    Steps,
+    operation,
+)
+from workstealing.store.paging import LOOKED_AT, Page, oldest
+from workstealing.store.pipeline import AsyncPipeline, BlockingPipeline
+from workstealing.store.scripts import load
+from workstealing.store.twin import (
+    AsyncClient,
+    BlockingClient,
+    ClientT,
+    Twin,
+    is_cluster,
+    twin_for,
+)
+from workstealing.structures.ick.members import (
+    GRAVES_A_CHUNK,
+    MEMBERS_A_CHUNK,
+    Acked,
+    Added,
+    Batch,
+    DeadMember,
+    IckNames,
+    Member,
+    Members,
+    Pairs,
+    adding,
+    as_text,
+    checked_count,
+    checked_reservation,
+    dead_members,
+    in_chunks,
+    pairs_of,
+    scored,
+)
+from workstealing.structures.structure import (
+    NOTE,
+    OK,
+    WARNING,
+    Check,
+    DeadBox,
+    DeadItem,
+    Structure,
+    times_text,
+)
+
+logger = logging.getLogger("workstealing")
+
+UNITS = ("seconds", "milliseconds", "microseconds")
+"""The units that the times of our days are counted in, told by their size."""
+
+
+class _IckOperations:
+    """The operations of an Ick, for the blocking, the asyncio and the pipeline form."""
+
+    names: IckNames
+    token: str
+    """The token of this object's last reservation, which its acknowledgements carry."""
+    _has_warned = False
+
+    @operation
+    def add(self, members: Members | Member) -> Steps[Added]:
+        """Add members, or lower their scores; of two scores the lower one wins.
+
+        Arguments: members: {member: score}, pairs (member, score), or members alone, whose score is
+        the server's time in seconds with fractions. Scores are numbers (inf is one, NaN is not);
+        use one unit in one Ick. Returns: `Added`, (new, changed). Raises: ConfigurationError for a
+        score that is no number; LayoutError. Six Redis commands for each 1,000 members, which are
+        added atomically; one round trip for each 512,000. A member that is given twice is taken in
+        the order given; without members the Ick is made, or checked.
+        """
+        return self._adding(pairs_of(members))
+
+    @operation
+    def reserve(self, n: int, backwash: bool = False) -> Steps[Batch]:
+        """Top up the consumer set to n members, and return its n lowest-scored members.
+
+        Arguments: n: 0 or more; backwash: first put back what is reserved, so that the lowest of
+        all are returned. Returns: a `Batch` of (member, score); members stay reserved, and are
+        returned again, until they are acknowledged. reserve(0) makes the Ick, or checks it, and
+        changes nothing else; reserve(0, backwash=True) hands back what is reserved, unless this
+        object's own reservation does not hold any more. Raises: ConfigurationError; LayoutError.
+        One round trip for up to 1,000 members, and one or two for each 1,000 more; O(n log N) in
+        the server. Each 1,000 are atomic, under one token: the rest is given up, and the batch is
+        shorter, as soon as somebody else reserves. On a pipeline only the first 1,000 are part of
+        its transaction.
+        """
+        return self._exchanging(checked_count(n), (), backwash, self.token)
+
+    @operation
+    def ack(self, *members: Member, token: str | None = None) -> Steps[Acked]:
+        """Acknowledge members whose work is done: remove them from the consumer set.
+
+        Arguments: members; token: of the `Batch` that they were reserved in, by default that of
+        this object's last reservation. Returns: `Acked`, an int that knows how many members were
+        ignored because the reservation does not hold any more. Raises: ConfigurationError;
+        LayoutError. One script for each 1,000 members, and one round trip for each 512,000; without
+        members the Ick is only checked.
+        """
+        return self._acking([to_bytes(member) for member in members], self._token(token))
+
+    @operation
+    def exchange(
+        self, n: int, *members: Member, backwash: bool = False, token: str | None = None
+    ) -> Steps[Batch]:
+        """Acknowledge members and then reserve, in one round trip.
+
+        Arguments: n: how many to reserve; members: whose work is done; backwash and token: as of
+        `reserve` and `ack`. Returns: a `Batch`, whose `acked` says what `ack` would. Raises: as
+        those. More than 1,000 members are reserved as by `reserve`.
+        """
+        done = [to_bytes(member) for member in members]
+        return self._exchanging(checked_count(n), done, backwash, self._token(token))
+
+    @operation
+    def stats(self) -> Steps[dict[str, Any] | None]:
+        """Describe the Ick, with redis-ick's names.
+
+        Returns: None if there is no Ick, else a dict: key, pset_key, cset_key, ver, cset_size,
+        pset_size, total_size; pset_min, pset_max, cset_min, cset_max, total_min and total_max where
+        the sets are not empty; and dead_size, and mixed_units: whether the scores are in different
+        units of time, which starves the larger (said once in the log, too). Raises: LayoutError.
+        One round trip.
+        """
+        return self._describing()
+
+    @operation
+    def dead(self, n: int = 100) -> Steps[Page[DeadMember]]:
+        """List dead members, those of longest ago first.
+
+        Arguments: n: 1 or more. Returns: a `Page` of `DeadMember`, a list whose `more` says how
+        many others there are; of more than 1,000 (or n) so many are looked at. Raises:
+        ConfigurationError; LayoutError. One round trip; beyond 1,000 members one for each 1,000 of
+        them, which is a walk: members that die or are revived meanwhile may be on the list or not.
+        """
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n < 2**62:
+            raise ConfigurationError(
+                f"n={n!r} dead members cannot be listed: give a number, 1 or more"
+            )
+        return listing_dead(self.names, n)
+
+    @operation
+    def revive(self, *members: Member) -> Steps[int]:
+        """Put dead members back into the producer set, their attempts forgotten.
+
+        Of two scores the lower one wins. Returns: how many were dead. Raises: LayoutError. One
+        script for each 500 members, each atomic, in one round trip.
+        """
+        return burying(self.names, "ick_revive", members)
+
+    @operation
+    def discard(self, *members: Member) -> Steps[int]:
+        """Forget dead members for good.
+
+        Returns: how many were dead. Raises: LayoutError. One script for each 500 members, in one
+        round trip.
+        """
+        return burying(self.names, "ick_discard", members)
+
+    @operation
+    def delete(self, unlink: bool = True) -> Steps[int]:
+        """Delete the Ick with all that stands beside it.
+
+        Arguments: unlink: let the server free the memory later; without it the server stands still
+        for as long as that takes, some 0.3 us a member. Returns: how many of redis-ick's own three
+        keys were deleted, 0 if there was no Ick. Raises: LayoutError. One round trip.
+        """
+        return self._deleting(unlink)
+
+    def _token(self, token: str | None) -> str:
+        return self.token if token is None else checked_reservation(token)
+
+    def _adding(self, pairs: Pairs) -> Steps[Added]:
+        keys = self.names.sets
+        operations = []
+        for chunk in in_chunks(pairs) if pairs else ((),):
+            script, args = adding(chunk)  # type: ignore[arg-type]
+            operations.append(Operation(load(script), keys, args, Added._make))
+        if len(operations) == 1:
+            return (yield operations[0])  # type: ignore[no-any-return]
+        replies = yield operations
+        return Added(sum(new for new, _ in replies), sum(changed for _, changed in replies))
+
+    def _acking(self, members: Sequence[bytes], token: str) -> Steps[Acked]:
+        acked: int
+        if len(members) <= MEMBERS_A_CHUNK:
+            acked = yield self._ack(members, token)
+        else:
+            acked = sum((yield self._acks(members, token)))
+        return Acked(acked, len(members) - acked)
+
+    def _acks(self, members: Sequence[bytes], token: str) -> list[Operation]:
+        starts = range(0, len(members), MEMBERS_A_CHUNK)
+        return [self._ack(members[start : start + MEMBERS_A_CHUNK], token) for start in starts]
+
+    def _ack(self, members: Sequence[bytes], token: str) -> Operation:
+        return Operation(load("ick_commit"), self.names.reserved, (token, *members), int)
+
+    def _exchanging(
+        self, n: int, members: Sequence[bytes], backwash: bool, token: str
+    ) -> Steps[Batch]:
+        split = max(0, len(members) - MEMBERS_A_CHUNK)
+        args = (n, int(bool(backwash)), token, *members[split:])
+        last = Operation(load("ick_exchange"), self.names.reserved, args)
+        if split:
+            *earlier, reply = yield [*self._acks(members[:split], token), last]
+        else:
+            earlier, reply = [], (yield last)
+        acked, new_token, flat, left = reply
+        made = as_text(new_token)
+        if made:
+            # Before the rest of it, so that what is reserved can be acknowledged whatever comes.
+            self.token = made
+        if left:
+            flat = yield from self._going_on(n, made, flat, left)
+        acked += sum(earlier)
+        # Nothing is reserved under the token of a batch that was handed back.
+        return Batch(scored(flat), made if n else "", Acked(acked, len(members) - acked))
+
+    def _going_on(self, n: int, token: str, flat: list[Any], left: Any) -> Steps[list[Any]]:
+        """Go on with a reservation of which one script made a piece; return all its members."""
+        while left:
+            args = (token, n, left, len(flat) // 2)
+            reply = yield Operation(load("ick_reserve_on"), self.names.reserved, args)
+            if reply is None:
+                # Another reservation stands in place of this one.
+                break
+            more, left = reply
+            flat = flat + more
+        return flat
+
+    def _describing(self) -> Steps[dict[str, Any] | None]:
+        stats, units = yield description(self.names)
+        if len(units) > 1 and not self._has_warned:
+            self._has_warned = True
+            warn_of_units(stats["key"], units)
+        return stats  # type: ignore[no-any-return]
+
+    def _deleting(self, unlink: bool) -> Steps[int]:
+        script = load("ick_unlink" if unlink else "ick_delete")
+        return (yield Operation(script, self.names.all, (), int))  # type: ignore[no-any-return]
+
+
+class _Ick(_IckOperations, Structure, Generic[ClientT]):
+    """The blocking and the asyncio form have a client, and the key's names."""
+
+    kind = "Ick"
+
+    def __init__(self, client: ClientT, key: Member) -> None:
+        self.client = client
+        self.twin: Twin = twin_for(self, client)
+        self.names = _checked_names(client, key)
+        self.name = as_text(self.names.version)
+        self.token = ""
+
+    def size_steps(self) -> Steps[int]:
+        """Return how many members wait or are reserved."""
+        stats, _ = yield description(self.names)
+        return stats["total_size"] if stats else 0
+
+    def dead_steps(self) -> Steps[Sequence[DeadBox]]:
+        """Return the dead members as a part of its own, if there are any."""
+        stats, _ = yield description(self.names)
+        return [DeadMembers(self.names, stats["dead_size"])] if stats and stats["dead_size"] else ()
+
+    def check_steps(self) -> Steps[Sequence[Check]]:
+        """Say whether its keys are those of an Ick."""
+        stats, units = yield description(self.names)
+        named = f"{self.kind} {self.name}"
+        if stats is None:
+            return [Check("", NOTE, f"{named}: nothing has been written yet")]
+        if len(units) > 1:
+            return [Check("", WARNING, f"{named}: {_starving(units)}")]
+        return [Check("", OK, f"{named}: {stats['total_size']:,} members, layout {stats['ver']}")]
+
+
+class Ick(_Ick[BlockingClient], Blocking):
+    """A priority queue with write folding and two-phase commit for one consumer.
+
+    A member that is added again keeps its lower score, so that hot members do not starve; it can be
+    dirtied while it is being worked on, and is then reserved again, so that nothing is forgotten.
+
+    Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncIck` takes an asyncio client);
+    key: the Ick's own. On a cluster a key is refused if redis-ick's names for its sets would lie in
+    other slots (``a}b``, ``{}x``, ``x{y``). The slots of Redis Enterprise's own hashing policy are
+    not supported for keys with braces, as redis-ick's are not. Raises: ConfigurationError for a key
+    or a client of another kind; CrossSlotError.
+
+    The layout is redis-ick's ``ick.v1``: Ruby and Python share a queue. What is beyond it stands in
+    further keys that Ruby's scripts do not touch.
+
+    Source: seed of ProsperWorks' redis-ick, with reservations fenced by tokens added.
+    """
+
+    def pipeline(self, transaction: bool = True) -> IckPipeline:
+        """Return a pipeline: its calls are sent, with the user's own commands, by `execute`."""
+        return IckPipeline(self, transaction)
+
+
+class AsyncIck(_Ick[AsyncClient], Asynchronous):
+    """An `Ick` on a redis.asyncio client: every method is awaited."""
+
+    def pipeline(self, transaction: bool = True) -> AsyncIckPipeline:
+        """Return a pipeline whose `execute` is awaited; see `Ick.pipeline`."""
+        return AsyncIckPipeline(self, transaction)
+
+
+class _QueuedIck(_IckOperations, Queued):
+    """Both forms of a pipeline share the token of the Ick that they belong to."""
+
+    _ick: Ick | AsyncIck
+
+    @property
+    def token(self) -> str:
+        """The token of the Ick's last reservation, which may be later than this pipeline."""
+        return self._ick.token
+
+    @token.setter
+    def token(self, token: str) -> None:
+        self._ick.token = token
+
+
+class IckPipeline(_QueuedIck, BlockingPipeline):
+    """The methods of an `Ick`, and the user's own commands, sent together by `execute`."""
+
+    def __init__(self, ick: Ick, transaction: bool) -> None:
+        super().__init__(ick.client, transaction)
+        self._ick, self.names = ick, ick.names
+
+
+class AsyncIckPipeline(_QueuedIck, AsyncPipeline):
+    """An `IckPipeline` whose `execute` is awaited."""
+
+    def __init__(self, ick: AsyncIck, transaction: bool) -> None:
+        super().__init__(ick.client, transaction)
+        self._ick, self.names = ick, ick.names
+
+
+class DeadMembers(DeadBox):
+    """The dead members of an Ick, or of an ick shard, as people are shown them.
+
+    Arguments: names: of the Ick; size: how many there are; name: of the ick shard.
+    """
+
+    def __init__(self, names: IckNames, size: int, name: str = "") -> None:
+        self._names, self.size, self.name = names, size, name
+
+    def list_steps(self, n: int) -> Steps[Page[DeadItem]]:
+        """List up to n dead members, those of longest ago first."""
+        found: Page[DeadMember] = yield from listing_dead(self._names, n)
+        items = (
+            DeadItem(
+                each.member,
+                each.attempts,
+                each.times[-1:],
+                error=f"its reservation went stale {times_text(each.attempts)}",
+            )
+            for each in found
+        )
+        return Page(items, found.total)
+
+    def revive_steps(self, members: Sequence[Any]) -> Steps[int]:
+        """Put dead members back; return how many were dead."""
+        return burying(self._names, "ick_revive", members)
+
+    def discard_steps(self, members: Sequence[Any]) -> Steps[int]:
+        """Forget dead members for good; return how many were dead."""
+        return burying(self._names, "ick_discard", members)
+
+
+def listing_dead(names: IckNames, n: int) -> Steps[Page[DeadMember]]:
+    """List up to n dead members; see `Ick.dead`."""
+    found: dict[Any, DeadMember] = {}
+    cursor: Any = 0
+    while True:
+        piece = Operation(load("ick_dead"), names.buried, (MEMBERS_A_CHUNK, cursor))
+        total, cursor, *flat = yield piece
+        for member in dead_members(flat):
+            found.setdefault(member.member, member)
+        if n <= LOOKED_AT or len(found) >= n or int(cursor) == 0:
+            return oldest(found.values(), n, _age, int(total))
+
+
+def _age(member: DeadMember) -> tuple[float, bytes]:
+    return (member.times[-1] if member.times else 0.0), to_bytes(member.member)
+
+
+def burying(names: IckNames, script: str, members: Sequence[Any]) -> Steps[int]:
+    """Run a script on dead members, 500 at a time; return how many were dead."""
+    raw = [to_bytes(member) for member in members]
+    done = yield [
+        Operation(load(script), names.buried, tuple(raw[i : i + GRAVES_A_CHUNK]), int)
+        for i in range(0, len(raw), GRAVES_A_CHUNK)
+    ]
+    return sum(done)
+
+
+def description(names: IckNames) -> Operation:
+    """Return the operation that describes an Ick: a dict, None for none, and the units of time."""
+
+    def described(reply: list[Any] | None) -> tuple[dict[str, Any] | None, list[str]]:
+        if reply is None:
+            return None, []
+        version, producer, *producer_ends = reply[:4]
+        consumer, *consumer_ends, dead = reply[4:8]
+        stats: dict[str, Any] = {
+            "key": as_text(names.version),
+            "pset_key": as_text(names.pset),
+            "cset_key": as_text(names.cset),
+            "ver": as_text(version),
+            "cset_size": consumer,
+            "pset_size": producer,
+            "total_size": producer + consumer,
+        }
+        ends: list[float] = []
+        for name, pair in (("pset", producer_ends), ("cset", consumer_ends)):
+            if pair[0]:
+                low, high = float(pair[0]), float(pair[1])
+                stats[f"{name}_min"], stats[f"{name}_max"] = low, high
+                ends += low, high
+        if ends:
+            stats["total_min"], stats["total_max"] = min(ends), max(ends)
+        stats["dead_size"] = dead
+        units = [unit for unit, count in zip(UNITS, reply[8:], strict=True) if count]
+        stats["mixed_units"] = len(units) > 1
+        return stats, units
+
+    return Operation(load("ick_stats"), names.buried, (), described)
+
+
+def warn_of_units(key: str, units: list[str]) -> None:
+    """Say in the log that an Ick's scores are in several units of time."""
+    log_safely(logger, logging.WARNING, "the Ick %s %s", key, _starving(units))
+
+
+def _starving(units: list[str]) -> str:
+    return f"holds scores in {' and '.join(units)}: the larger ones starve; use one unit"
+
+
+def _checked_names(client: Any, key: Member) -> IckNames:
+    if not isinstance(key, str | bytes) or not key:
+        raise ConfigurationError(f"the key {key!r} is not usable: give a text or bytes, not empty")
+    names = IckNames(key)
+    require_users_name(names.version)
+    if is_cluster(client):
+        require_one_slot(names.all)
+    return names

@@ -1,0 +1,236 @@
+"""Members of an Ick: how they are given and told, and the keys that they stand in."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple, Self
+
+from workstealing.errors import ConfigurationError
+from workstealing.store.keys import to_bytes
+from workstealing.structures.names import beside
+
+MEMBERS_A_CHUNK = 1000
+"""How many members one script adds, acknowledges, reserves or lists, so that none takes long."""
+GRAVES_A_CHUNK = 500
+"""How many dead members one script revives or discards."""
+TIMES_KEPT = 10
+"""Of how many stale reservations of a member the times are kept."""
+
+Member = str | bytes
+Score = int | float
+Members = Mapping[Any, Any] | Iterable[Any]
+Pairs = list[tuple[bytes, Any]]
+
+
+class IckNames:
+    """The keys of one Ick, redis-ick's own three first; see the catalogue in ``lua/README.md``."""
+
+    def __init__(self, key: Member) -> None:
+        self.version = to_bytes(key)
+        prefix = beside(self.version, b"ick")
+        self.pset, self.cset = prefix + b"pset", prefix + b"cset"
+        self.held, self.attempts = prefix + b"held", prefix + b"attempts"
+        self.seen, self.dead = prefix + b"seen", prefix + b"dead"
+        self.sets = (self.version, self.pset, self.cset)
+        self.reserved = (*self.sets, self.held, self.attempts)
+        self.buried = (*self.sets, self.dead)
+        self.all = (*self.reserved, self.seen, self.dead)
+
+
+class Added(NamedTuple):
+    """How many members of an `add` are new, and how many got a lower score."""
+
+    new: int
+    changed: int
+
+
+class Acked(int):
+    """How many members an `ack` removed.
+
+    Attribute `ignored`: how many it did not remove, because they were not reserved any more: a
+    reaper has returned the reservation, or somebody else has reserved since.
+    """
+
+    ignored: int
+
+    def __new__(cls, acked: int, ignored: int) -> Self:
+        """Make the number that knows how many members were ignored."""
+        made = super().__new__(cls, acked)
+        made.ignored = ignored
+        return made
+
+
+class Batch(list[tuple[Any, float]]):
+    """Reserved members with their scores, lowest first.
+
+    Attributes: token: of the reservation, for `Ick.ack` from another process; acked: the result of
+    the acknowledgement in an exchange.
+    """
+
+    token: str
+    acked: Acked
+
+    def __init__(self, pairs: Iterable[tuple[Any, float]], token: str, acked: Acked) -> None:
+        super().__init__(pairs)
+        self.token = token
+        self.acked = acked
+
+    @property
+    def members(self) -> list[Any]:
+        """The members without their scores."""
+        return [member for member, _ in self]
+
+
+class DeadMember(NamedTuple):
+    """A member that was set aside.
+
+    Fields: member; score, which it goes back with; attempts: how many reservations of it went
+    stale; times: when a reaper found the last of them so, in seconds since the epoch.
+    """
+
+    member: Any
+    score: float
+    attempts: int
+    times: tuple[float, ...]
+
+
+def as_text(value: Any) -> str:
+    """Return a reply as text, whether or not the client decodes."""
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+# Tuples, which isinstance() checks much faster than unions: every member comes by here.
+_NAMES = (str, bytes)
+_NUMBERS = (int, float)
+_PLAIN_NUMBERS = frozenset(_NUMBERS)
+
+
+def checked_count(n: object) -> int:
+    """Return a number of members to reserve. Raises: ConfigurationError for a wrong one."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+        raise ConfigurationError(f"n={n!r} members cannot be reserved: give a number, 0 or more")
+    return n
+
+
+def checked_reservation(token: object) -> str:
+    """Return a reservation's token. Raises: ConfigurationError for anything else."""
+    if isinstance(token, str) and token.isascii():
+        return token
+    raise ConfigurationError(
+        f"token={token!r} is none of a reservation: give the token of a Batch, or none"
+    )
+
+
+def pairs_of(members: Members | Member) -> Pairs:
+    """Return members as pairs of bytes and a checked score, or None for the server's time."""
+    if isinstance(members, _NAMES):
+        members = (members,)
+    items: Iterable[Any] = members.items() if isinstance(members, Mapping) else members
+    if not isinstance(items, Iterable):
+        raise ConfigurationError(
+            f"members={members!r} cannot be added: give a member, several of them, pairs of a"
+            " member and a score, or a dict of them"
+        )
+    pairs: Pairs = []
+    for item in items:
+        if isinstance(item, _NAMES):
+            pairs.append((to_bytes(item), None))
+            continue
+        try:
+            member, score = item
+        except (TypeError, ValueError):
+            raise ConfigurationError(
+                f"{item!r} cannot be added: give members, or pairs of a member and a score"
+            ) from None
+        if not isinstance(member, _NAMES):
+            raise ConfigurationError(f"the member {member!r} is neither text nor bytes")
+        pairs.append((to_bytes(member), None if score is None else _checked_score(member, score)))
+    return pairs
+
+
+def in_chunks(pairs: Pairs) -> Iterator[Pairs]:
+    """Split pairs into chunks for one script each, those with the server's time apart.
+
+    The order of adding matters only to a member that is given more than once: those keep their
+    order, so that each call counts as it would by itself.
+    """
+    if len({member for member, _ in pairs}) == len(pairs):
+        # In order of score: neighbours in a sorted set are quicker to add together.
+        scored = [pair for pair in pairs if pair[1] is not None]
+        runs = [scored, [pair for pair in pairs if pair[1] is None]]
+        in_order = False
+    else:
+        runs = [list(run) for _, run in groupby(pairs, key=_is_timed)]
+        in_order = True
+    for run in runs:
+        for start in range(0, len(run), MEMBERS_A_CHUNK):
+            chunk = run[start : start + MEMBERS_A_CHUNK]
+            if not in_order and chunk[0][1] is not None:
+                chunk.sort(key=itemgetter(1))
+            yield chunk
+
+
+def _is_timed(pair: tuple[bytes, Any]) -> bool:
+    return pair[1] is None
+
+
+def adding(chunk: Pairs) -> tuple[str, tuple[Any, ...]]:
+    """Return the name of the script that adds a chunk, without its prefix, and its arguments."""
+    if chunk and chunk[0][1] is None:
+        return "ick_add_now", tuple(member for member, _ in chunk)
+    return "ick_add", tuple(part for member, score in chunk for part in (score, member))
+
+
+def scored(flat: list[Any]) -> list[tuple[Any, float]]:
+    """Return a flat list of members and scores as pairs."""
+    pairs = [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
+    if len(pairs) > MEMBERS_A_CHUNK:
+        # Between two pieces a client without tokens may have shifted what comes behind.
+        return list(dict(pairs).items())
+    return pairs
+
+
+def _checked_score(member: Member, score: object) -> Score:
+    if isinstance(score, _NUMBERS) and not isinstance(score, bool) and _fits(score):
+        # Others, of numpy for instance, have a text of their own, which no server reads.
+        return score if type(score) in _PLAIN_NUMBERS else float(score)
+    raise ConfigurationError(
+        f"the score of {member!r} is {score!r}: give a number, seconds since the epoch for instance"
+    )
+
+
+def _fits(score: Score) -> bool:
+    try:
+        return not math.isnan(score)
+    except OverflowError:
+        # An int that no float can hold.
+        return False
+
+
+def history_of(score: bytes, attempts: int, times: list[int], earlier: bytes) -> str:
+    """Return the history of a dead member, as JSON.
+
+    Arguments: score, as Redis writes it; attempts; times in ms since the epoch; earlier: the
+    history of a death before, or nothing. A script reads the score, which therefore comes first.
+    """
+    if earlier:
+        before = json.loads(earlier)
+        score = min(score, before["score"].encode(), key=float)
+        attempts += before["attempts"]
+        times = [*before["times"], *times]
+    return json.dumps({"score": score.decode(), "attempts": attempts, "times": times[-TIMES_KEPT:]})
+
+
+def dead_members(flat: list[Any]) -> list[DeadMember]:
+    """Return dead members, of a flat list of each and its history."""
+    members = []
+    # A hash's cursor may come by one member twice.
+    for member, history in dict(zip(flat[::2], flat[1::2], strict=True)).items():
+        known = json.loads(history)
+        times = tuple(time / 1000 for time in known["times"])
+        members.append(DeadMember(member, float(known["score"]), known["attempts"], times))
+    return members
