@@ -40,7 +40,6 @@ from workstealing.structures.ick.members import (
     Members,
     Pairs,
     adding,
-    as_text,
     checked_count,
     checked_reservation,
     dead_members,
@@ -48,6 +47,7 @@ from workstealing.structures.ick.members import (
     pairs_of,
     scored,
 )
+from workstealing.structures.layout import as_text
 from workstealing.structures.structure import (
     NOTE,
     OK,

@@ -98,11 +98,6 @@ class DeadMember(NamedTuple):
     times: tuple[float, ...]
 
 
-def as_text(value: Any) -> str:
-    """Return a reply as text, whether or not the client decodes."""
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
-
-
 # Tuples, which isinstance() checks much faster than unions: every member comes by here.
 _NAMES = (str, bytes)
 _NUMBERS = (int, float)
