@@ -166,3 +166,32 @@ def test_a_reader_who_goes_is_no_mistake(tmp_path: Path, arguments: tuple[str, .
     finally:
         os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_one_word_means_one_thing_in_every_command() -> None:
+    """--url, --app, --json and durations read and parse alike, wherever they stand."""
+    _, parsers = build()
+    urls, apps, jsons, durations = set(), set(), set(), 0
+    for parser in parsers.values():
+        parser.complete()
+        for action in parser._actions:
+            said = (action.help or "").partition(" (default: ")[0]
+            if "--url" in action.option_strings:
+                urls.add((action.metavar, said))
+            elif "--app" in action.option_strings:
+                apps.add((action.metavar, action.help))
+            elif "--json" in action.option_strings:
+                jsons.add(action.help)
+            elif action.metavar == "S":
+                durations += 1
+                assert callable(action.type)
+                assert [action.type(text) for text in ("1500ms", "2", "3s", "1m")] == [
+                    1.5,
+                    2,
+                    3,
+                    60,
+                ]
+        assert "--redis" not in parser.format_help()
+    assert urls == {("URL", "the Redis: redis://host:port/database and the like")}
+    assert len(apps) == len(jsons) == 1
+    assert durations >= 6
