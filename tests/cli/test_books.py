@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import redis
 
 from support.servers import RedisServer, wait_until
 from workstealing.cli.demo.app import Books, last_deadlines, total_figures
@@ -156,3 +157,23 @@ def test_the_live_table_says_each_thing_once(capsys: pytest.CaptureFixture[str])
     words = [word for word in re.findall(r"[a-z0-9]+", capsys.readouterr().out) if len(word) > 3]
     assert "1234" in words
     assert [word for word in set(words) - {"garbage"} if words.count(word) > 1] == []
+
+
+@pytest.mark.real
+def test_draining_goes_on_after_a_reply_that_came_late(
+    redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Storage(redis7.url) as storage:
+        storage.keys.add("a")
+        storage.hashes.hsetex("a", "f", "v", px=1)
+        wait_until(lambda: storage.count([("a", "f")], readable=True) == 0, "the field to expire")
+        perform, late = storage.job.perform, [redis.TimeoutError("Timeout reading from socket")]
+
+        def perform_late(slice: Slice) -> int:
+            if late:
+                raise late.pop()
+            return perform(slice)
+
+        monkeypatch.setattr(storage.job, "perform", perform_late)
+        assert storage.drain(seconds=60.0) == (1, True)
+        assert not late

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Self
 
 from redis.backoff import NoBackoff
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from workstealing.cli.clients import FAULTS
@@ -38,7 +39,7 @@ class Storage:
         self.namespace = f"demo-{secrets.token_hex(4)}"
         self.keys: set[str] = set()
         # The first connection tells whether the URL is right; nobody should wait for ten.
-        patience = {"socket_timeout": 5.0, "socket_connect_timeout": 3.0}
+        patience = {"socket_timeout": 30.0, "socket_connect_timeout": 3.0}
         try:
             self._client: Any = connect(url, retry=Retry(NoBackoff(), 0), **patience)
             self._client.ping()
@@ -88,7 +89,8 @@ class Storage:
                 return removed, False
             try:
                 handled = self.job.perform(Slice(self.job.limit, _DRAIN_SLICE_SECONDS))
-            except (Aborted, OutOfTime):
+            except (Aborted, OutOfTime, RedisTimeoutError):
+                # A reply that takes longer than a job waits for it: the machine is busy.
                 continue
             removed += handled
             found_nothing = 0 if handled else found_nothing + 1
