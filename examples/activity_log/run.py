@@ -35,7 +35,7 @@ NAME, STREAM = "example:activity", "example:activity:stream"
 BLOCK = 500
 BATCH = 1000
 REWIND = 2000
-END_SECONDS = 60.0
+END_SECONDS = 180.0
 
 
 def arguments() -> argparse.ArgumentParser:
