@@ -11,7 +11,7 @@ from simulation.garbage import Found, Garbage, Steps
 from simulation.records import Record
 from workstealing.recruiting import Outcome
 from workstealing.recruiting.adaptive import Adaptive, Controller, Traffic
-from workstealing.recruiting.slice import Seen
+from workstealing.recruiting.slice import Report
 
 _ROUND_TRIP_SECONDS = 0.0001
 _SLICE_SECONDS = 0.010
@@ -66,7 +66,7 @@ class _Process:
         outcome = Outcome.WORKED if found.items else Outcome.IDLE
         self._controller.see(
             now,
-            Seen(
+            Report(
                 outcome,
                 found.items,
                 limit,

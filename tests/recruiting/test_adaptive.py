@@ -13,7 +13,7 @@ from workstealing import Adaptive, Outcome, Recruiter
 from workstealing.errors import Aborted, ConfigurationError, DuplicateJobError, RateError
 from workstealing.recruiting import FunctionJob, Slice
 from workstealing.recruiting.adaptive import Controller, Traffic
-from workstealing.recruiting.slice import Seen
+from workstealing.recruiting.slice import Report
 from workstealing.testing import ManualClock
 
 RATE = Adaptive(floor=0.0001, ceiling=0.04, lag=60)
@@ -157,7 +157,7 @@ class TestOneSlice:
         """Let one slice be seen; return by what factor the work per second has changed."""
         self.controller.settle(now, self.traffic)
         before = self.work()
-        self.controller.see(now, Seen(outcome, items, max(items, 1), took, 0.01, age, 1))
+        self.controller.see(now, Report(outcome, items, max(items, 1), took, 0.01, age, 1))
         return self.work() / before
 
     def work(self) -> float:

@@ -13,24 +13,24 @@ import pytest
 from workstealing import Aborted, Recruiter, Slice
 from workstealing.errors import OutOfTime
 from workstealing.recruiting.flight import FLIGHT
-from workstealing.recruiting.health import ERRORS_NAMED, Span, Verdict, error_name, judge
+from workstealing.recruiting.health import ERRORS_NAMED, Findings, Verdict, error_name, judge
 from workstealing.testing import ManualClock, always
 
 
-def minutes(*ages: float | None, full: int | None = None, **counts: int) -> list[Span]:
+def minutes(*ages: float | None, full: int | None = None, **counts: int) -> list[Findings]:
     """Return a span a minute, each with these counts; no counts where the age is None."""
     given = Counter(counts or {"worked": 10})
     return [
-        Span(60.0 * number, Counter() if age is None else given, full, age)
+        Findings(60.0 * number, Counter() if age is None else given, full, age)
         for number, age in enumerate(ages)
     ]
 
 
-def failing(**counts: int) -> list[Span]:
-    return [Span(60.0 * number, Counter(counts)) for number in range(10)]
+def failing(**counts: int) -> list[Findings]:
+    return [Findings(60.0 * number, Counter(counts)) for number in range(10)]
 
 
-def verdict(spans: Sequence[Span], limit: float | None = None, **options: Any) -> Verdict:
+def verdict(spans: Sequence[Findings], limit: float | None = None, **options: Any) -> Verdict:
     return judge(spans, spans[-1].at if spans else 0.0, limit, **options)
 
 
@@ -38,10 +38,10 @@ class TestAgesOfLongAgo:
     """A job may go on without a word about its garbage: what it said before ends."""
 
     @staticmethod
-    def spans(age: float, silent: int, full: int | None = None) -> list[Span]:
+    def spans(age: float, silent: int, full: int | None = None) -> list[Findings]:
         counts = Counter(worked=10)
         return [
-            Span(60.0 * number, counts, full, age if number < 20 else None)
+            Findings(60.0 * number, counts, full, age if number < 20 else None)
             for number in range(20 + silent)
         ]
 
@@ -135,11 +135,11 @@ class TestBySlices:
     def test_a_job_that_knows_no_age_is_judged_by_full_slices(
         self, full: int, expected: bool
     ) -> None:
-        spans = [Span(60.0 * n, Counter(worked=6, idle=4), full) for n in range(10)]
+        spans = [Findings(60.0 * n, Counter(worked=6, idle=4), full) for n in range(10)]
         assert verdict(spans).keeps_up is expected
 
     def test_nobody_knows_where_neither_is_known(self) -> None:
-        spans = [Span(60.0 * n, Counter(worked=10)) for n in range(10)]
+        spans = [Findings(60.0 * n, Counter(worked=10)) for n in range(10)]
         assert verdict(spans) == Verdict(None, "it does not say how old its garbage is")
 
 
@@ -147,7 +147,7 @@ class TestComingToNothing:
     @pytest.mark.parametrize(
         ("spans", "why"),
         [
-            ([Span(0.0, Counter(failed=400))], "400 of 400 slices failed, No"),
+            ([Findings(0.0, Counter(failed=400))], "400 of 400 slices failed, No"),
             (
                 failing(out_of_time=2),
                 "nothing has worked for 9 min: 20 of 20 slices were out of time",
@@ -164,12 +164,12 @@ class TestComingToNothing:
             # Some still work.
             (failing(worked=1, failed=9), "18 of 20 slices failed, No"),
             (
-                [Span(0.0, Counter(worked=30, failed=5000))],
+                [Findings(0.0, Counter(worked=30, failed=5000))],
                 "5,000 of 5,030 slices failed, No",
             ),
         ],
     )
-    def test_it_does_not_keep_up(self, spans: list[Span], why: str) -> None:
+    def test_it_does_not_keep_up(self, spans: list[Findings], why: str) -> None:
         assert verdict(spans, error="No") == Verdict(False, why)
 
     @pytest.mark.parametrize(
@@ -177,12 +177,12 @@ class TestComingToNothing:
         [{"failed": 4}, {"worked": 9, "failed": 9}, {"aborted": 10}, {"worked": 1, "skipped": 99}],
     )
     def test_a_few_faults_are_no_verdict(self, counts: dict[str, int]) -> None:
-        assert judge([Span(0.0, Counter(counts))], 0.0).keeps_up is None
+        assert judge([Findings(0.0, Counter(counts))], 0.0).keeps_up is None
 
     def test_a_job_that_works_again_is_not_held_to_what_was(self) -> None:
         spans = [*failing(failed=50)[:5], *minutes(*[1.0] * 10)[5:]]
         assert verdict(spans).keeps_up is None
-        longer = [*spans, Span(600.0, Counter(worked=9), None, 1.0)]
+        longer = [*spans, Findings(600.0, Counter(worked=9), None, 1.0)]
         assert verdict(longer).keeps_up is True
 
 

@@ -51,6 +51,13 @@ def test_the_import_alone_makes_nothing() -> None:
     assert done.stdout.strip() == "['workstealing']"
 
 
+def test_only_public_names_are_listed() -> None:
+    listed = {name for name in dir(workstealing) if not name.startswith("__")}
+    assert listed == set(workstealing.__all__) - {"__version__"}
+    methods = {name for name in dir(Recruiter) if not name.startswith("_")}
+    assert not methods & {"after_fork", "enlist_after"}
+
+
 def test_every_public_name_is_there() -> None:
     for name in workstealing.__all__:
         assert getattr(workstealing, name) is not None

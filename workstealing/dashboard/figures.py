@@ -12,7 +12,7 @@ from workstealing.metrics.minutes import JobError, JobMinute, add_errors
 from workstealing.recruiting.forecast import choose_rate
 from workstealing.recruiting.health import (
     AGE_LIMIT,
-    Span,
+    Findings,
     Verdict,
     growth,
     judge,
@@ -224,7 +224,7 @@ def verdict_of(
     if is_paused:
         return Verdict(None, "it is paused")
     spans = [
-        Span(
+        Findings(
             float(number * MINUTE),
             Counter({each: getattr(minute, each) for each in OUTCOMES if getattr(minute, each)}),
             None,

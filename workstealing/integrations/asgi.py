@@ -73,7 +73,7 @@ class WorkStealingMiddleware(Middleware[ASGIApplication]):
         if scope["type"] != "http" or (outer is not None and not outer.closed):
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(send, self._recruiter, self._when)
+        exchange = _AsgiExchange(send, self._recruiter, self._when)
         token = current.set(exchange)
         try:
             await self._app(scope, receive, exchange.send)
@@ -107,7 +107,7 @@ class LoopDeferral(Deferral):
         recruit.serve_on_loop()
 
 
-class _Exchange(LoopDeferral):
+class _AsgiExchange(LoopDeferral):
     """One request: it watches the messages of the response go by, and changes none."""
 
     _trailers = False

@@ -55,7 +55,7 @@ class JobNames:
         return name
 
 
-class Watched:
+class Recruiters:
     """The recruiters of a hook, held weakly."""
 
     def __init__(self, names: JobNames) -> None:

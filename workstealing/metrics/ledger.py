@@ -15,7 +15,7 @@ from workstealing import __version__
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import ConfigurationError, Unanswered, is_connection_fault
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
-from workstealing.metrics.gathering import ErrorNames, Gathering, JobNames, Watched
+from workstealing.metrics.gathering import ErrorNames, Gathering, JobNames, Recruiters
 from workstealing.metrics.minutes import (
     BACKLOG,
     DAY,
@@ -118,7 +118,7 @@ class Ledger(Gathering["_Unsent"]):
         self._error_texts = error_texts
         self._names = JobNames()
         self._error_names = ErrorNames()
-        self._watched = Watched(self._names)
+        self._watched = Recruiters(self._names)
         self._companions: tuple[tuple[Ask, Hear], ...] = ()
         super().__init__(f"the ledger {name!r}", interval, clock)
 

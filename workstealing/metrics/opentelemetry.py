@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from workstealing.errors import MissingExtraError
-from workstealing.metrics.gathering import OTHER_JOBS, SLICE_BUCKETS, ErrorNames, JobNames, Watched
+from workstealing.metrics.gathering import (
+    OTHER_JOBS,
+    SLICE_BUCKETS,
+    ErrorNames,
+    JobNames,
+    Recruiters,
+)
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.slice import Outcome
 
@@ -43,7 +49,7 @@ class OpenTelemetryHooks(Hooks):
             meter = metrics.get_meter("workstealing")
         self._names = JobNames()
         self._error_names = ErrorNames()
-        self._watched = Watched(self._names)
+        self._watched = Recruiters(self._names)
         # Re-entrant: a signal handler may enlist while the interrupted frame holds it.
         self._lock = threading.RLock()
         self._oldest: dict[str, float] = {}

@@ -21,7 +21,7 @@ from workstealing.metrics.gathering import (
     SLICE_BUCKETS,
     ErrorNames,
     JobNames,
-    Watched,
+    Recruiters,
     sendable,
 )
 from workstealing.recruiting.hooks import Hooks
@@ -63,7 +63,7 @@ class PrometheusHooks(Hooks):
             made = _of_registry[registry] = _made(registry)
         self._metrics = made
         self._names = self._metrics.names
-        self._watched = Watched(self._names)
+        self._watched = Recruiters(self._names)
         self._shown: set[str] = set()
         # The jobs whose "keeps up" has been shown.
         self._known: set[str] = set()

@@ -15,7 +15,7 @@ from typing import Protocol
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.errors import ConfigurationError, RateError
 from workstealing.recruiting.checks import checked_count, checked_rate, checked_seconds
-from workstealing.recruiting.slice import Outcome, Seen
+from workstealing.recruiting.slice import Outcome, Report
 
 _DAY_SECONDS = 86_400.0
 
@@ -282,7 +282,7 @@ class Controller:
         self.rate = min(max(rate, adaptive.floor), adaptive.ceiling) * allowance
         return self.rate
 
-    def see(self, now: float, seen: Seen) -> None:
+    def see(self, now: float, seen: Report) -> None:
         """Take in a slice's report; the next `settle` shows its effect.
 
         Arguments: now, monotonic seconds; seen, of any outcome but SKIPPED.
@@ -298,7 +298,7 @@ class Controller:
         self.demand *= math.exp(min(max(step, -_LARGEST_STEP), _LARGEST_STEP))
         self._look(now, seen.oldest_seconds)
 
-    def _step(self, now: float, seen: Seen) -> float:
+    def _step(self, now: float, seen: Report) -> float:
         """Return the change of the demand's logarithm that a slice calls for."""
         if seen.outcome is Outcome.OUT_OF_TIME:
             return math.log(_SLOW)
@@ -354,7 +354,7 @@ class Controller:
         if now - self._anchor[0] >= _TREND_SPAN * self._adaptive.lag:
             self._anchor = self._last
 
-    def _resize(self, now: float, seen: Seen) -> None:
+    def _resize(self, now: float, seen: Report) -> None:
         """Let slices grow while full ones end early, and shrink when time runs out."""
         before = self._size
         if seen.ran_out:

@@ -91,7 +91,7 @@ class Breakers:
         return self._breakers.setdefault(dependency, Breaker(self._seconds))
 
 
-class Guard:
+class JobBreakers:
     """The breakers that hold one job back: its dependency's, and those of other faulty servers.
 
     A fault counts for its blamed dependency. A fault without one, such as a database's or a web

@@ -8,12 +8,11 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from workstealing.errors import ConfigurationError
-from workstealing.recruiting.deferral import defer, is_wanted, withdraw
+from workstealing.recruiting.deferral import When, defer, is_wanted, withdraw
 
 if TYPE_CHECKING:
     from workstealing.recruiting.enlisting import Enlisting
 
-When = Callable[[Any], object]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -30,12 +29,12 @@ def enlisting(recruiter: Enlisting, function: Function, when: When | None) -> Fu
     if when is not None and not callable(when):
         raise ConfigurationError(f"when= is {when!r}; expected a function of the result")
 
-    stand_in = getattr(_Steps(recruiter, when), _kind_of(function))(function)
+    stand_in = getattr(_StandIns(recruiter, when), _kind_of(function))(function)
     return cast("Function", functools.wraps(function)(stand_in))
 
 
 def _kind_of(function: Callable[..., Any]) -> str:
-    """Return the method of `_Steps` that stands in for a function or an object's `__call__`."""
+    """Return the method of `_StandIns` that stands in for a function or an object's `__call__`."""
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function):
@@ -50,7 +49,7 @@ def _kind_of(function: Callable[..., Any]) -> str:
     return "generator" if inspect.isgeneratorfunction(function) else "plain"
 
 
-class _Steps:
+class _StandIns:
     """Stand-ins for functions of each kind: they call the function, and enlist after its end.
 
     Arguments: recruiter; when, which gets the result and decides.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypedDict
 
-from workstealing.recruiting.slice import PERFORMED, Outcome, Seen, spoken
+from workstealing.recruiting.slice import PERFORMED, Outcome, Report, spoken
 
 AGE_LIMIT = 600.0
 """A job with older garbage does not keep up, unless it has a lag target of its own."""
@@ -51,7 +51,7 @@ _BAD = (Outcome.FAILED.value, Outcome.OUT_OF_TIME.value)
 
 
 @dataclass(slots=True)
-class Span:
+class Findings:
     """The findings of all slices in a span of time.
 
     Fields: at: its time, in seconds of any clock; counts: of recruits by the name of their outcome;
@@ -88,7 +88,7 @@ class Verdict(NamedTuple):
 
 
 def judge(
-    spans: Sequence[Span], now: float, limit: float | None = None, error: str | None = None
+    spans: Sequence[Findings], now: float, limit: float | None = None, error: str | None = None
 ) -> Verdict:
     """Say whether a job keeps up with its garbage, and why not.
 
@@ -149,7 +149,7 @@ def growth(ages: Sequence[tuple[float, float]]) -> float | None:
     return sum((at - middle) * (age - mean) for at, age in ages) / spread
 
 
-def _barren(spans: Sequence[Span], error: str | None) -> str | None:
+def _barren(spans: Sequence[Findings], error: str | None) -> str | None:
     """Return a complaint if no slice has worked lately; skipped recruits count too."""
     found: Counter[str] = Counter()
     since = end = None
@@ -172,7 +172,7 @@ def _barren(spans: Sequence[Span], error: str | None) -> str | None:
     return f"nothing has worked for {roughly(lasted)}: {said}" if lasted >= OLD_SECONDS else said
 
 
-def _faulty(spans: Sequence[Span], error: str | None) -> str | None:
+def _faulty(spans: Sequence[Findings], error: str | None) -> str | None:
     """Return a complaint if most of the newest slices had no result."""
     found: Counter[str] = Counter()
     performed = 0
@@ -198,9 +198,9 @@ def _came_to_nothing(found: Counter[str], performed: int, error: str | None) -> 
     return f"{said}, {error}" if error and found[Outcome.FAILED.value] else said
 
 
-def _unbroken(looks: Sequence[Span]) -> list[Span]:
+def _unbroken(looks: Sequence[Findings]) -> list[Findings]:
     """Return the newest looks, back to the first gap."""
-    found: list[Span] = []
+    found: list[Findings] = []
     for span in reversed(looks):
         if found and (
             found[-1].at - span.at > STALE_SECONDS or found[0].at - span.at > REACH_SECONDS
@@ -210,7 +210,7 @@ def _unbroken(looks: Sequence[Span]) -> list[Span]:
     return found[::-1]
 
 
-def _last_age(spans: Sequence[Span]) -> tuple[float, float] | None:
+def _last_age(spans: Sequence[Findings]) -> tuple[float, float] | None:
     """Return the newest age that a slice has read, after its time."""
     for span in reversed(spans):
         if span.oldest_seconds is not None:
@@ -218,7 +218,7 @@ def _last_age(spans: Sequence[Span]) -> tuple[float, float] | None:
     return None
 
 
-def _slices(looks: Sequence[Span]) -> tuple[int, int]:
+def _slices(looks: Sequence[Findings]) -> tuple[int, int]:
     """Return the number of slices known to be full or not, and of full ones."""
     known = [each for each in looks if each.full is not None]
     slices = sum(
@@ -227,7 +227,7 @@ def _slices(looks: Sequence[Span]) -> tuple[int, int]:
     return slices, sum(each.full or 0 for each in known)
 
 
-def _by_slices(looks: Sequence[Span]) -> Verdict:
+def _by_slices(looks: Sequence[Findings]) -> Verdict:
     """Judge a job that never reports an age by its share of full slices."""
     slices, full = _slices(looks)
     if slices < FEWEST_SLICES:
@@ -238,7 +238,7 @@ def _by_slices(looks: Sequence[Span]) -> Verdict:
 
 
 def _by_age(
-    looks: Sequence[Span], ages: Sequence[tuple[float, float]], limit: float | None, said: str
+    looks: Sequence[Findings], ages: Sequence[tuple[float, float]], limit: float | None, said: str
 ) -> Verdict:
     newest, age = ages[-1]
     trend = [each for each in ages if newest - each[0] <= TREND_SECONDS]
@@ -308,12 +308,12 @@ class Tally:
     __slots__ = ("_errors", "_last", "_spans")
 
     def __init__(self) -> None:
-        self._spans: deque[Span] = deque(maxlen=_SPANS)
+        self._spans: deque[Findings] = deque(maxlen=_SPANS)
         # By class: the count, and the time of the last one.
         self._errors: dict[str, tuple[int, float]] = {}
         self._last: str | None = None
 
-    def add(self, now: float, seen: Seen) -> bool:
+    def add(self, now: float, seen: Report) -> bool:
         """Note a slice that has ended now; say whether it is the first of its span."""
         span, is_new = self._span(now)
         if seen.outcome in (Outcome.WORKED, Outcome.IDLE):
@@ -352,12 +352,12 @@ class Tally:
         """
         return judge(self._spans, now, lag, self._last)
 
-    def _span(self, now: float) -> tuple[Span, bool]:
+    def _span(self, now: float) -> tuple[Findings, bool]:
         if self._spans and 0.0 <= now - self._spans[-1].at < _SPAN_SECONDS:
             return self._spans[-1], False
         if self._spans and now < self._spans[-1].at:
             # The clock stepped back, so the earlier spans have no place in time.
             self._spans.clear()
-        span = Span(now)
+        span = Findings(now)
         self._spans.append(span)
         return span, True

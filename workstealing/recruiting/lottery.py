@@ -15,7 +15,7 @@ from itertools import accumulate
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import DuplicateJobError, RateError, UnknownJobError
 from workstealing.recruiting.adaptive import Adaptive, Controller
-from workstealing.recruiting.breaker import Guard
+from workstealing.recruiting.breaker import JobBreakers
 from workstealing.recruiting.checks import checked_rate
 from workstealing.recruiting.health import Tally
 from workstealing.recruiting.job import Job
@@ -60,7 +60,7 @@ class Installed:
         job: Job,
         rate: float | Adaptive,
         seconds: float | None,
-        breaker: Guard,
+        breaker: JobBreakers,
         *,
         longest: float | None = None,
         clock: Clock = SYSTEM_CLOCK,

@@ -16,7 +16,7 @@ from workstealing.recruiting.flight import FLIGHT, Run
 from workstealing.recruiting.health import RaisedError, Verdict
 from workstealing.recruiting.hooks import HookList
 from workstealing.recruiting.lottery import Installed
-from workstealing.recruiting.slice import Outcome, Seen, Slice, seconds_for
+from workstealing.recruiting.slice import Outcome, Report, Slice, seconds_for
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -229,7 +229,7 @@ class Performer:
         took = now - (slice.deadline - slice.seconds)
         # A guess for a job that does not count its commands: a look, and one command an item.
         operations = slice.operations or 1 + items
-        seen = Seen(outcome, items, slice.limit, took, slice.seconds, oldest, operations)
+        seen = Report(outcome, items, slice.limit, took, slice.seconds, oldest, operations)
         with self._lock:
             if oldest is not None:
                 installed.oldest_seconds = oldest

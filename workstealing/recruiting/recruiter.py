@@ -11,9 +11,10 @@ from weakref import WeakSet
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.errors import ConfigurationError, RateError
 from workstealing.recruiting.adaptive import Adaptive, Traffic
-from workstealing.recruiting.breaker import Breakers, Guard
+from workstealing.recruiting.breaker import Breakers, JobBreakers
 from workstealing.recruiting.checks import checked_limit, checked_name, checked_seconds
-from workstealing.recruiting.decorators import When, enlisting
+from workstealing.recruiting.decorators import enlisting
+from workstealing.recruiting.deferral import When
 from workstealing.recruiting.enlisting import Enlisting
 from workstealing.recruiting.flight import FLIGHT
 from workstealing.recruiting.health import RaisedError
@@ -161,7 +162,7 @@ class Recruiter(Enlisting):
         self._warm_up(job, name)
         with self._lock:
             given = self._roster.check_new(name, rate)
-            breaker = Guard(dependency, name, self._breakers)
+            breaker = JobBreakers(dependency, name, self._breakers)
             installed = Installed(job, given, seconds, breaker, longest=longest, clock=self._clock)
             self._roster.add(installed)
             self._change(Draw(self._roster.all()))

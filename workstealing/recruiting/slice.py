@@ -213,7 +213,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Report:
     """One slice's report.
 
     Fields: outcome; items handled; limit of the slice; took, the seconds that it took; given, the
