@@ -56,7 +56,7 @@ class _Tasks:
         from pyspark import TaskContext
 
         from workstealing.spark.epilogue import Epilogue, enlisting
-        from workstealing.spark.settings import VARIABLE, EpilogueSettings
+        from workstealing.spark.workers import VARIABLE, EpilogueSettings
 
         TaskContext._setTaskContext(None)  # type: ignore[arg-type]  # noqa: SLF001
         self._context: Any = TaskContext(taskAttemptId=0)

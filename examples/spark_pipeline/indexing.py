@@ -69,7 +69,7 @@ def write_search_rows(database: psycopg.Connection[Any], documents: list[Any]) -
 
 
 def summaries_of(documents: list[Any]) -> pd.DataFrame:
-    """Return the summaries as format("volatile_hash") takes them: a row for each field."""
+    """Return the summaries as volatile hashes take them: a row for each field."""
     import pandas as pd
 
     rows = []
@@ -86,13 +86,15 @@ def summaries_of(documents: list[Any]) -> pd.DataFrame:
 def index_batch(batch: DataFrame, number: int) -> None:  # noqa: ARG001 - foreachBatch's signature
     """Index one micro-batch: search rows to PostgreSQL, summaries to volatile hashes."""
     summaries = batch.select("member").mapInPandas(index, SUMMARY_SCHEMA)
-    summaries.write.format("volatile_hash").mode("append").option("namespace", SUMMARIES).save()
+    summaries.write.format("workstealing.volatile_hashes").mode("append").option(
+        "namespace", SUMMARIES
+    ).save()
 
 
 def start(spark: SparkSession, checkpoint: str, most: int) -> StreamingQuery:
     """Start the query: each batch takes at most so many members of the Icks."""
     dirty = (
-        spark.readStream.format("ick")
+        spark.readStream.format("workstealing.ick")
         .option("name", DIRTY)
         .option("maxMembersPerBatch", most)
         .load()

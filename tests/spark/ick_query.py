@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 
 from workstealing.spark.sources.ick import IckSource
 
+ICK = "workstealing.ick"
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -35,7 +37,7 @@ def main(url: str, checkpoint: str) -> None:
         time.sleep(0.5)
         client.rpush("seen", *rows[len(rows) // 2 :])
 
-    table = spark.readStream.format("ick").options(url=url, maxMembersPerBatch=40).load("orders")
+    table = spark.readStream.format(ICK).options(url=url, maxMembersPerBatch=40).load("orders")
     query = table.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint).start()
     query.awaitTermination()
 

@@ -12,8 +12,8 @@ import pytest
 
 from support.servers import RedisServer
 from workstealing.errors import ConfigurationError
-from workstealing.spark import clients
-from workstealing.spark.clients import ClientSettings
+from workstealing.spark import making
+from workstealing.spark.making import ClientSettings
 
 made: list[object] = []
 
@@ -26,10 +26,10 @@ def make() -> Any:
 
 @pytest.fixture(autouse=True)
 def _no_clients_of_other_tests() -> Iterator[None]:
-    clients._clients.clear()
+    making._clients.clear()
     made.clear()
     yield
-    clients._clients.clear()
+    making._clients.clear()
 
 
 MAKE = ClientSettings(f"{__name__}:make")
@@ -100,10 +100,10 @@ def test_a_child_of_fork_makes_its_own_client() -> None:
 
 
 def test_a_child_that_was_forked_while_a_client_was_made_is_not_locked() -> None:
-    with clients._lock:
+    with making._lock:
         child = os.fork()
         if child == 0:
-            os._exit(0 if clients._lock.acquire(timeout=5) else 1)
+            os._exit(0 if making._lock.acquire(timeout=5) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

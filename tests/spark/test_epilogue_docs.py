@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from support.servers import RedisServer, wait_until
 from workstealing.spark import installing, recruits
-from workstealing.spark.settings import VARIABLE
+from workstealing.spark.workers import VARIABLE
 
 pytestmark = pytest.mark.slow
 

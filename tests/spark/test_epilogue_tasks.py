@@ -27,7 +27,7 @@ from support.spark_recruits import (
 )
 from workstealing.errors import ConfigurationError
 from workstealing.spark import accumulated, enlist_batch, enlisting, install, installing, recruits
-from workstealing.spark.settings import VARIABLE
+from workstealing.spark.workers import VARIABLE
 
 FACTORY = "support.spark_recruits:make"
 INTERVAL = 0.2

@@ -38,8 +38,8 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
+from workstealing.spark.sources.ick import IckStreamReader
 from workstealing.spark.sources.ick_options import IckOptions
-from workstealing.spark.sources.ick_reading import IckStreamReader
 
 MEMBERS = {f"member {i}": float(i) for i in range(100)}
 MINUTE_MS = 60_000
@@ -384,7 +384,7 @@ class TestLimits:
         self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch, available_now: bool
     ) -> None:
         # A million of one ick shard took the server longer than its clients wait, every time again.
-        monkeypatch.setattr("workstealing.spark.sources.ick_consuming.MOST_OF_A_SHARD", 10)
+        monkeypatch.setattr("workstealing.spark.sources.ick_stream.MOST_OF_A_SHARD", 10)
         sharded = sharded_on(redis7)
         sharded.add(MEMBERS)
         run = Run(redis7.url, Checkpoint(), limit=ReadAllAvailable(), available_now=available_now)

@@ -23,7 +23,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark_ick.md"
 
 def test_the_blocks(spark: SparkSession, redis7: RedisServer, tmp_path: Path) -> None:
     text = PAGE.read_text("utf-8").replace(
-        'format("ick")', f'format("ick").option("url", {redis7.url!r})'
+        'format("workstealing.ick")', f'format("workstealing.ick").option("url", {redis7.url!r})'
     )
     # Fewer ick shards are fewer tasks.
     text = text.replace('"ickShards", 8', '"ickShards", 2')

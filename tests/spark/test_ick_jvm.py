@@ -1,4 +1,4 @@
-"""``format("ick")`` through a real Spark session."""
+"""``format(ICK)`` through a real Spark session."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from workstealing.structures import Ick, ShardedIck
 pytest.importorskip("pyspark")
 
 from workstealing.spark.sources import ick as source
+
+ICK = "workstealing.ick"
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,7 +50,7 @@ class TestBatch:
         self, session: SparkSession, cluster: RedisCluster3
     ) -> None:
         table = session.createDataFrame(list(MEMBERS.items()), "member string, score double")
-        write = table.write.format("ick").options(url=cluster.url, ickShards=3).mode("append")
+        write = table.write.format(ICK).options(url=cluster.url, ickShards=3).mode("append")
         write.save("orders")
         # Once more: nothing is there twice.
         write.save("orders")
@@ -57,7 +59,7 @@ class TestBatch:
         with sharded.lease("somebody") as ick:
             reserved = {member.decode() for member in ick.reserve(50).members}
             before = sharded.stats()
-            found = session.read.format("ick").options(url=cluster.url, name="orders").load()
+            found = session.read.format(ICK).options(url=cluster.url, name="orders").load()
             assert found.rdd.getNumPartitions() == 3
             rows = found.collect()
             after = sharded.stats()
@@ -78,20 +80,20 @@ class TestBatch:
             [(member, None) for member in members], "member binary, score int"
         )
         before = time.time()
-        table.write.format("ick").options(url=redis7.url, key="dirty").mode("append").save()
+        table.write.format(ICK).options(url=redis7.url, key="dirty").mode("append").save()
         assert Ick(redis7.client(), "dirty").stats()["pset_size"] == 2
         options = {"url": redis7.url, "key": "dirty", "members": "binary"}
-        rows = session.read.format("ick").options(**options).load().collect()
+        rows = session.read.format(ICK).options(**options).load().collect()
         assert sorted(bytes(row.member) for row in rows) == sorted(members)
         assert all(before - 1 <= row.score <= time.time() + 1 for row in rows)
         options["members"] = "string"
         with pytest.raises(Exception, match="is not UTF-8 text: give the option members=binary"):
-            session.read.format("ick").options(**options).load().collect()
+            session.read.format(ICK).options(**options).load().collect()
 
     def test_errors_come_before_any_task(self, session: SparkSession, redis7: RedisServer) -> None:
         def write(rows: list[Any], schema: str, mode: str = "append", **options: str) -> None:
             table = session.createDataFrame(rows, schema)
-            table.write.format("ick").options(url=redis7.url, **options).mode(mode).save()
+            table.write.format(ICK).options(url=redis7.url, **options).mode(mode).save()
 
         for match, call in (
             ("unknown options: 'shards'", lambda: write([], "member int", name="a", shards="2")),
@@ -104,9 +106,12 @@ class TestBatch:
             ("there is no ShardedIck", lambda: write([], "member int", name="a")),
             (
                 "there is no ShardedIck",
-                lambda: session.read.format("ick").option("url", redis7.url).load("a").collect(),
+                lambda: session.read.format(ICK).option("url", redis7.url).load("a").collect(),
             ),
-            ("neither the option", lambda: session.read.format("ick").load().collect()),
+            (
+                "neither the option",
+                lambda: session.read.format(ICK).load().collect(),
+            ),
         ):
             with pytest.raises(Exception, match=match):
                 call()
@@ -115,7 +120,7 @@ class TestBatch:
 
 
 def stream(session: SparkSession, url: str, **options: Any) -> DataFrame:
-    return session.readStream.format("ick").options(url=url, name="orders", **options).load()
+    return session.readStream.format(ICK).options(url=url, name="orders", **options).load()
 
 
 def ended(query: StreamingQuery, seconds: int = 120) -> None:
@@ -194,7 +199,7 @@ class TestStream:
 
         def started(name: str) -> StreamingQuery:
             table = stream(session, redis7.url).select("member", "score")
-            writer = table.writeStream.format("ick")
+            writer = table.writeStream.format(ICK)
             writer = writer.options(url=redis7.url, key=f"copy {name}")
             return writer.option("checkpointLocation", str(tmp_path / name)).start()
 
@@ -255,7 +260,7 @@ def test_a_driver_that_is_killed(
         assert number >= 1
         client.rpush("seen", *[row.member for row in batch.collect()])
 
-    table = session.readStream.format("ick").option("url", redis7.url).load("orders")
+    table = session.readStream.format(ICK).option("url", redis7.url).load("orders")
     writer = table.writeStream.foreachBatch(sink).trigger(availableNow=True)
     ended(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start())
     seen = [member.decode() for member in client.lrange("seen", 0, -1)]

@@ -1,4 +1,4 @@
-"""The options and offsets of ``format("ick")``, and how a batch is shared out; without a JVM."""
+"""The options and offsets of the ick format, and how a batch is shared out; without a JVM."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from support.servers import RedisServer
 from workstealing.errors import ConfigurationError
-from workstealing.spark.clients import ClientSettings
-from workstealing.spark.sources.ick_offsets import Offset, shared_out
+from workstealing.spark.making import ClientSettings
 from workstealing.spark.sources.ick_options import IckOptions
+from workstealing.spark.sources.ick_stream import Offset
+from workstealing.spark.sources.options import shared_out
 from workstealing.structures import ShardedIck
 
 
@@ -64,7 +65,7 @@ class TestOptions:
     def test_what_is_wrong_is_said(self, options: dict[str, str], problem: str) -> None:
         with pytest.raises(ConfigurationError, match=problem) as caught:
             IckOptions.parse(options)
-        assert str(caught.value).startswith("format 'ick': ")
+        assert str(caught.value).startswith("format 'workstealing.ick': ")
 
     def test_no_secret_is_shown(self) -> None:
         url = "redis://user:secret@host"
@@ -83,7 +84,7 @@ class TestOptions:
 
     def test_the_sharded_ick(self, redis7: RedisServer) -> None:
         options = IckOptions.parse({"name": "a", "ickShards": "3", "url": redis7.url})
-        nothing = r"^format 'ick': there is no ShardedIck 'a' yet: "
+        nothing = r"^format 'workstealing.ick': there is no ShardedIck 'a' yet: "
         with pytest.raises(ConfigurationError, match=nothing + "a read makes none: write to it"):
             options.sharded(create=False)
         bare = IckOptions.parse({"name": "a", "url": redis7.url})

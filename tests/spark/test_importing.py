@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workstealing.errors import ConfigurationError
-from workstealing.spark.importing import checked_path, load
+from workstealing.spark.making import checked_path, load
 
 
 @pytest.mark.parametrize("path", ["a:b", "package.module:function", "package.module:Class.method"])

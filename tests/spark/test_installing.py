@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from workstealing.errors import ConfigurationError
 from workstealing.spark import accumulated, install, installing, recruits
 from workstealing.spark.daemon import MODULE, SETTING
-from workstealing.spark.settings import VARIABLE, EpilogueSettings
+from workstealing.spark.workers import VARIABLE, EpilogueSettings
 
 FACTORY = "package.module:make"
 

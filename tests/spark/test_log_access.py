@@ -17,8 +17,7 @@ from support.servers import RedisCluster3, RedisServer
 from workstealing.errors import LayoutError, LostEntriesError, ReplayDiffersError
 from workstealing.jobs import LogCompactor
 from workstealing.recruiting import Slice
-from workstealing.spark.sources.log_access import looks, pages
-from workstealing.spark.sources.log_offsets import Look, Span
+from workstealing.spark.sources.log_offsets import Look, Span, looks, pages
 from workstealing.spark.sources.log_once import Appender, Turn
 from workstealing.spark.sources.log_options import LogOptions
 from workstealing.structures import Log

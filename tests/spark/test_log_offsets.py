@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 
 from workstealing.errors import ConfigurationError, LostEntriesError
 from workstealing.spark.sources.log_offsets import (
+    LogPlanner,
     Look,
     Offset,
     Place,
     Span,
+    batch_offset,
     cut,
     planned,
 )
 from workstealing.spark.sources.log_options import EARLIEST, LATEST, LogOptions, Positions
-from workstealing.spark.sources.log_planning import LogPlanner, batch_offset
 
 EPOCH = "0000000000000001"
 NEXT_EPOCH = "0000000000000002"

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from workstealing.errors import ConfigurationError
-from workstealing.spark.clients import ClientSettings
+from workstealing.spark.making import ClientSettings
 from workstealing.spark.sources.log_options import EARLIEST, LATEST, LogOptions, Positions
 
 

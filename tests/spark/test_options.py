@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from workstealing.errors import ConfigurationError
 from workstealing.spark.sources.options import OptionReader, runs, without_path
-from workstealing.spark.sources.tracked_set_options import TrackedSetOptions
-from workstealing.spark.sources.volatile_hash_options import VolatileHashOptions
+from workstealing.spark.sources.tracked_set import TrackedSetOptions
+from workstealing.spark.sources.volatile_hashes import VolatileHashOptions
 
 SECRET_URL = "redis://user:pass-word@127.0.0.1:1/0"
 
@@ -156,7 +156,9 @@ def test_the_options_of_volatile_hashes() -> None:
     ],
 )
 def test_wrong_options_of_volatile_hashes(options: dict[str, str], problem: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^format 'volatile_hash': .*{problem}") as caught:
+    with pytest.raises(
+        ConfigurationError, match=f"^format 'workstealing.volatile_hashes': .*{problem}"
+    ) as caught:
         VolatileHashOptions.parse(options)
     assert "pass-word" not in str(caught.value)
 
@@ -196,5 +198,7 @@ def test_the_options_of_a_tracked_set() -> None:
     ],
 )
 def test_wrong_options_of_a_tracked_set(options: dict[str, str], problem: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^format 'tracked_set': .*{problem}"):
+    with pytest.raises(
+        ConfigurationError, match=f"^format 'workstealing.tracked_set': .*{problem}"
+    ):
         TrackedSetOptions.parse(options)

@@ -15,7 +15,7 @@ from workstealing.errors import Aborted, ConfigurationError, Moved, OutOfTime
 from workstealing.recruiting import Slice
 from workstealing.recruiting.job import FunctionJob, Job, PartJob
 from workstealing.spark.making import Recipe
-from workstealing.spark.turns import (
+from workstealing.spark.stages import (
     IDLE_IN_A_ROW,
     VAIN_IN_A_ROW,
     Orders,

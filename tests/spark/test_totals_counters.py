@@ -16,10 +16,10 @@ from workstealing import Recruiter, connect
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Outcome
 from workstealing.spark import counters, installing, recruits, workers
-from workstealing.spark.clients import ClientSettings
 from workstealing.spark.counters import RecruitCounters, counters_key
 from workstealing.spark.counting import JobTotals, Recruits, recruits_of
-from workstealing.spark.settings import EpilogueSettings
+from workstealing.spark.making import ClientSettings
+from workstealing.spark.workers import EpilogueSettings
 from workstealing.testing import ManualClock, always, never
 
 PATIENCE = 120.0

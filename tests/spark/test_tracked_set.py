@@ -1,4 +1,4 @@
-"""format("tracked_set"): every id once, by runs of sub-sets."""
+"""format(TRACKED_SET): every id once, by runs of sub-sets."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from pyspark.errors import AnalysisException
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.spark import register
-from workstealing.spark.sources.tracked_set import TrackedSetReader, TrackedSetSource
-from workstealing.spark.sources.tracked_set_options import TrackedSetOptions
+from workstealing.spark.sources.tracked_set import (
+    TrackedSetOptions,
+    TrackedSetReader,
+    TrackedSetSource,
+)
 from workstealing.structures import TrackedSet
 from workstealing.structures.tracked_set.scanning import scan
+
+TRACKED_SET = "workstealing.tracked_set"
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,7 +126,7 @@ def test_another_schema_is_refused() -> None:
 def test_spark_reads_a_tracked_set(spark: SparkSession, server: AnyServer) -> None:
     register(spark)
     TrackedSet(server.client(), "ids", sub_sets=16).track(range(1_000))
-    read = spark.read.format("tracked_set").option("url", server.url).option("partitions", 2)
+    read = spark.read.format(TRACKED_SET).option("url", server.url).option("partitions", 2)
     found = read.load("ids")
     assert found.dtypes == [("id", "string"), ("sub_set", "int")]
     assert found.rdd.getNumPartitions() == 2

@@ -1,4 +1,4 @@
-"""format("volatile_hash"): what is written is there with its deadlines, and is read back."""
+"""The volatile hashes format: what is written is there with its deadlines, and is read back."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.jobs import MigrateToNative
 from workstealing.recruiting import Slice
-from workstealing.spark.sources.volatile_hash_options import VolatileHashOptions
-from workstealing.spark.sources.volatile_hash_read import VolatileHashReader, columns_of
-from workstealing.spark.sources.volatile_hash_write import checked_for_writing, write_batch
+from workstealing.spark.sources.volatile_hashes import (
+    VolatileHashOptions,
+    VolatileHashReader,
+    checked_for_writing,
+    columns_of,
+    write_batch,
+)
 from workstealing.structures import VolatileHashes
 from workstealing.structures.volatile_hashes.scanning import HashScan
 

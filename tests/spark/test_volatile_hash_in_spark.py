@@ -1,4 +1,4 @@
-"""format("volatile_hash") in a Spark session: batch, stream, errors, and no password to be seen."""
+"""Volatile hashes in a Spark session: batch, stream, errors, and no password to be seen."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from support.hash_places import NAMESPACE, Place
 from support.servers import RedisServer
 from workstealing.spark import register
 from workstealing.structures import TrackedSet, VolatileHashes
+
+HASHES = "workstealing.volatile_hashes"
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,11 +42,9 @@ def test_a_data_frame_is_written_and_read_back(
     try:
         register(spark)
         written = items(spark)
-        written.write.format("volatile_hash").mode("append").options(**place.options).save(
-            NAMESPACE
-        )
+        written.write.format(HASHES).mode("append").options(**place.options).save(NAMESPACE)
         match = {"match": "item:*"} if backend == "native" else {}
-        read = spark.read.format("volatile_hash").options(**place.options, **match, partitions=2)
+        read = spark.read.format(HASHES).options(**place.options, **match, partitions=2)
         found = read.load(NAMESPACE)
         assert dict(found.dtypes) == {
             "key": "string",
@@ -72,7 +72,7 @@ def test_a_streaming_query_writes_every_micro_batch(
         .option("maxFilesPerTrigger", 1)
         .parquet(str(tmp_path / "rows"))
         .drop("ttl")
-        .writeStream.format("volatile_hash")
+        .writeStream.format(HASHES)
         .options(url=redis7.url, path=NAMESPACE, ttlSeconds="60")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
@@ -89,8 +89,8 @@ def test_a_streaming_query_writes_every_micro_batch(
 def test_spark_shows_our_errors_before_any_task(spark: SparkSession, redis8: RedisServer) -> None:
     register(spark)
     Place(redis8, "native").hashes().hsetex("a", "f", "1", ex=500)
-    reads = spark.read.format("volatile_hash").option("url", redis8.url)
-    writes = items(spark, 2).write.format("volatile_hash").option("url", redis8.url)
+    reads = spark.read.format(HASHES).option("url", redis8.url)
+    writes = items(spark, 2).write.format(HASHES).option("url", redis8.url)
     cases: list[tuple[Callable[[], Any], str]] = [
         (reads.load, "'namespace' is missing"),
         (lambda: reads.load(NAMESPACE).collect(), "give the pattern of their keys as match"),
@@ -107,7 +107,7 @@ def test_a_bad_row_fails_its_task_in_words(spark: SparkSession, redis7: RedisSer
     register(spark)
     rows = items(spark, 4).selectExpr("key", "field", "value", "if(value = 3, -1.0, 5.0) ttl")
     with pytest.raises(PySparkException, match=r"the ttl of the key b'item:3' is -1.0"):
-        rows.write.format("volatile_hash").mode("append").option("url", redis7.url).save(NAMESPACE)
+        rows.write.format(HASHES).mode("append").option("url", redis7.url).save(NAMESPACE)
 
 
 def test_the_examples_of_the_docs_run(

@@ -17,6 +17,10 @@ from pyspark.sql import SparkSession
 
 from workstealing.spark import register
 
+HASHES = "workstealing.volatile_hashes"
+
+ICK = "workstealing.ick"
+
 # Into a file: what goes to the console, PySpark filters.
 LOG = """
 rootLogger.level = info
@@ -68,29 +72,29 @@ def main(directory: Path, url: str) -> None:
     spark.sparkContext.setLogLevel("INFO")
     register(spark)
     rows = spark.sql("select 'k' key, concat('f', id) field, id value, 600 ttl from range(3)")
-    rows.write.format("volatile_hash").mode("append").option("url", url).save("items")
-    read = spark.read.format("volatile_hash").option("url", url).option("partitions", 1)
+    rows.write.format(HASHES).mode("append").option("url", url).save("items")
+    read = spark.read.format(HASHES).option("url", url).option("partitions", 1)
     found = read.load("items")
     found.explain(True)
     shown = (found._jdf.queryExecution().toString(), found, found.count())
     sys.stdout.write(f"{shown}\n")
-    edits = spark.sql("select 'a' member").write.format("ick").option("url", url)
+    edits = spark.sql("select 'a' member").write.format(ICK).option("url", url)
     edits.option("ickShards", 1).mode("append").save("edits")
-    edited = spark.read.format("ick").option("url", url).load("edits")
+    edited = spark.read.format(ICK).option("url", url).load("edits")
     edited.explain(True)
-    dirty = spark.readStream.format("ick").options(url=url, path="edits")
+    dirty = spark.readStream.format(ICK).options(url=url, path="edits")
     stream = dirty.load().writeStream.format("noop").trigger(availableNow=True)
     consumed = stream.option("checkpointLocation", f"{directory}/consumed").start()
     consumed.awaitTermination(120)
     consumed.explain(True)
     sys.stdout.write(f"{consumed.lastProgress} {consumed.exception()}\n")
-    ids = spark.read.format("tracked_set").option("url", url).load("ids")
+    ids = spark.read.format("workstealing.tracked_set").option("url", url).load("ids")
     ids.explain("formatted")
     rows.write.parquet(f"{directory}/rows")
     query = (
         spark.readStream.schema(rows.schema)
         .parquet(f"{directory}/rows")
-        .writeStream.format("volatile_hash")
+        .writeStream.format(HASHES)
         .options(url=url, path="items", checkpointLocation=f"{directory}/checkpoint")
         .trigger(availableNow=True)
         .start()
@@ -98,12 +102,12 @@ def main(directory: Path, url: str) -> None:
     query.awaitTermination(120)
     query.explain(True)
     sys.stdout.write(f"{query.lastProgress} {query.exception()}\n")
-    wrong = spark.read.format("volatile_hash").option("partitions", 1)
+    wrong = spark.read.format(HASHES).option("partitions", 1)
     refuse(lambda: wrong.option("url", url.replace("@", "x@")).load("items").count())
-    refuse(lambda: spark.read.format("volatile_hash").load(url))
-    refuse(lambda: spark.read.format("tracked_set").option("client", url).load("ids"))
-    refuse(lambda: spark.read.format("ick").option("url", url).load("nowhere").count())
-    refuse(lambda: rows.write.format("volatile_hash").mode("append").option("url", url).save("-;"))
+    refuse(lambda: spark.read.format(HASHES).load(url))
+    refuse(lambda: spark.read.format("workstealing.tracked_set").option("client", url).load("ids"))
+    refuse(lambda: spark.read.format(ICK).option("url", url).load("nowhere").count())
+    refuse(lambda: rows.write.format(HASHES).mode("append").option("url", url).save("-;"))
     spark.stop()
 
 

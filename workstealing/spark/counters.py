@@ -9,8 +9,8 @@ from workstealing.errors import Unanswered, UnsentError, is_connection_fault
 from workstealing.metrics.gathering import Gathering
 from workstealing.recruiting.recruiter import Recruiter
 from workstealing.recruiting.slice import Outcome
-from workstealing.spark.clients import ClientSettings
 from workstealing.spark.counting import Counts
+from workstealing.spark.making import ClientSettings
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, OneAttempt
 from workstealing.store.keys import require_one_slot

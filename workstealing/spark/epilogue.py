@@ -9,8 +9,7 @@ from functools import update_wrapper
 from typing import Any, TypeVar
 
 from workstealing.errors import ConfigurationError
-from workstealing.spark.settings import EpilogueSettings
-from workstealing.spark.workers import finish
+from workstealing.spark.workers import EpilogueSettings, finish
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 

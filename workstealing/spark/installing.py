@@ -14,10 +14,9 @@ from pyspark.sql import SparkSession
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_seconds
 from workstealing.spark import daemon
-from workstealing.spark.accumulating import CountsParam
-from workstealing.spark.clients import DEFAULT_CLIENT
-from workstealing.spark.importing import checked_path
-from workstealing.spark.settings import VARIABLE, EpilogueSettings
+from workstealing.spark.counting import CountsParam
+from workstealing.spark.making import DEFAULT_CLIENT, checked_path
+from workstealing.spark.workers import VARIABLE, EpilogueSettings
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator

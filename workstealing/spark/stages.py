@@ -1,18 +1,29 @@
-"""Running things as stages of Spark's, with names that its UI shows."""
+"""Running things as stages of Spark's: named, one task each, in turns."""
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import (
     ConfigurationError,
     LayoutError,
+    Moved,
+    OutOfTime,
+    Skipped,
     WorkStealingError,
+    is_abort,
     is_connection_fault,
 )
+from workstealing.recruiting.checks import checked_items
+from workstealing.recruiting.job import Job, PartJob
+from workstealing.recruiting.slice import Slice
+from workstealing.store.connection import SENT
 
 _LOCAL = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
@@ -63,3 +74,134 @@ def checked_count(count: object, what: str) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ConfigurationError(f"{what} is {count!r}; expected 1 or more")
     return count
+
+
+IDLE_IN_A_ROW = 5
+"""How often in a row a job that does not divide must find nothing, to be taken for drained."""
+VAIN_IN_A_ROW = 8
+"""After how many slices in a row that were aborted, or came to nothing, a turn ends."""
+_FIRST_PAUSE_SECONDS = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a task is told.
+
+    Fields: limit: items a slice; seconds: the length of a slice; turn_seconds: after how long a
+    turn ends at the next slice; max_ops: Redis commands a second of this part, None for no bound.
+    """
+
+    limit: int
+    seconds: float
+    turn_seconds: float
+    max_ops: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a turn has done.
+
+    Fields: items; slices; aborted: slices in which another writer came first, a slot was on the
+    move or the database was not ready; failed: 1 if an error ended the turn; operations: Redis
+    commands; seconds; is_drained: nothing was left; error: the last one, "" for none.
+    """
+
+    items: int = 0
+    slices: int = 0
+    aborted: int = 0
+    failed: int = 0
+    operations: int = 0
+    seconds: float = 0.0
+    is_drained: bool = False
+    error: str = ""
+
+
+class Pace:
+    """Bounds commands a second: what has been sent is paid for by waiting before the next slice.
+
+    In any window of T seconds at most T times the rate is sent, and the commands of one slice.
+    Arguments: rate: commands a second, None for no bound; clock; sleep: waits for some seconds.
+    """
+
+    def __init__(
+        self,
+        rate: float | None,
+        clock: Clock = SYSTEM_CLOCK,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate, self._clock, self._sleep = rate, clock, sleep
+        self._free_at = clock.monotonic()
+
+    def wait(self) -> None:
+        """Wait until everything is paid for."""
+        pause = self._free_at - self._clock.monotonic()
+        if pause > 0:
+            self._sleep(pause)
+
+    def pay(self, commands: int) -> None:
+        """Note commands that have just been sent."""
+        if self._rate is not None:
+            self._free_at = max(self._free_at, self._clock.monotonic()) + commands / self._rate
+
+
+def take_turn(
+    job: Job,
+    orders: Orders,
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+    sleep: Callable[[float], None] = time.sleep,
+    random: Callable[[], float] = random.random,
+) -> Turn:
+    """Do slices of a job until it is drained, an error ends the turn, or its time is up.
+
+    Arguments: job: a part of a divided job, which knows when it is drained; any other one is taken
+    for drained when it has found nothing several times in a row; orders; clock, sleep, random: for
+    tests. Returns: what was done; errors of the job are in there.
+    """
+    items = slices = aborted = operations = idle = vain = 0
+    error, is_failed = "", False
+    limit = orders.limit
+    if orders.max_ops is not None:
+        # No slice sends much more than a second's commands at once.
+        limit = max(1, min(limit, int(orders.max_ops)))
+    pace = Pace(orders.max_ops, clock, sleep)
+    started = clock.monotonic()
+    while not _is_drained(job, idle) and vain < VAIN_IN_A_ROW and not is_failed:
+        if clock.monotonic() - started >= orders.turn_seconds:
+            break
+        pace.wait()
+        before, handled, was_in_vain = SENT.commands, 0, False
+        slices += 1
+        try:
+            answer = job.perform(Slice(limit, orders.seconds, clock))
+            handled = checked_items(answer, job.name)
+        except Exception as problem:  # noqa: BLE001 - reported with the part
+            if not (is_abort(problem) or isinstance(problem, Moved | OutOfTime | Skipped)):
+                is_failed = True
+            else:
+                aborted += not isinstance(problem, OutOfTime)
+                was_in_vain = True
+            error = f"{type(problem).__name__}: {problem}"
+        # A job that brings its own client sends what nobody counts here.
+        spent = (SENT.commands - before) or max(1, handled)
+        pace.pay(spent)
+        operations += spent
+        items += handled
+        idle = 0 if handled or was_in_vain else idle + 1
+        vain = vain + 1 if was_in_vain else 0
+        if vain:
+            sleep(random() * _FIRST_PAUSE_SECONDS * 2**vain)
+    return Turn(
+        items,
+        slices,
+        aborted,
+        int(is_failed),
+        operations,
+        clock.monotonic() - started,
+        not is_failed and _is_drained(job, idle),
+        error,
+    )
+
+
+def _is_drained(job: Job, idle: int) -> bool:
+    return job.is_drained if isinstance(job, PartJob) else idle >= IDLE_IN_A_ROW

@@ -26,8 +26,16 @@ from workstealing.errors import ConfigurationError, is_connection_fault
 from workstealing.recruiting.checks import checked_limit, checked_seconds
 from workstealing.recruiting.job import DivisibleJob, Job
 from workstealing.spark.making import Factory, Recipe
-from workstealing.spark.stages import Refusal, checked_count, named, refusal_of, run_each
-from workstealing.spark.turns import Orders, Turn, take_turn
+from workstealing.spark.stages import (
+    Orders,
+    Refusal,
+    Turn,
+    checked_count,
+    named,
+    refusal_of,
+    run_each,
+    take_turn,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.spark import workers
-from workstealing.spark.clients import ClientSettings
 from workstealing.spark.counting import JobTotals, Recruits, recruits_of
 from workstealing.spark.installing import Installation, installed
+from workstealing.spark.making import ClientSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,9 +1,11 @@
-"""One recruiter in each Python process of Spark's, and one enlist of each task attempt."""
+"""The settings that go from the driver to the executors: names and plain numbers, no secret."""
 
 from __future__ import annotations
 
+import json
 import os
 import threading
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -13,15 +15,48 @@ from workstealing.errors import ConfigurationError
 from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.recruiter import Recruiter
 from workstealing.recruiting.slice import Outcome
-from workstealing.spark.clients import ClientSettings
 from workstealing.spark.counting import ENLISTED, TakingHooks
-from workstealing.spark.importing import load
-from workstealing.spark.settings import VARIABLE, EpilogueSettings, settings_of_environment
+from workstealing.spark.making import ClientSettings, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from workstealing.spark.counters import RecruitCounters
+
+
+VARIABLE = "WORKSTEALING_SPARK"
+"""The variable of the Python workers' environment in which `install()` writes the settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpilogueSettings:
+    """Says how a Python process of Spark's builds its recruiter and where it counts.
+
+    Fields: factory: the import path of a function that returns a Recruiter; counters: that of one
+    that returns a client, None for no counters; application: under which name the counters stand;
+    interval: how often they are sent, in seconds; accumulator: the number of the driver's
+    accumulator, if there is one.
+    """
+
+    factory: str
+    counters: str | None
+    application: str
+    interval: float
+    accumulator: int | None = None
+
+    def as_text(self) -> str:
+        """Return the settings as text for the environment."""
+        return json.dumps(asdict(self))
+
+
+def settings_of_environment() -> EpilogueSettings | None:
+    """Return the settings in this process's environment; None if there are none.
+
+    Errors: ValueError, TypeError or KeyError for text that `as_text` has not written.
+    """
+    text = os.environ.get(VARIABLE)
+    return EpilogueSettings(**json.loads(text)) if text else None
+
 
 _SECONDS_BETWEEN_TRIALS = 60.0
 # The first enlist of a worker waits so long for the factory, which goes on in a thread of its own.
@@ -226,7 +261,7 @@ def flush(timeout: float = _LAST_SECONDS) -> bool:
 
 def _accumulate(accumulator: int, worker: Worker) -> None:
     try:
-        from workstealing.spark.accumulating import add_in_task
+        from workstealing.spark.counting import add_in_task
 
         add_in_task(accumulator, {ENLISTED: 1, **worker.take()})
     except Exception as error:  # noqa: BLE001 - no count may fail a task

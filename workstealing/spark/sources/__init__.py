@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Format -> where its DataSource is.
-_FORMATS = {
-    "ick": ("workstealing.spark.sources.ick", "IckSource"),
-    "volatile_hash": ("workstealing.spark.sources.volatile_hash", "VolatileHashSource"),
-    "workstealing.log": ("workstealing.spark.sources.log", "LogSource"),
-    "tracked_set": ("workstealing.spark.sources.tracked_set", "TrackedSetSource"),
+# Where the DataSource of each format is: in a module that is named as the format.
+_SOURCES = {
+    "ick": "IckSource",
+    "volatile_hashes": "VolatileHashSource",
+    "log": "LogSource",
+    "tracked_set": "TrackedSetSource",
 }
 
 
@@ -31,5 +31,5 @@ def register(spark: SparkSession) -> None:
         from workstealing.errors import MissingExtraError
 
         raise MissingExtraError("spark", str(error.name)) from error
-    for module, name in _FORMATS.values():
-        spark.dataSource.register(getattr(import_module(module), name))
+    for module, name in _SOURCES.items():
+        spark.dataSource.register(getattr(import_module(f"{__name__}.{module}"), name))

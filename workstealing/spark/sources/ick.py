@@ -1,16 +1,50 @@
-"""``format("ick")``: an Ick or a ShardedIck as a table, as a sink, and as a stream."""
+"""``format("workstealing.ick")``: an Ick or a ShardedIck as a table, as a sink, and as a stream."""
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
 
-from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import BooleanType, DoubleType, IntegerType, StructType
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    IntegralType,
+    StructType,
+)
+from redis.client import NEVER_DECODE
 
-from workstealing.spark.sources.arrow import require_schema, text_type
+from workstealing.spark.sources.arrow import (
+    checked_columns,
+    column_of,
+    is_number,
+    is_text,
+    require_schema,
+    text_type,
+)
 from workstealing.spark.sources.ick_options import FORMAT, IckOptions
-from workstealing.spark.sources.ick_reading import IckReader, IckStreamReader
-from workstealing.spark.sources.ick_writing import IckStreamWriter, IckWriter, check_schema
+from workstealing.spark.sources.ick_stream import IckConsumer, Offset
+from workstealing.structures import Ick, ShardedIck
 
 
 class IckSource(DataSource):
@@ -27,7 +61,7 @@ class IckSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return "ick"."""
+        """Return "workstealing.ick"."""
         return FORMAT
 
     def schema(self) -> StructType:
@@ -72,3 +106,241 @@ class IckSource(DataSource):
         """Return what adds the rows of a stream."""
         self._check_write(schema, overwrite)
         return IckStreamWriter(self._options)
+
+
+logger = logging.getLogger("workstealing.spark")
+
+MEMBERS_A_PAGE = 1000
+Rows = list[tuple[bytes, float]]
+
+
+class SetPartition(InputPartition):
+    """An ick shard of a batch read, or the only Ick (0).
+
+    Arguments: ick_shard; waiting: the keys of sorted sets with members that wait; reserved: that of
+    those that are reserved.
+    """
+
+    def __init__(self, ick_shard: int, waiting: tuple[bytes, ...], reserved: bytes) -> None:
+        super().__init__(ick_shard)
+        self.ick_shard, self.waiting, self.reserved = ick_shard, waiting, reserved
+
+
+class ReservationPartition(InputPartition):
+    """What a stream has reserved in an ick shard: its number, and the reservation's token."""
+
+    def __init__(self, ick_shard: int, token: str) -> None:
+        super().__init__(ick_shard)
+        self.ick_shard, self.token = ick_shard, token
+
+
+class IckReader(DataSourceReader):
+    """Reads all members of a ShardedIck or an Ick, and changes nothing."""
+
+    def __init__(self, options: IckOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return one partition for each ick shard; one round trip."""
+        if self._options.key is not None:
+            ick = Ick(self._options.client.connected(), self._options.key)
+            # Refuses what is no Ick.
+            ick.stats()
+            return [SetPartition(0, (ick.names.pset,), ick.names.cset)]
+        sharded = self._options.sharded(create=False)
+        # Foreign keys are refused here, too.
+        count = len(sharded.stats()["shards"])
+        names = [sharded.core.names(shard) for shard in range(count)]
+        return [
+            SetPartition(shard, (each.pset, each.moving), each.cset)
+            for shard, each in enumerate(names)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read an ick shard, in pages of about 1,000 members; a round trip each."""
+        assert isinstance(partition, SetPartition)
+        client = self._options.client.connected()
+        for keys, is_reserved in ((partition.waiting, False), ((partition.reserved,), True)):
+            # A scan may return a member twice while the server makes room in its table.
+            known: set[bytes] = set()
+            for key in keys:
+                for page in _scanned(client, key):
+                    rows = [row for row in dict(page).items() if row[0] not in known]
+                    known.update(member for member, _ in rows)
+                    if rows:
+                        yield _record_batch(self._options, partition.ick_shard, rows, is_reserved)
+
+
+class IckStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a ShardedIck as a stream: the driver reserves, and tasks look at what is reserved."""
+
+    def __init__(self, options: IckOptions) -> None:
+        self._options = options
+        # Spark may ask for the initial offset twice, and must be told the same.
+        self._initial = Offset.new()
+        # Made at the driver, when it is first needed: this object is sent to tasks.
+        self._consumer: IckConsumer | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        """Return the offset of a new query; no round trip."""
+        return self._initial.as_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit on a batch, in members."""
+        return ReadMaxRows(self._options.batch_size)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Note what is there now; see `IckConsumer.prepare_available_now`."""
+        self._consuming().prepare_available_now()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Finish the last batch and reserve the next one; see `IckConsumer.latest`."""
+        most = self._options.batch_size
+        if isinstance(limit, ReadMaxRows):
+            most = limit.max_rows
+        before = Offset.parse(start)
+        end = self._consuming().latest(
+            before, None if isinstance(limit, ReadAllAvailable) else most
+        )
+        # The very same where nothing is new: Spark compares texts.
+        return start if end is before else end.as_dict()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return one partition for each ick shard that the batch has members of; no round trip."""
+        if start == end:
+            return []
+        tokens = Offset.parse(end).tokens
+        return [ReservationPartition(shard, token) for shard, token in sorted(tokens.items())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read what is reserved in an ick shard, in pages of 1,000 members; a round trip each."""
+        assert isinstance(partition, ReservationPartition)
+        options = self._options
+        sharded: ShardedIck = ShardedIck(options.client.connected(), options.name or "")
+        start = 0
+        while True:
+            page = sharded.reserved(partition.ick_shard, partition.token, start)
+            if page is None:
+                logger.warning(
+                    "ick shard %d of %s: the reservation %s of this batch does not hold any more;"
+                    " its members are passed over here, and come again in a later batch unless"
+                    " they are done with",
+                    *(partition.ick_shard, options.name, partition.token),
+                )
+            if not page:
+                return
+            yield _record_batch(options, partition.ick_shard, page, True)
+            start += len(page)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Finish what was read up to `end`; see `IckConsumer.commit`."""
+        if self._consumer is not None:
+            self._consumer.commit(Offset.parse(end))
+
+    def _consuming(self) -> IckConsumer:
+        if self._consumer is None:
+            sharded = self._options.sharded(create=True)
+            self._consumer = IckConsumer(sharded, self._options.ttl)
+        return self._consumer
+
+
+def _scanned(client: Any, key: bytes) -> Iterator[Rows]:
+    cursor = 0
+    while True:
+        # As bytes, whatever the client makes of replies.
+        cursor, page = client.execute_command(
+            *("ZSCAN", key, cursor, "COUNT", MEMBERS_A_PAGE), **{NEVER_DECODE: True}
+        )
+        yield [(member, float(score)) for member, score in page]
+        if not int(cursor):
+            return
+
+
+def _record_batch(
+    options: IckOptions, ick_shard: int, rows: Rows, is_reserved: bool
+) -> pa.RecordBatch:
+    """Return rows as Spark takes them fastest."""
+    members = [member for member, _ in rows]
+    remedy = "give the option members=binary, for a binary column"
+    columns = [
+        column_of(members, options.members, f"format {FORMAT!r}: the member", remedy),
+        pa.array([score for _, score in rows], pa.float64()),
+        pa.array([is_reserved] * len(rows), pa.bool_()),
+        pa.array([ick_shard] * len(rows), pa.int32()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, ["member", "score", "reserved", "ick_shard"])
+
+
+MEMBERS_AN_ADD = 1000
+_REQUIRED: dict[str, tuple[Callable[[DataType], bool], str]] = {
+    "member": (
+        lambda kind: is_text(kind) or isinstance(kind, IntegralType),
+        "a string, binary or whole-number column",
+    )
+}
+_OPTIONAL: dict[str, tuple[Callable[[DataType], bool], str]] = {
+    "score": (is_number, "a number, for instance seconds since the epoch")
+}
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """How many members a task has added: new ones, and others whose score became lower."""
+
+    new: int
+    changed: int
+
+
+def check_schema(schema: StructType) -> None:
+    """Raise a ConfigurationError for a table that cannot be written to an Ick."""
+    checked_columns(f"format {FORMAT!r}", schema, _REQUIRED, _OPTIONAL)
+
+
+def add_all(options: IckOptions, batches: Iterable[pa.RecordBatch]) -> Written:
+    """Add all rows, 1,000 in a call; a round trip each.
+
+    Errors: ConfigurationError for a member that is null, and a score that is no number.
+    """
+    target = options.adder()
+    new = changed = 0
+    for batch in batches:
+        members = batch.column(batch.schema.get_field_index("member")).to_pylist()
+        at = batch.schema.get_field_index("score")
+        scores = [None] * len(members) if at < 0 else batch.column(at).to_pylist()
+        pairs = [_pair(options, *row) for row in zip(members, scores, strict=True)]
+        for start in range(0, len(pairs), MEMBERS_AN_ADD):
+            added = target.add(pairs[start : start + MEMBERS_AN_ADD])
+            new, changed = new + added.new, changed + added.changed
+    return Written(new, changed)
+
+
+def _pair(options: IckOptions, member: Any, score: Any) -> tuple[Any, Any]:
+    if member is None:
+        raise options.wrong(
+            "a member is null: leave such rows out before writing; rows before it were written"
+        )
+    if isinstance(member, int):
+        member = str(member)
+    return member, float(score) if isinstance(score, Decimal) else score
+
+
+class IckWriter(DataSourceArrowWriter):
+    """Adds the rows of a table."""
+
+    def __init__(self, options: IckOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Add the rows of a partition; a task that is tried again adds them again, as one."""
+        return add_all(self._options, iterator)
+
+
+class IckStreamWriter(DataSourceStreamArrowWriter):
+    """Adds the rows of each batch of a stream."""
+
+    def __init__(self, options: IckOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Add the rows of a partition of a batch; see `IckWriter.write`."""
+        return add_all(self._options, iterator)

@@ -1,4 +1,4 @@
-"""The options of ``format("ick")``."""
+"""The options of ``format("workstealing.ick")``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from workstealing.errors import ConfigurationError
-from workstealing.spark.clients import ClientSettings
+from workstealing.spark.making import ClientSettings
 from workstealing.spark.sources.options import OptionReader, without_path
 from workstealing.structures import Ick, ShardedIck
 from workstealing.structures.sharded_ick.layout import MOST_ICK_SHARDS
 from workstealing.structures.steps import drive
 
-FORMAT = "ick"
+FORMAT = "workstealing.ick"
 MEMBERS_A_BATCH = 10_000
 MOST_MEMBERS_A_BATCH = 1_000_000
 LEASE_SECONDS = 60

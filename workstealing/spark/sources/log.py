@@ -1,20 +1,244 @@
-"""``format("workstealing.log")``: logs as a table, as a stream, and as a sink."""
+"""``format("workstealing.log")``: logs as a table, as a sink, and as the source of a stream."""
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import LongType, StringType, StructType
-
-from workstealing.spark.sources.arrow import require_schema, text_type
-from workstealing.spark.sources.log_options import FORMAT, LogOptions
-from workstealing.spark.sources.log_reading import LogReader, LogStreamReader
-from workstealing.spark.sources.log_writing import (
-    LogStreamWriter,
-    LogWriter,
-    checked_for_writing,
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
 )
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import DataType, LongType, StringType, StructType
+
+from workstealing.spark.sources.arrow import (
+    as_bytes,
+    checked_columns,
+    column_of,
+    is_text,
+    require_schema,
+    text_type,
+)
+from workstealing.spark.sources.log_offsets import (
+    LogPlanner,
+    Offset,
+    Span,
+    batch_offset,
+    cut,
+    looks,
+    pages,
+)
+from workstealing.spark.sources.log_once import Appender, Turn
+from workstealing.spark.sources.log_options import FORMAT, LogOptions
+
+
+class LogPartition(InputPartition):
+    """What one task reads.
+
+    Arguments: number: the task's; spans: parts of logs, in this order.
+    """
+
+    def __init__(self, number: int, spans: tuple[Span, ...]) -> None:
+        super().__init__(number)
+        self.spans = spans
+
+
+def _partitions(offset: Offset) -> list[InputPartition]:
+    return [LogPartition(number, spans) for number, spans in enumerate(cut(offset))]
+
+
+class _Reader:
+    """What the batch and the stream reader share: what a task does."""
+
+    def __init__(self, options: LogOptions) -> None:
+        self._options = options
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the entries of one partition, page by page; see `log_access.pages`."""
+        assert isinstance(partition, LogPartition)
+        kind = "string" if self._options.is_text else "binary"
+        remedy = "leave the option values=string out, for a binary column"
+        for span in partition.spans:
+            what = f"format {FORMAT!r}: the log {span.log!r} has an entry that"
+            for offsets, entries in pages(self._options, span):
+                columns = [
+                    pa.array([span.log] * len(entries), pa.string()),
+                    pa.array(offsets, pa.int64()),
+                    column_of(entries, kind, what, remedy),
+                ]
+                yield pa.RecordBatch.from_arrays(columns, ["log", "offset", "value"])
+
+
+class LogReader(_Reader, DataSourceReader):
+    """Reads a range of the entries of logs."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return tasks for what there is now; a round trip for each log."""
+        options = self._options
+        return _partitions(batch_offset(options, looks(options.client.connected(), options.logs)))
+
+
+class LogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads logs as a stream: where it stands is in Spark's checkpoint alone."""
+
+    def __init__(self, options: LogOptions) -> None:
+        super().__init__(options)
+        # Made at the driver, when it is first needed; tasks have copies of this object.
+        self._planner: LogPlanner | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        """Return the offset of a new query, in which no log has a place yet; no round trip.
+
+        Spark may ask for it again after a restart, so it must not depend on what there is then.
+        """
+        return Offset(self._options.tasks).as_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit on a batch, in entries."""
+        return ReadMaxRows(self._options.batch_size)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Note where the logs end now; see `LogPlanner.prepare_available_now`."""
+        self._planning().prepare_available_now()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the offset behind the next batch; see `LogPlanner.latest`."""
+        most: int | None = self._options.batch_size
+        if isinstance(limit, ReadMaxRows):
+            most = limit.max_rows
+        elif isinstance(limit, ReadAllAvailable):
+            most = None
+        before = Offset.parse(start)
+        end = self._planning().latest(before, most)
+        # The very same where nothing is new: Spark compares texts.
+        return start if end is before else end.as_dict()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return where the logs ended at the last look, for the query's progress; no round trip."""
+        return None if self._planner is None else self._planner.seen()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of a batch, the same ones at every time; no round trip."""
+        return [] if start == end else _partitions(Offset.parse(end))
+
+    def _planning(self) -> LogPlanner:
+        if self._planner is None:
+            client = self._options.client.connected()
+            self._planner = LogPlanner(self._options, lambda names: looks(client, names))
+        return self._planner
+
+
+_REQUIRED: dict[str, tuple[Callable[[DataType], bool], str]] = {
+    "value": (is_text, "a string or binary column, for instance to_json(struct('*'))")
+}
+_OPTIONAL: dict[str, tuple[Callable[[DataType], bool], str]] = {
+    "log": (lambda kind: isinstance(kind, StringType), "a string column with names of logs")
+}
+# What Spark tells each task of a streaming query.
+_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+
+
+@dataclass(frozen=True, slots=True)
+class Appended(WriterCommitMessage):
+    """How many rows a task has appended, and how many another try of it had appended before."""
+
+    rows: int
+    before: int
+
+
+def checked_for_writing(
+    options: LogOptions, schema: StructType, overwrite: bool, is_stream: bool
+) -> LogOptions:
+    """Return options and a schema that can be written, before any task runs; no round trip.
+
+    Errors: ConfigurationError for options, columns or a save mode that do not go with the sink.
+    """
+    if overwrite:
+        raise options.wrong(
+            "it only appends and never replaces what is there: write with"
+            ' mode("append"), or as a stream with outputMode("append") or "update"'
+        )
+    checked_columns(f"format {FORMAT!r}", schema, _REQUIRED, _OPTIONAL)
+    return options.for_writing(is_stream, "log" in schema.fieldNames())
+
+
+def write_all(
+    options: LogOptions, batches: Iterator[pa.RecordBatch], turn: Turn | None
+) -> Appended:
+    """Append all rows; a round trip for each 999 rows or 1 MiB of a log.
+
+    Arguments: options; batches; turn: whose rows they are, for exactly once. Errors:
+    ConfigurationError for a value or a log that is null; ReplayDiffersError.
+    """
+    appender = Appender(options.client.connected(), options.block, turn)
+    for batch in batches:
+        values = as_bytes(batch.column(batch.schema.get_field_index("value")))
+        at = batch.schema.get_field_index("log")
+        logs = list(options.logs) * len(values) if at < 0 else batch.column(at).to_pylist()
+        for log, value in zip(logs, values, strict=True):
+            if value is None or log is None:
+                raise options.wrong(
+                    f"a {'value' if value is None else 'log'} is null: leave such rows out before"
+                    " writing; rows before it may be written"
+                )
+            appender.add(log, value)
+    return Appended(*appender.finish())
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId()
+
+
+class LogWriter(DataSourceArrowWriter):
+    """Appends the rows of a table."""
+
+    def __init__(self, options: LogOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Append the rows of a partition; see `write_all`."""
+        options, turn = self._options, None
+        if options.query is not None and options.batch is not None:
+            turn = Turn(options.query, options.batch, _partition())
+        return write_all(options, iterator, turn)
+
+
+class LogStreamWriter(DataSourceStreamArrowWriter):
+    """Appends the rows of each batch of a stream."""
+
+    def __init__(self, options: LogOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Append the rows of a partition of a batch; see `write_all`."""
+        options, turn = self._options, None
+        if options.exactly_once:
+            context = TaskContext.get()
+            assert context is not None
+            query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+            if query is None or batch is None:
+                raise options.wrong(
+                    "Spark does not say which query and batch this is, so that exactlyOnce=true"
+                    " cannot be kept: leave it out"
+                )
+            turn = Turn(query, int(batch), _partition())
+        return write_all(options, iterator, turn)
 
 
 class LogSource(DataSource):

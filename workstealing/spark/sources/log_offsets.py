@@ -1,21 +1,24 @@
-"""The offsets of a stream from logs: what a batch reads is written in them, and nowhere else.
-
-Nothing here asks a server. `planned` makes the next offset from what was seen of the logs; `cut`
-makes tasks from an offset alone, so that a batch which is run again has the same rows in the same
-tasks.
-"""
+"""Where a query on logs stands: offsets, the entries of its batches and tasks, and pages."""
 
 from __future__ import annotations
 
+import logging
+import time
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from workstealing.errors import ConfigurationError
-from workstealing.spark.sources.ick_offsets import shared_out
-from workstealing.spark.sources.log_options import FORMAT, Position, Positions
+from redis.exceptions import ResponseError
+
+from workstealing.clock import SYSTEM_CLOCK
+from workstealing.errors import ConfigurationError, LostEntriesError
+from workstealing.spark.sources.log_options import FORMAT, LogOptions, Position, Positions
+from workstealing.spark.sources.options import shared_out
+from workstealing.store.operations import Steps, as_layout_error, drive
+from workstealing.structures import Log
+from workstealing.structures.log.base import as_bytes
 
 
 class Look(NamedTuple):
@@ -228,3 +231,175 @@ def _spans(
 
 def _before(offset: int) -> str:
     return f"those before offset {offset:,}" if offset else "none"
+
+
+logger = logging.getLogger("workstealing.spark")
+
+# Spark asks a source that has nothing a hundred times a second; Redis need not hear all of it.
+IDLE_SECONDS = 0.1
+
+
+class LogPlanner:
+    """Plans the batches of one query.
+
+    Arguments: options; look: says what is there now, of names of logs log -> Look; sleep: waits,
+    for tests.
+    """
+
+    def __init__(
+        self,
+        options: LogOptions,
+        look: Callable[[Sequence[str]], Mapping[str, Look]],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._options = options
+        self._look = look
+        self._sleep = sleep
+        self._clock = SYSTEM_CLOCK
+        # For AvailableNow: log -> (epoch, offset) where it ended when the run began.
+        self._ends: dict[str, tuple[str, int]] | None = None
+        self._idle_until = 0.0
+        self._seen: Mapping[str, Look] | None = None
+        self._missed: set[str] = set()
+
+    def prepare_available_now(self) -> None:
+        """Note where the logs end now; what comes later is not read. Costs one look."""
+        looks = self._look(self._options.logs)
+        self._ends = {log: (look.epoch, look.next) for log, look in looks.items()}
+
+    def latest(self, start: Offset, limit: int | None) -> Offset:
+        """Return the offset behind the next batch, or `start` itself if there is nothing to read.
+
+        Arguments: start; limit: how many entries at most, None for all. Errors: LostEntriesError if
+        entries that were to be read are gone and the user has not said that this may be. Costs
+        one look.
+        """
+        if self._ends is None and self._clock.monotonic() < self._idle_until:
+            self._sleep(max(0.0, self._idle_until - self._clock.monotonic()))
+        options = self._options
+        looks = self._seen = self._look(options.logs)
+        end, losses = planned(
+            start, looks, options.positions()[0], limit, options.tasks, ends=self._ends
+        )
+        report([str(loss) for loss in losses], options)
+        self._warn_of_missing(looks)
+        if end is start:
+            self._idle_until = self._clock.monotonic() + IDLE_SECONDS
+        return end
+
+    def seen(self) -> dict[str, int] | None:
+        """Return where each log ended at the last look, None before it; no round trip."""
+        if self._seen is None:
+            return None
+        return {log: look.next for log, look in self._seen.items()}
+
+    def _warn_of_missing(self, looks: Mapping[str, Look]) -> None:
+        for log, look in looks.items():
+            if look.epoch or log in self._missed:
+                continue
+            self._missed.add(log)
+            logger.warning("there is no log %r yet: this query waits for its first entry", log)
+
+
+def batch_offset(options: LogOptions, looks: Mapping[str, Look]) -> Offset:
+    """Return what a batch read reads, as an offset whose parts `cut` makes tasks of.
+
+    Arguments: options; looks: at all of its logs. Errors: ConfigurationError for a log that is not
+    there; LostEntriesError as of `LogPlanner.latest`.
+    """
+    starting, ending = options.positions()
+    places, losses = {}, []
+    for log, look in looks.items():
+        if not look.epoch:
+            raise ConfigurationError(
+                f"format {FORMAT!r}: there is no log {log!r}: a read makes none; write to it first,"
+                " or look whether the name and the server are right"
+            )
+        start, loss = begun(log, None, look, starting)
+        if loss is not None:
+            losses.append(str(loss))
+        stop = min(resolved(ending.of(log), look), look.next)
+        places[log] = Place(look.epoch, start, max(start, stop), look.block)
+    report(losses, options)
+    return Offset(options.tasks, places)
+
+
+def report(losses: Sequence[str], options: LogOptions) -> None:
+    """Raise a LostEntriesError for what was lost, or log it if the user has said that this may be.
+
+    Arguments: losses: sentences; options.
+    """
+    if not losses:
+        return
+    if options.fails_on_loss:
+        raise LostEntriesError(
+            f"format {FORMAT!r}: {'; '.join(losses)}. Give the option failOnDataLoss=false to go on"
+            " with what is there"
+        )
+    for loss in losses:
+        logger.warning("%s; going on with what is there, as failOnDataLoss=false says", loss)
+
+
+FIRST_PAGE, MOST_OF_A_PAGE = 100, 5_000
+BYTES_A_PAGE = 4 * 1024 * 1024
+
+# Offsets, and the entries that have them.
+Page = tuple[list[int], list[bytes]]
+
+
+def run(client: Any, steps: Steps[Any]) -> Any:
+    """Run steps of a log. Errors: LayoutError for foreign keys; those of redis-py."""
+    try:
+        return drive(client, steps)
+    except ResponseError as error:
+        raise as_layout_error(error) or error from None
+
+
+def looks(client: Any, names: Sequence[str]) -> dict[str, Look]:
+    """Return what there is of logs now, those included that nobody has made; a round trip each."""
+    return {name: run(client, _look(Log(client, name))) for name in names}
+
+
+def _look(log: Any) -> Steps[Look]:
+    # No entries: the keys of no blocks, and the number of none.
+    reply = yield from as_bytes(log.operation("read", (log.keys.meta,), 0, 0, 1, 0, 1, b"", ""))
+    end, first, _, block, epoch = reply[:5]
+    return Look(epoch.decode(), int(first), int(end), int(block))
+
+
+def pages(options: LogOptions, span: Span) -> Iterator[Page]:
+    """Yield the entries of a part of a log; a round trip for each 4 MiB or 5,000 entries.
+
+    Arguments: options; span. Errors: LostEntriesError for entries that are not there any more,
+    unless the user has said that this may be: then they are passed over with a line in the log.
+    """
+    client = options.client.connected()
+    log: Any = Log(client, span.log)
+    at, most = span.start, FIRST_PAGE
+    while at < span.stop:
+        asked = min(most, span.stop - at)
+        info, found = run(client, log.read_steps(at, asked))
+        if log.known.epoch != span.epoch.encode():
+            # Deleted, or made anew: then what was found belongs to another log.
+            found = []
+        if not found:
+            _report_lost(options, span, at, span.stop)
+            return
+        if found[0] is None:
+            # It may be more than was asked for.
+            first = min(info.first, span.stop)
+            _report_lost(options, span, at, first)
+            found, at = found[first - at :], first
+        if None in found:
+            # Evicted between two parts of this read: what was read before goes first.
+            found = found[: found.index(None)]
+        if found:
+            yield list(range(at, at + len(found))), found
+            at += len(found)
+            size = sum(map(len, found)) // len(found) + 1
+            most = max(1, min(MOST_OF_A_PAGE, BYTES_A_PAGE // size))
+
+
+def _report_lost(options: LogOptions, span: Span, start: int, stop: int) -> None:
+    why = f"has no entries {start:,} to {stop - 1:,} any more, which this batch was to read"
+    report([f"the log {span.log!r} {why}: they were evicted, or the log was deleted"], options)

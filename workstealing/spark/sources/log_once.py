@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from workstealing.errors import ReplayDiffersError
-from workstealing.spark.sources.log_access import run
+from workstealing.spark.sources.log_offsets import run
 from workstealing.spark.sources.log_options import FORMAT
 from workstealing.structures import Log
 from workstealing.structures.log.appending import MOST_BLOCKS, Marker, Written

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workstealing.errors import ConfigurationError
-from workstealing.spark.clients import ClientSettings
+from workstealing.spark.making import ClientSettings
 from workstealing.spark.sources.options import OptionReader, without_path
 from workstealing.structures.log.names import LogNames
 

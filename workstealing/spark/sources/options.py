@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from workstealing.errors import ConfigurationError
-from workstealing.spark.clients import DEFAULT_CLIENT, ClientSettings
+from workstealing.spark.making import DEFAULT_CLIENT, ClientSettings
 
 T = TypeVar("T")
 
@@ -179,3 +179,24 @@ def runs(items: Sequence[T], most: int) -> list[tuple[T, ...]]:
     count = min(most, len(items))
     ends = [len(items) * number // count for number in range(count + 1)] if count else []
     return [tuple(items[start:end]) for start, end in pairwise(ends)]
+
+
+def shared_out(sizes: Mapping[int, int], limit: int, turn: int) -> dict[int, int]:
+    """Share a batch out among the parts of a source, as evenly as they allow.
+
+    Arguments: sizes: how many items each part has, by its number; limit: of
+    the batch, in items; turn: the number of the
+    batch: if there are more parts than items, the parts take turns. Returns: how many items of each
+    part, more than 0. Other parts fill in for one that has too few.
+    """
+    shards = sorted(shard for shard, size in sizes.items() if size > 0)
+    if not shards or limit < 1:
+        return {}
+    if len(shards) > limit:
+        first = turn * limit % len(shards)
+        return dict.fromkeys((shards + shards)[first : first + limit], 1)
+    counts: dict[int, int] = {}
+    for position, shard in enumerate(sorted(shards, key=lambda shard: (sizes[shard], shard))):
+        share = (limit - sum(counts.values())) // (len(shards) - position)
+        counts[shard] = min(sizes[shard], share)
+    return counts

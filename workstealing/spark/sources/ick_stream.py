@@ -1,27 +1,65 @@
-"""The driver's part of a stream from a ShardedIck: leases and reservations, from batch to batch.
-
-Nothing here knows of Spark. The order in which Spark calls: latest(k - 1), which reserves batch k;
-commit(k - 1); tasks read batch k; its sink has it; latest(k), which first finishes batch k; ...
-A process may be killed between any two of these, and another one begins again, from the checkpoint,
-with batch k or with latest(k).
-"""
+"""The stream of an Ick: where a query stands, and the consumer that holds its leases."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
 
 from redis.exceptions import RedisError
 
 from workstealing.clock import SYSTEM_CLOCK
-from workstealing.errors import WorkStealingError
-from workstealing.spark.sources.ick_offsets import Offset, shared_out
+from workstealing.errors import ConfigurationError, WorkStealingError
+from workstealing.spark.sources.ick_options import FORMAT
+from workstealing.spark.sources.options import shared_out
 from workstealing.structures import NoLease, ShardedIck
 from workstealing.structures.sharded_ick import Leases
 from workstealing.structures.sharded_ick.holding import ShardLook, look
 from workstealing.structures.steps import drive
+
+
+@dataclass(frozen=True)
+class Offset:
+    """Where a stream stands: behind the batch whose reservations it names.
+
+    Fields: query: an id of the query, which its checkpoint keeps; seq: how many batches there were;
+    tokens: of each ick shard with members in the last batch that of the reservation.
+    """
+
+    query: str
+    seq: int = 0
+    tokens: Mapping[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def new(cls) -> Offset:
+        """Return the offset of a new query, in which nothing has been read."""
+        return cls(uuid4().hex)
+
+    @classmethod
+    def parse(cls, offset: Mapping[str, Any]) -> Offset:
+        """Read what `as_dict` has made. Errors: ConfigurationError for anything else."""
+        try:
+            query, seq, tokens = offset["query"], offset["seq"], offset["tokens"]
+            return cls(str(query), int(seq), {int(i): str(token) for i, token in tokens.items()})
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise ConfigurationError(
+                f"the offset {offset!r} in the checkpoint is not one of format {FORMAT!r}: give"
+                " this query a checkpoint of its own"
+            ) from None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what Spark writes into the checkpoint, as JSON."""
+        tokens = {str(shard): token for shard, token in sorted(self.tokens.items())}
+        return {"query": self.query, "seq": self.seq, "tokens": tokens}
+
+    def following(self, tokens: Mapping[int, str]) -> Offset:
+        """Return the offset behind the next batch, which has these reservations."""
+        return Offset(self.query, self.seq + 1, dict(tokens))
+
 
 logger = logging.getLogger("workstealing.spark")
 
@@ -87,7 +125,7 @@ class IckConsumer:
             if self._is_resizing():
                 return self._make_way(start)
             _refuse_others(self._sharded.name, _consumer(start), shards, self._has_held)
-            raise NoLease(f"format 'ick': {error}") from None
+            raise NoLease(f"format {FORMAT!r}: {error}") from None
         try:
             end = self._next(start, limit, sizes, leases)
             return self._once_more(start, limit) if end is None else end
@@ -138,8 +176,9 @@ class IckConsumer:
         """Do `latest` again after leases that ran out within it."""
         if self._is_second_try:
             raise NoLease(
-                f"format 'ick': the leases of {self._sharded.name!r} ran out between two commands,"
-                " twice in a row: give the option 'leaseSeconds' a larger number; nothing is lost"
+                f"format {FORMAT!r}: the leases of {self._sharded.name!r} ran out between two"
+                " commands, twice in a row: give the option 'leaseSeconds' a"
+                " larger number; nothing is lost"
             )
         self._is_second_try, self._finished = True, None
         return self.latest(start, limit)
@@ -212,12 +251,12 @@ def _refuse_others(
         left = f"{each.left_ms / 1000:.0f} s"
         if each.consumer == consumer:
             raise NoLease(
-                f"format 'ick': another run of this query (with the same checkpoint) has taken over"
-                f" {name!r} and holds its leases for another {left}: this one ends, and nothing is"
-                " lost"
+                f"format {FORMAT!r}: another run of this query (with the same checkpoint) has taken"
+                f" over {name!r} and holds its leases for another {left}: this one ends,"
+                " and nothing is lost"
             )
         raise NoLease(
-            f"format 'ick': {name!r} is being read by another consumer, {each.consumer!r}, whose"
-            f" leases last for another {left}, and longer while it runs: stop that one and start"
-            " this query again after that, or give each query a ShardedIck of its own"
+            f"format {FORMAT!r}: {name!r} is being read by another consumer, {each.consumer!r},"
+            f" whose leases last for another {left}, and longer while it runs: stop that one"
+            " and start this query again after that, or give each query a ShardedIck of its own"
         )

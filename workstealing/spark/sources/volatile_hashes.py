@@ -1,0 +1,475 @@
+"""``format("workstealing.volatile_hashes")``: hashes whose fields expire, as a sink and a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import DataType, DoubleType, StructType, TimestampType
+from redis.exceptions import ResponseError
+
+from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.spark.making import ClientSettings
+from workstealing.spark.sources.arrow import (
+    as_bytes,
+    checked_columns,
+    column_of,
+    is_number,
+    is_text,
+    require_schema,
+    text_type,
+)
+from workstealing.spark.sources.options import OptionReader, runs, without_path
+from workstealing.store.twin import Node
+from workstealing.structures.volatile_hashes import HashPipeline, VolatileHashes
+from workstealing.structures.volatile_hashes.scanning import HashScan, LiveField
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql.types import StructType
+
+    from workstealing.structures.volatile_hashes import VolatileHashes
+
+
+FORMAT = "workstealing.volatile_hashes"
+PARTITIONS = 16
+# A deadline must stay below 2^46 ms since the epoch, the servers' own limit.
+MOST_SECONDS = 60_000_000_000
+_KINDS = ("string", "binary")
+_BACKENDS = ("auto", "emulated", "native")
+
+
+@dataclass(frozen=True, slots=True)
+class VolatileHashOptions:
+    """What a user said about a namespace of volatile hashes; hashable and safe to pickle.
+
+    Fields: namespace; client; backend and allow_eviction: as `VolatileHashes` takes them. For
+    writing: ttl_seconds: of every row. For reading: names and values: "string" or "binary", the
+    type of the columns key and field, and of the column value; match: a pattern for the keys;
+    partitions: the most. None: not given.
+    """
+
+    namespace: str
+    client: ClientSettings
+    backend: str = "auto"
+    allow_eviction: tuple[str, ...] = ()
+    ttl_seconds: float | None = None
+    names: str | None = None
+    values: str | None = None
+    match: str | None = None
+    partitions: int | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> VolatileHashOptions:
+        """Return what Spark's options say.
+
+        Errors: ConfigurationError for unknown, missing or contradictory ones. No round trip.
+        """
+        from workstealing.structures.volatile_hashes.layout import HashNames
+
+        with OptionReader(FORMAT, {}).naming():
+            reader = OptionReader(FORMAT, without_path(options, "namespace"))
+        with reader.naming():
+            namespace = reader.required("namespace", 'a namespace, or a path as in load("items")')
+            HashNames(namespace)
+        ttl_seconds = reader.seconds("ttlSeconds")
+        if ttl_seconds is not None and ttl_seconds > MOST_SECONDS:
+            raise reader.wrong(f"the option 'ttlSeconds' is above {MOST_SECONDS:,} seconds")
+        parsed = cls(
+            namespace=namespace,
+            client=reader.client(),
+            backend=reader.choice("backend", _BACKENDS),
+            allow_eviction=reader.words("allowEviction"),
+            ttl_seconds=ttl_seconds,
+            names=reader.choice_or_none("names", _KINDS),
+            values=reader.choice_or_none("values", _KINDS),
+            match=reader.text("match"),
+            partitions=reader.number("partitions", 0) or None,
+        )
+        reader.finish()
+        return parsed
+
+    def for_reading(self) -> VolatileHashOptions:
+        """Return these options, or raise an error for one that says how to write."""
+        self._refuse({"ttlSeconds": self.ttl_seconds}, "writing, and this is a read")
+        return self
+
+    def for_writing(self) -> VolatileHashOptions:
+        """Return these options, or raise an error for one that says how to read."""
+        given = {
+            "names": self.names,
+            "values": self.values,
+            "match": self.match,
+            "partitions": self.partitions,
+        }
+        self._refuse(given, "reading, and this is a write")
+        return self
+
+    def hashes(self) -> VolatileHashes:
+        """Return the namespace on this process's client; no round trip but a cluster's map."""
+        from workstealing.structures.volatile_hashes import VolatileHashes
+
+        made: VolatileHashes = VolatileHashes(
+            self.client.connected(),
+            self.namespace,
+            backend=self.backend,
+            allow_eviction=self.allow_eviction,
+        )
+        return made
+
+    def _refuse(self, options: Mapping[str, object], why: str) -> None:
+        for name, value in options.items():
+            if value is not None:
+                raise ConfigurationError(
+                    f"format {FORMAT!r}: the option {name!r} is for {why}: leave it out"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class IndexShards(InputPartition):
+    """Index shards of an emulated namespace."""
+
+    shards: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKeys(InputPartition):
+    """The keys of a native namespace on one node; None: the only server."""
+
+    node: Node
+
+
+def columns_of(options: VolatileHashOptions) -> StructType:
+    """Return the columns that a read has."""
+    names, values = text_type(options.names or "string"), text_type(options.values or "string")
+    return (
+        StructType()
+        .add("key", names)
+        .add("field", names)
+        .add("value", values)
+        .add("ttl", DoubleType())
+    )
+
+
+class VolatileHashReader(DataSourceReader):
+    """Reads a namespace: by runs of index shards, or native ones by nodes.
+
+    Arguments: options; schema: as Spark wants to read, which must be the source's own.
+    """
+
+    def __init__(self, options: VolatileHashOptions, schema: StructType) -> None:
+        self._options = options.for_reading()
+        require_schema(FORMAT, schema, columns_of(options))
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return runs of index shards, or nodes; none where nobody has used the namespace.
+
+        At the driver, before any task. Errors: those of `HashScan.layout`. Some five round trips.
+        """
+        scan = self._scan()
+        layout = scan.layout()
+        if layout is None:
+            return [IndexShards(())]
+        if layout.is_native:
+            return [NodeKeys(node) for node in scan.nodes()]
+        shards = scan.shards(layout)
+        return [IndexShards(each) for each in runs(shards, self._options.partitions or PARTITIONS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the live fields of one partition, page by page."""
+        scan = self._scan()
+        if isinstance(partition, NodeKeys):
+            layout = scan.layout()
+            if layout is None or not layout.is_native:
+                raise _changed(self._options)
+            pages = scan.of_node(layout, partition.node)
+        elif isinstance(partition, IndexShards) and partition.shards:
+            layout = scan.layout()
+            if layout is None or not layout.is_emulated:
+                raise _changed(self._options)
+            pages = scan.of_shards(layout, partition.shards)
+        else:
+            return
+        for fields in pages:
+            if fields:
+                yield self._batch(fields)
+
+    def _scan(self) -> HashScan:
+        return HashScan(self._options.hashes(), self._options.match)
+
+    def _batch(self, fields: Sequence[LiveField]) -> pa.RecordBatch:
+        names, values = self._options.names or "string", self._options.values or "string"
+        as_names = "give the option names=binary, for binary columns"
+        as_values = "give the option values=binary, for a binary column"
+
+        def value_of(position: int) -> str:
+            # Not the value itself: errors are logged.
+            each = fields[position]
+            return f"format {FORMAT!r}: a value of the key {each.key!r}, field {each.field!r},"
+
+        lefts = [None if each.left_ms is None else each.left_ms / 1000 for each in fields]
+        columns = [
+            column_of([each.key for each in fields], names, "the key", as_names),
+            column_of([each.field for each in fields], names, "the field", as_names),
+            column_of([each.value for each in fields], values, value_of, as_values),
+            pa.array(lefts, pa.float64()),
+        ]
+        return pa.RecordBatch.from_arrays(columns, ["key", "field", "value", "ttl"])
+
+
+def _changed(options: VolatileHashOptions) -> LayoutError:
+    return LayoutError(
+        f"the namespace {options.namespace!r} was laid out anew while it was read: read it again"
+    )
+
+
+FIELDS_A_COMMAND = 500
+COMMANDS_A_CALL, BYTES_A_CALL = 256, 4 * 1024 * 1024
+LAST_DEADLINE_MS = 2**46 - 1
+# What Arrow batches have of a session's own are the names and types of its columns.
+_REQUIRED: dict[str, tuple[Callable[[DataType], bool], str]] = {
+    "key": (is_text, "a string or binary column"),
+    "field": (is_text, "a string or binary column"),
+    "value": (lambda kind: is_text(kind) or is_number(kind), "a string, binary or number column"),
+}
+_OPTIONAL: dict[str, tuple[Callable[[DataType], bool], str]] = {
+    "ttl": (is_number, "a number of seconds"),
+    "expire_at": (lambda kind: isinstance(kind, TimestampType), "a timestamp (with time zone)"),
+}
+
+# A field, and until when it lives: the redis-py option and its ms, None without a deadline.
+Place = tuple[bytes, bytes]
+Deadline = tuple[str, int] | None
+
+
+def checked_for_writing(
+    options: VolatileHashOptions, schema: StructType, overwrite: bool
+) -> VolatileHashOptions:
+    """Return options and a schema that can be written, before any task runs.
+
+    Errors: ConfigurationError for options, columns or a save mode that do not go with the sink; as
+    of `VolatileHashes.open`, which writes a new namespace's layout down. At most five round trips.
+    """
+    what = f"format {FORMAT!r}"
+    if overwrite:
+        raise ConfigurationError(
+            f"{what} only appends, which replaces fields of the same key and name: give"
+            ' mode("append"), or outputMode("append") of a stream'
+        )
+    options.for_writing()
+    checked_columns(what, schema, _REQUIRED, _OPTIONAL)
+    ways = [name for name in _OPTIONAL if name in schema.fieldNames()]
+    ways += ["the option 'ttlSeconds'"] if options.ttl_seconds is not None else []
+    if len(ways) > 1:
+        raise ConfigurationError(
+            f"{what}: {' and '.join(ways)} are given, which all say when a field expires: give one"
+        )
+    options.hashes().open()
+    return options
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):
+    """What one task has written: how many rows, and by how many commands."""
+
+    rows: int
+    commands: int
+
+
+class _Sink:
+    """What the batch and the stream writer share."""
+
+    def __init__(self, options: VolatileHashOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+        """Write one partition; see `write_batch`."""
+        hashes = self._options.hashes()
+        rows = commands = 0
+        for batch in iterator:
+            commands += write_batch(hashes, batch, self._options.ttl_seconds)
+            rows += batch.num_rows
+        return Written(rows, commands)
+
+
+class VolatileHashWriter(_Sink, DataSourceArrowWriter):
+    """Writes a DataFrame's rows; what one task has written stays if another fails."""
+
+
+class VolatileHashStreamWriter(_Sink, DataSourceStreamArrowWriter):
+    """Writes the rows of every micro-batch, each at least once."""
+
+
+def write_batch(
+    hashes: VolatileHashes, batch: RecordBatch, ttl_seconds: float | None = None
+) -> int:
+    """Write one Arrow batch, of which later rows replace earlier ones of the same field.
+
+    Arguments: hashes; batch: with the columns of the sink; ttl_seconds: of every row. Returns: how
+    many commands it took. Errors: ConfigurationError for a row that cannot be written, before
+    anything of the batch is; those of redis-py. A round trip for some hundred commands or 4 MB;
+    each sets up to 500 fields of one hash and one deadline.
+    """
+    groups: dict[tuple[bytes, Deadline], list[tuple[bytes, bytes]]] = {}
+    for (key, field), (value, deadline) in _last_rows(batch, ttl_seconds).items():
+        groups.setdefault((key, deadline), []).append((field, value))
+    commands = size = 0
+    with hashes.pipeline(transaction=False) as pipe:
+        queued: list[bytes] = []
+        for (key, deadline), pairs in groups.items():
+            for some, some_bytes in _of_one_command(pairs):
+                if size and size + some_bytes > BYTES_A_CALL:
+                    _send(pipe, queued)
+                    size = 0
+                if deadline is None:
+                    pipe.execute_command("HSET", key, *_flat(some))
+                else:
+                    pipe.execute_command(
+                        "HSETEX", key, *deadline, "FIELDS", len(some), *_flat(some)
+                    )
+                queued.append(key)
+                commands += 1
+                size += some_bytes
+                if len(queued) == COMMANDS_A_CALL:
+                    _send(pipe, queued)
+                    size = 0
+        _send(pipe, queued)
+    return commands
+
+
+def _of_one_command(
+    pairs: list[tuple[bytes, bytes]],
+) -> Iterator[tuple[dict[bytes, bytes], int]]:
+    """Divide fields into what one command sets, and how many bytes that is."""
+    some: dict[bytes, bytes] = {}
+    size = 0
+    for field, value in pairs:
+        more = len(field) + len(value)
+        # A server stands still for a large command, and refuses one of a gigabyte.
+        if len(some) == FIELDS_A_COMMAND or (some and size + more > BYTES_A_CALL):
+            yield some, size
+            some, size = {}, 0
+        some[field] = value
+        size += more
+    yield some, size
+
+
+def _flat(pairs: dict[bytes, bytes]) -> Iterator[bytes]:
+    for pair in pairs.items():
+        yield from pair
+
+
+def _send(pipe: HashPipeline, keys: list[bytes]) -> None:
+    for key, result in zip(keys, pipe.execute(raise_on_error=False), strict=True):
+        if isinstance(result, ResponseError):
+            raise ResponseError(f"the hash {key!r} was not written: {result}") from result
+        if isinstance(result, Exception):
+            raise result
+    keys.clear()
+
+
+def _last_rows(
+    batch: RecordBatch, ttl_seconds: float | None
+) -> dict[Place, tuple[bytes, Deadline]]:
+    """Return what each field is to be in the end; raise a ConfigurationError for a bad row."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    texts = {name: as_bytes(columns[name]) for name in _REQUIRED}
+    for name, column in texts.items():
+        if None in column:
+            number = column.index(None)
+            place = "" if name == "key" else f" of the key {texts['key'][number]!r}"
+            raise _wrong(number, f"the {name}{place} is null: leave such rows out")
+    deadlines = _deadlines(columns, texts["key"], ttl_seconds, batch.num_rows)
+    rows: Any = zip(texts["key"], texts["field"], texts["value"], deadlines, strict=True)
+    return {(key, field): (value, deadline) for key, field, value, deadline in rows}
+
+
+def _deadlines(
+    columns: dict[str, Any], keys: list[bytes | None], ttl_seconds: float | None, rows: int
+) -> list[Deadline]:
+    if "ttl" in columns:
+        return [
+            None if seconds is None else _in(seconds, number, keys[number])
+            for number, seconds in enumerate(columns["ttl"].to_pylist())
+        ]
+    if "expire_at" in columns:
+        microseconds = columns["expire_at"].cast("timestamp[us]").cast("int64").to_pylist()
+        return [
+            None if time is None else _at(time // 1000, number, keys[number])
+            for number, time in enumerate(microseconds)
+        ]
+    every = None if ttl_seconds is None else _in(ttl_seconds, 0, None)
+    return [every] * rows
+
+
+def _in(seconds: Any, number: int, key: bytes | None) -> Deadline:
+    """Return a time to live as the server takes it: whole ms, and never none of them."""
+    time = float(seconds)
+    if not (math.isfinite(time) and 0 < time <= MOST_SECONDS):
+        raise _wrong(
+            number,
+            f"the ttl of the key {key!r} is {seconds}: give seconds above 0 and up to"
+            f" {MOST_SECONDS:,}, or null for a field that does not expire",
+        )
+    return "PX", max(1, round(time * 1000))
+
+
+def _at(milliseconds: int, number: int, key: bytes | None) -> Deadline:
+    """Return a time as the server takes it; one that has passed stays one."""
+    if milliseconds > LAST_DEADLINE_MS:
+        raise _wrong(
+            number,
+            f"the expire_at of the key {key!r} is beyond the year 4199, the servers' last: give an"
+            " earlier one, or null for a field that does not expire",
+        )
+    return "PXAT", max(1, milliseconds)
+
+
+def _wrong(number: int, problem: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"format {FORMAT!r}: row {number + 1} of a batch: {problem}; nothing of the batch was"
+        " written"
+    )
+
+
+class VolatileHashSource(DataSource):
+    """Reads a namespace's live fields with their times left; appends fields with deadlines.
+
+    Arguments: options: see `VolatileHashOptions`. Errors: ConfigurationError for wrong ones, before
+    any task runs.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = VolatileHashOptions.parse(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the columns of a read."""
+        return columns_of(self._options)
+
+    def reader(self, schema: StructType) -> VolatileHashReader:
+        """Return the reader; see `VolatileHashReader`."""
+        return VolatileHashReader(self._options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> VolatileHashWriter:
+        """Return the writer, having checked options, columns and namespace."""
+        return VolatileHashWriter(checked_for_writing(self._options, schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> VolatileHashStreamWriter:  # noqa: N802 - Spark's word
+        """Return the writer of a streaming query, having checked the same."""
+        return VolatileHashStreamWriter(checked_for_writing(self._options, schema, overwrite))
