@@ -464,7 +464,7 @@ class TestAvailableNow:
         assert stats["total_size"] == 0
         assert {each["lease_ms"] for each in stats["shards"]} == {0}
 
-    @pytest.mark.parametrize("script", ["reserve", "finish"])
+    @pytest.mark.parametrize("script", ["reserve", "ack_all"])
     def test_leases_that_run_out_in_the_midst_are_no_end(
         self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch, script: str
     ) -> None:
