@@ -12,7 +12,7 @@ import pytest
 
 from support.skips import unexpected
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 QUICK = re.search(r'-m "(.+?)"', (TESTS.parent / "scripts" / "test.sh").read_text())
 SERVERS = """
 import pytest

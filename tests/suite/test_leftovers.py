@@ -59,7 +59,7 @@ def test_who_leaves_something_running_fails(tmp_path: Path) -> None:
             *(sys.executable, "-P", "-m", "pytest", "-q", "-p", "support.leftovers"),
             *("-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path),
         ],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         cwd=tmp_path,
         capture_output=True,
         text=True,
