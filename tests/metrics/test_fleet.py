@@ -355,7 +355,7 @@ def test_rates_that_leave_no_room_are_logged(
     fleet.set_rate("sweep", 0.9)
     one.report()
     assert one.rate("sweep") == 0.5
-    assert "more than 1" in caplog.text
+    assert "above 1" in caplog.text
     one.recruiter.uninstall("other")
     one.report()
     assert one.rate("sweep") == 0.9
@@ -406,7 +406,7 @@ def test_a_rate_that_a_process_refuses_is_said_with_the_reason(
     job = ledgers.total(ledgers.read(client, minutes=2))["sweep"]
     assert job.rate == 0.5
     assert job.refused is not None
-    assert "would bring all rates together to 1.3" in job.refused
+    assert "would raise the sum of all rates to 1.3" in job.refused
     assert job.refused_rate == 0.9
     assert "other" not in one.ledger._refused
     # It is taken once there is room, and then refused no more.

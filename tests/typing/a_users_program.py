@@ -6,6 +6,7 @@ Nothing runs it: what it claims is claimed to mypy, by strict mode and `assert_t
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import timedelta
 from typing import Any, assert_type
 
 import flask
@@ -14,7 +15,7 @@ import redis.asyncio
 import sqlalchemy
 
 import workstealing
-from workstealing import Hooks, Job, Outcome, Recruiter, Slice, connect
+from workstealing import Adaptive, Hooks, Job, Outcome, Recruiter, Slice, connect
 from workstealing.integrations.flask import WorkStealing
 from workstealing.integrations.wsgi import WorkStealingMiddleware
 from workstealing.jobs import (
@@ -83,7 +84,11 @@ from workstealing.structures.shuffle_queue.dead import DeadMessage
 from workstealing.structures.sources import Source, SqlSource
 
 items = VolatileHashes(connect("redis://localhost:6379/0"), namespace="items")
-recruiter = Recruiter()
+recruiter = Recruiter(
+    seconds=timedelta(milliseconds=10), breaker=timedelta(seconds=5), longest=0.25
+)
+followed = Adaptive(0.001, 0.01, lag=timedelta(minutes=1))
+assert_type(followed.lag, float)
 job = HashFieldExpiry(items, limit=5)
 recruiter.install(job, rate=0.003)
 

@@ -27,6 +27,7 @@ from workstealing.metrics.minutes import (
     LANES,
     MICROSECONDS,
     MINUTE,
+    MINUTES_OF_A_DAY,
     OLDEST,
     PROCESSES,
     RATE,
@@ -69,7 +70,6 @@ _LONGEST_KEEP_SECONDS = 23 * 3600
 _SEND_SECONDS = 2.0
 _WAIT_SECONDS = 1.0
 _MINUTES_A_ROUND_TRIP = 180
-_MOST_MINUTES = 1440
 _PROCESS_SECONDS = 180
 _TEXT_LENGTH = 300
 _HOST_LENGTH = 100
@@ -471,12 +471,11 @@ def read(
     180 minutes begun, one for the server's time, and two or three for the namespace's layout.
     """
     name = checked_ledger_name(name)
-    if isinstance(minutes, bool) or not isinstance(minutes, int) or minutes < 1:
+    is_whole = isinstance(minutes, int) and not isinstance(minutes, bool)
+    if not is_whole or not 1 <= minutes <= MINUTES_OF_A_DAY:
         raise ConfigurationError(f"minutes is {minutes!r}; expected a whole number from 1 to 1440")
-    if minutes > _MOST_MINUTES:
-        raise ConfigurationError(f"minutes is {minutes}; a ledger has at most a day's 1440")
     if is_async(client):
-        raise ConfigurationError("a ledger is read by a blocking client, not an asyncio one")
+        raise ConfigurationError("a ledger is read with a blocking client, not with an asyncio one")
     hashes = VolatileHashes(client, namespace=namespace_of(name), allow_eviction=allow_eviction)
     present = _server_seconds(client, name) // MINUTE * MINUTE
     wanted = [present - MINUTE * ago for ago in reversed(range(minutes))]
@@ -501,7 +500,7 @@ def processes(
     """
     name = checked_ledger_name(name)
     if is_async(client):
-        raise ConfigurationError("a ledger is read by a blocking client, not an asyncio one")
+        raise ConfigurationError("a ledger is read with a blocking client, not with an asyncio one")
     hashes = VolatileHashes(client, namespace=namespace_of(name), allow_eviction=allow_eviction)
     return parsed_processes(texts(hashes.hgetall(processes_key(name))).values())
 

@@ -24,7 +24,8 @@ def enlisting(recruiter: Enlisting, function: Function, when: When | None) -> Fu
     """
     if not callable(function) or isinstance(function, (type, classmethod, staticmethod)):
         raise ConfigurationError(
-            f"enlists decorates a function, not {function!r}; below @classmethod and @staticmethod"
+            f"enlists decorates a function, not {function!r}: write it below @classmethod or"
+            " @staticmethod"
         )
     if when is not None and not callable(when):
         raise ConfigurationError(f"when= is {when!r}; expected a function of the result")

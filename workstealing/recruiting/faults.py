@@ -137,7 +137,7 @@ def log_safely(
         if (timeouts or HostTimeouts()).include(error):
             raise
         if logging.raiseExceptions and sys.stderr is not None:
-            # A closed standard error leaves nobody to tell.
+            # Standard error may be closed.
             with contextlib.suppress(OSError, ValueError):
                 sys.stderr.write(
                     f"workstealing could not log a line: {type(error).__qualname__}, raised by one"

@@ -172,7 +172,7 @@ def choose_rate(
             f"a lag of {lag:g} s is out of bounds: expected {_LEAST:g} to {_MOST:g} seconds"
         )
     if not 0.0 < share < 1.0:
-        raise ConfigurationError(f"a share of {share!r} is none: expected 0 < share < 1")
+        raise ConfigurationError(f"a share of {share!r} is out of bounds: expected 0 < share < 1")
     decay = -math.log1p(-share) / lag
     slices = decay / -math.expm1(-limit * math.log1p(decay / garbage)) if garbage else decay
     return max(slices, garbage / (limit * highest_utilisation)) / traffic

@@ -218,6 +218,6 @@ class Roster:
         listed = ", ".join(f"{each!r} {rates[each]:g}" for each in shown)
         more = f" and {len(rates) - len(shown)} more" if len(rates) > len(shown) else ""
         raise RateError(
-            f"job {name!r} at rate {share:g} would bring all rates together to {total:g}, more than"
+            f"job {name!r} at rate {share:g} would raise the sum of all rates to {total:g}, above"
             f" 1: {listed}{more}; lower one of them"
         )

@@ -106,7 +106,7 @@ class Recruiter(Enlisting):
         self._longest = _checked_longest(longest, "longest")
         self._breakers = Breakers(checked_seconds(breaker, "breaker"))
         if not callable(random):
-            raise ConfigurationError(f"random= is {random!r}; expected a function of nothing")
+            raise ConfigurationError(f"random= is {random!r}; expected a function of no arguments")
         super().__init__(checked, random, clock)
         self._roster = Roster()
         # Measured only if a rate is adaptive.
@@ -154,7 +154,7 @@ class Recruiter(Enlisting):
             hash(dependency)
         except TypeError:
             raise ConfigurationError(
-                f"the dependency of job {name!r} is {dependency!r}; expected something hashable"
+                f"the dependency of job {name!r} is {dependency!r}; expected a hashable value"
             ) from None
         with self._lock:
             self._roster.check_new(name, rate)

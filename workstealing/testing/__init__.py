@@ -153,7 +153,7 @@ class ManualClock:
         """
         if not seconds >= 0:
             raise ConfigurationError(
-                f"a clock cannot advance by {seconds!r} seconds; expected >= 0"
+                f"a clock cannot advance by {seconds!r} seconds; expected 0 or more"
             )
         self._now += seconds
         return self._now
