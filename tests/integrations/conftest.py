@@ -35,7 +35,7 @@ def recruiter(events: list[object]) -> Recruiter:
 
 @pytest.fixture
 def run_python() -> Callable[[str], str]:
-    """Return a function that runs a program in a fresh interpreter and returns what it printed."""
+    """Return a function that runs a program in a fresh interpreter and returns its output."""
 
     def run(program: str) -> str:
         done = subprocess.run(

@@ -27,7 +27,7 @@ SCOPE: Scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
 
 
 class Connection:
-    """A client of one ASGI application: what it was sent."""
+    """A client of one ASGI application, with the messages that it received."""
 
     def __init__(self, app: Any, events: list[object] | None = None) -> None:
         self.app = app

@@ -32,7 +32,7 @@ def start_response(*_: Any) -> Any:
 
 @pytest.fixture
 def dismissing() -> Recruiter:
-    """Return a recruiter of whom nobody is recruited."""
+    """Return a recruiter that recruits nobody."""
     recruiter = never()
     recruiter.job(rate=1.0)(lambda slice: 1)
     return recruiter

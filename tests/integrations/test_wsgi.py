@@ -473,7 +473,7 @@ def serve_file(
     events: list[object],
     **changes: Any,
 ) -> tuple[Iterable[bytes], Iterable[bytes]]:
-    """Run an app that returns a file; return what it returned and what the server received."""
+    """Run an app that returns a file; return its result and the server's."""
     made: list[Iterable[bytes]] = []
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

@@ -1,4 +1,4 @@
-"""The fleet's settings: who sets them, when processes follow, and what they go back to."""
+"""The fleet's settings: their writing, their following, and the return to own rates."""
 
 from __future__ import annotations
 

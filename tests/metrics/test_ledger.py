@@ -1,4 +1,4 @@
-"""The ledger on every kind of server: what processes add up, and what it costs them."""
+"""The ledger on every kind of server: the sums of processes, and their cost."""
 
 from __future__ import annotations
 
@@ -477,7 +477,7 @@ def test_a_process_sends_its_last_counts_when_it_ends(redis7: RedisServer) -> No
     command = [sys.executable, "-c", LAST_COUNTS, str(redis7.port)]
     subprocess.run(command, check=True, timeout=PATIENCE)
     minutes = read(redis7.client(), minutes=2)
-    # Those, too, of whom the recruiter had not told its hooks yet.
+    # Enlists that the hooks had not heard of yet count, too.
     assert sum(m.enlisted for m in minutes) == 8
     assert total(minutes)["sweep"].items == 16
 

@@ -24,7 +24,7 @@ PATIENCE = 120.0
 
 
 class Receiver:
-    """A StatsD server: a UDP socket that adds up what it is told."""
+    """A StatsD server: a UDP socket that adds up the counts of its packets."""
 
     def __init__(self) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

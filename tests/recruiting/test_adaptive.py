@@ -1,4 +1,4 @@
-"""Adaptive rates in a real recruiter: what moves them, what bounds them, what they cost."""
+"""Adaptive rates in a real recruiter: their moves, their bounds, their cost."""
 
 from __future__ import annotations
 

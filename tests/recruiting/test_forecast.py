@@ -35,7 +35,7 @@ class Run:
         self.slices = self.idle = self.full = 0
         waiting: deque[float] = deque()
         now = 0.0
-        # One event of either kind; callers who are dismissed change nothing and are left out.
+        # One event of either kind. Dismissed callers change nothing and are left out.
         per_second = garbage + traffic * rate
         while self.slices < 100_000:
             now += chance.expovariate(per_second)

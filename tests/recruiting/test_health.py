@@ -1,4 +1,4 @@
-"""Whether a job keeps up: what counts, what nobody knows, and what is said of it."""
+"""Whether a job keeps up: the counting findings, the unknown cases, and the words."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def verdict(spans: Sequence[Findings], limit: float | None = None, **options: An
 
 
 class TestAgesOfLongAgo:
-    """A job may go on without a word about its garbage: what it said before ends."""
+    """A job may stop reporting its garbage: its earlier report ends."""
 
     @staticmethod
     def spans(age: float, silent: int, full: int | None = None) -> list[Findings]:

@@ -18,7 +18,7 @@ from workstealing.testing import always
 
 
 class Counting(Hooks):
-    """Counts what it is told."""
+    """Counts its calls."""
 
     def __init__(self) -> None:
         self.enlisted = self.recruited = self.outcomes = 0

@@ -1,4 +1,4 @@
-"""What we ship for users' tests does what its docstrings say."""
+"""The helpers for users' tests keep the promises of their docstrings."""
 
 from __future__ import annotations
 

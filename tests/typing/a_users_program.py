@@ -1,6 +1,6 @@
-"""What a typed program of a user looks like; `make types` checks it beside the package.
+"""A typed program of a user; `make types` checks it beside the package.
 
-Nothing runs it: what it claims is claimed to mypy, by strict mode and `assert_type`.
+Nothing runs it. Its claims are for mypy, in strict mode and by `assert_type`.
 """
 
 from __future__ import annotations
