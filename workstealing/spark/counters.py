@@ -34,12 +34,12 @@ class RecruitCounters(Gathering[Counts]):
 
     They go out when the interval is over or when 1,000 enlists wait, but at most once a second. The
     thread looks at the recruiter itself, so that a dismissed caller pays for nothing but a look at
-    `is_quiet`; when nobody has enlisted for an interval it sleeps until it is roused.
+    `is_quiet`; after an interval without an enlist it sleeps until it is roused.
 
     A send is one MULTI of HINCRBY and EXPIRE (7 days) in one round trip, by a one-attempt
-    connection. Each count arrives at most once: what certainly has not arrived is kept, summed up
-    by field, for the next time; where a connection is cut in the midst of a send, nobody knows, and
-    what was in it is lost. A dead server costs a line in the log once a minute.
+    connection. Each count arrives at most once. Counts that certainly have not arrived are kept,
+    summed up by field, for the next time. Counts of a send during which the connection is cut are
+    lost. A dead server costs a line in the log once a minute.
 
     Arguments: recruiter, whose hook this becomes; application; client, whose server counts;
     interval between two sends, in seconds; clock. No I/O yet.
@@ -91,7 +91,7 @@ class RecruitCounters(Gathering[Counts]):
             self._batch.outcome(job, outcome, items, seconds)
 
     def rouse(self) -> None:
-        """Wake the thread, or start it: somebody has enlisted while it was quiet."""
+        """Wake the thread, or start it: a task has enlisted while it was quiet."""
         with self._lock:
             if self._closed:
                 return
@@ -128,8 +128,7 @@ class RecruitCounters(Gathering[Counts]):
             if not batch:
                 self.is_quiet = True
         if not batch:
-            # Whoever has enlisted before that is found now; whoever comes later sees that it is
-            # quiet.
+            # An earlier enlist is found now; a later one sees that the thread is quiet.
             self._recruiter.flush()
             with self._lock:
                 self.is_quiet = not self._batch
@@ -145,7 +144,7 @@ class RecruitCounters(Gathering[Counts]):
     def _send(self, batch: Counts) -> None:
         """Add a batch to the application's hash.
 
-        Errors: UnsentError if it certainly has not arrived; a connection fault if nobody knows.
+        Raises: UnsentError if it certainly has not arrived; a connection fault if that is unknown.
         """
         try:
             if self._twin is None:

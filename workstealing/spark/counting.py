@@ -1,4 +1,4 @@
-"""What became of the enlisted, as plain counts: one shape for Redis, accumulators and totals."""
+"""Counts of enlists and recruits: one shape for Redis, accumulators and totals."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ class Counts:
         if shown is None:
             if len(self._jobs) >= JOBS_NAMED:
                 return OTHER_JOBS
-            # What is no text, a file's name for instance, could not be sent, nor what goes with it.
+            # A name that is no text (a file's, say) could not be sent, nor the counts beside it.
             text = job.encode(errors="backslashreplace")[:NAME_BYTES]
             shown = self._jobs[job] = text.decode(errors="ignore")
         return shown
 
 
 class TakingHooks(Hooks):
-    """Hooks that count what became of recruits until somebody takes it."""
+    """Hooks that count the outcomes of recruits until the counts are taken."""
 
     def __init__(self) -> None:
         self.counts = Counts()

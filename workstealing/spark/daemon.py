@@ -1,11 +1,11 @@
-"""Spark's Python daemon with a hook: every Python task enlists, whoever has written its code.
+"""Spark's Python daemon with a hook: every Python task enlists, with its code untouched.
 
 Executors run it in place of `pyspark.daemon` when `spark.python.daemon.module` names it, which
 `install(builder, ..., every_task=True)` sees to. That setting is undocumented, so the hook is there
 on the versions of Spark alone that it has been tested with, and any fault of it means: no hook.
 
 The daemon itself forks a worker for each task that runs at a time, so it loads the standard library
-and Spark's own daemon only, and has no threads; whatever else there is happens in the worker.
+and Spark's own daemon only, and has no threads; everything else happens in the worker.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ def enlisting(fn: AnyFunction) -> AnyFunction:
     """Return the function, with an enlist when it has finished; also a decorator.
 
     For functions of mapPartitions, foreachPartition, mapInPandas, mapInArrow, applyInPandas and
-    pandas UDFs. Where the function returns an iterator, the task enlists when that has ended, by an
-    error and by LIMIT too; where it returns anything else, after the call. A task attempt enlists
+    pandas UDFs. If the function returns an iterator, the task enlists when that has ended, by an
+    error and by LIMIT too; if it returns anything else, after the call. A task attempt enlists
     once, however many such functions it calls, and however often: a function that is called for
     each group or batch enlists after its first one. A cancelled task does not enlist. Outside of a
     task every call enlists, if `install()` has been called; otherwise the function is as it was.
@@ -68,7 +68,7 @@ def enlist_batch(fn: AnyFunction) -> AnyFunction:
 
 
 class Epilogue:
-    """What a wrapped function holds: the settings, once it has been pickled at the driver.
+    """The state of a wrapped function: the settings, once it has been pickled at the driver.
 
     A function of a module that executors import is pickled by its name alone; there the settings
     are those of the worker's environment.

@@ -26,7 +26,7 @@ SparkOrBuilder = TypeVar("SparkOrBuilder", SparkSession, SparkSession.Builder)
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What `install()` was told.
+    """The arguments of `install()`.
 
     Fields: settings, for executors; context, of the running application, None for a builder;
     accumulator, where it was asked for.

@@ -1,4 +1,4 @@
-"""What a Python process of Spark's makes by an import path: once, and for as long as it lives."""
+"""Objects that a Python process of Spark's makes by an import path, once, and keeps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 def checked_path(path: object, what: str) -> str:
     """Return an import path, "package.module:name"; nothing is imported.
 
-    Arguments: path; what: what it names, for the error. Errors: ConfigurationError for anything
+    Arguments: path; what: what it names, for the error. Raises: ConfigurationError for anything
     else, and for the module __main__, which is another one in every executor.
     """
     if not isinstance(path, str) or not _PATH.fullmatch(path):
@@ -40,7 +40,7 @@ def checked_path(path: object, what: str) -> str:
 def load(path: str, what: str) -> Callable[[], Any]:
     """Import and return what an import path names.
 
-    Arguments: as of `checked_path`. Errors: ConfigurationError if the module cannot be found here,
+    Arguments: as of `checked_path`. Raises: ConfigurationError if the module cannot be found here,
     if it has no such name, or if that is no function; what the module raises passes through.
     """
     module, _, name = checked_path(path, what).partition(":")
@@ -73,7 +73,7 @@ class ClientSettings:
     Fields: client: the import path of a function without arguments that returns a client of
     redis-py; by default `workstealing.connect`, which reads the process's own environment
     (WORKSTEALING_REDIS_URL or REDIS_URL), where secrets belong; url: given to
-    `workstealing.connect` instead, and never shown. Errors: ConfigurationError for both at once.
+    `workstealing.connect` instead, and never shown. Raises: ConfigurationError for both at once.
     """
 
     client: str = DEFAULT_CLIENT
@@ -90,7 +90,7 @@ class ClientSettings:
     def connected(self) -> Any:
         """Return this process's client for these settings, the same one every time.
 
-        Errors: as `importing.load` and `workstealing.connect`; what the function raises. No round
+        Raises: as `importing.load` and `workstealing.connect`; what the function raises. No round
         trip but for a cluster, whose map is read the first time.
         """
         with _lock:
@@ -101,7 +101,7 @@ class ClientSettings:
             if client is not None:
                 return client
             making = _making.setdefault(self, threading.RLock())
-        # Whoever makes one that takes long, holds nobody up who needs another one.
+        # A slow one must not hold up a thread that needs another one.
         with making:
             client = _clients.get(self)
             if client is None:
@@ -152,7 +152,7 @@ class Recipe:
     """Says how a Python worker makes something, and that it makes it once.
 
     Fields: factory: an import path, "package.module:function", or a function without arguments
-    that can be pickled; what: what it makes, for errors; token: of the sweep. Errors:
+    that can be pickled; what: what it makes, for errors; token: of the sweep. Raises:
     ConfigurationError for anything else.
     """
 
@@ -172,7 +172,7 @@ class Recipe:
     def made(self, kind: type[T]) -> T:
         """Return what the factory makes, the same one for all tasks of this worker.
 
-        Errors: ConfigurationError if it is of another kind; what the factory raises.
+        Raises: ConfigurationError if it is of another kind; what the factory raises.
         """
         key = (os.getpid(), self.token)
         found = _made.get(key)

@@ -8,8 +8,8 @@ come to the driver, so that no task that is repeated can read newer ones:
   read, and has changed it: the step does nothing.
 - An id is added if the table had it and the set did not. Had the application untracked it since,
   the generation would have changed as well.
-- When the set's ids are read does not matter: whoever of the application's changes them changes the
-  generation. They are read before the table all the same, for fewer ids to be asked about.
+- The moment at which the set's ids are read does not matter: each change by the application changes
+  the generation. They are read before the table all the same, for fewer ids to be asked about.
 
 Where the tracked set has a source, a step asks it once more between WATCH and EXEC, and needs none
 of this: then a table that is older, or cached, costs questions and nothing else.
@@ -65,7 +65,7 @@ _log = logging.getLogger("workstealing.spark")
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """What a reconciliation has found and done.
+    """The result of a reconciliation.
 
     Fields: tracked: how many ids the set had; in_table: how many ids the table had; added, removed:
     how many ids were changed; left_to_jobs: how many were found different and were not changed,
@@ -84,7 +84,7 @@ class Reconciled:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What the first task has seen: generations and a source, or why it cannot go on."""
+    """The first task's findings: generations and a source, or why it cannot go on."""
 
     generations: Mapping[int, bytes]
     has_source: bool
@@ -110,7 +110,7 @@ def reconcile(
     most 500 ids may take, its question included; partitions: how many tasks, by default twice as
     many as cores.
 
-    Returns: `Reconciled`. Errors: ConfigurationError and LayoutError before anything is changed,
+    Returns: `Reconciled`. Raises: ConfigurationError and LayoutError before anything is changed,
     also for a table that Spark holds already (a cache, local rows) while the tracked set has no
     source; ConnectionError if the first look cannot be made; those of Spark's. Steps that abort or
     fail are left to TrackQueued and UntrackDone, and counted. Safe beside the application, the jobs

@@ -70,7 +70,7 @@ def named(context: Any, group: str, description: str) -> Iterator[None]:
 
 
 def checked_count(count: object, what: str) -> int:
-    """Return a whole number. Errors: ConfigurationError unless it is 1 or more."""
+    """Return a whole number. Raises: ConfigurationError unless it is 1 or more."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ConfigurationError(f"{what} is {count!r}; expected 1 or more")
     return count
@@ -85,7 +85,7 @@ _FIRST_PAUSE_SECONDS = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a task is told.
+    """The orders of a task.
 
     Fields: limit: items a slice; seconds: the length of a slice; turn_seconds: after how long a
     turn ends at the next slice; max_ops: Redis commands a second of this part, None for no bound.
@@ -99,7 +99,7 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a turn has done.
+    """The result of a turn.
 
     Fields: items; slices; aborted: slices in which another writer came first, a slot was on the
     move or the database was not ready; failed: 1 if an error ended the turn; operations: Redis
@@ -182,7 +182,7 @@ def take_turn(
                 aborted += not isinstance(problem, OutOfTime)
                 was_in_vain = True
             error = f"{type(problem).__name__}: {problem}"
-        # A job that brings its own client sends what nobody counts here.
+        # The commands of a job with a client of its own are not counted here.
         spent = (SENT.commands - before) or max(1, handled)
         pace.pay(spent)
         operations += spent

@@ -66,7 +66,7 @@ SCHEMA = StructType(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a look at the job has said.
+    """The result of a look at the job.
 
     Fields: name: of the job; limit: items of its slices; parts: None if it does not divide;
     refusal: why it cannot be swept.
@@ -100,7 +100,7 @@ def sweep(
     round goes on.
 
     Returns: a DataFrame of one row for each part: part, items, slices, aborted, failed, operations,
-    seconds, drained, error, rounds. Parts that are not drained are logged as well. Errors:
+    seconds, drained, error, rounds. Parts that are not drained are logged as well. Raises:
     ConfigurationError and LayoutError before anything is changed; ConnectionError if the first look
     cannot be made.
 
@@ -197,7 +197,7 @@ def rounds_of(
 def shared(orders: Orders, parts: int) -> Orders:
     """Return the orders of each of so many parts.
 
-    All of them may run at once: how many cores there will be, nobody knows.
+    All of them may run at once: the number of cores is unknown.
     """
     return orders if orders.max_ops is None else replace(orders, max_ops=orders.max_ops / parts)
 
@@ -212,7 +212,7 @@ def added(total: Turn, turn: Turn) -> Turn:
         total.operations + turn.operations,
         total.seconds + turn.seconds,
         turn.is_drained,
-        # What stands there in the end is what kept it from being drained, if anything did.
+        # The last error, if there is one, kept the part from being drained.
         "" if turn.is_drained else turn.error,
     )
 

@@ -52,7 +52,7 @@ class EpilogueSettings:
 def settings_of_environment() -> EpilogueSettings | None:
     """Return the settings in this process's environment; None if there are none.
 
-    Errors: ValueError, TypeError or KeyError for text that `as_text` has not written.
+    Raises: ValueError, TypeError or KeyError for text that `as_text` has not written.
     """
     text = os.environ.get(VARIABLE)
     return EpilogueSettings(**json.loads(text)) if text else None
@@ -71,8 +71,8 @@ class Worker:
     """This process's recruiter and its counters, by one set of settings.
 
     The factory is called at the first enlist. While it is missing, fails, or returns no Recruiter,
-    nobody enlists; it is called again after a minute, which leaves one line in the log. One that
-    hangs holds the first task up for ten seconds, and nobody enlists until it comes back.
+    no task enlists. It is called again after a minute, which leaves one line in the log. A factory
+    that hangs holds the first task up for ten seconds, and no task enlists until it returns.
 
     Arguments: settings; clock.
     """

@@ -23,7 +23,7 @@ _SOURCES = {
 def register(spark: SparkSession) -> None:
     """Make all formats of this package known to a session; once is enough, twice does no harm.
 
-    Arguments: spark. Errors: MissingExtraError without pyspark.
+    Arguments: spark. Raises: MissingExtraError without pyspark.
     """
     try:
         import pyspark.sql.datasource  # noqa: F401

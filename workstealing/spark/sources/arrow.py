@@ -98,7 +98,7 @@ def column_of(
     """Return bytes as an Arrow column.
 
     Arguments: values; kind: "string" or "binary"; what: they are, or what names one by its position
-    where it must not be shown; remedy: for what is no UTF-8. Errors: ConfigurationError.
+    where it must not be shown; remedy: for what is no UTF-8. Raises: ConfigurationError.
     """
     column = pa.array(values, pa.binary())
     if kind == "binary":

@@ -52,7 +52,7 @@ class IckSource(DataSource):
 
     Options: name (or a path) of a ShardedIck, or key of a single Ick; ickShards, for a ShardedIck
     that is not there yet; members: string or binary; maxMembersPerBatch and leaseSeconds, of a
-    streaming read; client or url. Errors: ConfigurationError.
+    streaming read; client or url. Raises: ConfigurationError.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -82,7 +82,7 @@ class IckSource(DataSource):
             )
         self._options.refuse_stream_options("a write")
         check_schema(schema)
-        # What is not there, or another number of ick shards, is refused before any task runs.
+        # A missing ShardedIck, or another number of ick shards, is refused before any task runs.
         self._options.adder()
 
     def reader(self, schema: StructType) -> IckReader:
@@ -127,7 +127,7 @@ class SetPartition(InputPartition):
 
 
 class ReservationPartition(InputPartition):
-    """What a stream has reserved in an ick shard: its number, and the reservation's token."""
+    """A stream's reservation in an ick shard: its number, and the reservation's token."""
 
     def __init__(self, ick_shard: int, token: str) -> None:
         super().__init__(ick_shard)
@@ -299,7 +299,7 @@ def check_schema(schema: StructType) -> None:
 def add_all(options: IckOptions, batches: Iterable[pa.RecordBatch]) -> Written:
     """Add all rows, 1,000 in a call; a round trip each.
 
-    Errors: ConfigurationError for a member that is null, and a score that is no number.
+    Raises: ConfigurationError for a member that is null, and a score that is no number.
     """
     target = options.adder()
     new = changed = 0

@@ -21,7 +21,7 @@ LEASE_SECONDS = 60
 
 @dataclass(frozen=True)
 class IckOptions:
-    """What the user has said about an Ick or a ShardedIck; picklable, made at the driver.
+    """The options of an Ick or a ShardedIck; picklable, made at the driver.
 
     Fields: name: of a ShardedIck, or None; key: of an Ick, or None; ick_shards: for a ShardedIck
     that is not there yet, or None; members: "string" or "binary", the type of that column;
@@ -41,7 +41,7 @@ class IckOptions:
     def parse(cls, options: Mapping[str, str]) -> IckOptions:
         """Read Spark's options.
 
-        Errors: ConfigurationError for unknown, missing, contradictory or unusable ones.
+        Raises: ConfigurationError for unknown, missing, contradictory or unusable ones.
         """
         with OptionReader(FORMAT, {}).naming():
             reader = OptionReader(FORMAT, without_path(options, "name"))
@@ -106,7 +106,7 @@ class IckOptions:
     def sharded(self, create: bool) -> ShardedIck:
         """Return the ShardedIck on this process's client, its layout read.
 
-        Arguments: create: whether it is made if it is not there yet. Errors: ConfigurationError if
+        Arguments: create: whether it is made if it is not there yet. Raises: ConfigurationError if
         it is not there, or has another number of ick shards; LayoutError. One round trip, two for a
         new one.
         """

@@ -24,7 +24,7 @@ from workstealing.structures.steps import drive
 
 @dataclass(frozen=True)
 class Offset:
-    """Where a stream stands: behind the batch whose reservations it names.
+    """The offset of a stream: behind the batch whose reservations it names.
 
     Fields: query: an id of the query, which its checkpoint keeps; seq: how many batches there were;
     tokens: of each ick shard with members in the last batch that of the reservation.
@@ -41,7 +41,7 @@ class Offset:
 
     @classmethod
     def parse(cls, offset: Mapping[str, Any]) -> Offset:
-        """Read what `as_dict` has made. Errors: ConfigurationError for anything else."""
+        """Read what `as_dict` has made. Raises: ConfigurationError for anything else."""
         try:
             query, seq, tokens = offset["query"], offset["seq"], offset["tokens"]
             return cls(str(query), int(seq), {int(i): str(token) for i, token in tokens.items()})
@@ -100,7 +100,7 @@ class IckConsumer:
 
         Arguments: start; limit: how many members at most, None for as many as there are; of an ick
         shard 50,000 at most. Returns: the offset behind the batch, or `start` itself if there is
-        nothing to read, or a resize is to be waited for. Errors: NoLease if another query reads the
+        nothing to read, or a resize is to be waited for. Raises: NoLease if another query reads the
         same ShardedIck, or another run of this one has taken over; those of Redis: nothing is lost
         by them. One round trip where there is nothing to do, four at most else, and one more for
         each 5,000 members to be finished.
@@ -191,18 +191,18 @@ class IckConsumer:
         return layout is not None and layout.moving_from > 0
 
     def _hold(self, start: Offset, shards: list[ShardLook]) -> Leases:
-        """Return the leases of all ick shards: renewed, or taken anew. Errors: NoLease."""
+        """Return the leases of all ick shards: renewed, or taken anew. Raises: NoLease."""
         if self._leases is not None:
             now = [(each.lease_token, each.left_ms > 0) for each in shards]
             if now == [(leased.lease_token, True) for leased in self._leases]:
                 short = any(each.left_ms < self._ttl * 500 for each in shards)
                 if not short or not self._leases.renew():
                     return self._leases
-            # They ran out, in a long batch or a resize. What is still held is given back, so that
-            # whoever has come in between is seen for what it is.
+            # They ran out, in a long batch or a resize. The others are given back, so that
+            # a consumer that has come in between is seen as one.
             self._release()
         # A run that was started again takes over at once, and fences the one before. One that has
-        # lost its leases takes them from nobody.
+        # lost its leases takes them from no other.
         taken = self._sharded.lease_all(_consumer(start), self._ttl, take_over=not self._has_held)
         self._leases, self._has_held = taken, True
         return taken  # type: ignore[no-any-return]

@@ -47,7 +47,7 @@ from workstealing.spark.sources.log_options import FORMAT, LogOptions
 
 
 class LogPartition(InputPartition):
-    """What one task reads.
+    """The part that one task reads.
 
     Arguments: number: the task's; spans: parts of logs, in this order.
     """
@@ -62,7 +62,7 @@ def _partitions(offset: Offset) -> list[InputPartition]:
 
 
 class _Reader:
-    """What the batch and the stream reader share: what a task does."""
+    """The task of the batch reader and of the stream reader."""
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options
@@ -148,7 +148,7 @@ _REQUIRED: dict[str, tuple[Callable[[DataType], bool], str]] = {
 _OPTIONAL: dict[str, tuple[Callable[[DataType], bool], str]] = {
     "log": (lambda kind: isinstance(kind, StringType), "a string column with names of logs")
 }
-# What Spark tells each task of a streaming query.
+# The properties by which Spark tells each task of a streaming query.
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
@@ -165,7 +165,7 @@ def checked_for_writing(
 ) -> LogOptions:
     """Return options and a schema that can be written, before any task runs; no round trip.
 
-    Errors: ConfigurationError for options, columns or a save mode that do not go with the sink.
+    Raises: ConfigurationError for options, columns or a save mode that do not go with the sink.
     """
     if overwrite:
         raise options.wrong(
@@ -181,7 +181,7 @@ def write_all(
 ) -> Appended:
     """Append all rows; a round trip for each 999 rows or 1 MiB of a log.
 
-    Arguments: options; batches; turn: whose rows they are, for exactly once. Errors:
+    Arguments: options; batches; turn: whose rows they are, for exactly once. Raises:
     ConfigurationError for a value or a log that is null; ReplayDiffersError.
     """
     appender = Appender(options.client.connected(), options.block, turn)
@@ -246,7 +246,7 @@ class LogSource(DataSource):
 
     Options: logs (or a path); of reads: values, startingOffset, endingOffset, maxEntriesPerBatch,
     failOnDataLoss, partitions; of writes: block, exactlyOnce, query and batch; client or url.
-    Errors: ConfigurationError.
+    Raises: ConfigurationError.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

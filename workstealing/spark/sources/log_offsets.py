@@ -1,4 +1,4 @@
-"""Where a query on logs stands: offsets, the entries of its batches and tasks, and pages."""
+"""The offsets of a query on logs, the entries of its batches and tasks, and their pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workstealing.structures.log.base import as_bytes
 
 
 class Look(NamedTuple):
-    """What was seen of a log.
+    """The findings of a look at a log.
 
     Fields: epoch: of its making, "" if it is not there; first: the first available offset; next:
     the offset that the next entry gets; block: entries a block.
@@ -58,7 +58,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Offset:
-    """Where a stream stands: behind the batch of which it says all.
+    """The offset of a stream: behind the batch that it describes in full.
 
     Fields: tasks: how many the batch has at most; places: log -> its part.
     """
@@ -68,7 +68,7 @@ class Offset:
 
     @classmethod
     def parse(cls, offset: Mapping[str, Any]) -> Offset:
-        """Read what `as_dict` has made. Errors: ConfigurationError for anything else."""
+        """Read what `as_dict` has made. Raises: ConfigurationError for anything else."""
         try:
             places = {
                 str(log): Place(
@@ -270,7 +270,7 @@ class LogPlanner:
     def latest(self, start: Offset, limit: int | None) -> Offset:
         """Return the offset behind the next batch, or `start` itself if there is nothing to read.
 
-        Arguments: start; limit: how many entries at most, None for all. Errors: LostEntriesError if
+        Arguments: start; limit: how many entries at most, None for all. Raises: LostEntriesError if
         entries that were to be read are gone and the user has not said that this may be. Costs
         one look.
         """
@@ -304,7 +304,7 @@ class LogPlanner:
 def batch_offset(options: LogOptions, looks: Mapping[str, Look]) -> Offset:
     """Return what a batch read reads, as an offset whose parts `cut` makes tasks of.
 
-    Arguments: options; looks: at all of its logs. Errors: ConfigurationError for a log that is not
+    Arguments: options; looks: at all of its logs. Raises: ConfigurationError for a log that is not
     there; LostEntriesError as of `LogPlanner.latest`.
     """
     starting, ending = options.positions()
@@ -348,7 +348,7 @@ Page = tuple[list[int], list[bytes]]
 
 
 def run(client: Any, steps: Steps[Any]) -> Any:
-    """Run steps of a log. Errors: LayoutError for foreign keys; those of redis-py."""
+    """Run steps of a log. Raises: LayoutError for foreign keys; those of redis-py."""
     try:
         return drive(client, steps)
     except ResponseError as error:
@@ -356,7 +356,7 @@ def run(client: Any, steps: Steps[Any]) -> Any:
 
 
 def looks(client: Any, names: Sequence[str]) -> dict[str, Look]:
-    """Return what there is of logs now, those included that nobody has made; a round trip each."""
+    """Look at logs, also at those that do not exist yet; one round trip each."""
     return {name: run(client, _look(Log(client, name))) for name in names}
 
 
@@ -370,7 +370,7 @@ def _look(log: Any) -> Steps[Look]:
 def pages(options: LogOptions, span: Span) -> Iterator[Page]:
     """Yield the entries of a part of a log; a round trip for each 4 MiB or 5,000 entries.
 
-    Arguments: options; span. Errors: LostEntriesError for entries that are not there any more,
+    Arguments: options; span. Raises: LostEntriesError for entries that are not there any more,
     unless the user has said that this may be: then they are passed over with a line in the log.
     """
     client = options.client.connected()

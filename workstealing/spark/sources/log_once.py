@@ -2,8 +2,8 @@
 
 For exactly once, each log keeps for each partition of a query: the batch, how many of its rows are
 in the log, and a digest of these. It is written by the script that appends them. A task that is
-tried again counts its rows, leaves out those that are there, checks by the digest that they were
-the same, and goes on behind them; so do two that run at the same time.
+tried again counts its rows, leaves out the rows that are there, checks by the digest that they were
+the same, and goes on behind them. Two tasks that run at the same time do so too.
 """
 
 from __future__ import annotations

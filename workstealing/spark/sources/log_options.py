@@ -27,7 +27,7 @@ Position = int | str
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Where to begin, or where to end, in each log.
+    """The position in each log at which a read begins or ends.
 
     Fields: default; by_log: (log, position) of those that have another one.
     """
@@ -45,7 +45,7 @@ EARLIEST, LATEST = Positions("earliest"), Positions("latest")
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What the user has said about logs; picklable, made at the driver. None: nothing was said.
+    """The options of logs; picklable, made at the driver. None: nothing was said.
 
     Fields: logs: their names, () for a write by the column `log`; client. Of reads: values: that
     column's type, "binary" or "string"; starting and ending: where; fail_on_data_loss; partitions:
@@ -70,7 +70,7 @@ class LogOptions:
     def parse(cls, options: Mapping[str, str]) -> LogOptions:
         """Read Spark's options. No round trip.
 
-        Errors: ConfigurationError for unknown, contradictory or unusable ones.
+        Raises: ConfigurationError for unknown, contradictory or unusable ones.
         """
         with OptionReader(FORMAT, {}).naming():
             reader = OptionReader(FORMAT, without_path(options, "logs"))

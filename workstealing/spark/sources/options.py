@@ -17,12 +17,12 @@ T = TypeVar("T")
 _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
 # Spark hands its own options of a streaming query over with ours.
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
-# What has no place but in the option ``url``, and may hold a password.
+# Texts that belong into the option ``url`` alone, and may hold a password.
 _REDIS_URL = re.compile(r"\s*(rediss?(\+cluster)?|unix|embedded)://", re.IGNORECASE)
 
 
 class OptionReader:
-    """Takes options out of what Spark hands over; what nobody has taken is unknown.
+    """Takes options out of those that Spark hands over; the others are unknown ones.
 
     Arguments: format: the source's name, for errors; options: as Spark gives them, whose names
     differ in case only by chance. Values of options never appear in errors unless they are taken
@@ -135,7 +135,7 @@ class OptionReader:
             return ClientSettings(client, url)
 
     def finish(self) -> None:
-        """Raise an error if there is an option that nobody has taken."""
+        """Raise an error if there is an option that was not taken."""
         if self._options:
             names = ", ".join(repr(name) for name in sorted(self._options))
             raise self.wrong(f"unknown options: {names}; it has {', '.join(self._known)}")
@@ -158,7 +158,7 @@ class OptionReader:
 def without_path(options: Mapping[str, str], name: str) -> dict[str, Any]:
     """Return options in which load("x") and save("x") mean the option of that name.
 
-    Arguments: options; name: of the option that Spark's ``path`` stands for here. Errors:
+    Arguments: options; name: of the option that Spark's ``path`` stands for here. Raises:
     ConfigurationError if both are given.
     """
     found = {key.lower(): value for key, value in options.items()}

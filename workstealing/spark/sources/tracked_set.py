@@ -27,7 +27,7 @@ PARTITIONS = 16
 
 @dataclass(frozen=True, slots=True)
 class TrackedSetOptions:
-    """What a user said about a tracked set; hashable and safe to pickle.
+    """The options of a tracked set; hashable and safe to pickle.
 
     Fields: name; client; sub_sets: how many it should have, None: as many as it has; partitions:
     the most; ids: "string" or "binary", the type of the column id.
@@ -43,7 +43,7 @@ class TrackedSetOptions:
     def parse(cls, options: Mapping[str, str]) -> TrackedSetOptions:
         """Return what Spark's options say.
 
-        Errors: ConfigurationError for unknown, missing or contradictory ones. No round trip.
+        Raises: ConfigurationError for unknown, missing or contradictory ones. No round trip.
         """
         from workstealing.structures.tracked_set.layout import MOST_SUB_SETS
 
@@ -83,7 +83,7 @@ class TrackedSetOptions:
 class TrackedSetSource(DataSource):
     """Reads a tracked set's ids and their sub-sets.
 
-    Arguments: options: see `TrackedSetOptions`. Errors: ConfigurationError for wrong ones, before
+    Arguments: options: see `TrackedSetOptions`. Raises: ConfigurationError for wrong ones, before
     any task runs.
     """
 
@@ -123,9 +123,9 @@ class TrackedSetReader(DataSourceReader):
         require_schema(FORMAT, schema, _columns_of(options))
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return runs of sub-sets; none where nobody has used the tracked set.
+        """Return runs of sub-sets; none for a tracked set without any use yet.
 
-        At the driver, before any task. Errors: LayoutError for a foreign layout, and for another
+        At the driver, before any task. Raises: LayoutError for a foreign layout, and for another
         number of sub-sets than the option says. One round trip.
         """
         options = self._options

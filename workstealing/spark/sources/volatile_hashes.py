@@ -52,7 +52,7 @@ _BACKENDS = ("auto", "emulated", "native")
 
 @dataclass(frozen=True, slots=True)
 class VolatileHashOptions:
-    """What a user said about a namespace of volatile hashes; hashable and safe to pickle.
+    """The options of a namespace of volatile hashes; hashable and safe to pickle.
 
     Fields: namespace; client; backend and allow_eviction: as `VolatileHashes` takes them. For
     writing: ttl_seconds: of every row. For reading: names and values: "string" or "binary", the
@@ -74,7 +74,7 @@ class VolatileHashOptions:
     def parse(cls, options: Mapping[str, str]) -> VolatileHashOptions:
         """Return what Spark's options say.
 
-        Errors: ConfigurationError for unknown, missing or contradictory ones. No round trip.
+        Raises: ConfigurationError for unknown, missing or contradictory ones. No round trip.
         """
         from workstealing.structures.volatile_hashes.layout import HashNames
 
@@ -173,9 +173,9 @@ class VolatileHashReader(DataSourceReader):
         require_schema(FORMAT, schema, columns_of(options))
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return runs of index shards, or nodes; none where nobody has used the namespace.
+        """Return runs of index shards, or nodes; none for a namespace without any use yet.
 
-        At the driver, before any task. Errors: those of `HashScan.layout`. Some five round trips.
+        At the driver, before any task. Raises: those of `HashScan.layout`. Some five round trips.
         """
         scan = self._scan()
         layout = scan.layout()
@@ -237,7 +237,7 @@ def _changed(options: VolatileHashOptions) -> LayoutError:
 FIELDS_A_COMMAND = 500
 COMMANDS_A_CALL, BYTES_A_CALL = 256, 4 * 1024 * 1024
 LAST_DEADLINE_MS = 2**46 - 1
-# What Arrow batches have of a session's own are the names and types of its columns.
+# Arrow batches have the names and types of the session's columns.
 _REQUIRED: dict[str, tuple[Callable[[DataType], bool], str]] = {
     "key": (is_text, "a string or binary column"),
     "field": (is_text, "a string or binary column"),
@@ -258,7 +258,7 @@ def checked_for_writing(
 ) -> VolatileHashOptions:
     """Return options and a schema that can be written, before any task runs.
 
-    Errors: ConfigurationError for options, columns or a save mode that do not go with the sink; as
+    Raises: ConfigurationError for options, columns or a save mode that do not go with the sink; as
     of `VolatileHashes.open`, which writes a new namespace's layout down. At most five round trips.
     """
     what = f"format {FORMAT!r}"
@@ -281,14 +281,14 @@ def checked_for_writing(
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What one task has written: how many rows, and by how many commands."""
+    """The result of one task: how many rows it wrote, and by how many commands."""
 
     rows: int
     commands: int
 
 
 class _Sink:
-    """What the batch and the stream writer share."""
+    """The common part of the batch writer and the stream writer."""
 
     def __init__(self, options: VolatileHashOptions) -> None:
         self._options = options
@@ -317,7 +317,7 @@ def write_batch(
     """Write one Arrow batch, of which later rows replace earlier ones of the same field.
 
     Arguments: hashes; batch: with the columns of the sink; ttl_seconds: of every row. Returns: how
-    many commands it took. Errors: ConfigurationError for a row that cannot be written, before
+    many commands it took. Raises: ConfigurationError for a row that cannot be written, before
     anything of the batch is; those of redis-py. A round trip for some hundred commands or 4 MB;
     each sets up to 500 fields of one hash and one deadline.
     """
@@ -446,7 +446,7 @@ def _wrong(number: int, problem: str) -> ConfigurationError:
 class VolatileHashSource(DataSource):
     """Reads a namespace's live fields with their times left; appends fields with deadlines.
 
-    Arguments: options: see `VolatileHashOptions`. Errors: ConfigurationError for wrong ones, before
+    Arguments: options: see `VolatileHashOptions`. Raises: ConfigurationError for wrong ones, before
     any task runs.
     """
 
