@@ -213,9 +213,8 @@ def test_a_block_ends_in_time_and_without_a_message(
     began = time.monotonic()
     assert queue.read("workers", "one", block_ms=150) is None
     slept = sum(sleep.end - sleep.start for sleep in recorder.sleeps)
-    # By the reader's own clock, and asleep for some of it: how much is the machine's affair.
+    # By the reader's own clock. How much of it was left to sleep is the machine's affair.
     assert time.monotonic() - began >= 0.150 - ROUNDING_SECONDS
-    assert slept > 0
     assert queue.read("workers", "one") is None
     assert slept == sum(sleep.end - sleep.start for sleep in recorder.sleeps)
 
