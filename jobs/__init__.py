@@ -1,29 +1,28 @@
 """The ready-made jobs, one file each; every job keeps one structure clean."""
 
-from workstealing.jobs.hash_field_expiry import Backlog, HashFieldExpiry
+from workstealing.jobs.hash_field_expiry import HashFieldExpiry
 from workstealing.jobs.ick_reaper import IckReaper
-from workstealing.jobs.key_expiry import KeyBacklog, KeyExpiry
+from workstealing.jobs.key_expiry import KeyExpiry
 from workstealing.jobs.log_compactor import LogBacklog, LogCompactor
 from workstealing.jobs.log_trimmer import LogTrimBacklog, LogTrimmer
 from workstealing.jobs.migrate_to_native import MigrateToNative
-from workstealing.jobs.queue_expiry import QueueBacklog, QueueExpiry
+from workstealing.jobs.queue_expiry import QueueExpiry
 from workstealing.jobs.shuffle_queue_reaper import ShuffleQueueBacklog, ShuffleQueueReaper
 from workstealing.jobs.time_shard_sweeper import TimeShardBacklog, TimeShardSweeper
 from workstealing.jobs.track_queued import TrackQueued
 from workstealing.jobs.untrack_done import UntrackDone
+from workstealing.recruiting.job import Backlog
 
 __all__ = [
     "Backlog",
     "HashFieldExpiry",
     "IckReaper",
-    "KeyBacklog",
     "KeyExpiry",
     "LogBacklog",
     "LogCompactor",
     "LogTrimBacklog",
     "LogTrimmer",
     "MigrateToNative",
-    "QueueBacklog",
     "QueueExpiry",
     "ShuffleQueueBacklog",
     "ShuffleQueueReaper",

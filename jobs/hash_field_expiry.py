@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.structures.namespaces.due_collecting import CollectingJob
-from workstealing.structures.namespaces.due_index import DueIndex
+from workstealing.errors import Aborted, LayoutError, OutOfTime
+from workstealing.jobs.due_collecting import (
+    PATIENCE_SECONDS,
+    CollectingJob,
+    DueCollector,
+    Served,
+    left_of,
+    looks,
+)
+from workstealing.recruiting.job import Backlog
+from workstealing.recruiting.slice import Slice
+from workstealing.store.attempt import attempt
+from workstealing.store.budget import Budget
+from workstealing.store.connection import checked
+from workstealing.store.scripts import Script
+from workstealing.store.twin import Node
+from workstealing.structures.due_index import DueIndex, DueKey, scored
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
-from workstealing.structures.volatile_hashes.collecting import Backlog, Collector
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
+from workstealing.structures.volatile_hashes.layout import HashNames
 
-__all__ = ["Backlog", "HashFieldExpiry"]
+__all__ = ["HashFieldExpiry"]
 
 
-class HashFieldExpiry(CollectingJob[Collector]):
+class HashFieldExpiry(CollectingJob):
     """Removes expired fields of one namespace's volatile hashes.
 
     Arguments: hashes: the namespace; limit: the most fields a slice removes (5 suits web requests;
@@ -42,22 +61,284 @@ class HashFieldExpiry(CollectingJob[Collector]):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.hashes = checked_hashes(hashes)
+        self.structures = (hashes,)
         names, translator = hashes.names, hashes.translator
         index = DueIndex(
             hashes.twin, names, translator.clock_shift_ms, random, clock, on_loss=hashes.forget
         )
-        super().__init__(
-            Collector(index, names, translator.script, clock),
-            f"hash_field_expiry.{hashes.namespace}" if name is None else name,
-            limit,
-            dry_run=dry_run,
-        )
+        self._fields = _Collector(index, names, translator.script, clock)
+        name = f"hash_field_expiry.{hashes.namespace}" if name is None else name
+        super().__init__(self._fields, name, limit, dry_run=dry_run)
 
-    def backlog(self, most_hashes: int = 1000, seconds: float = 5.0) -> Backlog:
-        """Count the namespace's garbage: overdue hashes, expired fields, the age of the oldest.
+    def backlog(self, seconds: float = 5.0, most_hashes: int = 1000) -> Backlog:
+        """Count the namespace's expired fields, and say how old the oldest is.
 
-        Arguments: most_hashes: in how many hashes at most the fields are counted (beyond that the
-        count is a projection, and says so); seconds: how long it may take. A few round trips to
-        each node.
+        A hash whose time has come counts as one field at least, also when it is only to be looked
+        at. Arguments: seconds: how long it may take; most_hashes: in how many hashes at most, the
+        oldest, the fields are counted (beyond that the count is a projection, and not exact).
+        Raises: as `perform`. Two round trips to each node, and one for each 500 hashes with
+        garbage.
         """
-        return self._collector.backlog(most_hashes, seconds)
+        return self._fields.backlog(seconds, most_hashes)
+
+
+class _Collector(DueCollector):
+    """Collects the garbage of one namespace, through a twin's one-attempt connections.
+
+    Arguments: index: of the namespace; names: of its keys; script: gives a script of volatile
+    hashes by its name; clock: measures how long an attempt takes.
+    """
+
+    scripts = "volatile_"
+    what = "expired fields"
+
+    def __init__(
+        self,
+        index: DueIndex,
+        names: HashNames,
+        script: Callable[[str], Script],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        super().__init__(index)
+        self._twin = index.twin
+        self._names = names
+        self._script = script
+        self._clock = clock
+        # The nodes that were sent the script already.
+        self._loaded: set[Node] = set()
+
+    def collect(self, slice: Slice) -> int:
+        """Remove expired fields until the slice's limit or time is reached.
+
+        Returns: how many fields were removed, 0 also when the time went into hashes whose fields
+        had been given more time. Raises: Aborted if another writer came first and nothing was
+        removed; LayoutError for a foreign due index or deadlines, likewise; OutOfTime if there was
+        no time for a single hash; connection faults. One round trip to look (two if the first look
+        found too little), and two for each hash: WATCH with three reads, then MULTI with up to four
+        commands.
+        """
+        self._require_writable(slice)
+        collected, expired, served, longest = 0, 0, 0, 0.0
+        problem: LayoutError | None = None
+        try:
+            for found in looks(self._index, slice):
+                for due in found:
+                    started = self._clock.monotonic()
+                    if served and slice.remaining() < 3 * longest:
+                        raise OutOfTime("too little time is left for one more hash")
+                    try:
+                        gone, seen = self._collect_hash(due, slice, slice.limit - collected)
+                        collected += gone
+                        expired += seen
+                    except LayoutError as error:
+                        problem = error
+                    served += 1
+                    longest = max(longest, self._clock.monotonic() - started)
+                    if collected >= slice.limit:
+                        return collected
+        except Aborted:
+            if not collected:
+                raise
+        except OutOfTime:
+            # Hashes that were given more time have their due times set right by now.
+            if not served:
+                raise
+        finally:
+            if served and slice.backlog:
+                # The looks have counted hashes; those that were served tell of their fields.
+                slice.observe(backlog=round(slice.backlog * max(1.0, expired / served)))
+        if problem is not None and not collected:
+            raise problem
+        return collected
+
+    def count(self, slice: Slice) -> int:
+        """Return how many fields `collect` would remove now, at most the limit; change nothing.
+
+        Raises: as `collect`. One round trip to look, one for each hash.
+        """
+        counted, looked_at = 0, 0
+        try:
+            for found in looks(self._index, slice):
+                for due in found:
+                    if counted >= slice.limit:
+                        return counted
+                    counted += self._count_hash(due, slice, slice.limit - counted)
+                    looked_at += 1
+        except OutOfTime:
+            if not looked_at:
+                raise
+        return counted
+
+    def _count_hash(self, due: DueKey, slice: Slice, limit: int) -> int:
+        """Return how many fields of one hash have expired, at most the limit."""
+        keys = self._names.for_reading(due.key)
+        past = ("ZRANGE", keys[1], 0, limit - 1, "WITHSCORES")
+        with _naming(keys[1]):
+            clock, deadlines = checked(
+                self._twin.call_keys(keys, [("TIME",), past], Budget(slice.remaining()))
+            )
+        now = self._index.milliseconds(clock)
+        return sum(1 for _, deadline in scored(deadlines) if deadline <= now)
+
+    def backlog(self, seconds: float = 5.0, most_hashes: int = 1000) -> Backlog:
+        """Count the garbage of the namespace; see `HashFieldExpiry.backlog`."""
+        budget = Budget(seconds, timeout=1.0)
+        layout = self._index.layout(budget)
+        if layout is None or layout.is_native:
+            return Backlog(0, 0.0, self.what)
+        hashes, oldest, fields, counted = 0, 0.0, 0, 0
+        for node, shards in self._index.shards_by_node(layout, budget).items():
+            due = [("ZRANGEBYSCORE", self._names.due(s), "-inf", "+inf") for s in shards]
+            clock = self._index.milliseconds(checked(self._twin.call(node, [("TIME",)], budget))[0])
+            counts = checked(
+                self._twin.call(
+                    node, [("ZCOUNT", command[1], "-inf", clock) for command in due], budget
+                )
+            )
+            hashes += sum(counts)
+            busy = [c for c, n in zip(due, counts, strict=True) if n]
+            share = max(1, most_hashes // max(1, len(busy)))
+            members = [
+                key
+                for reply in checked(
+                    self._twin.call(
+                        node,
+                        [("ZRANGEBYSCORE", c[1], "-inf", clock, "LIMIT", 0, share) for c in busy],
+                        budget,
+                    )
+                )
+                for key in reply
+            ]
+            for size, first in self._ages(node, members, clock, budget):
+                counted += 1
+                fields += size
+                if first is not None:
+                    oldest = max(oldest, clock - first)
+        if counted < hashes:
+            fields = round(fields * hashes / max(1, counted))
+        return Backlog(fields, oldest / 1000, self.what, counted >= hashes)
+
+    def _ages(
+        self, node: Node, members: Sequence[bytes], clock: int, budget: Budget
+    ) -> Iterator[tuple[int, float | None]]:
+        """Yield of each hash how many fields have expired, and the earliest deadline of those."""
+        for start in range(0, len(members), 500):
+            commands: list[tuple[Any, ...]] = []
+            for key in members[start : start + 500]:
+                deadlines = self._names.deadlines(key)
+                commands.append(("ZCOUNT", deadlines, "-inf", clock))
+                commands.append(("ZRANGE", deadlines, 0, 0, "WITHSCORES"))
+            replies = self._twin.call(node, commands, budget)
+            for command, size, first in zip(
+                commands[::2], replies[::2], replies[1::2], strict=True
+            ):
+                with _naming(command[1]):
+                    checked([size, first])
+                if size and first:
+                    yield size, float(first[1])
+                else:
+                    # It counts as one if it is only to be looked at, or gone; as none if a recruit
+                    # has come between the two commands, which are no transaction.
+                    yield int(not size), None
+
+    def _collect_hash(self, due: DueKey, slice: Slice, limit: int) -> tuple[int, int]:
+        """Make one attempt on one hash; return how many fields it removed, and how many it saw."""
+        hash_key, deadlines_key = keys = self._names.for_reading(due.key)
+        due_key = self._names.due(due.shard)
+        try:
+            with attempt(self._twin, *keys, slice=slice) as current:
+                with _naming(deadlines_key):
+                    clock, kind, left, reply = current.read(
+                        ("TIME",),
+                        ("TYPE", hash_key),
+                        ("PTTL", hash_key),
+                        ("ZRANGE", deadlines_key, 0, limit, "WITHSCORES"),
+                    )
+                now = self._index.milliseconds(clock)
+                deadlines = scored(reply)
+                past = [field for field, deadline in deadlines if deadline <= now]
+                gone = past[:limit]
+                following = deadlines[len(gone)][1] if len(deadlines) > len(gone) else None
+                commands: list[tuple[Any, ...]] = []
+                is_orphaned = kind != b"hash"
+                if is_orphaned:
+                    # The hash expired, was evicted or was overwritten as a whole; only its
+                    # deadlines are left.
+                    following = None
+                    commands.append(("UNLINK", deadlines_key))
+                elif gone:
+                    commands.append(("HDEL", hash_key, *gone))
+                    commands.append(("ZREM", deadlines_key, *gone))
+                if following is None:
+                    commands.append(("ZREM", due_key, due.key))
+                else:
+                    if left >= 0:
+                        following = min(following, now + left + 1)
+                    commands.append(("ZADD", due_key, int(following), due.key))
+                current.commit(*commands)
+                return int(bool(deadlines)) if is_orphaned else len(gone), len(past)
+        except OutOfMemoryError:
+            removed = self._collect_when_full(due, slice, limit)
+            return removed, removed
+
+    def serve(
+        self, found: list[DueKey], most: int, slice: Slice, timeout: float | None = PATIENCE_SECONDS
+    ) -> Served:
+        """Remove at most so many expired fields of hashes of one node, in one round trip.
+
+        For sweeps: each hash is one script, as atomic as an attempt and never aborted. Raises:
+        Aborted if the server knows the script no more, which the next call sends again.
+        """
+        script = self._script("volatile_collect")
+        node = self._twin.node_of(found[0].shard)
+        each = max(1, most // len(found))
+        commands: list[tuple[Any, ...]] = []
+        for due in found:
+            keys = (*self._names.for_reading(due.key), self._names.due(due.shard))
+            commands.append(("EVALSHA", script.sha, len(keys), *keys, each))
+        if node not in self._loaded:
+            # The text once; the server knows the others by its digest then.
+            commands[0] = ("EVAL", script.body, *commands[0][2:])
+        replies = self._twin.call(node, commands, left_of(slice, timeout))
+        self._loaded.add(node)
+        fields, handled = 0, 0
+        problem: LayoutError | None = None
+        for due, reply in zip(found, replies, strict=True):
+            if isinstance(reply, NoScriptError):
+                self._loaded.discard(node)
+            elif isinstance(reply, ResponseError) and "WRONGTYPE" in str(reply):
+                problem = _foreign_deadlines(self._names.deadlines(due.key))
+            else:
+                fields += int(checked([reply])[0])
+                handled += 1
+        if node not in self._loaded and not handled:
+            raise Aborted("the server has lost the script meanwhile")
+        return Served(fields, handled, problem)
+
+    def _collect_when_full(self, due: DueKey, slice: Slice, limit: int) -> int:
+        """Do by a script what a full server refused as a transaction (law 3)."""
+        keys = (*self._names.for_reading(due.key), self._names.due(due.shard))
+        script = self._script("volatile_collect")
+        command = ("EVAL", script.body, len(keys), *keys, limit)
+        (removed,) = checked(
+            self._twin.call(self._twin.node_of(due.shard), [command], Budget(slice.remaining()))
+        )
+        return int(removed)
+
+
+@contextmanager
+def _naming(deadlines: bytes) -> Iterator[None]:
+    """Turn the server's WRONGTYPE into an error that names the foreign key."""
+    try:
+        yield
+    except ResponseError as error:
+        if not str(error).startswith("WRONGTYPE"):
+            raise
+        raise _foreign_deadlines(deadlines) from error
+
+
+def _foreign_deadlines(deadlines: bytes) -> LayoutError:
+    return LayoutError(
+        f"the key {deadlines!r} does not hold the deadlines of a volatile hash, and nothing was"
+        " changed: remove it if it is not needed"
+    )

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
+
+from redis.exceptions import ResponseError
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.errors import LayoutError
+from workstealing.jobs.due_collecting import (
+    PATIENCE_SECONDS,
+    CollectingJob,
+    DueCollector,
+    Served,
+    left_of,
+)
+from workstealing.recruiting.slice import Slice
+from workstealing.store.budget import Budget
+from workstealing.store.connection import checked
+from workstealing.store.scripts import Script
+from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.durable_keys import AsyncDurableKeys, DurableKeys
-from workstealing.structures.durable_keys.collecting import KeyBacklog, KeyCollector
 from workstealing.structures.durable_keys.keys import checked_keys
-from workstealing.structures.namespaces.due_collecting import CollectingJob
-from workstealing.structures.namespaces.due_index import DueIndex
 
-__all__ = ["KeyBacklog", "KeyExpiry"]
+__all__ = ["KeyExpiry"]
 
 
-class KeyExpiry(CollectingJob[KeyCollector]):
+class KeyExpiry(CollectingJob):
     """Deletes durable keys of one namespace whose deadline has passed.
 
     Arguments: keys: the namespace; limit: the most keys a slice deletes; dry_run: count what would
@@ -40,18 +53,63 @@ class KeyExpiry(CollectingJob[KeyCollector]):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.keys = checked_keys(keys)
+        self.structures = (keys,)
         script, shift_ms = keys.translator.script, keys.translator.clock_shift_ms
         index = DueIndex(keys.twin, keys.names, shift_ms, random, clock, on_loss=keys.forget)
         super().__init__(
-            KeyCollector(index, script),
+            _Collector(index, script),
             f"key_expiry.{keys.namespace}" if name is None else name,
             limit,
             dry_run=dry_run,
         )
 
-    def backlog(self, seconds: float = 5.0) -> KeyBacklog:
-        """Count the namespace's garbage: how many keys, and how old the oldest is.
 
-        Arguments: seconds: how long it may take. Two round trips to each node.
-        """
-        return self._collector.backlog(seconds)
+class _Collector(DueCollector):
+    """Collects the garbage of one namespace, through a twin's one-attempt connections.
+
+    Arguments: index: of the namespace; script: gives a script of durable keys by its name.
+    """
+
+    scripts = "durable_"
+    what = "keys past their deadline"
+
+    def __init__(self, index: DueIndex, script: Callable[[str], Script]) -> None:
+        super().__init__(index)
+        self._script = script
+
+    def serve(
+        self, found: list[DueKey], most: int, slice: Slice, timeout: float | None = PATIENCE_SECONDS
+    ) -> Served:
+        """Remove keys in one round trip; entries whose key has gone otherwise count too."""
+        # A key whose lease was extended counts as served: its due time stands in the index.
+        some = found[:most]
+        # One script for each index shard.
+        slice.spend(len({due.shard for due in some}))
+        return Served(self._remove(some, left_of(slice, timeout)), len(some))
+
+    def _remove(self, found: list[DueKey], budget: Budget) -> int:
+        """Remove keys of one node in one round trip, by a script for each index shard."""
+        script = self._script("collect")
+        by_shard: dict[int, list[bytes]] = {}
+        for due in found:
+            by_shard.setdefault(due.shard, []).append(due.key)
+        commands = [
+            ("EVAL", script.body, 1 + len(keys), self._index.names.due(shard), *keys)
+            for shard, keys in by_shard.items()
+        ]
+        if not commands:
+            return 0
+        node = self._index.twin.node_of(found[0].shard)
+        replies = self._index.twin.call(node, commands, budget)
+        return sum(int(reply) for reply in self._checked(replies))
+
+    def _checked(self, replies: list[Any]) -> list[Any]:
+        try:
+            return checked(replies)
+        except ResponseError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            raise LayoutError(
+                f"a due index of the namespace {self._index.names.namespace!r} holds something"
+                f" foreign: {error}"
+            ) from error

@@ -1,21 +1,48 @@
-"""The job that moves a namespace of volatile hashes over to the server's own field expiry."""
+"""The job that moves a namespace of volatile hashes over to the server's own field expiry.
+
+The layout goes from emulated over migrating to native. While it is migrating, each hash is handed
+over before its next use, and the job hands over those that nobody uses. What keeps it exact are the
+marks: from its first hash on, an index shard refuses writers that do not know of the migration, and
+an empty one is closed for good.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Hashable
+from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.errors import ConfigurationError
+from workstealing.jobs.due_collecting import (
+    PATIENCE_SECONDS,
+    DuePart,
+    DuePartJob,
+    Served,
+    divided,
+    due_backlog,
+    looks,
+)
 from workstealing.recruiting.checks import checked_limit
-from workstealing.recruiting.job import DivisibleJob, PartJob
+from workstealing.recruiting.job import Backlog, DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
+from workstealing.store.budget import Budget
+from workstealing.store.connection import checked
+from workstealing.store.keys import key_slot
+from workstealing.store.operations import Operation
+from workstealing.store.scripts import load
+from workstealing.store.twin import Twin
+from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.layout import LAYOUT_SCRIPTS
-from workstealing.structures.namespaces.due_walk import DuePart
+from workstealing.structures.namespace import EMULATED, MIGRATING, NATIVE, Layout
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
+from workstealing.structures.volatile_hashes.commands import Translator
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
-from workstealing.structures.volatile_hashes.migrating import Migrator
+from workstealing.structures.volatile_hashes.layout import NATIVE_COMMANDS, HashNames
 
 __all__ = ["MigrateToNative"]
+
+SHARDS_A_CLOSING = 64
 
 
 class MigrateToNative(DivisibleJob):
@@ -25,7 +52,8 @@ class MigrateToNative(DivisibleJob):
     knows the job; when the namespace is native its slices are idle, and it can be uninstalled.
     Readers and writers go on meanwhile: a hash is handed over before its next use.
 
-    Arguments: hashes: the namespace; limit: the most fields a slice hands over; name: by default
+    Arguments: hashes: the namespace; limit: the most fields a slice hands over; dry_run: count the
+    fields that would be handed over, at most `limit`, and change nothing; name: by default
     ``migrate_to_native.<namespace>``; random: returns a float in [0, 1).
     """
 
@@ -34,23 +62,37 @@ class MigrateToNative(DivisibleJob):
         hashes: VolatileHashes | AsyncVolatileHashes,
         limit: int = 25,
         *,
+        dry_run: bool = False,
         name: str | None = None,
         random: Callable[[], float] = random.random,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.hashes = checked_hashes(hashes)
+        self.structures = (hashes,)
+        self.dry_run = dry_run
         self.limit = checked_limit(limit)
         self.name = f"migrate_to_native.{hashes.namespace}" if name is None else name
         self.dependency: Hashable = hashes.twin.identity
-        self._migrator = Migrator(hashes.twin, hashes.names, hashes.translator, random, clock)
+        self._migrator = _Migrator(hashes.twin, hashes.names, hashes.translator, random, clock)
 
     def perform(self, slice: Slice) -> int:
         """Hand over up to ``slice.limit`` fields; close the namespace when none is left.
 
-        Returns: how many were handed over. Errors: ConfigurationError if the server cannot expire
-        fields; LayoutError; connection faults. One or two round trips to look, one for each hash.
+        Returns: how many were handed over; on a dry run, how many would be. Raises:
+        ConfigurationError if the server cannot expire fields; LayoutError; connection faults. One
+        or two round trips to look, one for each hash.
         """
+        if self.dry_run:
+            return self._migrator.count(slice)
         return self._migrator.migrate(slice)
+
+    def backlog(self, seconds: float = 5.0) -> Backlog:
+        """Count the hashes that are not handed over yet; nobody can tell for how long they wait.
+
+        Arguments: seconds: how long it may take. Raises: as `perform`. Two round trips to each
+        node.
+        """
+        return self._migrator.backlog(seconds)
 
     def warm_up(self) -> None:
         """Load the structure's scripts and prepare connections; no round trip."""
@@ -61,8 +103,187 @@ class MigrateToNative(DivisibleJob):
 
         No part if the namespace is not in use, or native. Two round trips.
         """
+        refuse_dry_run(self.name, dry_run=self.dry_run)
         return self._migrator.parts(n)
 
     def for_part(self, part: DuePart) -> PartJob:
         """Return the job that hands over inside one part, by scripts; see `DuePartJob`."""
         return self._migrator.for_part(self.name, self.limit, part)
+
+
+class _Migrator:
+    """Hands over the hashes of one namespace.
+
+    Arguments: twin, names and translator of the namespace; random; clock.
+    """
+
+    def __init__(
+        self,
+        twin: Twin,
+        names: HashNames,
+        translator: Translator,
+        random: Callable[[], float] = random.random,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._index = DueIndex(twin, names, translator.clock_shift_ms, random, clock)
+        self._twin = twin
+        self._names = names
+        self._translator = translator
+
+    def migrate(self, slice: Slice) -> int:
+        """Do one slice of the migration.
+
+        Returns: how many fields were handed over; 0 when the namespace is native, and in the slice
+        that finds nothing left and closes the index shards. Raises: ConfigurationError if the
+        server lacks the commands; LayoutError; connection faults. One script a hash.
+        """
+        layout = self.begun(slice)
+        if layout is None:
+            slice.observe(backlog=0)
+            return 0
+        moved, found_any = 0, False
+        for found in looks(self._index, slice, overdue=False):
+            found_any = True
+            for due in found:
+                if moved >= slice.limit or slice.expired:
+                    return moved
+                operation = self._translator.move(layout, due.key, slice.limit - moved)
+                moved += self._run(operation, slice)
+        if not found_any:
+            self.close(layout, slice)
+        return moved
+
+    def begun(self, slice: Slice) -> Layout | None:
+        """Begin the migration, if nobody has; return the layout while it lasts, else None."""
+        # Another process may have begun or ended the migration since the last slice.
+        self._index.forget_layout()
+        layout = self._index.layout(Budget(slice.remaining()))
+        if layout is None or layout.is_native:
+            return None
+        layout.require_writable()
+        if layout.is_emulated:
+            self._require_commands(slice)
+            self._change_layout(EMULATED, MIGRATING, slice)
+            self._index.forget_layout()
+            layout = self._index.layout(Budget(slice.remaining()))
+            if layout is None or not layout.is_migrating:
+                return None
+        return layout
+
+    def count(self, slice: Slice) -> int:
+        """Return how many fields `migrate` would hand over now, at most the limit; change nothing.
+
+        Raises: as `migrate`. One round trip to look, one more for what was found.
+        """
+        self._index.forget_layout()
+        layout = self._index.layout(Budget(slice.remaining()))
+        if layout is None or layout.is_native:
+            slice.observe(backlog=0)
+            return 0
+        layout.require_writable()
+        self._require_commands(slice)
+        counted = 0
+        for found in looks(self._index, slice, overdue=False):
+            commands = [("ZCARD", self._names.deadlines(due.key)) for due in found]
+            node = self._twin.node_of(found[0].shard)
+            counted += sum(checked(self._twin.call(node, commands, Budget(slice.remaining()))))
+            if counted >= slice.limit or slice.expired:
+                break
+        return min(counted, slice.limit)
+
+    def backlog(self, seconds: float) -> Backlog:
+        """Count the hashes that are not handed over yet; see `due_backlog`."""
+        self._index.forget_layout()
+        return due_backlog(self._index, seconds, "hashes to hand over", overdue=False)
+
+    def parts(self, n: int, seconds: float = 10.0) -> list[DuePart]:
+        """Divide the namespace for a sweep; see `divided`."""
+        self._index.forget_layout()
+        return divided(self._index, n, seconds, overdue=False)
+
+    def for_part(self, name: str, limit: int, part: DuePart) -> PartJob:
+        """Return the job that hands over the hashes of one part."""
+        return _MigratingPart(self, name, limit, self._index, part)
+
+    def move_many(self, layout: Layout, found: list[DueKey], most: int, slice: Slice) -> Served:
+        """Hand over at most so many fields of hashes of one node, in one round trip."""
+        each = max(1, most // len(found))
+        operations = [self._translator.move(layout, due.key, each) for due in found]
+        commands = [operation.by_text() for operation in operations]
+        node = self._twin.node_of(found[0].shard)
+        budget = Budget(slice.remaining(), PATIENCE_SECONDS)
+        replies = checked(self._twin.call(node, commands, budget))
+        moved = sum(op.read(reply) for op, reply in zip(operations, replies, strict=True))
+        return Served(int(moved), len(found))
+
+    def close(self, layout: Layout, slice: Slice) -> None:
+        """Close the index shards in use, and the migration if all of them are empty."""
+        script = load("volatile_close_shard")
+        native = layout.mark_of(NATIVE)
+        all_closed = True
+        # The registry is read after the layout was changed, and a writer looks at the layout after
+        # it has registered a shard: so no shard is missed.
+        budget = Budget(slice.remaining())
+        for node, shards in self._index.shards_by_node(layout, budget).items():
+            for start in range(0, len(shards), SHARDS_A_CLOSING):
+                commands: list[tuple[Any, ...]] = []
+                for shard in shards[start : start + SHARDS_A_CLOSING]:
+                    keys = (self._names.due(shard), self._names.mark(shard))
+                    commands.append(("EVAL", script.body, len(keys), *keys, native))
+                replies = checked(self._twin.call(node, commands, Budget(slice.remaining())))
+                all_closed = all_closed and all(replies)
+        if all_closed:
+            self._change_layout(MIGRATING, NATIVE, slice)
+
+    def _change_layout(self, before: str, after: str, slice: Slice) -> None:
+        operation = Operation(load("layout_change"), (self._names.layout,), (before, after), bool)
+        self._run(operation, slice)
+
+    def _require_commands(self, slice: Slice) -> None:
+        facts = Operation(load("server_facts"), (self._names.layout,), NATIVE_COMMANDS, list)
+        known = {name.decode() for name in self._run(facts, slice)[1:]}
+        if missing := [name for name in NATIVE_COMMANDS if name not in known]:
+            raise ConfigurationError(
+                f"the server lacks {', '.join(missing)}, so the namespace stays emulated: upgrade"
+                " the server to Redis 8 or Valkey 9 first"
+            )
+
+    def _run(self, operation: Operation, slice: Slice) -> Any:
+        # By the first key's slot: on one server the others may lie in other slots.
+        node = self._twin.node_of(key_slot(operation.keys[0]))
+        (reply,) = checked(self._twin.call(node, [operation.by_text()], Budget(slice.remaining())))
+        return operation.read(reply)
+
+
+class _MigratingPart(PartJob):
+    """Hands over one part; whoever finds nothing left tries to close the namespace."""
+
+    def __init__(
+        self, migrator: _Migrator, name: str, limit: int, index: DueIndex, part: DuePart
+    ) -> None:
+        self.name, self.limit = name, limit
+        self._migrator = migrator
+        self._layout: Layout | None = None
+        self._is_over = False
+        self._walk = DuePartJob(name, limit, index, part, self._serve)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing is left in this part, or the namespace is native."""
+        return self._is_over or self._walk.is_drained
+
+    def perform(self, slice: Slice) -> int:
+        """Hand over up to ``slice.limit`` fields of the part; errors as of `_Migrator.migrate`."""
+        self._layout = self._migrator.begun(slice)
+        if self._layout is None:
+            self._is_over = True
+            return 0
+        moved = self._walk.perform(slice)
+        if self._walk.is_drained:
+            self._migrator.close(self._layout, slice)
+        return moved
+
+    def _serve(self, found: list[DueKey], most: int, slice: Slice) -> Served:
+        if self._layout is None:
+            return Served(0, 0)
+        return self._migrator.move_many(self._layout, found, most, slice)

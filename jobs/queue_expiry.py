@@ -7,17 +7,26 @@ from collections.abc import Callable
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.errors import LayoutError, OutOfTime
+from workstealing.jobs.due_collecting import (
+    PATIENCE_SECONDS,
+    CollectingJob,
+    DueCollector,
+    Served,
+    left_of,
+)
+from workstealing.recruiting.slice import Slice
+from workstealing.store.budget import Budget
 from workstealing.store.twin import twin_of
-from workstealing.structures.namespaces.due_collecting import CollectingJob
-from workstealing.structures.namespaces.due_index import DueIndex
+from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, ShuffleQueue
-from workstealing.structures.shuffle_queue.expiring import QueueBacklog, QueueCollector
-from workstealing.structures.shuffle_queue.names import IndexNames
+from workstealing.structures.shuffle_queue.deleting import KEYS_A_SCRIPT, Deleted, delete_some
+from workstealing.structures.shuffle_queue.names import IndexNames, QueueNames
 
-__all__ = ["QueueBacklog", "QueueExpiry"]
+__all__ = ["QueueExpiry"]
 
 
-class QueueExpiry(CollectingJob[QueueCollector]):
+class QueueExpiry(CollectingJob):
     """Deletes whole queues of one namespace that have been idle for their ttl.
 
     A queue carries no EXPIRE, under which a ``volatile-*`` policy would evict messages; it stands
@@ -58,15 +67,70 @@ class QueueExpiry(CollectingJob[QueueCollector]):
         self.twin = twin = twin_of(client)
         index = DueIndex(twin, names, shift_ms, random, clock)
         super().__init__(
-            QueueCollector(index, shift_ms),
+            _Collector(index, shift_ms),
             f"queue_expiry.{names.namespace}" if name is None else name,
             limit,
             dry_run=dry_run,
         )
 
-    def backlog(self, seconds: float = 5.0) -> QueueBacklog:
-        """Count idle queues, and say for how long the first of them has been due.
 
-        Arguments: seconds: how long it may take. Two round trips to each node.
-        """
-        return self._collector.backlog(seconds)
+class _Collector(DueCollector):
+    """Collects the idle queues of one namespace, through a twin's one-attempt connections.
+
+    Arguments: index: of the namespace; clock_shift_ms: for tests.
+    """
+
+    scripts = "shuffle_queue/"
+    what = "idle queues"
+
+    def __init__(self, index: DueIndex, clock_shift_ms: int) -> None:
+        super().__init__(index)
+        self._shift_ms = clock_shift_ms
+
+    def serve(
+        self, found: list[DueKey], most: int, slice: Slice, timeout: float | None = PATIENCE_SECONDS
+    ) -> Served:
+        """Delete keys of queues, one queue after the other; two round trips for each script."""
+        deleted, served = 0, 0
+        problem: LayoutError | None = None
+        for due in found:
+            if deleted >= most:
+                break
+            try:
+                deleted += self._delete(due, most - deleted, slice, timeout)
+            except LayoutError as error:
+                problem = error
+            except OutOfTime:
+                if not deleted:
+                    raise
+                break
+            else:
+                served += 1
+        return Served(deleted, served, problem)
+
+    def _delete(self, due: DueKey, limit: int, slice: Slice, timeout: float | None) -> int:
+        """Delete at most so many keys of one queue; fewer if somebody has come back."""
+        deleted = 0
+        while deleted < limit:
+            budget = left_of(slice, timeout)
+            slice.spend(2)
+            try:
+                some = self._delete_some(due, min(limit - deleted, KEYS_A_SCRIPT), budget)
+            except OutOfTime:
+                if not deleted:
+                    raise
+                break
+            deleted += some.keys
+            if some.is_done or some.came_back:
+                break
+        return deleted
+
+    def _delete_some(self, due: DueKey, limit: int, budget: Budget) -> Deleted:
+        steps = delete_some(
+            QueueNames(due.key),
+            self._index.names.due(due.shard),
+            limit,
+            is_forced=False,
+            clock_shift_ms=self._shift_ms,
+        )
+        return self._index.drive(steps, budget)

@@ -60,7 +60,7 @@ def main() -> None:
         sweep = HashFieldExpiry(shop.items)
 
         def expired() -> int:
-            return sweep.backlog().fields
+            return sweep.backlog().count
 
         print(f"expired fields at first: {expired()}")
         command = [

@@ -100,7 +100,7 @@ def run(client: Any) -> tuple[Counter[str], int]:
     with keys.lock("report:busy", ttl=60):
         for _ in range(100):
             worker.rebuild("busy", 0.0)
-    return worker.counts, KeyExpiry(keys).backlog().keys
+    return worker.counts, KeyExpiry(keys).backlog().count
 
 
 def main() -> None:

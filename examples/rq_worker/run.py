@@ -50,7 +50,7 @@ def main() -> None:
         sweep = HashFieldExpiry(shop.items)
 
         def expired() -> int:
-            return sweep.backlog().fields
+            return sweep.backlog().count
 
         print(f"expired fields at first: {expired()}")
         queue = rq.Queue("shop", connection=redis.Redis.from_url(url))

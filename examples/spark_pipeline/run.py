@@ -348,7 +348,7 @@ class Run:
             enlisted=totals.enlisted,
             recruited=sum(job.recruited for job in totals.jobs.values()),
             collected=collector.items if collector else 0,
-            garbage=self._garbage.backlog().fields,
+            garbage=self._garbage.backlog().count,
         )
         print(now.line(time.monotonic() - self._began), flush=True)
         return now

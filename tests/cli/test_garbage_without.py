@@ -49,12 +49,12 @@ def run(server: RedisServer, folder: Path, rate: float) -> tuple[int, int, int]:
         items += recruited_items(app)
     end = (STEPS - 1) * STEP_MS
     hashes: Any = VolatileHashes(server.client(), plan.namespace, clock_shift_ms=end)
-    backlog = HashFieldExpiry(hashes).backlog(10_000)
+    backlog = HashFieldExpiry(hashes).backlog(most_hashes=10_000)
     assert backlog.exact
     seconds, _ = server.client().time()
     now = 1000 * seconds + end
     claimed = sum(deadline <= now for deadline in last_deadlines(folder).values())
-    return items, backlog.fields, claimed
+    return items, backlog.count, claimed
 
 
 def recruited_items(app: Any) -> int:

@@ -164,7 +164,7 @@ def test_a_namespace_that_nobody_has_used_is_idle(any_server: AnyServer) -> None
     job = HashFieldExpiry(now_hashes(any_server))
     assert job.perform(slice_of(5)) == 0
     backlog = job.backlog()
-    assert (backlog.hashes, backlog.fields, backlog.oldest_seconds) == (0, 0, 0.0)
+    assert (backlog.count, backlog.oldest_seconds) == (0, 0.0)
     assert any_server.client().keys("*") == []
 
 
@@ -174,7 +174,7 @@ def test_a_native_namespace_is_idle(redis8: RedisServer) -> None:
     assert hashes.open().is_native
     job = HashFieldExpiry(hashes)
     assert job.perform(slice_of(5)) == 0
-    assert job.backlog().hashes == 0
+    assert job.backlog().count == 0
 
 
 async def test_an_asyncio_client_will_do(any_server: AnyServer) -> None:
@@ -256,11 +256,11 @@ def test_the_backlog_is_counted_exactly(any_server: AnyServer) -> None:
     hashes.hsetex("late", "f", 1, ex=10_000 * HOUR)
     job = HashFieldExpiry(later_hashes(any_server, 2 * HOUR * 1000))
     backlog = job.backlog()
-    assert (backlog.hashes, backlog.fields, backlog.exact) == (20, 60, True)
+    assert (backlog.count, backlog.what, backlog.exact) == (60, "expired fields", True)
     assert HOUR - 60 < backlog.oldest_seconds <= HOUR + 60
     collect_all(job)
     backlog = job.backlog()
-    assert (backlog.hashes, backlog.fields, backlog.oldest_seconds) == (0, 0, 0.0)
+    assert (backlog.count, backlog.oldest_seconds) == (0, 0.0)
 
 
 def test_a_backlog_is_counted_while_a_recruit_collects(
@@ -279,9 +279,9 @@ def test_a_backlog_is_counted_while_a_recruit_collects(
         redis7.client().delete(commands[1][1])
         return replies + real(node, commands[1:], budget)
 
-    wait_until(lambda: job.backlog().fields == 1, "the field to expire")
+    wait_until(lambda: job.backlog().count == 1, "the field to expire")
     monkeypatch.setattr(type(twin), "call", lambda _, *args: call(*args))
-    assert job.backlog().fields == 0
+    assert job.backlog().count == 0
 
 
 def test_a_large_backlog_is_projected_and_says_so(any_server: AnyServer) -> None:
@@ -291,7 +291,7 @@ def test_a_large_backlog_is_projected_and_says_so(any_server: AnyServer) -> None
             pipeline.hsetex(f"{{same}}{i}", mapping={"a": 1, "b": 2}, ex=HOUR)
         pipeline.execute()
     backlog = HashFieldExpiry(later_hashes(any_server)).backlog(most_hashes=50)
-    assert (backlog.hashes, backlog.fields, backlog.exact) == (300, 600, False)
+    assert (backlog.count, backlog.exact) == (600, False)
 
 
 def test_a_dry_run_counts_and_changes_nothing(any_server: AnyServer) -> None:
@@ -595,7 +595,7 @@ def test_a_thousand_names_on_a_cluster_are_all_collected(cluster: RedisCluster3)
     assert len(slots) > 500
     check_index(hashes)
     job = HashFieldExpiry(later_hashes(cluster), limit=100)
-    assert job.backlog().fields == 2_000
+    assert job.backlog().count == 2_000
     total = 0
     for _ in range(2_000):
         total += job.perform(slice_of(100))
@@ -621,6 +621,42 @@ def test_a_slice_observes_the_age_of_the_oldest_hash_that_it_saw(any_server: Any
     assert looking.oldest_seconds == 0.0
 
 
+def test_a_slice_observes_about_how_many_fields_wait(redis7: RedisServer) -> None:
+    hashes = now_hashes(redis7)
+    job = HashFieldExpiry(later_hashes(redis7, 2 * HOUR * 1000), limit=5)
+    looking = slice_of(5)
+    job.perform(looking)
+    assert looking.backlog == 0
+    with hashes.pipeline() as pipeline:
+        for i in range(2_000):
+            pipeline.hsetex(f"h{i}", mapping={"a": 1, "b": 2}, ex=HOUR)
+        pipeline.hsetex("later", "f", 1, ex=24 * HOUR)
+        pipeline.execute()
+    assert job.backlog().count == 4_000
+    # The first look has not been told the server's time, so it knows of what it takes alone.
+    assert job.perform(slice_of(5)) == 5
+    for _ in range(5):
+        looking = slice_of(5)
+        assert job.perform(looking) == 5
+        assert looking.backlog is not None
+        assert 2_800 < looking.backlog < 5_200
+    while job.backlog().count:
+        job.perform(slice_of(500))
+    looking = slice_of(5)
+    assert job.perform(looking) == 0
+    assert looking.backlog == 0
+
+
+def test_a_hash_that_is_only_to_be_looked_at_counts_as_one(redis7: RedisServer) -> None:
+    hashes = now_hashes(redis7)
+    hashes.hsetex("h", "f", 1, ex=HOUR)
+    assert hashes.hsetex("h", "f", 1, ex=24 * HOUR) == 1
+    job = HashFieldExpiry(later_hashes(redis7, 2 * HOUR * 1000))
+    assert job.backlog().count == 1
+    assert job.perform(slice_of(5)) == 0
+    assert job.backlog().count == 0
+
+
 def test_a_slice_counts_the_commands_that_it_sent(redis7: RedisServer) -> None:
     hashes = now_hashes(redis7)
     hashes.hsetex("h", mapping={f"f{i}": i for i in range(7)}, ex=HOUR)
@@ -641,4 +677,4 @@ def test_an_idle_slice_counts_its_look(redis7: RedisServer) -> None:
     job.perform(slice_of(5))
     counting = slice_of(5)
     assert job.perform(counting) == 0
-    assert counting.operations == 18
+    assert counting.operations == 20

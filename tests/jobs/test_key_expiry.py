@@ -57,7 +57,7 @@ def collect_all(job: KeyExpiry, limit: int = 100, slices: int = 2_000) -> int:
     for _ in range(slices):
         done = job.perform(Slice(limit, 10.0))
         total += done
-        if not done and job.backlog().keys == 0:
+        if not done and job.backlog().count == 0:
             return total
     raise AssertionError(f"after {slices} slices there is still {job.backlog()}")
 
@@ -69,7 +69,7 @@ def test_it_deletes_what_is_past_and_nothing_else(keys: DurableKeys, later: Dura
     assert KeyExpiry(keys).perform(Slice(100, 5.0)) == 0
     job = KeyExpiry(later)
     backlog = job.backlog()
-    assert backlog.keys == 200
+    assert (backlog.count, backlog.what) == (200, "keys past their deadline")
     assert DAY_MS / 1000 - 120 < backlog.oldest_seconds < DAY_MS / 1000
     assert collect_all(job, limit=30) == 200
     assert sum(keys.client.exists(name) for name in names) == 0
@@ -81,11 +81,11 @@ def test_it_deletes_what_is_past_and_nothing_else(keys: DurableKeys, later: Dura
 def test_a_slice_deletes_no_more_than_its_limit(keys: DurableKeys, later: DurableKeys) -> None:
     fill(keys, 60, ex=60)
     job = KeyExpiry(later, limit=7)
-    before = job.backlog().keys
+    before = job.backlog().count
     for _ in range(5):
         done = job.perform(Slice(job.limit, 5.0))
         assert 0 <= done <= 7
-        after = job.backlog().keys
+        after = job.backlog().count
         assert before - after == done
         before = after
 
@@ -98,14 +98,14 @@ def test_a_dry_run_counts_and_changes_nothing(keys: DurableKeys, later: DurableK
     assert max(counted) <= 20
     assert min(counted[::3]) >= 0
     assert max(counted[::3]) == 1
-    assert job.backlog().keys == 20
+    assert job.backlog().count == 20
     assert all(keys.client.exists(name) for name in names)
 
 
 def test_nobody_has_used_the_namespace_yet(keys: DurableKeys) -> None:
     job = KeyExpiry(keys)
     assert job.perform(Slice(5, 5.0)) == 0
-    assert job.backlog().keys == 0
+    assert job.backlog().count == 0
     assert keys.client.exists(keys.names.layout) == 0
 
 
@@ -206,10 +206,10 @@ def test_what_was_done_before_the_time_was_up_counts(redis7: RedisServer) -> Non
         return done
 
     job._collector._remove = slowly  # type: ignore[method-assign]
-    before = job.backlog().keys
+    before = job.backlog().count
     done = job.perform(Slice(1_000, 5.0, clock))
     assert 0 < done < 100
-    assert before - job.backlog().keys == done
+    assert before - job.backlog().count == done
     late = Slice(1_000, 5.0, clock)
     clock.advance(6.0)
     with pytest.raises(OutOfTime):
@@ -323,8 +323,33 @@ def test_a_slice_observes_the_age_of_the_oldest_key_that_it_saw(any_server: AnyS
     assert job.perform(looking) == 5
     assert looking.oldest_seconds == pytest.approx(3_600, abs=30)
     # One slice looks at one node of a cluster.
-    while job.backlog().keys:
+    while job.backlog().count:
         job.perform(Slice(5, 10.0))
     looking = Slice(5, 10.0)
     assert job.perform(looking) == 0
     assert looking.oldest_seconds == 0.0
+
+
+def test_a_slice_observes_about_how_many_keys_wait(any_server: AnyServer) -> None:
+    keys = keys_on(any_server)
+    job = KeyExpiry(keys_on(any_server, 2 * HOUR_MS), limit=5)
+    looking = Slice(5, 10.0)
+    job.perform(looking)
+    assert looking.backlog == 0
+    fill(keys, 2_000, ex=3_600)
+    # The first look has not been told the server's time, so it knows of what it takes alone.
+    assert job.perform(Slice(5, 10.0)) == 5
+    for _ in range(4):
+        looking = Slice(5, 10.0)
+        assert job.perform(looking) == 5
+        assert looking.backlog is not None
+        assert 1_200 < looking.backlog < 2_800
+    collect_all(job, limit=500)
+    looking = Slice(5, 10.0)
+    assert job.perform(looking) == 0
+    assert looking.backlog == 0
+
+
+def test_the_job_names_its_structure(redis7: RedisServer) -> None:
+    keys = keys_on(redis7)
+    assert KeyExpiry(keys).structures == (keys,)

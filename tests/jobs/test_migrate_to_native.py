@@ -14,6 +14,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.jobs import HashFieldExpiry, MigrateToNative
+from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 
@@ -254,3 +255,53 @@ def test_a_layout_that_this_release_may_only_read_is_left_alone(redis8: RedisSer
 def test_an_unused_namespace_is_idle(fakeredis_server: Any) -> None:
     hashes = hashes_on(fakeredis_server.client())
     assert MigrateToNative(hashes).perform(Slice(25, 5.0)) == 0
+
+
+@pytest.mark.real
+def test_a_dry_run_counts_what_would_be_handed_over(client: Any) -> None:
+    hashes = hashes_on(client, backend="emulated")
+    for i in range(30):
+        hashes.hsetex(f"{{h}}:{i}", mapping={"a": i, "b": i}, ex=HOUR + i)
+    hashes = hashes_on(client)
+    job = MigrateToNative(hashes, limit=1000, dry_run=True)
+    before = {key: client.dump(key) for key in client.scan_iter("*")}
+    # A look takes at most sixteen hashes of an index shard.
+    counted = max(job.perform(Slice(1000, 5.0)) for _ in range(200))
+    assert counted == 32
+    assert MigrateToNative(hashes, limit=3, dry_run=True).perform(Slice(3, 5.0)) in (0, 3)
+    assert {key: client.dump(key) for key in client.scan_iter("*")} == before
+    assert hashes_layout(job) == "emulated"
+    with pytest.raises(ConfigurationError, match="is a dry run and would never come to an end"):
+        job.parts(2)
+    assert run_to_the_end(MigrateToNative(hashes)) == 60
+    assert job.perform(Slice(1000, 5.0)) == 0
+
+
+@pytest.mark.real
+def test_its_backlog_is_the_hashes_that_are_not_handed_over(client: Any) -> None:
+    job = MigrateToNative(hashes_on(client), limit=7)
+    nothing = Backlog(0, 0.0, "hashes to hand over")
+    assert job.backlog() == nothing
+    hashes = hashes_on(client, backend="emulated")
+    for i in range(40):
+        hashes.hsetex(f"h:{i}", mapping={"a": i, "b": i}, ex=HOUR + i)
+    job = MigrateToNative(hashes_on(client), limit=7)
+    assert job.backlog() == Backlog(40, None, "hashes to hand over")
+    one = Slice(7, 5.0)
+    while not job.perform(one):
+        one = Slice(7, 5.0)
+    assert one.backlog
+    assert job.backlog().count in (36, 37)
+    run_to_the_end(job)
+    assert job.backlog() == nothing
+    one = Slice(7, 5.0)
+    assert job.perform(one) == 0
+    assert one.backlog == 0
+    assert job.structures == (job.hashes,)
+
+
+def test_a_dry_run_says_what_the_server_lacks(redis7: RedisServer) -> None:
+    hashes = hashes_on(redis7.client())
+    hashes.hsetex("h", "f", 1, ex=HOUR)
+    with pytest.raises(ConfigurationError, match="the server lacks HSETEX"):
+        MigrateToNative(hashes, dry_run=True).perform(Slice(5, 5.0))

@@ -82,7 +82,7 @@ def test_all_parts_together_collect_every_expired_field(any_server: AnyServer, l
     assert [later.client.exists(name) for name in names] == [1] * 10 + [0] * 30
     assert all(later.client.hlen(name) >= 2 for name in lasting)
     check_index(later)
-    assert HashFieldExpiry(later).backlog().fields == 0
+    assert HashFieldExpiry(later).backlog().count == 0
     # Nothing is left for a second sweep.
     assert sum(drain_all(HashFieldExpiry(later), 5)) == 0
 
@@ -97,7 +97,7 @@ def test_all_parts_together_delete_every_overdue_key(any_server: AnyServer) -> N
     assert sum(drain_all(KeyExpiry(later), 4, limit=7)) == 60
     assert later.get("stays") == b"v"
     assert later.get("for good") == b"v"
-    assert KeyExpiry(later).backlog().keys == 0
+    assert KeyExpiry(later).backlog().count == 0
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 100])
@@ -145,7 +145,7 @@ def test_what_becomes_due_after_the_division_is_left_to_the_jobs(redis7: RedisSe
         pipe.execute()
     much_later = HashFieldExpiry(hashes_on(redis7, AHEAD_MS + HOUR_MS))
     assert sum(drain(much_later.for_part(part)) for part in parts) == 20
-    assert much_later.backlog().fields == 20
+    assert much_later.backlog().count == 20
 
 
 def test_a_lost_registry_is_found_again_in_all_slots(cluster: RedisCluster3) -> None:
@@ -181,7 +181,7 @@ def test_a_hash_given_more_time_is_set_right_and_left(redis7: RedisServer) -> No
     for name in names:
         hashes.hpersist(name, "f0")
     assert sum(drain_all(HashFieldExpiry(hashes_on(redis7, AHEAD_MS)), 2)) == 0
-    assert HashFieldExpiry(hashes_on(redis7, AHEAD_MS)).backlog().hashes == 0
+    assert HashFieldExpiry(hashes_on(redis7, AHEAD_MS)).backlog().count == 0
     assert all(redis7.client().hlen(name) == 1 for name in names)
 
 

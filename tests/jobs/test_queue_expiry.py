@@ -14,7 +14,7 @@ from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisCluster3, RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.jobs import QueueBacklog, QueueExpiry, ShuffleQueueReaper
+from workstealing.jobs import Backlog, QueueExpiry, ShuffleQueueReaper
 from workstealing.recruiting import Slice
 from workstealing.structures.shuffle_queue import ShuffleQueue
 from workstealing.testing import ManualClock
@@ -124,14 +124,14 @@ class TestDeleting:
         others = [used(queue_on(client, f"q{number}")) for number in range(6)]
         idle(others[2])
         idle(others[4])
-        assert expiry(client).backlog().queues == 2
+        assert expiry(client).backlog().count == 2
         # A slice asks one node of a cluster, on which there may be neither.
         counted = [expire(client, dry_run=True) for _ in range(50)]
         assert 1 <= max(counted) <= 2
         expire_all(client)
         left = [bool(keys_of(client, f"q{number}")) for number in range(6)]
         assert left == [True, True, False, True, False, True]
-        assert expiry(client).backlog() == QueueBacklog(0, 0.0)
+        assert expiry(client).backlog() == Backlog(0, 0.0, "idle queues")
 
     def test_another_namespace_is_none_of_its_business(self, queue: Queue) -> None:
         idle(used(queue))
@@ -361,7 +361,7 @@ class TestSweep:
         before = len(client.keys("*/queue/*"))
         done = job.for_part(part).perform(Slice(1000, 10.0, clock))
         assert done == before - len(client.keys("*/queue/*")) > 0
-        assert job.backlog().queues == 1
+        assert job.backlog().count == 1
 
     def test_nothing_to_divide(self, queue: Queue) -> None:
         assert expiry(queue).parts(2) == []
@@ -411,7 +411,7 @@ class TestRefusals:
     def test_a_namespace_that_nobody_uses(self, queue: Queue) -> None:
         assert expire(queue) == 0
         assert expire(queue, dry_run=True) == 0
-        assert expiry(queue).backlog() == QueueBacklog(0, 0.0)
+        assert expiry(queue).backlog() == Backlog(0, 0.0, "idle queues")
 
     def test_a_newer_queue(self, queue: Queue) -> None:
         idle(used(queue))
@@ -448,9 +448,9 @@ def test_many_slots_of_a_cluster(cluster: RedisCluster3) -> None:
     client = cluster.client()
     queues = [idle(used(queue_on(client, f"queue-{n}", streams=4))) for n in range(60)]
     job = expiry(client)
-    assert job.backlog().queues == 60
+    assert job.backlog().count == 60
     slices = 0
-    while job.backlog().queues:
+    while job.backlog().count:
         job.perform(Slice(100, 10.0))
         slices += 1
         assert slices < 2000

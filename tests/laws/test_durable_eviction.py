@@ -63,9 +63,9 @@ def test_of_ten_thousand_durable_keys_none_is_evicted(
     for some in runs(durable):
         assert later.mget(some) == [None] * len(some)
     job = KeyExpiry(later, limit=100)
-    assert job.backlog().keys == KEYS
+    assert job.backlog().count == KEYS
     collected = slices = 0
-    while job.backlog().keys:
+    while job.backlog().count:
         done = job.perform(Slice(100, 10.0))
         assert done <= 100
         collected += done

@@ -70,7 +70,7 @@ class KeyProof(Proof):
         return KeyExpiry(structure, **options)
 
     def waiting(self, job: KeyExpiry) -> int:
-        return job.backlog().keys
+        return job.backlog().count
 
     def left_on(self, client: redis.Redis) -> list[bytes]:
         for_good = (b":mark", b":fence", b":layout", b":slots")

@@ -85,7 +85,7 @@ class HashProof(Proof):
         return HashFieldExpiry(structure, **options)
 
     def waiting(self, job: HashFieldExpiry) -> int:
-        return job.backlog(most_hashes=5000).hashes
+        return job.backlog(most_hashes=5000).count
 
     def left_on(self, client: redis.Redis) -> list[Any]:
         found: list[Any] = []

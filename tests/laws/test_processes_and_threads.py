@@ -115,7 +115,7 @@ class TestFork:
         assert mine + theirs == 400
         assert mine > 0
         assert theirs > 0
-        assert job.backlog().hashes == 0
+        assert job.backlog().count == 0
 
     def test_a_fork_in_the_midst_of_another_threads_attempt(self, redis7: RedisServer) -> None:
         client = redis7.client()
@@ -178,7 +178,7 @@ class TestThreads:
         while recruiter.enlist() is Outcome.WORKED:
             pass
         assert recruiter.stats()["jobs"][job.name]["items"] == 1_200
-        assert job.backlog().hashes == 0
+        assert job.backlog().count == 0
         # One slice at a time needs one connection.
         assert len(twin_of(job.hashes.client)._idle[None]) == 1
 

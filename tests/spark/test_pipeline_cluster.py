@@ -126,7 +126,7 @@ def test_nothing_is_lost_when_an_executor_and_a_worker_are_killed(
     for shard in ShardedIck(client, "pipeline:dirty").stats()["shards"]:
         assert (shard["pset_size"], shard["cset_size"], shard["dead_size"]) == (0, 0, 0)
     hashes = VolatileHashes(client, "pipeline")
-    assert HashFieldExpiry(hashes).backlog().fields == 0
+    assert HashFieldExpiry(hashes).backlog().count == 0
     # Every summary has expired, and none occupies memory: only tasks have collected them.
     assert list(client.scan_iter("summary:*")) == []
     assert TrackedSet(client, "pipeline:behind", sub_sets=8).count() == 0

@@ -73,7 +73,7 @@ def test_a_sweep_collects_everything_overdue(
     assert totals(rows)["items"] == 2_000
     assert all(row["operations"] for row in rows)
     later = hashes_on(server, AHEAD_MS)
-    assert HashFieldExpiry(later).backlog().hashes == 0
+    assert HashFieldExpiry(later).backlog().count == 0
     assert sum(bool(later.client.exists(f"live:{i}")) for i in range(50)) == 50
     check_index(later)
     assert "hash_field_expiry.swept, round 1: 2000 items by 4 parts" in caplog.text
@@ -122,7 +122,7 @@ def test_two_sweeps_beside_writers_leave_what_is_live(
     later = hashes_on(redis7, AHEAD_MS)
     for key, number in written.items():
         assert later.hmget(key, ["live", "f0"]) == [b"%d" % number] * 2
-    assert HashFieldExpiry(later).backlog().fields == 0
+    assert HashFieldExpiry(later).backlog().count == 0
     # No other field is left, in Redis' own view.
     raw = redis7.client()
     assert sum(raw.hlen(f"old:{i}") for i in range(600)) == 2 * len(written)

@@ -8,12 +8,12 @@ import re
 from pathlib import Path
 
 from workstealing.jobs import HashFieldExpiry, IckReaper, KeyExpiry, MigrateToNative
+from workstealing.jobs.due_collecting import KEYS_A_CALL, SHARDS_A_LOOK
 from workstealing.recruiting.job import DivisibleJob
 from workstealing.spark import reconcile, sweep
 from workstealing.spark.reconciling import IDS_A_STEP
 from workstealing.spark.stages import IDLE_IN_A_ROW
 from workstealing.spark.sweeping import SCHEMA, VAIN_ROUNDS
-from workstealing.structures.namespaces.due_walk import KEYS_A_CALL, SHARDS_A_LOOK
 
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "spark_sweeps.md").read_text()
 

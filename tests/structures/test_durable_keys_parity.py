@@ -179,7 +179,7 @@ class Parity(ParityMachine):
         # At the end of time nothing of ours is left but marks, whatever became of the keys.
         far: DurableKeys = DurableKeys(self.ours.client, self.ours.namespace, clock_shift_ms=2**53)
         job = KeyExpiry(far)
-        while job.backlog().keys:
+        while job.backlog().count:
             job.perform(Slice(100, 5.0))
         assert self.ours.client.keys("*:due") == []
         for key in KEYS:

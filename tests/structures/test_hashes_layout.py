@@ -226,7 +226,7 @@ def test_the_job_leaves_a_layout_alone_that_it_may_not_write(redis7: RedisServer
     later = emulated(redis7, clock_shift_ms=2 * HOUR * 1000)
     job = HashFieldExpiry(later)
     refuses(client, lambda: job.perform(Slice(5, 5.0)), LayoutError, "version 2", "not write")
-    assert job.backlog().fields == 1
+    assert job.backlog().count == 1
 
 
 def test_a_newer_layout_that_may_not_be_read(redis7: RedisServer) -> None:

@@ -22,7 +22,6 @@ from workstealing.jobs import (
     Backlog,
     HashFieldExpiry,
     IckReaper,
-    KeyBacklog,
     KeyExpiry,
     LogBacklog,
     LogCompactor,
@@ -143,7 +142,7 @@ def durable() -> None:
     assert_type(keys.expire("report:7", 30), bool)
     assert_type(keys.pttl("report:7"), int)
     assert_type(keys.delete("report:7", "report:8"), int)
-    assert_type(KeyExpiry(keys).backlog(), KeyBacklog)
+    assert_type(KeyExpiry(keys).backlog(), Backlog)
     with keys.pipeline() as pipeline:
         assert_type(pipeline, KeyPipeline)
         pipeline.set("report:7", "text", px=60)

@@ -34,10 +34,10 @@ from workstealing.structures import (
     TimeShardQueue,
     VolatileHashes,
 )
+from workstealing.structures.due_index import DueIndex
 from workstealing.structures.log.base import LogBase
 from workstealing.structures.log.blocks import HEADER_BYTES, compress_codec, head_of
 from workstealing.structures.log.names import LOG_VERSION
-from workstealing.structures.namespaces.due_index import DueIndex
 from workstealing.structures.shuffle_queue.deleting import foreign_meta
 from workstealing.structures.shuffle_queue.message import as_text
 from workstealing.structures.shuffle_queue.names import QUEUE_VERSION

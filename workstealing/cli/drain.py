@@ -219,7 +219,7 @@ def known_backlog(job: Job) -> int | None:
         return None
     if found is None or isinstance(found, Backlog):
         return None if found is None else found.count
-    for field in ("fields", "keys", "members", "messages", "queues", "blocks"):
+    for field in ("members", "messages", "blocks"):
         count = getattr(found, field, None)
         if isinstance(count, int):
             return count

@@ -36,7 +36,7 @@ from workstealing.structures import (
     TrackedSet,
     VolatileHashes,
 )
-from workstealing.structures.namespaces.due_index import DueIndex
+from workstealing.structures.due_index import DueIndex
 from workstealing.structures.structure import Structure
 
 SECONDS = 2.0
@@ -162,8 +162,8 @@ def _hashes(thing: VolatileHashes | HashFieldExpiry) -> Watched:
     job = thing if isinstance(thing, HashFieldExpiry) else HashFieldExpiry(thing)
 
     def due() -> Backlog:
-        backlog = job.backlog(seconds=SECONDS)
-        return Backlog(backlog.fields, backlog.oldest_seconds, "expired fields", backlog.exact)
+        found: Backlog = job.backlog(seconds=SECONDS)
+        return found
 
     hashes = job.hashes
     return Watched(hashes.namespace, "volatile hashes", lambda: indexed(hashes), due, job=job.name)
@@ -173,8 +173,8 @@ def _keys(thing: DurableKeys | KeyExpiry) -> Watched:
     job = thing if isinstance(thing, KeyExpiry) else KeyExpiry(thing)
 
     def due() -> Backlog:
-        backlog = job.backlog(seconds=SECONDS)
-        return Backlog(backlog.keys, backlog.oldest_seconds, "keys past their deadline")
+        found: Backlog = job.backlog(seconds=SECONDS)
+        return found
 
     keys = job.keys
     return Watched(keys.namespace, "durable keys", lambda: indexed(keys), due, job=job.name)
@@ -254,8 +254,8 @@ def _shuffle_queue(thing: ShuffleQueue | ShuffleQueueReaper) -> Watched:
 
 def _queue_namespace(job: QueueExpiry) -> Watched:
     def due() -> Backlog:
-        backlog = job.backlog(seconds=SECONDS)
-        return Backlog(backlog.queues, backlog.oldest_seconds, "idle queues")
+        found: Backlog = job.backlog(seconds=SECONDS)
+        return found
 
     name = job.names.namespace
     return Watched(name, "shuffle queues", lambda: indexed(job), due, job=job.name)

@@ -246,13 +246,13 @@ class _Demo:
 
     def _look_at_garbage(self, most_hashes: int = 1000, *, must: bool = False) -> None:
         try:
-            backlog = self._storage.job.backlog(most_hashes)
+            backlog = self._storage.job.backlog(most_hashes=most_hashes)
         except (*FAULTS, WorkStealingError):
             # A look that fails in between is no reason to stop; the next one may succeed.
             if must:
                 raise
             return
-        self._garbage, self._oldest = backlog.fields, backlog.oldest_seconds
+        self._garbage, self._oldest = backlog.count, backlog.oldest_seconds or 0.0
         self._peak = max(self._peak, self._garbage)
 
     def _figures(self, without: int = 0, recent: int = 0) -> Figures:

@@ -21,8 +21,8 @@ from workstealing.store.connection import Command
 from workstealing.store.operations import Operation, as_layout_error
 from workstealing.store.paging import BEGINNING, paged
 from workstealing.store.twin import Node
+from workstealing.structures.due_index import DueIndex
 from workstealing.structures.namespace import Layout, read_layout
-from workstealing.structures.namespaces.due_index import DueIndex
 from workstealing.structures.volatile_hashes.hashes import VolatileHashes
 
 # How many index shards, and how many hashes, one round trip asks; and how many of their entries,

@@ -6,7 +6,7 @@ the keys found there, in a window well above a slice, so that they rarely meet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,7 +14,6 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from workstealing.clock import Clock
 from workstealing.errors import LayoutError, is_connection_fault
-from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command
 from workstealing.store.keys import SLOTS, require_one_slot, to_bytes
@@ -66,12 +65,14 @@ class Look:
     """What one look at index shards has found.
 
     Fields: found: the keys; now_ms: the server's time; foreign: the error reply of a due index that
-    holds something foreign, or None.
+    holds something foreign, or None; waiting: about how many keys these index shards name that a
+    look may find, however few it takes: None until the server's time is known.
     """
 
     found: list[DueKey]
     now_ms: int
     foreign: ResponseError | None
+    waiting: int | None
 
 
 class DueIndex:
@@ -104,6 +105,8 @@ class DueIndex:
         self._known: frozenset[int] = frozenset()
         self._registry_read: float | None = None
         self._avoided: dict[Node, float] = {}
+        # How far the server's clock, in seconds, is ahead of this process's monotonic one.
+        self._ahead: float | None = None
 
     def layout(self, budget: Budget) -> Layout | None:
         """Return the layout; None when nobody has used the namespace yet.
@@ -136,43 +139,6 @@ class DueIndex:
         """Read the layout anew when it is needed next."""
         self._layout = None
 
-    def looks(self, slice: Slice, *, overdue: bool = True) -> Iterator[list[DueKey]]:
-        """Yield keys, shuffled, found by at most two looks at one node's index shards.
-
-        The slice observes the age of the oldest overdue key that the looks have found.
-        Arguments: slice: bounds the time; overdue: only keys whose time has come. Errors:
-        LayoutError for a foreign due index, if nothing else was found; connection faults. One round
-        trip a look.
-        """
-        budget = Budget(slice.remaining())
-        layout = self.layout(budget)
-        if layout is None or layout.is_native:
-            if overdue:
-                slice.observe(oldest_seconds=0.0)
-            return
-        node, shards = self._choose_node(layout, budget)
-        foreign: ResponseError | None = None
-        found_any = False
-        now: int | None = None
-        for some in (shards[:FIRST_LOOK], shards[FIRST_LOOK : FIRST_LOOK + SECOND_LOOK]):
-            if not some:
-                continue
-            budget = Budget(slice.remaining())
-            slice.spend(1 + len(some))
-            look = self.look(layout, node, some, budget, overdue=overdue, until_ms=now)
-            foreign = look.foreign or foreign
-            if overdue:
-                # The second look need not bring what is not due yet.
-                now = look.now_ms
-                oldest = min((each.due_ms for each in look.found), default=look.now_ms)
-                slice.observe(oldest_seconds=(look.now_ms - oldest) / 1000)
-            if look.found:
-                found_any = True
-                self._shuffle(look.found)
-                yield look.found
-        if foreign is not None and not found_any:
-            raise self.foreign(foreign)
-
     def look(
         self,
         layout: Layout,
@@ -187,17 +153,23 @@ class DueIndex:
         """Look at index shards of one node.
 
         Arguments: overdue: only keys whose time has come; until_ms: and had come by then;
-        keys_a_shard: the most of each, the longest due first. Errors: connection faults; those of a
-        server that refuses the commands. One round trip; one more where the registry does not know
-        an index shard.
+        keys_a_shard: the most of each, the longest due first. Raises: connection faults; those of a
+        server that refuses the commands. One round trip of a command for each index shard and two;
+        one more where the registry does not know an index shard.
         """
         window = ("-inf", "+inf" if until_ms is None else until_ms)
         limit = ("BYSCORE", "LIMIT", 0, keys_a_shard, "WITHSCORES")
         commands = [("ZRANGE", self.names.due(shard), *window, *limit) for shard in shards]
-        clock, *replies = self._call(node, [("TIME",), *commands], budget)
+        # One of them is counted: where more wait than a look takes, all are taken to be like it.
+        until = until_ms if overdue and until_ms is not None else self._about_now(overdue=overdue)
+        counted = () if until is None else (("ZCOUNT", self.names.due(shards[0]), "-inf", until),)
+        clock, *replies = self._call(node, [("TIME",), *commands, *counted], budget)
+        size = replies.pop() if counted else None
         now = self.milliseconds(clock)
+        self._ahead = now / 1000 - self._clock.monotonic()
         foreign: ResponseError | None = None
         found, lost = [], []
+        is_cut = False
         for shard, reply in zip(shards, replies, strict=True):
             if isinstance(reply, ResponseError):
                 if "WRONGTYPE" not in str(reply):
@@ -207,13 +179,29 @@ class DueIndex:
                 continue
             if reply and layout.registers_shards and shard not in self._known:
                 lost.append(shard)
-            found += [DueKey(key, shard, due) for key, due in scored(reply)]
+            some = [DueKey(key, shard, due) for key, due in scored(reply)]
+            if overdue:
+                some = [each for each in some if each.due_ms <= now]
+            is_cut = is_cut or len(some) == keys_a_shard
+            found += some
         if lost:
             self.drive(register_shards(self.names, lost), budget)
             self._registry_read = None
-        if overdue:
-            found = [each for each in found if each.due_ms <= now]
-        return Look(found, now, foreign)
+        waiting: int | None = len(found)
+        if is_cut:
+            waiting = max(len(found), size * len(shards)) if isinstance(size, int) else None
+        return Look(found, now, foreign, waiting)
+
+    def _about_now(self, *, overdue: bool) -> int | str | None:
+        """Return about the server's time in ms, as its last reply has told it."""
+        if not overdue:
+            return "+inf"
+        return None if self._ahead is None else int((self._ahead + self._clock.monotonic()) * 1000)
+
+    def share_of(self, layout: Layout, shards: int) -> float:
+        """Return which part of the index shards in use so many are, as this process knows them."""
+        used = len(self._registry) if layout.registers_shards else layout.index_shards
+        return min(1.0, shards / max(1, used))
 
     def foreign(self, problem: ResponseError) -> LayoutError:
         """Return the error for a foreign due index."""
@@ -247,7 +235,7 @@ class DueIndex:
         """Run a generator of commands and operations through the twin and return what it returns.
 
         Arguments: steps: plain commands on one key, and operations, whose texts are sent; budget:
-        of time for all of them. Errors: LayoutError for what a script refuses as foreign; those of
+        of time for all of them. Raises: LayoutError for what a script refuses as foreign; those of
         the twin, unless the generator has an answer to them.
         """
 
@@ -288,11 +276,14 @@ class DueIndex:
             return False
         return until is not None
 
-    def _choose_node(self, layout: Layout, budget: Budget) -> tuple[Node, list[int]]:
-        """Return a random node and, shuffled, index shards on it that may hold something."""
+    def choose_node(self, layout: Layout, budget: Budget) -> tuple[Node, list[int]]:
+        """Return a random node and, shuffled, index shards on it that may hold something.
+
+        One round trip every 10 seconds where index shards are registered, else none.
+        """
         if not layout.registers_shards:
             every = list(range(layout.index_shards))
-            self._shuffle(every)
+            self.shuffle(every)
             return self.twin.nodes()[0], every
         registered = self._refreshed_registry(budget)
         node, shards = self._draw(registered)
@@ -303,7 +294,7 @@ class DueIndex:
             shard = self._below(layout.index_shards)
             if shard not in self._known and self.twin.node_of(shard) == node:
                 shards.append(shard)
-        self._shuffle(shards)
+        self.shuffle(shards)
         return node, shards
 
     def _draw(self, registered: list[int]) -> tuple[Node, list[int]]:
@@ -345,7 +336,8 @@ class DueIndex:
     def _below(self, bound: int) -> int:
         return min(int(self._random() * bound), bound - 1)
 
-    def _shuffle(self, items: list[Any]) -> None:
+    def shuffle(self, items: list[Any]) -> None:
+        """Put items in a random order."""
         for i in range(len(items) - 1, 0, -1):
             j = self._below(i + 1)
             items[i], items[j] = items[j], items[i]
