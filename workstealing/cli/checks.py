@@ -25,14 +25,10 @@ from workstealing.recruiting.slice import TRIPS, seconds_for
 from workstealing.store.budget import Budget
 from workstealing.store.twin import Node, Twin, is_async, is_cluster
 from workstealing.structures import (
-    AsyncDurableKeys,
     AsyncShuffleQueue,
     AsyncTimeShardQueue,
-    AsyncVolatileHashes,
-    DurableKeys,
     ShuffleQueue,
     TimeShardQueue,
-    VolatileHashes,
 )
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.log.base import LogBase
@@ -50,7 +46,6 @@ from workstealing.structures.volatile_hashes.layout import (
 )
 
 OLDEST_SERVER = (6, 2)
-REPLAY_SEEN_IN = "8.0.2"
 PINGS = 20
 SLICE_SECONDS = 0.010
 FULL_SHARE = 0.9
@@ -294,14 +289,8 @@ def recruiting(recruiter: Recruiter) -> Iterator[Check]:
             for structure in job.structures:
                 yield from _structure(what, structure)
             continue
-        for held in (getattr(job, each, None) for each in ("hashes", "keys", "queue")):
-            if isinstance(
-                held, VolatileHashes | AsyncVolatileHashes | DurableKeys | AsyncDurableKeys
-            ):
-                yield _namespace(what, held)
-                if isinstance(held, VolatileHashes | AsyncVolatileHashes):
-                    yield from _replay(what, held)
-            elif isinstance(held, ShuffleQueue | AsyncShuffleQueue):
+        for held in (getattr(job, each, None) for each in ("queue",)):
+            if isinstance(held, ShuffleQueue | AsyncShuffleQueue):
                 yield _shuffle_queue(what, held)
             elif isinstance(held, TimeShardQueue | AsyncTimeShardQueue):
                 yield _time_shards(what, held)
@@ -336,32 +325,6 @@ def _namespace(what: str, structure: Any) -> Check:
         is_new = isinstance(error, Moved) and is_async(structure.client)
         return Check(what, NOTE if is_new else FAULT, f"{named}: {said(error)}")
     return Check(what, OK, f"{named}: {layout.backend}, layout version {layout.version}")
-
-
-def _replay(what: str, hashes: Any) -> Iterator[Check]:
-    """Say what a native namespace inherits from how its server reads its AOF. Two round trips."""
-    try:
-        layout = DueIndex(hashes.twin, hashes.names, 0, random.random, SYSTEM_CLOCK).layout(
-            Budget(SECONDS)
-        )
-        if layout is None or not layout.is_native:
-            return
-        (reply,) = hashes.twin.call(hashes.twin.nodes()[0], [("INFO",)], Budget(SECONDS))
-    except (WorkStealingError, *FAULTS):
-        # The check of the namespace or of the server has said so.
-        return
-    info = _info(reply)
-    if info.get("aof_enabled") != "1" or "valkey_version" in info:
-        return
-    version = info.get("redis_version", "?")
-    seen = "" if version == REPLAY_SEEN_IN else f" (seen in {REPLAY_SEEN_IN}, not tried in this)"
-    yield Check(
-        f"{what}, AOF",
-        WARNING,
-        f"Redis {version} with appendonly yes{seen}: a restart after a field's earlier deadline"
-        " deletes the field although its HPERSIST was acknowledged, and a native namespace inherits"
-        " that; give such fields a later deadline, or use backend='emulated'",
-    )
 
 
 def _shuffle_queue(what: str, queue: ShuffleQueue | AsyncShuffleQueue) -> Check:

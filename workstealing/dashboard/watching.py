@@ -106,6 +106,9 @@ def _structures(structures: Sequence[Structure], job: Job | None = None) -> Watc
     if job is None and (kind := _JOBS_WITHOUT_SETTINGS.get(type(first).__name__)) is not None:
         job = kind(first)
 
+    # A namespace, say, has no place for what is dead.
+    has_dead = any(type(each).dead_steps is not Structure.dead_steps for each in structures)
+
     def size() -> int | None:
         sizes = [each.inspect(each.size_steps()) for each in structures]
         known = [each for each in sizes if each is not None]
@@ -130,8 +133,8 @@ def _structures(structures: Sequence[Structure], job: Job | None = None) -> Watc
         first.kind,
         size,
         None if job is None else due,
-        dead,
-        lambda: sum(box.size for _, box in dead()),
+        dead if has_dead else None,
+        (lambda: sum(box.size for _, box in dead())) if has_dead else None,
         None if job is None else job.name,
     )
 
@@ -156,28 +159,6 @@ def _is_blocking(job: Any) -> bool:
         return all(isinstance(each, Log) for each in logs)
     held = (getattr(job, name, None) for name in ("hashes", "keys", "tracked", "ick", "queue"))
     return any(isinstance(each, structures) for each in held)
-
-
-def _hashes(thing: VolatileHashes | HashFieldExpiry) -> Watched:
-    job = thing if isinstance(thing, HashFieldExpiry) else HashFieldExpiry(thing)
-
-    def due() -> Backlog:
-        found: Backlog = job.backlog(seconds=SECONDS)
-        return found
-
-    hashes = job.hashes
-    return Watched(hashes.namespace, "volatile hashes", lambda: indexed(hashes), due, job=job.name)
-
-
-def _keys(thing: DurableKeys | KeyExpiry) -> Watched:
-    job = thing if isinstance(thing, KeyExpiry) else KeyExpiry(thing)
-
-    def due() -> Backlog:
-        found: Backlog = job.backlog(seconds=SECONDS)
-        return found
-
-    keys = job.keys
-    return Watched(keys.namespace, "durable keys", lambda: indexed(keys), due, job=job.name)
 
 
 def _tracked(thing: TrackedSet | TrackQueued | UntrackDone) -> Watched:
@@ -321,8 +302,6 @@ def _entries(logs: Sequence[Any]) -> int:
 
 
 _MAKERS: tuple[tuple[Any, Callable[[Any], Watched]], ...] = (
-    ((VolatileHashes, HashFieldExpiry), _hashes),
-    ((DurableKeys, KeyExpiry), _keys),
     ((TrackedSet, TrackQueued, UntrackDone), _tracked),
     ((Ick, ShardedIck, IckReaper), _ick),
     ((ShuffleQueue, ShuffleQueueReaper), _shuffle_queue),

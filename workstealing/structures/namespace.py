@@ -8,17 +8,18 @@ back), and over how many index shards its due index is spread.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Generic
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import SLOT_TAGS, SLOTS
-from workstealing.store.operations import Steps
+from workstealing.store.operations import Steps, command
 from workstealing.store.twin import ClientT, Twin, twin_for
 from workstealing.structures import layout as layouts
 from workstealing.structures.layout import Kind, Versioned, only_readable
+from workstealing.structures.structure import NOTE, OK, Check, Structure
 
 EMULATED, MIGRATING, NATIVE = "emulated", "migrating", "native"
 # On one server there is nothing to be spread for but the size of a sorted set and the collisions of
@@ -213,7 +214,7 @@ class Namespaced(Generic[ClientT]):
     """A client, a namespace on it, and what this process knows of the namespace's layout.
 
     Arguments: client: any client of redis-py; namespace; allow_eviction: names of ``allkeys-*``
-    policies that are accepted. Errors: ConfigurationError, also for the client of the other form.
+    policies that are accepted. Raises: ConfigurationError, also for the client of the other form.
     Makes no connection.
     """
 
@@ -223,6 +224,7 @@ class Namespaced(Generic[ClientT]):
         self.twin: Twin = twin_for(self, client)
         self.client: Any = client
         self.namespace = namespace
+        self.name = namespace
         self._layout: Layout | None = None
         self._registered: set[int] = set()
 
@@ -242,3 +244,39 @@ class Namespaced(Generic[ClientT]):
         """
         self._layout = None
         self._registered = set()
+
+
+class NamespaceStructure(Namespaced[ClientT], Structure):
+    """A structure that is a whole namespace, and answers for its keys with a deadline."""
+
+    names: Names
+
+    def size_steps(self) -> Steps[int | None]:
+        """Return how many keys stand in the due index; None where the server keeps the deadlines.
+
+        Two round trips, and one more on a cluster.
+        """
+        found = yield from read_layout(self.names)
+        if found is None:
+            return 0
+        if found.is_native:
+            return None
+        shards: Collection[int] = range(found.index_shards)
+        if found.registers_shards:
+            shards = yield from read_registry(self.names)
+        sizes: list[int] = yield [command("ZCARD", self.names.due(shard)) for shard in shards]
+        return sum(sizes)
+
+    def check_steps(self) -> Steps[Sequence[Check]]:
+        """Say whether the namespace has a layout that this release can write."""
+        checks, _ = yield from self._layout_checks()
+        return checks
+
+    def _layout_checks(self) -> Steps[tuple[list[Check], Layout | None]]:
+        named = f"namespace {self.namespace}"
+        found = yield from read_layout(self.names)
+        if found is None:
+            return [Check("", NOTE, f"{named}: nothing has been written yet")], None
+        found.require_writable()
+        said = f"{named}: {found.backend}, layout version {found.version}"
+        return [Check("", OK, said)], found

@@ -25,14 +25,16 @@ from workstealing.structures.durable_keys.surface import AsyncSurface, BlockingS
 from workstealing.structures.namespace import (
     INDEX_SHARDS_OF_A_SERVER,
     Layout,
-    Namespaced,
+    NamespaceStructure,
     open_layout,
     register_shards,
 )
 
 
-class _Keys(Namespaced[ClientT]):
+class _Keys(NamespaceStructure[ClientT]):
     """What the blocking and the asyncio form share: the namespace, its layout, its translator."""
+
+    kind = "durable keys"
 
     def __init__(
         self,

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.keys import SLOTS
-from workstealing.store.operations import Plain, Steps, as_layout_error, drive, drive_async, run
+from workstealing.store.operations import (
+    Operation,
+    Plain,
+    Steps,
+    as_layout_error,
+    drive,
+    drive_async,
+    run,
+)
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
+from workstealing.structures.layout import as_text
 from workstealing.structures.namespace import (
     INDEX_SHARDS_OF_A_SERVER,
     Layout,
-    Namespaced,
+    NamespaceStructure,
     register_shards,
 )
+from workstealing.structures.structure import WARNING, Check
 from workstealing.structures.volatile_hashes.commands import Translator, require_users_keys
 from workstealing.structures.volatile_hashes.layout import (
     HashNames,
@@ -27,11 +37,14 @@ from workstealing.structures.volatile_hashes.pipeline import AsyncHashPipeline, 
 from workstealing.structures.volatile_hashes.surface import AsyncSurface, BlockingSurface
 
 BACKENDS = ("auto", "emulated", "native")
+REPLAY_SEEN_IN = "8.0.2"
 _MIGRATION_SECONDS = 5.0
 
 
-class _Hashes(Namespaced[ClientT]):
+class _Hashes(NamespaceStructure[ClientT]):
     """What the blocking and the asyncio form share: the namespace, its layout, its translator."""
+
+    kind = "volatile hashes"
 
     def __init__(
         self,
@@ -84,6 +97,30 @@ class _Hashes(Namespaced[ClientT]):
         yield from register_shards(self.names, fresh)
         self._registered |= fresh
         return (yield from self.layout_steps(again=True))
+
+    def check_steps(self) -> Steps[Sequence[Check]]:
+        """Say whether the namespace is its own, and what a native one inherits from its server."""
+        checks, layout = yield from self._layout_checks()
+        if layout is None or not layout.is_native:
+            return checks
+        try:
+            reply = yield Operation(None, (self.names.layout,), ("INFO",))
+        except ResponseError:
+            # The user may not ask; the check of the server says so.
+            return checks
+        info = dict(line.split(":", 1) for line in as_text(reply).splitlines() if ":" in line)
+        if info.get("aof_enabled") != "1" or "valkey_version" in info:
+            return checks
+        version = info.get("redis_version", "?")
+        seen = (
+            "" if version == REPLAY_SEEN_IN else f" (seen in {REPLAY_SEEN_IN}, not tried in this)"
+        )
+        said = (
+            f"Redis {version} with appendonly yes{seen}: a restart after a field's earlier deadline"
+            " deletes the field although its HPERSIST was acknowledged, and a native namespace"
+            " inherits that; give such fields a later deadline, or use backend='emulated'"
+        )
+        return [*checks, Check(", AOF", WARNING, said)]
 
     def _command_steps(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
         """Run one command by whatever backend the namespace has at the moment."""
