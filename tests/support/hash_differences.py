@@ -1,6 +1,6 @@
 """The one list of what emulated hashes answer otherwise than Redis 8 does.
 
-The machine in tests/structures/test_parity.py allows these differences and no other;
+tests/structures/volatile_hashes/test_parity.py allows these differences and no other;
 docs/volatile_hashes.md shows the same table (`as_table`), and a test compares the two.
 """
 

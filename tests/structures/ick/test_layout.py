@@ -231,7 +231,7 @@ def test_a_server_without_memory_is_said_so_and_nothing_is_begun(
 
 
 def test_all_keys_are_in_the_catalogue(any_server: AnyServer) -> None:
-    catalogue = (Path(__file__).resolve().parents[2] / "lua" / "README.md").read_text("utf-8")
+    catalogue = (Path(__file__).resolve().parents[3] / "lua" / "README.md").read_text("utf-8")
     names = Ick(any_server.client(), "K").names
     for name in names.all:
         assert f"| `{name.decode()}` |" in catalogue

@@ -9,7 +9,7 @@ from typing import Any
 from support.servers import RedisServer
 from workstealing.structures import DurableKeys
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "durable_keys.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "durable_keys.md").read_text("utf-8")
 
 
 def test_every_method_is_named() -> None:

@@ -22,7 +22,7 @@ import pytest
 from support.servers import RedisServer
 from workstealing.store.scripts import load
 
-SUPPORT = Path(__file__).parents[1] / "support"
+SUPPORT = Path(__file__).parents[2] / "support"
 SCRIPTS = ("ick_add", "ick_commit", "ick_exchange", "ick_reserve_on", "ick_stats", "ick_delete")
 BESIDE = ("redis-key_hash", "redis-script_manager")
 CHECKOUT = "WORKSTEALING_REDIS_ICK"

@@ -14,7 +14,7 @@ from support.servers import RedisServer
 from workstealing.recruiting import Slice
 from workstealing.structures import TrackedSet
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tracked_ids.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "tracked_ids.md").read_text("utf-8")
 
 
 @pytest.mark.real

@@ -8,7 +8,7 @@ from typing import Any
 
 from support.servers import RedisServer
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "sharded_ick.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "sharded_ick.md"
 
 
 def test_the_blocks(redis7: RedisServer) -> None:

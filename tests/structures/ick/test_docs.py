@@ -10,7 +10,7 @@ from support.servers import RedisServer
 from workstealing.structures import Ick
 from workstealing.structures.structure import Structure
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "ick.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "ick.md").read_text("utf-8")
 
 
 def test_the_code_runs(redis7: RedisServer) -> None:

@@ -16,7 +16,7 @@ from support.servers import RedisServer, wait_until
 from workstealing.jobs import HashFieldExpiry
 from workstealing.structures import VolatileHashes
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "volatile_hashes.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "volatile_hashes.md").read_text("utf-8")
 HOUR = 3_600
 HOUR_MS = HOUR * 1_000
 

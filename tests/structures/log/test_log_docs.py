@@ -12,7 +12,7 @@ from support.servers import RedisServer
 from workstealing.structures.log import Log, LogFacts, LogInfo
 from workstealing.structures.log.group import GroupEntry, GroupInfo, LogGroup
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "log.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "log.md").read_text("utf-8")
 
 
 def test_the_blocks(redis7: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from support.time_shard_queues import ahead_of, queue_on
 from workstealing.structures.time_shard_queue.rotation import Rotation
 from workstealing.structures.time_shard_queue.rules import MAX_ATTEMPTS
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "time_shard_queue.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "time_shard_queue.md"
 
 
 def test_the_blocks(redis7: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
