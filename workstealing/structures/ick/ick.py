@@ -186,15 +186,15 @@ class _IckOperations:
         return self.token if token is None else checked_reservation(token)
 
     def _adding(self, pairs: Pairs) -> Steps[Added]:
-        keys = self.names.sets
-        operations = []
-        for chunk in in_chunks(pairs) if pairs else ((),):
-            script, args = adding(chunk)  # type: ignore[arg-type]
-            operations.append(Operation(load(script), keys, args, Added._make))
-        if len(operations) == 1:
-            return (yield operations[0])  # type: ignore[no-any-return]
-        replies = yield operations
+        chunks = [pairs] if len(pairs) < 2 else list(in_chunks(pairs))
+        if len(chunks) == 1:
+            return (yield self._addition(chunks[0]))  # type: ignore[no-any-return]
+        replies = yield [self._addition(chunk) for chunk in chunks]
         return Added(sum(new for new, _ in replies), sum(changed for _, changed in replies))
+
+    def _addition(self, chunk: Pairs) -> Operation:
+        script, args = adding(chunk)
+        return Operation(load(script), self.names.sets, args, Added._make)
 
     def _acking(self, members: Sequence[bytes], token: str) -> Steps[Acked]:
         acked: int
