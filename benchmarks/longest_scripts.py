@@ -95,7 +95,7 @@ def _sharded_ick(client: Any) -> Iterator[Call]:
     members = {f"member:{number}": float(number) for number in range(50_000)}
     sharded.open()
     yield "sharded_ick_add_50000", lambda: sharded.add(members)
-    with sharded.lease("a consumer", ttl=600) as lease:
+    with sharded.lease("a consumer", lease=600) as lease:
         yield "sharded_ick_reserve_20000", lambda: lease.reserve(20_000)
 
 

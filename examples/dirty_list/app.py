@@ -81,7 +81,7 @@ def consume(
     while True:
         is_last_round = not producing.is_set()
         try:
-            with dirty.lease(name, ttl=5, wait=5) as ick:
+            with dirty.lease(name, lease=5, wait=5) as ick:
                 batch = ick.reserve(BATCH)
                 while batch:
                     index(database, batch.members)
@@ -103,7 +103,7 @@ def run(client: Any, folder: Path) -> dict[str, int]:
     dirty.add(str(number) for number in range(DOCUMENTS))
 
     # A consumer that dies with a batch in hand.
-    dead = dirty.lease("dead", ttl=0.5).__enter__()
+    dead = dirty.lease("dead", lease=0.5).__enter__()
     lost = len(dead.reserve(BATCH))
 
     # What goes stale is put back by whoever has a moment to spare.

@@ -13,11 +13,12 @@ import pytest
 
 from support.servers import RedisServer
 from workstealing.errors import Aborted
+from workstealing.store.operations import Steps, run
 from workstealing.structures import ShardedIck
 from workstealing.structures.sharded_ick.layout import shard_of
-from workstealing.structures.sharded_ick.leasing import take_any
+from workstealing.structures.sharded_ick.leasing import Holder, take_any
 from workstealing.structures.sharded_ick.resizing import resize
-from workstealing.structures.steps import Steps
+from workstealing.structures.sharded_ick.sharded import _adding
 
 MINUTE_MS = 60_000
 MOST_STEPS = 100
@@ -34,9 +35,7 @@ def sharded_on(server: RedisServer, ick_shards: int | None = None, ahead_ms: int
 def one_step(client: Any, steps: Steps[Any], reply: Any) -> Any:
     """Send a generator its last reply; return that to what it yields. Raises StopIteration."""
     step = steps.send(reply)
-    if not isinstance(step, list):
-        return client.execute_command(*step.args, **step.options)
-    return [operation.read(client.execute_command(*operation.by_text())) for operation in step]
+    return [run(client, each) for each in step] if isinstance(step, list) else run(client, step)
 
 
 def finish(server: RedisServer, ick_shards: int, ahead_ms: int = 0) -> None:
@@ -154,7 +153,7 @@ def test_a_producer_that_stalls(redis7: RedisServer, resizes: int) -> None:
         sharded_on(redis7, 2).add(MEMBERS)
         producer = sharded_on(redis7)
         pairs: list[tuple[bytes, Any]] = [(m.encode(), score) for m, score in more.items()]
-        return producer.core.add(pairs)
+        return _adding(producer.core, pairs)
 
     def meanwhile() -> None:
         for number in (5, 3)[:resizes]:
@@ -194,7 +193,7 @@ def test_one_who_takes_a_lease_and_stalls(redis7: RedisServer) -> None:
 
     def prepare() -> Steps[Any]:
         sharded_on(redis7, 2).add(MEMBERS)
-        return take_any(sharded_on(redis7).core, "stalls", 60.0, lambda: 0.9)
+        return take_any(sharded_on(redis7).core, Holder("stalls", 60_000), lambda: 0.9)
 
     def meanwhile() -> bool:
         """Resize, unless he holds an ick shard; say whether it was done."""

@@ -170,7 +170,7 @@ class World:
         while True:
             stopping = client.exists("stop")
             try:
-                with sharded.lease(name, ttl=ttl) as ick:
+                with sharded.lease(name, lease=ttl) as ick:
                     batch = ick.reserve(chance.randrange(1, 20))
                     while batch:
                         self._index(client, batch.members, name)

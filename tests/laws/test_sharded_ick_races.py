@@ -23,7 +23,7 @@ def take_leases(port: int, name: str) -> None:
         taken = 0
         while taken < LEASES:
             try:
-                with sharded.lease(name, ttl=600) as ick:
+                with sharded.lease(name, lease=600) as ick:
                     log = f"log:{ick.ick_shard}"
                     client.rpush(log, f"in {ick.lease_token}")
                     batch = ick.reserve(3)

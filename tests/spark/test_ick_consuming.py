@@ -256,7 +256,7 @@ class TestRestarts:
         run = Run(redis7.url, Checkpoint())
         with monkeypatch.context() as patch:
             patch.setattr(
-                "workstealing.structures.sharded_ick.holding.Leases.reserve", _connection_lost
+                "workstealing.structures.sharded_ick.leasing.Leases.reserve", _connection_lost
             )
             with pytest.raises(redis.ConnectionError):
                 run.step()
@@ -273,7 +273,7 @@ class TestRestarts:
         offset = json.loads(run.checkpoint.offsets[-1])
         with monkeypatch.context() as patch:
             patch.setattr(
-                "workstealing.structures.sharded_ick.holding.Leases.ack_all", _connection_lost
+                "workstealing.structures.sharded_ick.leasing.Leases.ack_all", _connection_lost
             )
             run.reader.commit(offset)
         assert sharded.stats()["cset_size"] == 100
@@ -678,7 +678,7 @@ class Anything(RuleBasedStateMachine):
     @rule(commits=st.booleans())
     def somebody_consumes(self, commits: bool) -> None:
         try:
-            with self._shifted().lease("worker 7", ttl=5) as ick:
+            with self._shifted().lease("worker 7", lease=5) as ick:
                 batch = ick.reserve(8)
                 if commits and ick.ack(*batch.members) == len(batch):
                     self.dirty -= {member.decode() for member in batch.members}

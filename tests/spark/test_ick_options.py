@@ -22,7 +22,7 @@ class TestOptions:
     def test_defaults(self) -> None:
         options = IckOptions.parse({"name": "orders"})
         assert options == IckOptions("orders", None, None, "string", None, None, ClientSettings())
-        assert (options.batch_size, options.ttl) == (10_000, 60.0)
+        assert (options.batch_size, options.lease) == (10_000, 60.0)
         assert pickle.loads(pickle.dumps(options)) == options
 
     def test_all(self) -> None:
@@ -40,7 +40,7 @@ class TestOptions:
         assert options == IckOptions(
             "orders", None, 8, "binary", 50, 5, ClientSettings("my.module:make")
         )
-        assert (options.batch_size, options.ttl) == (50, 5.0)
+        assert (options.batch_size, options.lease) == (50, 5.0)
         assert IckOptions.parse({"key": "dirty"}).key == "dirty"
 
     @pytest.mark.parametrize(

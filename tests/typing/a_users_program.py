@@ -268,7 +268,7 @@ def consume() -> None:
     assert_type(sharded.open(), int)
     added: Added = sharded.add({"document:1": 1.5})
     try:
-        with sharded.lease("worker 7", ttl=30, wait=1.0) as ick:
+        with sharded.lease("worker 7", lease=30, wait=1.0) as ick:
             assert_type(ick, LeasedIck)
             batch: Batch = ick.reserve(100)
             ick.renew()

@@ -77,15 +77,16 @@ def _weight(item: Any) -> int:
 
 def _listed_item(part: str, item: Any) -> ListedItem:
     member, payload = member_of(item), getattr(item, "payload", None)
-    if payload is None and weight(member) > LONGEST_SHOWN:
-        # Its name is all that it carries, and is longer than a name's place.
-        payload = member
     shown = getattr(item, "shown", None)
+    name = member if shown is None else shown
+    if payload is None and weight(name) > LONGEST_SHOWN:
+        # Its name is all that it carries, and is longer than a name's place.
+        payload = name
     tenant, error = (getattr(item, field, None) for field in ("tenant", "error"))
     times = getattr(item, "times", ())
     return ListedItem(
         key=item_key(member),
-        member=visible(member if shown is None else shown),
+        member=visible(name),
         part=visible(part),
         payload=payload_text(payload),
         tenant="" if tenant is None else visible(tenant),

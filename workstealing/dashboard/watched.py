@@ -68,6 +68,7 @@ class PartDead:
     def __init__(self, structure: Structure, box: InspectedBox, name: str) -> None:
         self._structure, self._box = structure, box
         self._end = f" of {name}" if name else ""
+        self._raw_end = self._end.encode()
         self.size = box.size
 
     def dead(self, n: int = 100) -> list[DeadItem]:
@@ -78,8 +79,8 @@ class PartDead:
         return [
             replace(
                 each,
-                member=f"{each.member}{self._end}",
-                shown=str(each.member) if each.shown is None else each.shown,
+                member=self._with_end(each.member),
+                shown=_shown(each.member) if each.shown is None else each.shown,
             )
             for each in found
         ]
@@ -95,8 +96,18 @@ class PartDead:
     def _own(self, members: Iterable[Any]) -> list[Any]:
         if not self._end:
             return list(members)
-        named = [str(each) for each in members]
-        return [each.removesuffix(self._end) for each in named if each.endswith(self._end)]
+        named = [_shown(each) for each in members]
+        ends = [self._raw_end if isinstance(each, bytes) else self._end for each in named]
+        pairs = zip(named, ends, strict=True)
+        return [each.removesuffix(end) for each, end in pairs if each.endswith(end)]
+
+    def _with_end(self, member: Any) -> Any:
+        return member + self._raw_end if isinstance(member, bytes) else f"{member}{self._end}"
+
+
+def _shown(member: Any) -> Any:
+    # Bytes stay what they are: as text they would be another member.
+    return member if isinstance(member, bytes) else str(member)
 
 
 def named_with(end: str, members: Iterable[Any]) -> list[str]:

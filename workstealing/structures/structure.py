@@ -52,7 +52,7 @@ class DeadItem:
     payload: Any = None
     tenant: str | None = None
     error: str | None = None
-    shown: str | None = None
+    shown: str | bytes | None = None
 
 
 class DeadBox(abc.ABC):

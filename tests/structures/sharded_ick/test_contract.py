@@ -18,7 +18,7 @@ from workstealing.jobs import IckReaper
 from workstealing.store.keys import key_slot
 from workstealing.structures import AsyncShardedIck, Ick, LeaseLost, NoLease, ShardedIck
 from workstealing.structures.sharded_ick.layout import ShardNames, shard_of
-from workstealing.structures.sharded_ick.leasing import in_order_of_need
+from workstealing.structures.sharded_ick.leasing import _look_of, in_order_of_need
 
 pytestmark = pytest.mark.contract
 
@@ -197,7 +197,8 @@ class TestLayout:
             {"ick_shards": "many"},
             {"ick_shards": "0"},
             {"moving_from": ""},
-            {"writable_from": "2", "version": "2"},
+            {"readable_from": "2", "writable_from": "2", "version": "2"},
+            {"readable_from": "many"},
         ],
     )
     def test_a_foreign_or_newer_layout(self, any_server: AnyServer, fields: dict[str, str]) -> None:
@@ -207,6 +208,43 @@ class TestLayout:
         with pytest.raises(LayoutError, match="ShardedIck"):
             sharded_on(any_server).add("a")
         assert everything(any_server) == before
+
+    def test_a_newer_layout_that_may_be_read(self, any_server: AnyServer) -> None:
+        """Processes of this release look on while a fleet is upgraded, and change nothing."""
+        first = sharded_on(any_server)
+        first.add(MEMBERS)
+        with first.lease("old") as leased:
+            token = leased.reserve(5).token
+        newer = {"version": "2", "readable_from": "1", "writable_from": "2"}
+        any_server.client().hset("ws:sharded_ick:layout:orders", mapping=newer)
+        before = everything(any_server)
+        sharded = sharded_on(any_server)
+        number = sharded.open()
+        assert sharded.stats()["total_size"] == len(MEMBERS)
+        held = sharded.reserved(leased.ick_shard, token)
+        assert held is not None
+        assert len(held) == 5
+        assert sharded.inspect(sharded.size_steps()) == len(MEMBERS)
+        with sharded.pipeline() as pipe:
+            assert pipe.stats().execute()[0]["ick_shards"] == number
+        calls: list[Callable[[], Any]] = [
+            *(lambda: sharded.add("a"), lambda: sharded.add({}), sharded.delete),
+            *(lambda: sharded.lease("w").__enter__(), lambda: sharded.lease_all("w")),
+            *(lambda: sharded.resize(number), lambda: sharded.resize(9)),
+            lambda: sharded.pipeline().add("a").execute(),
+        ]
+        for call in calls:
+            with pytest.raises(LayoutError, match="which this release may read but not write"):
+                call()
+        assert everything(any_server) == before
+
+    def test_a_newer_layout_that_may_be_written(self, any_server: AnyServer) -> None:
+        sharded_on(any_server).open()
+        newer = {"version": "2", "readable_from": "1", "writable_from": "1"}
+        any_server.client().hset("ws:sharded_ick:layout:orders", mapping=newer)
+        sharded = sharded_on(any_server)
+        sharded.add(MEMBERS)
+        assert drained(sharded) == MEMBERS
 
     def test_a_key_of_another_type_in_the_layouts_place(self, any_server: AnyServer) -> None:
         any_server.client().set("ws:sharded_ick:layout:orders", "mine")
@@ -302,7 +340,7 @@ class TestLeases:
             assert second.reserve(1)[0][1] == 0.0
 
     def test_order_of_need(self) -> None:
-        needs = [
+        replies = [
             ("5", "", 0, "100"),
             ("", "5", 0, "90"),
             ("1", "1", 7, "0"),
@@ -311,6 +349,7 @@ class TestLeases:
             ("-inf", "3", 0, "95"),
             ("", "", 0, "0"),
         ]
+        needs = [_look_of([*reply, "consumer", "token", 0, 0, 0, 0]) for reply in replies]
         assert in_order_of_need(needs, lambda: 0.2) == [5, 1, 0, 4, 6, 3]
         # One time in five, the one with members that was leased longest ago goes first.
         assert in_order_of_need(needs, lambda: 0.199) == [4, 5, 1, 0, 6, 3]
@@ -333,7 +372,7 @@ class TestLeases:
     def test_work_renews_a_lease_that_is_half_over(self, any_server: AnyServer) -> None:
         sharded = sharded_on(any_server, 1)
         sharded.add(MEMBERS)
-        with sharded.lease("w", ttl=60) as ick:
+        with sharded.lease("w", lease=60) as ick:
             batch = ick.reserve(2)
             later = [
                 lambda: ick.reserve(2),
@@ -355,10 +394,10 @@ class TestLeases:
         """The zombie neither commits over its successor nor reserves, and is told so."""
         sharded = sharded_on(any_server, 1)
         sharded.add(MEMBERS)
-        zombie = sharded.lease("zombie", ttl=60).__enter__()
+        zombie = sharded.lease("zombie", lease=60).__enter__()
         batch = zombie.reserve(3)
         later = sharded_on(any_server, None, ahead_ms=MINUTE_MS + 1)
-        with later.lease("heir", ttl=60) as heir:
+        with later.lease("heir", lease=60) as heir:
             assert heir.lease_token > zombie.lease_token
             assert heir.reserve(3) == batch
             self.assert_fenced(zombie, batch)
@@ -369,7 +408,7 @@ class TestLeases:
     def test_a_lease_that_ran_out_although_nobody_came(self, any_server: AnyServer) -> None:
         sharded = sharded_on(any_server, 1)
         sharded.add(MEMBERS)
-        zombie = sharded.lease("zombie", ttl=60).__enter__()
+        zombie = sharded.lease("zombie", lease=60).__enter__()
         batch = zombie.reserve(3)
         zombie._core = sharded_on(any_server, 1, ahead_ms=MINUTE_MS + 1).core
         self.assert_fenced(zombie, batch)
@@ -437,11 +476,11 @@ class TestLeases:
     def test_pieces_end_with_the_lease(self, any_server: AnyServer) -> None:
         sharded = sharded_on(any_server, 1)
         sharded.add({f"m{i:04}": i for i in range(2_500)})
-        zombie = sharded.lease("zombie", ttl=60).__enter__()
-        steps = zombie._exchange_steps(2_500, (), False)
+        zombie = sharded.lease("zombie", lease=60).__enter__()
+        steps = zombie._exchanging(2_500, (), False)
         going_on = steps.send(send(sharded.client, next_operations(steps, sharded.client)))
         later = sharded_on(any_server, None, ahead_ms=MINUTE_MS + 1)
-        with later.lease("heir", ttl=60) as heir:
+        with later.lease("heir", lease=60) as heir:
             assert len(heir.reserve(2_500)) == 2_500
             zombie._core = later.core
             with pytest.raises(StopIteration) as ended:
@@ -458,7 +497,9 @@ class TestLeases:
             assert ick.reserve(1) == [(b"b", 2.0)]
             assert ick.reserve(1, backwash=True) == [(b"a", 1.0)]
 
-    def test_waiting_for_a_lease(self, any_server: AnyServer) -> None:
+    def test_waiting_for_a_lease(
+        self, any_server: AnyServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         sharded = sharded_on(any_server, 1)
         holder = sharded.lease("holder")
         holder.__enter__()
@@ -469,13 +510,13 @@ class TestLeases:
             if len(pauses) == 3:
                 holder.__exit__(None, None, None)
 
-        sharded._sleep = pause  # type: ignore[method-assign]
+        monkeypatch.setattr("workstealing.store.operations.time.sleep", pause)
         with sharded.lease("patient", wait=3600) as ick:
             assert ick.consumer == "patient"
         assert len(pauses) == 3
         assert 0 < min(pauses) < max(pauses) < 0.1
 
-    def test_waiting_in_vain(self, any_server: AnyServer) -> None:
+    def test_waiting_in_vain(self, any_server: AnyServer, monkeypatch: pytest.MonkeyPatch) -> None:
         sharded = sharded_on(any_server, 1)
 
         class Jumping:
@@ -485,9 +526,9 @@ class TestLeases:
                 self.now += 1.0
                 return self.now
 
-        sharded._clock = Jumping()  # type: ignore[assignment]
+        sharded._clock = Jumping()
         pauses: list[float] = []
-        sharded._sleep = pauses.append  # type: ignore[assignment]
+        monkeypatch.setattr("workstealing.store.operations.time.sleep", pauses.append)
         with sharded.lease("holder"), pytest.raises(NoLease), sharded.lease("late", wait=5):
             pytest.fail("there was no second one")
         assert len(pauses) == 4
@@ -500,7 +541,7 @@ class TestLeases:
         ],
     )
     def test_bad_arguments(self, redis7: RedisServer, arguments: tuple[Any, ...]) -> None:
-        with pytest.raises(ConfigurationError, match=r"consumer|ttl=|wait="):
+        with pytest.raises(ConfigurationError, match=r"consumer|lease=|wait="):
             sharded_on(redis7).lease(*arguments)
 
     @pytest.mark.parametrize("number", [-1, True, 1.5, "3"])
@@ -552,7 +593,7 @@ class TestOtherClients:
             pass
         assert sharded.stats()["total_size"] == 195
 
-    async def test_asyncio(self, any_server: AnyServer) -> None:
+    async def test_asyncio(self, any_server: AnyServer, monkeypatch: pytest.MonkeyPatch) -> None:
         client = any_server.async_client()
         sharded: AsyncShardedIck = AsyncShardedIck(client, "orders", 4)
         assert await sharded.open() == 4
@@ -578,7 +619,7 @@ class TestOtherClients:
             waited.append(seconds)
             await taken[0].release()
 
-        sharded._sleep = pause  # type: ignore[method-assign]
+        monkeypatch.setattr("workstealing.store.operations.asyncio.sleep", pause)
         taken = [await sharded.lease(f"w{i}").__aenter__() for i in range(6)]
         with pytest.raises(NoLease):
             await sharded.lease("late").__aenter__()
@@ -630,8 +671,8 @@ def test_after_2286_tokens_have_a_digit_more(any_server: AnyServer) -> None:
     far = (10**10 - 1_700_000_000) * 1_000
     now, ahead = sharded_on(any_server, 2), sharded_on(any_server, 2, ahead_ms=far)
     now.add(MEMBERS)
-    before = now.lease("worker", ttl=60).__enter__()
-    with ahead.lease("heir", ttl=60) as after:
+    before = now.lease("worker", lease=60).__enter__()
+    with ahead.lease("heir", lease=60) as after:
         assert (len(before.lease_token), len(after.lease_token)) == (16, 17)
         batch = after.reserve(50)
         assert len(after.reserve(2_000)) == ahead.stats()["shards"][after.ick_shard]["cset_size"]

@@ -12,9 +12,9 @@ from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.jobs import IckReaper
 from workstealing.recruiting import Slice
+from workstealing.store.operations import drive
 from workstealing.structures import AsyncShardedIck, LeasedIck, LeaseLost, NoLease, ShardedIck
-from workstealing.structures.sharded_ick.holding import Leases, ShardLook, look
-from workstealing.structures.steps import drive
+from workstealing.structures.sharded_ick.leasing import Holder, Leases, ShardLook, look
 
 MEMBERS = {f"member {i}": float(i) for i in range(100)}
 HOUR_MS = 3_600_000
@@ -31,7 +31,7 @@ def seen(sharded: ShardedIck) -> list[ShardLook]:
 
 class TestLeases:
     def test_all_are_taken_in_order(self, any_server: AnyServer) -> None:
-        leases = sharded_on(any_server).lease_all("reader", ttl=60)
+        leases = sharded_on(any_server).lease_all("reader", lease=60)
         assert isinstance(leases, Leases)
         assert [leased.ick_shard for leased in leases] == [0, 1, 2, 3]
         assert all(isinstance(leased, LeasedIck) for leased in leases)
@@ -42,7 +42,7 @@ class TestLeases:
 
     def test_one_that_another_holds_refuses_all(self, any_server: AnyServer) -> None:
         sharded = sharded_on(any_server)
-        with sharded.lease("somebody", ttl=60):
+        with sharded.lease("somebody", lease=60):
             before = seen(sharded)
             with pytest.raises(NoLease, match=r"is leased by 'somebody' for another (60|59) s"):
                 sharded.lease_all("reader")
@@ -55,16 +55,15 @@ class TestLeases:
 
     def test_one_that_another_takes_in_between_gives_all_back(self, redis7: RedisServer) -> None:
         sharded, other = sharded_on(redis7), sharded_on(redis7)
-        steps = sharded._lease_all(("reader", 60.0), False)
+        steps = sharded._leasing_all(Holder("reader", 60_000), False)
         # The layout, the look; before the taking somebody else comes.
         replies: Any = None
         for _ in range(3):
             operations = steps.send(replies)
-            assert isinstance(operations, list)
-            if operations[0].script.name == "sharded_ick_take":
+            if isinstance(operations, list) and operations[0].script.name == "sharded_ick_take":
                 break
             replies = drive(sharded.client, _one_round(operations))
-        with other.lease("somebody", ttl=60):
+        with other.lease("somebody", lease=60):
             replies = drive(sharded.client, _one_round(operations))
             assert sorted(map(bool, replies)) == [False, True, True, True]
             with pytest.raises(NoLease, match="somebody"):
@@ -74,11 +73,11 @@ class TestLeases:
     def test_its_own_name_is_taken_over_only_where_that_is_wanted(
         self, any_server: AnyServer
     ) -> None:
-        first = sharded_on(any_server).lease_all("reader", ttl=60)
+        first = sharded_on(any_server).lease_all("reader", lease=60)
         sharded = sharded_on(any_server)
         with pytest.raises(NoLease, match="'reader'"):
             sharded.lease_all("reader")
-        second = sharded.lease_all("reader", ttl=60, take_over=True)
+        second = sharded.lease_all("reader", lease=60, take_over=True)
         assert all(b.lease_token > a.lease_token for a, b in zip(first, second, strict=True))
         assert first.renew() == [0, 1, 2, 3]
         with pytest.raises(LeaseLost):
@@ -86,9 +85,9 @@ class TestLeases:
         assert second.renew() == []
 
     def test_what_has_run_out_is_free(self, any_server: AnyServer) -> None:
-        first = sharded_on(any_server).lease_all("reader", ttl=60)
+        first = sharded_on(any_server).lease_all("reader", lease=60)
         later = sharded_on(any_server, HOUR_MS)
-        assert len(later.lease_all("another", ttl=60)) == 4
+        assert len(later.lease_all("another", lease=60)) == 4
         assert first.release() == [0, 1, 2, 3]
 
     def test_release(self, any_server: AnyServer) -> None:
@@ -99,7 +98,7 @@ class TestLeases:
     def test_none_while_members_are_being_moved(self, any_server: AnyServer) -> None:
         sharded = sharded_on(any_server)
         sharded.add(MEMBERS)
-        leases = sharded.lease_all("reader", ttl=60)
+        leases = sharded.lease_all("reader", lease=60)
         leases.reserve(dict.fromkeys(range(4), 1000))
         assert sharded_on(any_server).open() == 4
         other = ShardedIck(any_server.client(), "orders")
@@ -128,7 +127,7 @@ class TestReservations:
         sharded = sharded_on(any_server)
         many = {f"member {i}": float(i) for i in range(12_000)}
         sharded.add(many)
-        leases = sharded.lease_all("reader", ttl=60)
+        leases = sharded.lease_all("reader", lease=60)
         reserved = leases.reserve(dict.fromkeys(range(4), 100_000))
         assert sum(count for _, count in reserved.values()) == 12_000
         found: dict[str, float] = {}
@@ -189,7 +188,7 @@ class TestReservations:
     def test_a_late_finish_is_ignored(self, any_server: AnyServer) -> None:
         sharded = sharded_on(any_server)
         sharded.add(MEMBERS)
-        leases = sharded.lease_all("reader", ttl=60)
+        leases = sharded.lease_all("reader", lease=60)
         first = leases.reserve(dict.fromkeys(range(4), 1000))
         old = {shard: token for shard, (token, _) in first.items()}
         # Another reservation.
@@ -198,7 +197,7 @@ class TestReservations:
         assert all(sharded.reserved(shard, token) is None for shard, token in old.items())
         # Another lease.
         new = {shard: token for shard, (token, _) in second.items()}
-        next_leases = sharded_on(any_server).lease_all("reader", ttl=60, take_over=True)
+        next_leases = sharded_on(any_server).lease_all("reader", lease=60, take_over=True)
         assert leases.ack_all(new) == dict.fromkeys(range(4), 0)
         assert sharded.stats()["cset_size"] == 100
         assert sum(next_leases.ack_all(new).values()) == 100
@@ -207,7 +206,7 @@ class TestReservations:
     def test_a_finish_after_the_lease_has_run_out_is_ignored(self, any_server: AnyServer) -> None:
         sharded = sharded_on(any_server)
         sharded.add(MEMBERS)
-        leases = sharded.lease_all("reader", ttl=60)
+        leases = sharded.lease_all("reader", lease=60)
         reserved = leases.reserve(dict.fromkeys(range(4), 1000))
         tokens = {shard: token for shard, (token, _) in reserved.items()}
         sharded.core.clock_shift_ms = HOUR_MS
@@ -219,7 +218,7 @@ class TestReservations:
     def test_what_a_reaper_has_returned_comes_again(self, any_server: AnyServer) -> None:
         sharded = sharded_on(any_server)
         sharded.add(MEMBERS)
-        leases = sharded.lease_all("reader", ttl=60)
+        leases = sharded.lease_all("reader", lease=60)
         reserved = leases.reserve(dict.fromkeys(range(4), 1000))
         reaper = IckReaper(sharded, lease=0.001, limit=1000)
         while sharded.stats()["cset_size"] == 100:
@@ -265,7 +264,7 @@ def test_asyncio(any_server: AnyServer) -> None:
         async with any_server.async_client() as client:
             sharded = AsyncShardedIck(client, "orders", 4)
             await sharded.add(MEMBERS)
-            leases = await sharded.lease_all("reader", ttl=60)
+            leases = await sharded.lease_all("reader", lease=60)
             reserved = await leases.reserve(dict.fromkeys(range(4), 1000))
             tokens = {shard: token for shard, (token, _) in reserved.items()}
             pages = [await sharded.reserved(shard, tokens[shard]) for shard in range(4)]

@@ -9,9 +9,9 @@ from typing import Any
 from workstealing.errors import ConfigurationError
 from workstealing.spark.making import ClientSettings
 from workstealing.spark.sources.options import OptionReader, without_path
+from workstealing.store.operations import drive
 from workstealing.structures import Ick, ShardedIck
 from workstealing.structures.sharded_ick.layout import MOST_ICK_SHARDS
-from workstealing.structures.steps import drive
 
 FORMAT = "workstealing.ick"
 MEMBERS_A_BATCH = 10_000
@@ -75,8 +75,8 @@ class IckOptions:
         return self.max_members_per_batch or MEMBERS_A_BATCH
 
     @property
-    def ttl(self) -> float:
-        """How long the leases of a stream last, in seconds."""
+    def lease(self) -> float:
+        """How long the leases of a stream hold, in seconds."""
         return float(self.lease_seconds or LEASE_SECONDS)
 
     def refuse_stream_options(self, use: str) -> None:
@@ -111,7 +111,7 @@ class IckOptions:
         new one.
         """
         client = self.client.connected()
-        made: Any = ShardedIck(client, self.name or "", self.ick_shards if create else None)
+        made = ShardedIck(client, self.name or "", self.ick_shards if create else None)
         with OptionReader(FORMAT, {}).naming():
             if drive(client, made.core.read_layout()) is None:
                 self._require_new(create)
@@ -121,7 +121,7 @@ class IckOptions:
                 f"the ShardedIck {self.name!r} has {found} ick shards, not {self.ick_shards}: leave"
                 " the option 'ickShards' out"
             )
-        return made  # type: ignore[no-any-return]
+        return made
 
     def _require_new(self, create: bool) -> None:
         """Raise an error unless a ShardedIck that is not there is to be made now."""

@@ -16,10 +16,10 @@ from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, WorkStealingError
 from workstealing.spark.sources.ick_options import FORMAT
 from workstealing.spark.sources.options import shared_out
+from workstealing.store.operations import drive
 from workstealing.structures import NoLease, ShardedIck
 from workstealing.structures.sharded_ick import Leases
-from workstealing.structures.sharded_ick.holding import ShardLook, look
-from workstealing.structures.steps import drive
+from workstealing.structures.sharded_ick.leasing import ShardLook, look
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ MOST_OF_A_SHARD = 50_000
 class IckConsumer:
     """Consumes a whole ShardedIck for one query.
 
-    Arguments: sharded; ttl: how long its leases last, in seconds; sleep: waits, for tests.
+    Arguments: sharded; lease: how long its leases hold, in seconds; sleep: waits, for tests.
     """
 
     def __init__(
-        self, sharded: ShardedIck, ttl: float, sleep: Callable[[float], None] = time.sleep
+        self, sharded: ShardedIck, lease: float, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._sharded = sharded
-        self._ttl = ttl
+        self._lease = lease
         self._sleep = sleep
         self._clock = SYSTEM_CLOCK
         self._leases: Leases | None = None
@@ -195,7 +195,7 @@ class IckConsumer:
         if self._leases is not None:
             now = [(each.lease_token, each.left_ms > 0) for each in shards]
             if now == [(leased.lease_token, True) for leased in self._leases]:
-                short = any(each.left_ms < self._ttl * 500 for each in shards)
+                short = any(each.left_ms < self._lease * 500 for each in shards)
                 if not short or not self._leases.renew():
                     return self._leases
             # They ran out, in a long batch or a resize. The others are given back, so that
@@ -203,14 +203,14 @@ class IckConsumer:
             self._release()
         # A run that was started again takes over at once, and fences the one before. One that has
         # lost its leases takes them from no other.
-        taken = self._sharded.lease_all(_consumer(start), self._ttl, take_over=not self._has_held)
+        taken = self._sharded.lease_all(_consumer(start), self._lease, take_over=not self._has_held)
         self._leases, self._has_held = taken, True
-        return taken  # type: ignore[no-any-return]
+        return taken
 
     def _finish(self, offset: Offset, leases: Leases) -> dict[int, int]:
         if not offset.tokens or offset == self._finished:
             return {}
-        done: dict[int, int] = leases.ack_all(offset.tokens)
+        done = leases.ack_all(offset.tokens)
         self._finished = offset
         return done
 

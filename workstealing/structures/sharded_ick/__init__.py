@@ -1,23 +1,26 @@
 """ShardedIck: several Icks behind one name, each leased to one consumer at a time."""
 
 from workstealing.errors import LeaseLost, NoLease
-from workstealing.structures.sharded_ick.holding import Leases
-from workstealing.structures.sharded_ick.leasing import AsyncLeasedIck, LeasedIck
-from workstealing.structures.sharded_ick.pipeline import (
-    AsyncShardedIckPipeline,
-    ShardedIckPipeline,
+from workstealing.structures.sharded_ick.leasing import (
+    AsyncLeasedIck,
+    AsyncLeases,
+    LeasedIck,
+    Leases,
 )
 from workstealing.structures.sharded_ick.resizing import Resized
 from workstealing.structures.sharded_ick.sharded import (
     AsyncIckLease,
     AsyncShardedIck,
+    AsyncShardedIckPipeline,
     IckLease,
     ShardedIck,
+    ShardedIckPipeline,
 )
 
 __all__ = [
     "AsyncIckLease",
     "AsyncLeasedIck",
+    "AsyncLeases",
     "AsyncShardedIck",
     "AsyncShardedIckPipeline",
     "IckLease",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from binascii import crc32
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.keys import require_users_name, spread_tag, to_bytes
+from workstealing.store.operations import Operation, Steps
+from workstealing.store.scripts import Script, load
 from workstealing.structures.ick.members import IckNames
-from workstealing.structures.layout import as_pairs
+from workstealing.structures.layout import Kind, Versioned, read_pairs
 
-VERSION = 1
+KIND = Kind("sharded_ick", "a ShardedIck")
 MOST_ICK_SHARDS = 1024
 
 
@@ -51,8 +55,8 @@ class Layout:
 
     @property
     def mark(self) -> str:
-        """What the mark of an ick shard says when it was written by one who knows this layout."""
-        return f"{VERSION}:{self.generation}:{self.ick_shards}"
+        """The mark of an ick shard, as a process that knows this layout writes it."""
+        return f"{KIND.version}:{self.generation}:{self.ick_shards}"
 
     @property
     def all_shards(self) -> int:
@@ -61,7 +65,7 @@ class Layout:
 
 
 def checked_name(name: object) -> bytes:
-    """Return the name as bytes. Errors: ConfigurationError for what is no name."""
+    """Return the name as bytes. Raises: ConfigurationError for anything else."""
     if not isinstance(name, str | bytes) or not name:
         raise ConfigurationError(f"the name {name!r} is not usable: give a text or bytes")
     raw = to_bytes(name)
@@ -70,7 +74,7 @@ def checked_name(name: object) -> bytes:
 
 
 def checked_ick_shards(ick_shards: object) -> int:
-    """Return a number of ick shards. Errors: ConfigurationError for what is none."""
+    """Return a number of ick shards. Raises: ConfigurationError for a wrong one."""
     if (
         isinstance(ick_shards, bool)
         or not isinstance(ick_shards, int)
@@ -82,41 +86,114 @@ def checked_ick_shards(ick_shards: object) -> int:
     return ick_shards
 
 
-def new_fields(ick_shards: int) -> tuple[str | int, ...]:
-    """Return the fields of a new layout; the server adds its generation."""
-    return (
-        *("structure", "sharded_ick", "version", VERSION),
-        *("readable_from", 1, "writable_from", 1),
-        *("ick_shards", ick_shards, "moving_from", 0),
-    )
+class Core:
+    """The layout of one ShardedIck as this process knows it; all who act on the object share it.
 
-
-def parse(key: bytes, reply: object) -> Layout | None:
-    """Return the layout that a reply says, or None if there is none yet.
-
-    Errors: LayoutError for a foreign or newer one.
+    Arguments: name; ick_shards: the number that was asked for, None for that of the layout;
+    clock_shift_ms: for tests, how far this object's clock is ahead of the server's.
     """
-    pairs = as_pairs(reply)
-    if not pairs:
-        return None
-    try:
-        if pairs["structure"] != "sharded_ick":
-            raise _foreign(key)
-        version, writable_from = int(pairs["version"]), int(pairs["writable_from"])
-        layout = Layout(pairs["generation"], int(pairs["ick_shards"]), int(pairs["moving_from"]))
-        checked_ick_shards(layout.all_shards)
-    except (KeyError, ValueError) as error:
-        raise _foreign(key) from error
-    if writable_from > VERSION:
-        raise LayoutError(
-            f"the ShardedIck at {key.decode(errors='backslashreplace')} has layout version"
-            f" {version}, which this release cannot write: upgrade workstealing"
+
+    def __init__(self, name: Any, ick_shards: int | None, clock_shift_ms: int) -> None:
+        self.name = checked_name(name)
+        self.text = self.name.decode(errors="backslashreplace")
+        self.asked = None if ick_shards is None else checked_ick_shards(ick_shards)
+        self.clock_shift_ms = clock_shift_ms
+        self.layout_key = b"ws:sharded_ick:layout:" + self.name
+        self.has_warned = False
+        self._found: Versioned[Layout] | None = None
+        self._names: dict[int, ShardNames] = {}
+
+    @property
+    def layout(self) -> Layout | None:
+        """The layout, None before it was read."""
+        return None if self._found is None else self._found.own
+
+    def names(self, shard: int) -> ShardNames:
+        """Return the keys of an ick shard."""
+        names = self._names.get(shard)
+        if names is None:
+            names = self._names[shard] = ShardNames(self.name, shard)
+        return names
+
+    def script(self, name: str) -> Script:
+        """Return a script, with this object's clock."""
+        return load(name, self.clock_shift_ms)
+
+    def reading(self, *fields: str | int) -> Operation:
+        """Return the operation that reads the layout, or writes these fields down if none is there.
+
+        Its result is a `Layout`, which this object goes by from then on, or None.
+        """
+        return Operation(load("sharded_ick_open"), (self.layout_key,), fields, self._read)
+
+    def _read(self, reply: Any) -> Layout | None:
+        self._found = read_pairs(
+            KIND, self.layout_key, f"the ShardedIck at {self.text}", reply, _own
         )
+        return self.layout
+
+    def read_layout(self) -> Steps[Layout | None]:
+        """Read the layout; one round trip."""
+        return (yield self.reading())  # type: ignore[no-any-return]
+
+    def open(self) -> Steps[Layout]:
+        """Return the layout as this process knows it; one round trip the first time.
+
+        Raises: ConfigurationError if it has another number of ick shards, or there is none and
+        nobody has said how many it is to have; LayoutError.
+        """
+        layout = self.layout
+        if layout is not None:
+            return layout
+        new = () if self.asked is None else _new_fields(self.asked)
+        layout = yield self.reading(*new)
+        if layout is None:
+            raise ConfigurationError(
+                f"there is no ShardedIck {self.text!r} yet: say how many ick_shards it is to have"
+            )
+        if self.asked not in (None, layout.ick_shards, layout.moving_from or None):
+            self._found = None
+            raise ConfigurationError(
+                f"the ShardedIck {self.text!r} has {layout.ick_shards} ick shards, not"
+                f" {self.asked}: leave ick_shards out, or change their number with"
+                f" resize({self.asked})"
+            )
+        return layout  # type: ignore[no-any-return]
+
+    def open_to_write(self) -> Steps[Layout]:
+        """Return the layout, as `open`. Raises: LayoutError too if it may only be read."""
+        layout = yield from self.open()
+        self.require_writable()
+        return layout
+
+    def require_writable(self) -> None:
+        """Raise a LayoutError if the layout is one that this release may only read."""
+        if self._found is not None:
+            self._found.require_writable()
+
+    def reopen(self, outdated: Layout) -> Steps[Layout]:
+        """Read the layout again, after an ick shard has refused what was out of date."""
+        layout = self.layout
+        # Somebody else with this object may have done it already.
+        if layout is None or layout == outdated:
+            layout = yield self.reading()
+        if layout is None or int(layout.generation) <= int(outdated.generation):
+            raise LayoutError(
+                f"an ick shard of {self.text!r} has a newer layout than the key"
+                f" {self.layout_key.decode(errors='backslashreplace')} says: the key was lost or"
+                " overwritten, put it back; nothing was changed"
+            )
+        self.require_writable()
+        return layout
+
+
+def _new_fields(ick_shards: int) -> tuple[str | int, ...]:
+    # The server adds the generation.
+    return KIND.fields("ick_shards", ick_shards, "moving_from", 0)
+
+
+def _own(pairs: Mapping[str, str]) -> Layout:
+    layout = Layout(pairs["generation"], int(pairs["ick_shards"]), int(pairs["moving_from"]))
+    if not 1 <= layout.all_shards <= MOST_ICK_SHARDS:
+        raise ValueError(layout)
     return layout
-
-
-def _foreign(key: bytes) -> LayoutError:
-    return LayoutError(
-        f"the key {key.decode(errors='backslashreplace')} does not hold the layout of a ShardedIck:"
-        " use another name, or remove the key if it is not needed"
-    )

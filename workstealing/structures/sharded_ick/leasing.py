@@ -1,110 +1,158 @@
-"""Leases: the right to consume one ick shard, which ends by itself and is fenced by a token."""
+"""Leases: the right to consume an ick shard, or all; it ends by itself, fenced by a token."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError, LeaseLost, NoLease
 from workstealing.store.keys import to_bytes
-from workstealing.store.operations import Operation
+from workstealing.store.operations import (
+    AS_BYTES,
+    Asynchronous,
+    Blocking,
+    Operation,
+    Steps,
+    operation,
+)
 from workstealing.structures.ick.members import (
     MEMBERS_A_CHUNK,
     Acked,
     Batch,
     Member,
+    checked_count,
     checked_reservation,
     scored,
 )
-from workstealing.structures.sharded_ick.core import Core
-from workstealing.structures.sharded_ick.layout import Layout
-from workstealing.structures.steps import Steps, drive, drive_async
+from workstealing.structures.layout import as_text
+from workstealing.structures.sharded_ick.layout import Core, Layout
 
-# How many leases in a hundred go to the ick shard that has waited longest for one, whoever is
-# neediest: a member that is never acknowledged would otherwise keep its ick shard the neediest.
+# How many leases in a hundred go to the ick shard that has waited longest for one, however needy
+# others are: a member that is never acknowledged would otherwise keep its ick shard the neediest.
 LONGEST_WITHOUT_PERCENT = 20
 # How many members one script acknowledges, so that no other client waits long for it.
 MEMBERS_AN_ACK = 5000
-# A year: whoever needs longer has mistaken the unit.
+MEMBERS_A_PAGE = 1000
+# The largest integers that a number of Lua holds exactly.
+MOST_PASSED_OVER = 2**53 - MEMBERS_A_PAGE
+# A year: a longer lease was given in another unit.
 _LONGEST_SECONDS = 31_536_000.0
 
+Reserved = list[tuple[bytes, float]]
+LeasedT = TypeVar("LeasedT", bound="_LeasedOperations")
 
-class _Leased:
-    """What the blocking and the asyncio form of a leased Ick have in common.
+
+class Holder(NamedTuple):
+    """The consumer that has a lease, or wants one, and for how many milliseconds."""
+
+    consumer: str
+    lease_ms: int
+
+
+def checked_holder(consumer: object, lease: Duration) -> Holder:
+    """Return the holder of a lease. Raises: ConfigurationError for a wrong name or duration."""
+    if not isinstance(consumer, str) or not consumer:
+        raise ConfigurationError(
+            f"the consumer {consumer!r} has no name: give a text, a host's name and process id"
+        )
+    return Holder(consumer, milliseconds(seconds_of(lease, "lease", 0.001, _LONGEST_SECONDS)))
+
+
+def checked_wait(wait: Duration) -> float:
+    """Return how long to wait for a lease, in seconds. Raises: ConfigurationError."""
+    return seconds_of(wait, "wait", 0.0, _LONGEST_SECONDS)
+
+
+def milliseconds(seconds: float) -> int:
+    """Return the duration of a lease as the scripts take it."""
+    return max(1, round(seconds * 1000))
+
+
+class _LeasedOperations:
+    """The operations of a leased Ick, for the blocking and the asyncio form.
 
     Attributes: ick_shard: which one, 0 and up; key: of its Ick; consumer; lease_token: digits, a
-    number greater than those of all earlier holders, for whatever else is to be fenced by it.
+    number greater than those of all earlier holders, for other writes that are to be fenced by it;
+    token: of this object's last reservation.
     """
 
     def __init__(
-        self, client: Any, core: Core, layout: Layout, holder: tuple[str, float], found: list[Any]
+        self, sharded: Any, layout: Layout, holder: Holder, found: tuple[int, str]
     ) -> None:
-        self.client = client
-        self._core = core
+        self.client, self.twin = sharded.client, sharded.twin
+        self._core: Core = sharded.core
         self._mark = layout.mark
-        self.consumer, ttl = holder
-        self._ttl_ms = milliseconds(ttl)
+        self.consumer, self._lease_ms = holder
         self.ick_shard, self.lease_token = found
-        self._names = core.names(self.ick_shard)
+        self._names = self._core.names(self.ick_shard)
         self.key = self._names.version
         self.token = ""
 
-    def _perform(self, steps: Steps[Any]) -> Any:
-        raise NotImplementedError
-
-    def reserve(self, n: int, backwash: bool = False) -> Any:
+    @operation
+    def reserve(self, n: int, backwash: bool = False) -> Steps[Batch]:
         """Top up the consumer set to n members, and return its n lowest-scored members.
 
         As `Ick.reserve`, in pieces of 1,000 and reserve(0) too; renews the lease if less than half
         of it is left. Returns: a `Batch`, which is empty while a resize waits for this lease to
-        end, and shorter if the lease is lost between two pieces. Errors: LeaseLost.
+        end, and shorter if the lease is lost between two pieces. Raises: LeaseLost;
+        ConfigurationError; LayoutError.
         """
-        return self.exchange(n, backwash=backwash)
+        return self._exchanging(checked_count(n), (), backwash)
 
-    def ack(self, *members: Member) -> Any:
+    @operation
+    def ack(self, *members: Member) -> Steps[Acked]:
         """Acknowledge members whose work is done: remove them from the consumer set.
 
-        As `Ick.ack`; renews the lease if less than half of it is left. Returns: `Acked`,
-        whose `ignored` counts what was not removed: all, once the lease or the reservation does not
-        hold any more. One round trip.
+        As `Ick.ack`; renews the lease if less than half of it is left. Returns: `Acked`, whose
+        `ignored` counts the members that were not removed: all, once the lease or the reservation
+        does not hold any more. Raises: LayoutError. One round trip.
         """
-        return self._perform(self._ack_steps(members))
+        return self._acking([to_bytes(member) for member in members])
 
-    def ack_all(self, token: str) -> Any:
+    @operation
+    def ack_all(self, token: str) -> Steps[int]:
         """Acknowledge everything that a reservation holds, without naming its members.
 
         Arguments: token: of the `Batch`. It must have been reserved with backwash, or everything
         that was reserved before it acknowledged: all that is reserved counts as done. Renews the
         lease if less than half of it is left. Returns: how many were removed; 0, with nothing
-        changed, once the lease or the reservation does not hold any more. One round trip for each
-        5,000.
+        changed, once the lease or the reservation does not hold any more. Raises:
+        ConfigurationError; LayoutError. One round trip for each 5,000.
         """
-        return self._perform(self._ack_all_steps(checked_reservation(token)))
+        return self._acking_all(checked_reservation(token))
 
-    def exchange(self, n: int, *members: Member, backwash: bool = False) -> Any:
+    @operation
+    def exchange(self, n: int, *members: Member, backwash: bool = False) -> Steps[Batch]:
         """Acknowledge members and then reserve, in one round trip for up to 1,000 members to ack.
 
-        Arguments and returns: as of `Ick.exchange`. Errors: LeaseLost, with none of the last
-        1,000 acknowledged; ConfigurationError.
+        Arguments and returns: as of `Ick.exchange`. Raises: LeaseLost, with none of the last 1,000
+        acknowledged; ConfigurationError; LayoutError.
         """
-        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise ConfigurationError(
-                f"n={n!r} members cannot be reserved: give a number, 0 or more"
-            )
-        return self._perform(self._exchange_steps(n, members, backwash))
+        done = [to_bytes(member) for member in members]
+        return self._exchanging(checked_count(n), done, backwash)
 
-    def renew(self) -> Any:
-        """Let the lease last for its whole time to live from now on.
+    @operation
+    def renew(self) -> Steps[None]:
+        """Let the lease last for its whole duration from now on.
 
-        Errors: LeaseLost if it has run out. One round trip.
+        Raises: LeaseLost if it has run out; LayoutError. One round trip.
         """
-        return self._perform(self._renew_steps())
+        return self._renewing()
 
-    def _exchange_steps(self, n: int, members: Sequence[Member], backwash: bool) -> Steps[Batch]:
+    @operation
+    def release(self) -> Steps[bool]:
+        """Let others have the ick shard.
+
+        Returns: whether it was still held. Raises: LayoutError. One round trip.
+        """
+        return self._releasing()
+
+    def _exchanging(self, n: int, members: Sequence[bytes], backwash: bool) -> Steps[Batch]:
         split = max(0, len(members) - MEMBERS_A_CHUNK)
-        acked = yield from self._ack_steps(members[:split])
-        raw = [to_bytes(member) for member in members[split:]]
-        (reply,) = yield [self.exchanging(n, raw, backwash)]
+        acked = yield from self._acking(members[:split])
+        reply = yield self.exchanging(n, members[split:], backwash)
         if reply is None:
             if n or backwash:
                 raise self._lost()
@@ -113,8 +161,12 @@ class _Leased:
         removed, token, flat, left = reply
         if token:
             self.token = as_token(token)
-        if left:
-            flat = yield from _whole(flat, left, lambda left, first: self.going_on(n, left, first))
+        while left:
+            reply = yield self.going_on(n, left, len(flat) // 2)
+            if reply is None:
+                break
+            more, left = reply
+            flat = flat + more
         total = removed + acked
         # Nothing is reserved under the token of a batch that was handed back.
         made = self.token if n else ""
@@ -132,10 +184,9 @@ class _Leased:
             self._core.script("sharded_ick_exchange"),
             (*names.sets, names.held, names.attempts, names.lease, names.mark),
             (
-                *(n, int(bool(backwash)), self.token, self.lease_token, self._ttl_ms),
+                *(n, int(bool(backwash)), self.token, self.lease_token, self._lease_ms),
                 *(self._mark, int(counts), *members),
             ),
-            lambda reply: reply,
         )
 
     def going_on(self, n: int, left: Any, first: int, *, counts: bool = False) -> Operation:
@@ -149,47 +200,43 @@ class _Leased:
             self._core.script("sharded_ick_reserve_on"),
             (*names.sets, names.held, names.attempts, names.lease, names.mark),
             (
-                *(self.token, self.lease_token, self._ttl_ms, self._mark, int(counts)),
+                *(self.token, self.lease_token, self._lease_ms, self._mark, int(counts)),
                 *(n, left, first),
             ),
-            lambda reply: reply,
         )
 
-    def _ack_steps(self, members: Sequence[Member]) -> Steps[Acked]:
-        raw = [to_bytes(member) for member in members]
-        if not raw:
+    def _acking(self, members: Sequence[bytes]) -> Steps[Acked]:
+        if not members:
             return Acked(0, 0)
         names = self._names
         keys = (*names.sets, names.held, names.attempts, names.lease)
-        fixed = (self.token, self.lease_token, self._ttl_ms)
+        fixed = (self.token, self.lease_token, self._lease_ms)
         replies = yield [
             Operation(
                 self._core.script("sharded_ick_commit"),
                 keys,
-                (*fixed, *raw[start : start + MEMBERS_A_CHUNK]),
+                (*fixed, *members[start : start + MEMBERS_A_CHUNK]),
                 int,
             )
-            for start in range(0, len(raw), MEMBERS_A_CHUNK)
+            for start in range(0, len(members), MEMBERS_A_CHUNK)
         ]
-        return Acked(sum(replies), len(raw) - sum(replies))
+        return Acked(sum(replies), len(members) - sum(replies))
 
-    def _ack_all_steps(self, token: str) -> Steps[int]:
-        done = yield from ack_all_steps(
-            self._core, {self.ick_shard: (self.lease_token, token)}, self._ttl_ms
-        )
+    def _acking_all(self, token: str) -> Steps[int]:
+        both = {self.ick_shard: (self.lease_token, token)}
+        done = yield from _acking_reservations(self._core, both, self._lease_ms)
         return done[self.ick_shard]
 
-    def _renew_steps(self) -> Steps[None]:
-        (held,) = yield [self._on_lease("sharded_ick_renew", self.lease_token, self._ttl_ms)]
-        if not held:
+    def _renewing(self) -> Steps[None]:
+        if not (yield self.on_lease("sharded_ick_renew", self._lease_ms)):
             raise self._lost()
 
-    def _release_steps(self) -> Steps[bool]:
-        (held,) = yield [self._on_lease("sharded_ick_release", self.lease_token)]
-        return bool(held)
+    def _releasing(self) -> Steps[bool]:
+        return bool((yield self.on_lease("sharded_ick_release")))
 
-    def _on_lease(self, script: str, *args: Any) -> Operation:
-        return Operation(self._core.script(script), (self._names.lease,), args, int)
+    def on_lease(self, script: str, *args: Any) -> Operation:
+        """Return the operation that renews or releases the lease; for the package itself."""
+        return _on_lease(self._core, script, self.ick_shard, self.lease_token, *args)
 
     def _lost(self) -> LeaseLost:
         return LeaseLost(
@@ -198,63 +245,208 @@ class _Leased:
         )
 
 
-class LeasedIck(_Leased):
+class LeasedIck(_LeasedOperations, Blocking):
     """The Ick of one ick shard, for as long as nobody else holds it; see `ShardedIck.lease`."""
 
-    def _perform(self, steps: Steps[Any]) -> Any:
-        return drive(self.client, steps)
 
-    def release(self) -> bool:
-        """Let others have the ick shard; return whether it was still held. One round trip."""
-        return drive(self.client, self._release_steps())
-
-
-class AsyncLeasedIck(_Leased):
+class AsyncLeasedIck(_LeasedOperations, Asynchronous):
     """A `LeasedIck` on a redis.asyncio client: every method is awaited."""
 
-    def _perform(self, steps: Steps[Any]) -> Any:
-        return drive_async(self.client, steps)
 
-    async def release(self) -> bool:
-        """Let others have the ick shard; return whether it was still held."""
-        return await drive_async(self.client, self._release_steps())
+class _LeasesOperations(list[LeasedT], Generic[LeasedT]):
+    """The operations on the leases of all ick shards, each in one round trip."""
+
+    def __init__(self, sharded: Any, leased: Iterable[LeasedT], lease_ms: int) -> None:
+        super().__init__(leased)
+        self.client, self.twin = sharded.client, sharded.twin
+        self._core: Core = sharded.core
+        self._lease_ms = lease_ms
+
+    @operation
+    def renew(self) -> Steps[list[int]]:
+        """Let all leases that are still held last for their whole duration from now on.
+
+        Returns: the ick shards whose lease is lost. Raises: LayoutError. One round trip.
+        """
+        return self._each("sharded_ick_renew", self._lease_ms)
+
+    @operation
+    def release(self) -> Steps[list[int]]:
+        """Let others have the ick shards.
+
+        Returns: those that were not held any more. Raises: LayoutError. One round trip.
+        """
+        return self._each("sharded_ick_release")
+
+    @operation
+    def reserve(self, counts: Mapping[int, int]) -> Steps[dict[int, tuple[str, int]]]:
+        """Reserve in several ick shards at once, with backwash: as `LeasedIck.reserve`.
+
+        Arguments: counts: of each ick shard how many members. Returns: of each ick shard where
+        something was reserved (token, number of members); an ick shard whose lease is lost, or that
+        a resize waits for, is left out, with nothing changed. Raises: ConfigurationError;
+        LayoutError. One round trip for up to 1,000 members in each, one or two more for each 1,000
+        beyond.
+        """
+        if not isinstance(counts, Mapping) or any(map(is_no_count, counts.values())):
+            raise ConfigurationError(
+                f"counts={counts!r} does not say how much to reserve: give a dict of ick shards and"
+                " numbers of members, 0 or more"
+            )
+        return self._reserving(counts)
+
+    @operation
+    def ack_all(self, tokens: Mapping[int, str]) -> Steps[dict[int, int]]:
+        """Acknowledge everything that reservations hold: as `LeasedIck.ack_all`.
+
+        Arguments: tokens: of each ick shard that of the reservation; those of ick shards that are
+        not leased here are passed over. Returns: of each ick shard how many members were removed.
+        Raises: ConfigurationError; LayoutError. One round trip for each 5,000 members of the
+        largest reservation.
+        """
+        if not isinstance(tokens, Mapping):
+            raise ConfigurationError(
+                f"tokens={tokens!r} names no reservations: give a dict of ick shards and the tokens"
+                " of their Batches"
+            )
+        both = {
+            leased.ick_shard: (leased.lease_token, checked_reservation(tokens[leased.ick_shard]))
+            for leased in self
+            if leased.ick_shard in tokens
+        }
+        return _acking_reservations(self._core, both, self._lease_ms)
+
+    def _each(self, script: str, *args: Any) -> Steps[list[int]]:
+        held = yield [leased.on_lease(script, *args) for leased in self]
+        return [leased.ick_shard for leased, is_held in zip(self, held, strict=True) if not is_held]
+
+    def _reserving(self, counts: Mapping[int, int]) -> Steps[dict[int, tuple[str, int]]]:
+        wanted = [leased for leased in self if counts.get(leased.ick_shard, 0) > 0]
+        if not wanted:
+            return {}
+        operations = [
+            # Members stay where they are: they may be many, and no text that the client can read.
+            leased.exchanging(counts[leased.ick_shard], (), backwash=True, counts=True)
+            for leased in wanted
+        ]
+        counted: dict[int, int] = {}
+        unfinished: list[tuple[Any, Any]] = []
+        for leased, reply in zip(wanted, (yield operations), strict=True):
+            if reply is not None and reply[1]:
+                leased.token = as_token(reply[1])
+                counted[leased.ick_shard] = reply[2]
+                if reply[3]:
+                    unfinished.append((leased, reply[3]))
+        while unfinished:
+            replies = yield [
+                leased.going_on(
+                    counts[leased.ick_shard], left, counted[leased.ick_shard], counts=True
+                )
+                for leased, left in unfinished
+            ]
+            going = []
+            for (leased, _), reply in zip(unfinished, replies, strict=True):
+                # None: the lease was lost in between, and with it the reservation's use.
+                if reply is not None:
+                    counted[leased.ick_shard] += reply[0]
+                    if reply[1]:
+                        going.append((leased, reply[1]))
+            unfinished = going
+        return {
+            leased.ick_shard: (leased.token, counted[leased.ick_shard])
+            for leased in wanted
+            if counted.get(leased.ick_shard)
+        }
 
 
-def _whole(
-    flat: list[Any], left: Any, going_on: Callable[[Any, int], Operation]
-) -> Steps[list[Any]]:
-    while left:
-        reply = yield going_on(left, len(flat) // 2)
-        if reply is None:
-            break
-        more, left = reply
-        flat = flat + more
-    return flat
+class Leases(_LeasesOperations[LeasedIck], Blocking):
+    """The leased Icks of all ick shards of one ShardedIck, in order; see `ShardedIck.lease_all`."""
 
 
-def take_any(
-    core: Core, consumer: str, ttl: float, random: Callable[[], float]
-) -> Steps[tuple[Layout, list[Any]]]:
-    """Take the lease of the neediest free ick shard; return the layout, and (ick shard, token).
+class AsyncLeases(_LeasesOperations[AsyncLeasedIck], Asynchronous):
+    """The `Leases` of an AsyncShardedIck: its methods are awaited."""
 
-    Errors: NoLease. Two round trips, one more for each ick shard that somebody else takes first.
+
+@dataclass(frozen=True)
+class ShardLook:
+    """What one ick shard looks like.
+
+    Fields: lowest: the lowest score of its members, None without any; waiting, reserved: how many
+    members, those that a resize has set aside among the waiting; left_ms: of its lease, 0 if nobody
+    holds it; taken: when it was leased last, in ms since the epoch; consumer: its holder now, or
+    the last one; lease_token; moving, moving_dead: how many members a resize has set aside.
+    """
+
+    lowest: float | None
+    waiting: int
+    reserved: int
+    left_ms: int
+    taken: int
+    consumer: str
+    lease_token: str
+    moving: int
+    moving_dead: int
+
+
+def shard_look(core: Core, shard: int) -> Operation:
+    """Return the operation that asks who waits in an ick shard, and who has its lease."""
+    names = core.names(shard)
+    keys = (*names.sets, names.lease, names.moving, names.moving_dead)
+    return Operation(core.script("sharded_ick_need"), keys, (), _look_of)
+
+
+def _look_of(reply: list[Any]) -> ShardLook:
+    producer, consumer, left, taken, holder, token, moving, moving_dead, waiting, reserved = reply
+    scores = [float(score) for score in (producer, consumer) if score]
+    return ShardLook(
+        min(scores) if scores else None,
+        waiting + moving,
+        reserved,
+        left,
+        int(taken),
+        as_text(holder),
+        as_token(token),
+        moving,
+        moving_dead,
+    )
+
+
+def look(core: Core) -> Steps[tuple[Layout, list[ShardLook]]]:
+    """Look at the layout as it is now, and at all its ick shards.
+
+    Raises: ConfigurationError; LayoutError. One round trip, two if the layout has changed.
     """
     layout = yield from core.open()
     while True:
+        shards = range(layout.all_shards)
+        now, *looks = yield [core.reading(), *(shard_look(core, shard) for shard in shards)]
+        if now is None or now == layout:
+            return layout, looks
+        layout = now
+
+
+def take_any(
+    core: Core, holder: Holder, random: Callable[[], float]
+) -> Steps[tuple[Layout, tuple[int, str]]]:
+    """Take the lease of the neediest free ick shard; return the layout, and (ick shard, token).
+
+    Raises: NoLease; LayoutError. Two round trips, one more for each ick shard that somebody else
+    takes first.
+    """
+    layout = yield from core.open_to_write()
+    while True:
         if layout.moving_from:
             # Somebody may have finished since.
-            layout = (yield from core.read_layout()) or layout
+            layout = (yield core.reading()) or layout
+            core.require_writable()
         if layout.moving_from:
-            raise NoLease(
-                f"the members of {core.text!r} are being moved to {layout.ick_shards} ick shards:"
-                f" come again, or finish it with resize({layout.ick_shards})"
-            )
-        needs = yield [core.need(shard) for shard in range(layout.ick_shards)]
+            raise _being_moved(core, layout)
+        looks = yield [shard_look(core, shard) for shard in range(layout.ick_shards)]
         is_outdated = False
-        for shard in in_order_of_need(needs, random):
-            token = yield from take(core, layout, shard, consumer, ttl)
+        for shard in in_order_of_need(looks, random):
+            token = yield taking(core, layout, shard, holder)
             if token:
-                return layout, [shard, token]
+                return layout, (shard, token)
             is_outdated = token is None
             if is_outdated:
                 break
@@ -266,39 +458,74 @@ def take_any(
         layout = yield from core.reopen(layout)
 
 
-def take(core: Core, layout: Layout, shard: int, consumer: str, ttl: float) -> Steps[str | None]:
-    """Take one ick shard's lease; return its token, "" if it is held, None if layout is old."""
-    (token,) = yield [taking(core, layout, shard, (consumer, ttl))]
-    return token  # type: ignore[no-any-return]
+def take_all(
+    core: Core, holder: Holder, take_over: bool
+) -> Steps[tuple[Layout, list[tuple[int, str]]]]:
+    """Take the leases of all ick shards, or none; return the layout and each (ick shard, token).
+
+    Arguments: holder; take_over: whether leases of a consumer of the same name are taken from it.
+    Raises: NoLease; LayoutError. Two round trips, one more if another took one in between.
+    """
+    yield from core.open_to_write()
+    while True:
+        layout, looks = yield from look(core)
+        core.require_writable()
+        if layout.moving_from:
+            raise _being_moved(core, layout)
+        for shard, seen in enumerate(looks):
+            if seen.left_ms and not (take_over and seen.consumer == holder.consumer):
+                raise NoLease(
+                    f"ick shard {shard} of {core.text!r} is leased by {seen.consumer!r} for another"
+                    f" {seen.left_ms / 1000:.0f} s, or longer if it renews the lease; nothing was"
+                    " taken"
+                )
+        tokens = yield [
+            taking(core, layout, shard, holder, take_over) for shard in range(len(looks))
+        ]
+        if all(tokens):
+            return layout, list(enumerate(tokens))
+        taken = [(shard, token) for shard, token in enumerate(tokens) if token]
+        yield [_on_lease(core, "sharded_ick_release", shard, token) for shard, token in taken]
+        # Somebody came in between, or a resize has begun: the next look says who.
 
 
 def taking(
-    core: Core, layout: Layout, shard: int, holder: tuple[str, float], take_over: bool = False
+    core: Core, layout: Layout, shard: int, holder: Holder, take_over: bool = False
 ) -> Operation:
-    """Return the operation that takes one ick shard's lease; it returns what `take` does.
+    """Return the operation that takes one ick shard's lease.
 
-    Arguments: holder: the consumer and its time to live in seconds; take_over: take it from a
-    holder of the same name, too.
+    Arguments: take_over: take it from a holder of the same name, too. Its result is the token, ""
+    if the lease is held, None if the layout is out of date.
     """
     names = core.names(shard)
-    consumer, ttl = holder
     return Operation(
         core.script("sharded_ick_take"),
         (*names.sets, names.lease, names.mark),
-        (layout.mark, consumer, milliseconds(ttl), int(take_over)),
+        (layout.mark, *holder, int(take_over)),
         as_token,
     )
 
 
+def _on_lease(core: Core, script: str, shard: int, token: str, *args: Any) -> Operation:
+    return Operation(core.script(script), (core.names(shard).lease,), (token, *args), int)
+
+
+def _being_moved(core: Core, layout: Layout) -> NoLease:
+    return NoLease(
+        f"the members of {core.text!r} are being moved to {layout.ick_shards} ick shards:"
+        f" come again, or finish it with resize({layout.ick_shards})"
+    )
+
+
 def as_token(reply: Any) -> Any:
-    """Return a token as text, whatever the client makes of replies."""
+    """Return a token as text, None as it is."""
     return reply.decode() if isinstance(reply, bytes) else reply
 
 
-def ack_all_steps(
-    core: Core, reservations: Mapping[int, tuple[str, str]], ttl_ms: int
+def _acking_reservations(
+    core: Core, reservations: Mapping[int, tuple[str, str]], lease_ms: int
 ) -> Steps[dict[int, int]]:
-    """Commit all that reservations hold, in several ick shards at once.
+    """Acknowledge all that reservations hold, in several ick shards at once.
 
     Arguments: reservations: of each ick shard the token of the lease and that of the reservation.
     Returns: of each ick shard how many members were removed. One round trip for each 5,000 members
@@ -315,60 +542,50 @@ def ack_all_steps(
                 Operation(
                     core.script("sharded_ick_finish"),
                     (*names.sets, names.held, names.attempts, names.lease),
-                    (token, lease_token, ttl_ms, MEMBERS_AN_ACK),
+                    (token, lease_token, lease_ms, MEMBERS_AN_ACK),
                     lambda reply: reply or (0, 0),
                 )
             )
-        replies = yield operations
-        left = dict(zip(todo, replies, strict=True))
+        left = dict(zip(todo, (yield operations), strict=True))
         for shard, (removed, _) in left.items():
             done[shard] += removed
         todo = [shard for shard, (_, more) in left.items() if more]
     return done
 
 
-def in_order_of_need(needs: Sequence[Sequence[Any]], random: Callable[[], float]) -> list[int]:
+def in_order_of_need(looks: Sequence[ShardLook], random: Callable[[], float]) -> list[int]:
     """Return the free ick shards, the one that is to be leased first at the front.
 
-    Arguments: needs: replies of `Core.need`; random: draws whether the neediest goes first, or the
-    one among those with members that was leased longest ago.
+    Arguments: looks; random: draws whether the neediest goes first, or the one among those with
+    members that was leased longest ago.
     """
-    waiting: list[tuple[float, int, int]] = []
-    empty: list[tuple[int, int]] = []
-    for shard, (producer, consumer, left, taken, *_) in enumerate(needs):
-        if left:
-            continue
-        if producer or consumer:
-            lowest = min(float(score) for score in (producer, consumer) if score)
-            waiting.append((lowest, int(taken), shard))
-        else:
-            empty.append((int(taken), shard))
-    waiting.sort()
+    free = [(shard, seen) for shard, seen in enumerate(looks) if not seen.left_ms]
+    waiting = sorted(
+        (seen.lowest, seen.taken, shard) for shard, seen in free if seen.lowest is not None
+    )
+    empty = sorted((seen.taken, shard) for shard, seen in free if seen.lowest is None)
     if waiting and random() * 100 < LONGEST_WITHOUT_PERCENT:
         first = min(waiting, key=lambda need: need[1])
         waiting.remove(first)
         waiting.insert(0, first)
-    return [shard for *_, shard in waiting] + [shard for *_, shard in sorted(empty)]
+    return [shard for *_, shard in waiting] + [shard for *_, shard in empty]
 
 
-def checked_holder(consumer: object, ttl: object, wait: object) -> tuple[str, float, float]:
-    """Return a consumer's name, time to live and time to wait, or raise ConfigurationError."""
-    if not isinstance(consumer, str) or not consumer:
-        raise ConfigurationError(
-            f"the consumer {consumer!r} has no name: give a text, a host's name and process id"
-        )
-    for name, seconds, least in (("ttl", ttl, 0.001), ("wait", wait, 0.0)):
-        if (
-            isinstance(seconds, bool)
-            or not isinstance(seconds, int | float)
-            or not (least <= seconds <= _LONGEST_SECONDS)
-        ):
-            raise ConfigurationError(
-                f"{name}={seconds!r} is no time: give seconds, {least:g} to {_LONGEST_SECONDS:g}"
-            )
-    return consumer, float(ttl), float(wait)  # type: ignore[arg-type]
+def reserved_page(core: Core, shard: int, token: str, start: int) -> Steps[Reserved | None]:
+    """Return a page of a reservation, or None if it does not hold any more; one round trip."""
+    names = core.names(shard)
+    # As bytes, for every client.
+    flat = yield Operation(
+        core.script("sharded_ick_reserved"),
+        (*names.sets, names.held),
+        (token, start, MEMBERS_A_PAGE),
+        options=AS_BYTES,
+    )
+    if flat is None:
+        return None
+    return [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
 
 
-def milliseconds(seconds: float) -> int:
-    """Return a time to live as the scripts take it."""
-    return max(1, round(seconds * 1000))
+def is_no_count(number: object) -> bool:
+    """Say whether a value is no number of members."""
+    return isinstance(number, bool) or not isinstance(number, int) or number < 0

@@ -1,29 +1,24 @@
 """Changing the number of ick shards, in bounded steps that any process may go on with.
 
-The new number is written into the layout first. Then, for each ick shard that there was, whoever
-holds its lease sets its members aside, from when on only those who know the new number add there;
-he copies each member to where it belongs, and after that removes it from those set aside. A crash
-in between leaves a member in two places, which folding makes one when it is copied again. No
-consumer is given a lease meanwhile, so that nobody works on a member that another has in hand.
+The new number is written into the layout first. Then each ick shard that there was is leased, and
+its members are set aside; from then on only processes that know the new number add there. Each
+member is copied to where it belongs, and after that removed from those set aside. A crash in
+between leaves a member in two places; the next copy folds the two into one. No consumer is given a
+lease meanwhile, so nobody works on a member that another has in hand.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from redis.client import NEVER_DECODE
-
 from workstealing.errors import Aborted, ConfigurationError
-from workstealing.store.operations import Operation, Plain
+from workstealing.store.operations import AS_BYTES, Operation, Steps
 from workstealing.store.scripts import load
-from workstealing.structures.sharded_ick.core import Core
-from workstealing.structures.sharded_ick.layout import Layout, checked_ick_shards, shard_of
-from workstealing.structures.sharded_ick.leasing import take
-from workstealing.structures.steps import Steps
+from workstealing.structures.sharded_ick.layout import Core, Layout, shard_of
+from workstealing.structures.sharded_ick.leasing import Holder, taking
 
 MEMBERS_A_PAGE = 500
-LEASE_SECONDS = 5.0
-CONSUMER = "resize"
+HOLDER = Holder("resize", 5000)
 
 
 class Resized(NamedTuple):
@@ -39,11 +34,15 @@ class Resized(NamedTuple):
     leased: int
 
 
-def resize(core: Core, ick_shards: int, limit: int) -> Steps[Resized]:
-    """Begin to change the number of ick shards, or go on with it; see `ShardedIck.resize`."""
-    checked_ick_shards(ick_shards)
+def checked_limit(limit: object) -> int:
+    """Return how many members to move at most. Raises: ConfigurationError unless 1 or more."""
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise ConfigurationError(f"limit={limit!r} moves nothing: give a number of members, 1 up")
+    return limit
+
+
+def resize(core: Core, ick_shards: int, limit: int) -> Steps[Resized]:
+    """Begin to change the number of ick shards, or go on with it; see `ShardedIck.resize`."""
     layout = yield from _begun(core, ick_shards)
     if not layout.moving_from:
         return Resized(True, 0, 0)
@@ -54,7 +53,7 @@ def resize(core: Core, ick_shards: int, limit: int) -> Steps[Resized]:
             continue
         if moved >= limit:
             return Resized(False, moved, leased)
-        token = yield from take(core, layout, shard, CONSUMER, LEASE_SECONDS)
+        token = yield taking(core, layout, shard, HOLDER)
         if token is None:
             raise _overtaken(core)
         if not token:
@@ -75,6 +74,7 @@ def _begun(core: Core, ick_shards: int) -> Steps[Layout]:
         raise ConfigurationError(
             f"there is no ShardedIck {core.text!r} yet: nothing is there to be resized"
         )
+    core.require_writable()
     if layout.moving_from and layout.ick_shards != ick_shards:
         raise ConfigurationError(
             f"{core.text!r} is being resized to {layout.ick_shards} ick shards: finish that first"
@@ -90,7 +90,7 @@ def _begun(core: Core, ick_shards: int) -> Steps[Layout]:
 
 def _relayout(core: Core, layout: Layout, ick_shards: int, moving_from: int) -> Steps[Layout]:
     args = (layout.generation, ick_shards, moving_from)
-    yield [Operation(load("sharded_ick_relayout"), (core.layout_key,), args, int)]
+    yield Operation(load("sharded_ick_relayout"), (core.layout_key,), args, int)
     found = yield from core.read_layout()
     if found is None:
         raise _overtaken(core)
@@ -113,17 +113,16 @@ def _move(core: Core, layout: Layout, holder: tuple[int, str], limit: int) -> St
     args = (layout.mark, token, layout.generation)
     left = -1
     while left == -1:
-        (left,) = yield [Operation(script, (*keys, *beside), args, lambda reply: reply)]
+        left = yield Operation(script, (*keys, *beside), args)
     moved = 0
     while left and moved < limit:
         page = min(MEMBERS_A_PAGE, limit - moved)
-        # As bytes, whatever the client makes of replies: they decide where a member belongs.
-        rows, graves = yield Plain(
-            (
-                *("EVAL", load("sharded_ick_page").body, 3),
-                *(names.moving, names.moving_dead, names.moving_attempts, page),
-            ),
-            {NEVER_DECODE: True},
+        # As bytes, for every client: they decide where a member belongs.
+        rows, graves = yield Operation(
+            load("sharded_ick_page"),
+            (names.moving, names.moving_dead, names.moving_attempts),
+            (page,),
+            options=AS_BYTES,
         )
         if not rows and not graves:
             break
@@ -132,13 +131,13 @@ def _move(core: Core, layout: Layout, holder: tuple[int, str], limit: int) -> St
         copied = yield _copies(core, layout, members, dead)
         if None in copied:
             raise _overtaken(core)
-        (dropped,) = yield [_drop(core, holder, members, dead)]
+        dropped = yield _drop(core, holder, members, dead)
         if not dropped:
             # The lease ran out: somebody else goes on with what is left.
             return moved
         moved += dropped
     lease = (names.lease,)
-    yield [Operation(core.script("sharded_ick_release"), lease, (token,), int)]
+    yield Operation(core.script("sharded_ick_release"), lease, (token,), int)
     return moved
 
 
@@ -155,9 +154,7 @@ def _copies(
         names = core.names(target)
         keys = (*names.sets, names.mark, names.attempts, names.dead)
         args = (layout.mark, len(flat) // 3, *flat, *graves)
-        operations.append(
-            Operation(load("sharded_ick_copy"), keys, args, lambda reply: reply),
-        )
+        operations.append(Operation(load("sharded_ick_copy"), keys, args))
     return operations
 
 
@@ -174,8 +171,7 @@ def _drop(
     return Operation(
         core.script("sharded_ick_drop"),
         (names.lease, names.moving, names.moving_dead, names.moving_attempts),
-        (token, round(LEASE_SECONDS * 1000), len(members), *flat, *graves),
-        lambda reply: reply,
+        (token, HOLDER.lease_ms, len(members), *flat, *graves),
     )
 
 

@@ -1,42 +1,120 @@
-"""ShardedIck: one queue of what is dirty, for several consumers."""
+"""ShardedIck, its asyncio form and its pipelines: one queue of dirty members, several consumers."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
-import time
-from typing import Any, Generic, Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from redis.exceptions import RedisError
 
-from workstealing.clock import SYSTEM_CLOCK
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.errors import ConfigurationError, NoLease
+from workstealing.store.operations import (
+    Asynchronous,
+    Blocking,
+    Operation,
+    Queued,
+    Sleep,
+    Steps,
+    operation,
+)
+from workstealing.store.pipeline import AsyncPipeline, BlockingPipeline
+from workstealing.store.scripts import load
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, Twin, twin_for
 from workstealing.structures.ick import AsyncIck, Ick
-from workstealing.structures.ick.members import Member
-from workstealing.structures.sharded_ick.core import Core
-from workstealing.structures.sharded_ick.holding import Leases, reserved_page, take_all
+from workstealing.structures.ick.ick import DeadMembers, description, warn_of_units
+from workstealing.structures.ick.members import (
+    Added,
+    Member,
+    Members,
+    Pairs,
+    adding,
+    checked_reservation,
+    in_chunks,
+    pairs_of,
+)
+from workstealing.structures.sharded_ick.layout import (
+    MOST_ICK_SHARDS,
+    Core,
+    Layout,
+    checked_ick_shards,
+    shard_of,
+)
 from workstealing.structures.sharded_ick.leasing import (
+    MOST_PASSED_OVER,
     AsyncLeasedIck,
+    AsyncLeases,
+    Holder,
     LeasedIck,
+    Leases,
+    Reserved,
     checked_holder,
+    checked_wait,
+    is_no_count,
+    reserved_page,
+    shard_look,
+    take_all,
     take_any,
 )
-from workstealing.structures.sharded_ick.pipeline import (
-    AsyncShardedIckPipeline,
-    ShardedIckPipeline,
-)
-from workstealing.structures.sharded_ick.resizing import resize
-from workstealing.structures.sharded_ick.surface import Surface
-from workstealing.structures.steps import Steps, drive, drive_async
+from workstealing.structures.sharded_ick.resizing import Resized, checked_limit, resize
+from workstealing.structures.structure import NOTE, OK, Check, DeadBox, Structure
 
 PAUSE_SECONDS = 0.050
+IckT = TypeVar("IckT", Ick, AsyncIck)
+LeasesT = TypeVar("LeasesT", Leases, AsyncLeases)
 
 
-class _Object(Surface, Generic[ClientT]):
-    _leased_kind: type[Any]
-    _ick_kind: type[Any]
+class _ShardedIckOperations:
+    """The operations that have a place on a pipeline, too."""
+
+    core: Core
+
+    @operation
+    def add(self, members: Members | Member) -> Steps[Added]:
+        """Add members, each to its ick shard; of two scores of a member the lower one wins.
+
+        Arguments and returns: as of `Ick.add`. Raises: ConfigurationError; LayoutError. One round
+        trip; one script for each ick shard and 1,000 members, each atomic by itself.
+        """
+        return _adding(self.core, pairs_of(members))
+
+    @operation
+    def stats(self) -> Steps[dict[str, Any]]:
+        """Describe the whole, and each ick shard.
+
+        Returns: a dict: ick_shards; pset_size, cset_size, dead_size, moving_size (set aside by a
+        resize) and total_size, summed up; pset_min, pset_max, cset_min, cset_max, total_min and
+        total_max where there are members; mixed_units; shards: for each ick shard those of
+        `Ick.stats`, with moving_size, consumer (None: nobody has leased it) and lease_ms. During a
+        resize a member may be counted twice. Raises: ConfigurationError if there is none yet;
+        LayoutError. One round trip.
+        """
+        return _describing(self.core)
+
+    @operation
+    def delete(self) -> Steps[int]:
+        """Delete all members, and all that stands beside them.
+
+        The layout stays, with a mark and a lease for each ick shard, so that running processes
+        still agree. Returns: how many keys of redis-ick's layout were deleted, up to three for each
+        ick shard. Raises: ConfigurationError if there is none yet; LayoutError. One round trip.
+        """
+        return _deleting(self.core)
+
+
+class _ShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT, LeasesT]):
+    """The operations of both forms that have no place on a pipeline."""
+
+    kind = "sharded Ick"
+    # Chance and time, as tests set them.
+    _random = staticmethod(random.random)
+    _clock: Clock = SYSTEM_CLOCK
+    _ick_kind: Any
+    _leases_kind: Any
+    _leased_kind: Any
 
     def __init__(
         self,
@@ -46,67 +124,136 @@ class _Object(Surface, Generic[ClientT]):
         *,
         clock_shift_ms: int = 0,
     ) -> None:
-        self.client: Any = client
+        self.client = client
         self.twin: Twin = twin_for(self, client)
         self.core = Core(name, ick_shards, clock_shift_ms)
-        # Chance and pauses are set by tests.
-        self._random = random.random
-        self._clock = SYSTEM_CLOCK
+        self.name = self.core.text
 
     @property
-    def name(self) -> str:
-        """The name, as text."""
-        return self.core.text
-
-    @property
-    def icks(self) -> list[Any]:
+    def icks(self) -> list[IckT]:
         """The Ick of each ick shard, as far as this process knows; for the reaper and for looking.
 
-        Do not add or reserve by them. Errors: ConfigurationError if neither the constructor nor a
+        Do not add or reserve by them. Raises: ConfigurationError if neither the constructor nor a
         call has said how many there are: call `open` first. No round trip.
         """
         layout = self.core.layout
         count = layout.all_shards if layout is not None else self.core.asked
         if count is None:
             raise ConfigurationError(
-                f"nobody knows yet how many ick shards {self.core.text!r} has: call open() first"
+                f"nobody knows yet how many ick shards {self.name!r} has: call open() first"
             )
         names = map(self.core.names, range(count))
         return [self._ick_kind(self.client, each.version) for each in names]
 
-    def lease_all(self, consumer: str, ttl: float = 30.0, *, take_over: bool = False) -> Any:
+    @operation
+    def open(self) -> Steps[int]:
+        """Read the layout, or write it down; return the number of ick shards.
+
+        Every call does this by itself. Raises: ConfigurationError if it is another number than the
+        constructor's, or there is none yet; LayoutError. One round trip the first time, then none.
+        """
+        return self._opening()
+
+    @operation
+    def resize(self, ick_shards: int, limit: int = 10_000) -> Steps[Resized]:
+        """Change the number of ick shards; move at most `limit` members there where they belong.
+
+        Call it until it is done, in any process: it goes on where the last call, or a crash, has
+        left it. From the first call until then producers go on, but no new lease is given, and the
+        holders of leases get no more members: an ick shard is moved when its lease has ended.
+
+        Returns: `Resized`, (done, moved, leased). Raises: ConfigurationError while it is being
+        resized to another number, or there is none yet; Aborted if another process has finished it
+        meanwhile; LayoutError. Three round trips for each 500 members, and four for each ick shard.
+        """
+        return resize(self.core, checked_ick_shards(ick_shards), checked_limit(limit))
+
+    @operation
+    def lease_all(
+        self, consumer: str, lease: Duration = 30.0, *, take_over: bool = False
+    ) -> Steps[LeasesT]:
         """Take the leases of all ick shards, for a consumer that wants the whole, or none of them.
 
-        Arguments: consumer: a name, for people to read; ttl: seconds after which the leases end by
-        themselves, unless they are renewed; take_over: whether leases that a consumer of the same
-        name holds are taken from it, which then gets LeaseLost: for one that was started again,
-        under a name that is its alone. Returns: `Leases`, a list of `LeasedIck`, whose methods act
-        on all of them. Errors: NoLease, which says who holds one and for how long, or that a resize
-        is not finished; then nothing was taken, but where somebody came in between, leases taken
-        over from the same name may have been given back. Two round trips.
+        Arguments: consumer: a name, for people to read; lease: how long the leases hold unless they
+        are renewed, seconds or a timedelta; take_over: whether leases that a consumer of the same
+        name holds are taken from it, which then gets LeaseLost: for a process that was started
+        again, under a name that is its alone. Returns: `Leases`, a list of `LeasedIck`, whose
+        methods act on all of them. Raises: NoLease, which says who holds one and for how long, or
+        that a resize is not finished; then nothing was taken, but where somebody came in between,
+        leases taken over from the same name may have been given back; ConfigurationError;
+        LayoutError. Two round trips.
         """
-        holder = checked_holder(consumer, ttl, 0.0)[:2]
-        return self._perform(self._lease_all(holder, take_over))
+        return self._leasing_all(checked_holder(consumer, lease), take_over)
 
-    def _lease_all(self, holder: tuple[str, float], take_over: bool) -> Steps[Leases]:
-        layout, found = yield from take_all(self.core, holder, take_over)
-        leased = [
-            self._leased_kind(self.client, self.core, layout, holder, list(pair)) for pair in found
-        ]
-        return Leases(self.core, self._perform, leased, holder[1])
-
-    def reserved(self, ick_shard: int, token: str, start: int = 0) -> Any:
+    @operation
+    def reserved(self, ick_shard: int, token: str, start: int = 0) -> Steps[Reserved | None]:
         """Look at what a reservation holds; needs no lease and changes nothing.
 
         Arguments: ick_shard: 0 and up; token: of the `Batch`; start: how many members to pass over.
         Returns: up to 1,000 pairs (member as bytes, score), lowest scores first; empty behind the
-        last one; None if the reservation does not hold any more. Errors: ConfigurationError. One
-        round trip.
+        last one; None if the reservation does not hold any more. Raises: ConfigurationError;
+        LayoutError. One round trip.
         """
-        return self._perform(reserved_page(self.core, ick_shard, token, start))
+        if is_no_count(ick_shard) or ick_shard >= MOST_ICK_SHARDS:
+            raise ConfigurationError(
+                f"ick_shard={ick_shard!r} is none: give a number from 0 to {MOST_ICK_SHARDS - 1}"
+            )
+        if is_no_count(start) or start > MOST_PASSED_OVER:
+            raise ConfigurationError(f"start={start!r} is no number of members: give 0 or more")
+        return reserved_page(self.core, ick_shard, checked_reservation(token), start)
+
+    def size_steps(self) -> Steps[int]:
+        """Return how many members wait or are reserved in all ick shards."""
+        parts = yield from _parts(self.core)
+        return sum(part.stats.get("total_size", 0) + part.moving for part in parts)
+
+    def dead_steps(self) -> Steps[Sequence[DeadBox]]:
+        """Return a part for each ick shard that has dead members."""
+        parts = yield from _parts(self.core)
+        return [
+            DeadMembers(self.core.names(shard), part.stats["dead_size"], f"ick shard {shard}")
+            for shard, part in enumerate(parts)
+            if part.stats.get("dead_size")
+        ]
+
+    def check_steps(self) -> Steps[Sequence[Check]]:
+        """Say whether its layout is one that this release may write, and how far a resize is."""
+        named = f"{self.kind} {self.name}"
+        layout = yield from self.core.read_layout()
+        if layout is None:
+            return [Check("", NOTE, f"{named}: nothing has been written yet")]
+        self.core.require_writable()
+        yield from _parts(self.core)
+        shards = f"{layout.ick_shards} ick shards"
+        if layout.moving_from:
+            said = f"{named}: members are being moved from {layout.moving_from} to {shards}"
+            return [Check("", NOTE, f"{said}; finish it with resize({layout.ick_shards})")]
+        return [Check("", OK, f"{named}: {shards}")]
+
+    def _opening(self) -> Steps[int]:
+        return (yield from self.core.open()).ick_shards
+
+    def _leasing_all(self, holder: Holder, take_over: bool) -> Steps[LeasesT]:
+        layout, found = yield from take_all(self.core, holder, take_over)
+        leased = [self._leased_kind(self, layout, holder, each) for each in found]
+        return self._leases_kind(self, leased, holder.lease_ms)  # type: ignore[no-any-return]
+
+    def _leasing(self, holder: Holder, wait: float) -> Steps[Any]:
+        """Take a lease, and wait for one for at most so many seconds; return the leased Ick."""
+        give_up = self._clock.monotonic() + wait
+        while True:
+            try:
+                layout, found = yield from take_any(self.core, holder, self._random)
+                return self._leased_kind(self, layout, holder, found)
+            except NoLease:
+                left = give_up - self._clock.monotonic()
+                if left <= 0:
+                    raise
+                # Not as long as others wait.
+                yield Sleep(min(left, PAUSE_SECONDS * (0.5 + random.random())))
 
 
-class ShardedIck(_Object[BlockingClient]):
+class ShardedIck(_ShardedIck[BlockingClient, Ick, Leases], Blocking):
     """Several Icks behind one name, so that several consumers work at once.
 
     CRC-32 of a member chooses its ick shard; each ick shard lies in a cluster slot of its own, and
@@ -115,139 +262,62 @@ class ShardedIck(_Object[BlockingClient]):
     Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncShardedIck` takes an asyncio
     client); name: any; ick_shards: how many, 1 to 1,024; None: as many as there are;
     clock_shift_ms: for tests, how far this object's clock is ahead of the server's. The number is
-    written down at the first use; another one is refused later, and changed by `resize`.
+    written down at the first use; another one is refused later, and changed by `resize`. Raises:
+    ConfigurationError for a wrong argument.
     """
 
-    _is_async_client: Literal[False] = False
+    _ick_kind, _leases_kind, _leased_kind = Ick, Leases, LeasedIck
 
-    def _perform(self, steps: Steps[Any]) -> Any:
-        return drive(self.client, steps)
-
-    _sleep = staticmethod(time.sleep)
-    _leased_kind = LeasedIck
-    _ick_kind = Ick
-
-    def open(self) -> int:
-        """Read the layout, or write it down; return the number of ick shards.
-
-        Every call does this by itself. Errors: ConfigurationError if it is another number than the
-        constructor's; LayoutError. One round trip the first time, then none.
-        """
-        return drive(self.client, self.core.open()).ick_shards
-
-    def lease(self, consumer: str, ttl: float = 30.0, wait: float = 0.0) -> IckLease:
+    def lease(self, consumer: str, lease: Duration = 30.0, wait: Duration = 0.0) -> IckLease:
         """Return a context manager that gives one ick shard which nobody else holds.
 
         The neediest free one is taken: that whose oldest member has the lowest score; of equally
         needy ones that which was leased longest ago. One lease in five goes to the one with members
         that was leased longest ago, so that none starves. Empty ones come last.
 
-        Arguments: consumer: a name, for people to read; ttl: seconds after which the lease ends by
-        itself, unless it is renewed, as each reserve, exchange and ack does when less than half
-        is left; wait: seconds to go on trying. Errors, on entering: NoLease; ConfigurationError.
-        Two round trips; one at the end.
+        Arguments: consumer: a name, for people to read; lease: how long the lease holds, seconds or
+        a timedelta, unless it is renewed, as each reserve, exchange and ack does when less than
+        half is left; wait: how long to go on trying. Raises, on entering: NoLease; LayoutError;
+        ConfigurationError, at once for a wrong argument. Two round trips; one at the end.
 
-            with sharded.lease("worker 7", ttl=30) as ick:
+            with sharded.lease("worker 7", lease=30) as ick:
                 batch = ick.reserve(100)
                 ...
                 ick.ack(*batch.members)
         """
-        return IckLease(self, *checked_holder(consumer, ttl, wait))
-
-    def resize(self, ick_shards: int, limit: int = 10_000) -> Any:
-        """Change the number of ick shards; move at most `limit` members there where they belong.
-
-        Call it until it is done, in whatever process: it goes on where the last call, or a crash,
-        has left it. From the first call until then producers go on, but no new lease is given, and
-        those that there are get no more members: an ick shard is moved when its lease has ended.
-
-        Returns: `Resized`, (done, moved, leased). Errors: ConfigurationError while it is being
-        resized to another number; Aborted if another process has finished it meanwhile. Three round
-        trips for each 500 members, and four for each ick shard.
-        """
-        return drive(self.client, resize(self.core, ick_shards, limit))
+        return IckLease(self, checked_holder(consumer, lease), checked_wait(wait))
 
     def pipeline(self, transaction: bool = True) -> ShardedIckPipeline:
-        """Return a pipeline: what is called on it is sent, with the user's own, by `execute`."""
+        """Return a pipeline: its calls are sent, with the user's own commands, by `execute`."""
         return ShardedIckPipeline(self, transaction)
 
 
-class AsyncShardedIck(_Object[AsyncClient]):
+class AsyncShardedIck(_ShardedIck[AsyncClient, AsyncIck, AsyncLeases], Asynchronous):
     """A `ShardedIck` on a redis.asyncio client: its calls are awaited, its leases by async with."""
 
-    _is_async_client: Literal[True] = True
+    _ick_kind, _leases_kind, _leased_kind = AsyncIck, AsyncLeases, AsyncLeasedIck
 
-    def _perform(self, steps: Steps[Any]) -> Any:
-        return drive_async(self.client, steps)
-
-    _sleep = staticmethod(asyncio.sleep)
-    _leased_kind = AsyncLeasedIck
-    _ick_kind = AsyncIck
-
-    async def open(self) -> int:
-        """Read the layout, or write it down; see `ShardedIck.open`."""
-        return (await drive_async(self.client, self.core.open())).ick_shards
-
-    def lease(self, consumer: str, ttl: float = 30.0, wait: float = 0.0) -> AsyncIckLease:
+    def lease(self, consumer: str, lease: Duration = 30.0, wait: Duration = 0.0) -> AsyncIckLease:
         """Return an asynchronous context manager; see `ShardedIck.lease`."""
-        return AsyncIckLease(self, *checked_holder(consumer, ttl, wait))
-
-    async def resize(self, ick_shards: int, limit: int = 10_000) -> Any:
-        """Change the number of ick shards; see `ShardedIck.resize`."""
-        return await drive_async(self.client, resize(self.core, ick_shards, limit))
+        return AsyncIckLease(self, checked_holder(consumer, lease), checked_wait(wait))
 
     def pipeline(self, transaction: bool = True) -> AsyncShardedIckPipeline:
         """Return a pipeline whose `execute` is awaited; see `ShardedIck.pipeline`."""
         return AsyncShardedIckPipeline(self, transaction)
 
 
-class _LeaseBase:
-    def __init__(self, sharded: Any, consumer: str, ttl: float, wait: float) -> None:
-        self._sharded = sharded
-        self._consumer, self._ttl, self._wait = consumer, ttl, wait
-        self._give_up = 0.0
+class IckLease:
+    """The result of `ShardedIck.lease`: enter it to have an ick shard, leave it to release it."""
 
-    def _take(self) -> Steps[Any]:
-        sharded = self._sharded
-        return take_any(sharded.core, self._consumer, self._ttl, sharded._random)  # noqa: SLF001
-
-    def _begin(self) -> None:
-        self._give_up = self._now() + self._wait
-
-    def _now(self) -> float:
-        now: float = self._sharded._clock.monotonic()  # noqa: SLF001
-        return now
-
-    def _pause(self) -> float:
-        """Return how long to wait, in seconds: other than others wait; 0 when time is up."""
-        left = self._give_up - self._now()
-        return max(0.0, min(left, PAUSE_SECONDS * (0.5 + random.random())))
-
-    def _leased(self, kind: type[Any], found: tuple[Any, list[Any]]) -> Any:
-        sharded = self._sharded
-        holder = (self._consumer, self._ttl)
-        return kind(sharded.client, sharded.core, found[0], holder, found[1])
-
-
-class IckLease(_LeaseBase):
-    """What `ShardedIck.lease` returns: enter it to have an ick shard, leave it to release it."""
-
-    _ick: LeasedIck
+    def __init__(self, sharded: ShardedIck, holder: Holder, wait: float) -> None:
+        self._sharded, self._holder, self._wait = sharded, holder, wait
 
     def __enter__(self) -> LeasedIck:
         """Take a lease; return its `LeasedIck`."""
-        self._begin()
-        while True:
-            try:
-                found = drive(self._sharded.client, self._take())
-            except NoLease:
-                pause = self._pause()
-                if not pause:
-                    raise
-                self._sharded._sleep(pause)  # noqa: SLF001
-            else:
-                self._ick = self._leased(LeasedIck, found)
-                return self._ick
+        sharded = self._sharded
+        leased: LeasedIck = sharded._run(sharded._leasing(self._holder, self._wait))  # noqa: SLF001
+        self._ick = leased
+        return leased
 
     def __exit__(self, kind: object, *_: object) -> None:
         """Release it, if it is still held; a lease that cannot be released ends by itself."""
@@ -255,27 +325,168 @@ class IckLease(_LeaseBase):
             self._ick.release()
 
 
-class AsyncIckLease(_LeaseBase):
-    """What `AsyncShardedIck.lease` returns, for ``async with``."""
+class AsyncIckLease:
+    """The result of `AsyncShardedIck.lease`, for ``async with``."""
 
-    _ick: AsyncLeasedIck
+    def __init__(self, sharded: AsyncShardedIck, holder: Holder, wait: float) -> None:
+        self._sharded, self._holder, self._wait = sharded, holder, wait
 
     async def __aenter__(self) -> AsyncLeasedIck:
         """Take a lease; return its `AsyncLeasedIck`."""
-        self._begin()
-        while True:
-            try:
-                found = await drive_async(self._sharded.client, self._take())
-            except NoLease:
-                pause = self._pause()
-                if not pause:
-                    raise
-                await self._sharded._sleep(pause)  # noqa: SLF001
-            else:
-                self._ick = self._leased(AsyncLeasedIck, found)
-                return self._ick
+        sharded = self._sharded
+        steps = sharded._leasing(self._holder, self._wait)  # noqa: SLF001
+        leased: AsyncLeasedIck = await sharded._run(steps)  # noqa: SLF001
+        self._ick = leased
+        return leased
 
     async def __aexit__(self, kind: object, *_: object) -> None:
         """Release it, if it is still held."""
         with contextlib.suppress(RedisError) if kind else contextlib.nullcontext():
             await self._ick.release()
+
+
+class _QueuedShardedIck(_ShardedIckOperations, Queued):
+    """Both forms of a pipeline read the layout before anything is queued.
+
+    A call whose first round trip an ick shard has refused, because the layout has changed since
+    this process read it, is finished after that: nothing of what was refused had been done.
+    """
+
+    def _opening(self) -> Steps[Any]:
+        return self.core.open()
+
+
+class ShardedIckPipeline(_QueuedShardedIck, BlockingPipeline):
+    """The calls of a `ShardedIck`, and the user's own commands, sent together by `execute`.
+
+    One round trip; one more if the layout is not known yet, or has changed.
+    """
+
+    def __init__(self, sharded: ShardedIck, transaction: bool) -> None:
+        super().__init__(sharded.client, transaction)
+        self.core = sharded.core
+
+
+class AsyncShardedIckPipeline(_QueuedShardedIck, AsyncPipeline):
+    """A `ShardedIckPipeline` whose `execute` is awaited."""
+
+    def __init__(self, sharded: AsyncShardedIck, transaction: bool) -> None:
+        super().__init__(sharded.client, transaction)
+        self.core = sharded.core
+
+
+def _adding(core: Core, pairs: Pairs) -> Steps[Added]:
+    """Add pairs of a member and a score (None: the server's time), each to its ick shard."""
+    new = changed = 0
+    layout = yield from core.open_to_write()
+    # Nothing to add makes, or checks, every ick shard.
+    chunks = _chunks(pairs, layout) if pairs else _nothing(layout)
+    while chunks:
+        replies = yield [_addition(core, layout, *chunk) for chunk in chunks]
+        refused = [chunk for chunk, reply in zip(chunks, replies, strict=True) if reply is None]
+        for reply in replies:
+            if reply is not None:
+                new, changed = new + reply[0], changed + reply[1]
+        if not refused:
+            break
+        layout = yield from core.reopen(layout)
+        again = [pair for _, chunk in refused for pair in chunk]
+        chunks = _chunks(again, layout) if pairs else _nothing(layout)
+    return Added(new, changed)
+
+
+def _addition(core: Core, layout: Layout, shard: int, chunk: Pairs) -> Operation:
+    names = core.names(shard)
+    script, args = adding(chunk)
+    return Operation(load(f"sharded_{script}"), (*names.sets, names.mark), (layout.mark, *args))
+
+
+def _nothing(layout: Layout) -> list[tuple[int, Pairs]]:
+    return [(shard, []) for shard in range(layout.ick_shards)]
+
+
+def _chunks(pairs: Iterable[tuple[bytes, Any]], layout: Layout) -> list[tuple[int, Pairs]]:
+    """Split pairs by ick shard, into chunks for one script each."""
+    groups: dict[int, Pairs] = {}
+    for pair in pairs:
+        groups.setdefault(shard_of(pair[0], layout.ick_shards), []).append(pair)
+    return [(shard, chunk) for shard, group in groups.items() for chunk in in_chunks(group)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """An ick shard described.
+
+    Fields: stats: those of its Ick, with the dead that a resize has set aside, empty for none;
+    moving: how many members a resize has set aside; consumer: None if nobody holds its lease;
+    lease_ms: what is left of it.
+    """
+
+    stats: dict[str, Any]
+    moving: int
+    consumer: str | None
+    lease_ms: int
+
+
+def _parts(core: Core) -> Steps[list[_Part]]:
+    """Describe all ick shards; two operations for each, one round trip."""
+    shards = range((yield from core.open()).all_shards)
+    replies = yield [
+        *(description(core.names(shard)) for shard in shards),
+        *(shard_look(core, shard) for shard in shards),
+    ]
+    parts = []
+    for (found, units), seen in zip(replies[: len(shards)], replies[len(shards) :], strict=True):
+        if len(units) > 1 and not core.has_warned:
+            core.has_warned = True
+            warn_of_units(core.text, units)
+        stats = {**(found or {})}
+        stats["dead_size"] = stats.get("dead_size", 0) + seen.moving_dead
+        consumer = seen.consumer if seen.left_ms else None
+        parts.append(_Part(stats, seen.moving, consumer, seen.left_ms))
+    return parts
+
+
+def _describing(core: Core) -> Steps[dict[str, Any]]:
+    parts = yield from _parts(core)
+    layout = core.layout
+    assert layout is not None
+    each = [
+        {
+            **part.stats,
+            "moving_size": part.moving,
+            "consumer": part.consumer,
+            "lease_ms": part.lease_ms,
+        }
+        for part in parts
+    ]
+    total: dict[str, Any] = {
+        name: sum(stats.get(name, 0) for stats in each)
+        for name in ("pset_size", "cset_size", "total_size", "dead_size", "moving_size")
+    }
+    total["total_size"] += total["moving_size"]
+    for kind in ("pset", "cset", "total"):
+        for end, pick in (("min", min), ("max", max)):
+            known = [stats[f"{kind}_{end}"] for stats in each if f"{kind}_{end}" in stats]
+            if known:
+                total[f"{kind}_{end}"] = pick(known)
+    total["mixed_units"] = any(stats.get("mixed_units", False) for stats in each)
+    return {**total, "ick_shards": layout.ick_shards, "shards": each}
+
+
+def _deleting(core: Core) -> Steps[int]:
+    """Delete all members; one operation for each ick shard, one round trip."""
+    layout = yield from core.open_to_write()
+    deleted = 0
+    while True:
+        replies = yield [_deletion(core, layout, shard) for shard in range(layout.all_shards)]
+        deleted += sum(reply or 0 for reply in replies)
+        if None not in replies:
+            return deleted
+        layout = yield from core.reopen(layout)
+
+
+def _deletion(core: Core, layout: Layout, shard: int) -> Operation:
+    names = core.names(shard)
+    beside = (*names.all[3:], names.moving, names.moving_dead, names.moving_attempts)
+    return Operation(load("sharded_ick_delete"), (*names.sets, names.mark, *beside), (layout.mark,))
