@@ -240,7 +240,7 @@ class IckStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _consuming(self) -> IckConsumer:
         if self._consumer is None:
             sharded = self._options.sharded(create=True)
-            self._consumer = IckConsumer(sharded, self._options.ttl)
+            self._consumer = IckConsumer(sharded, self._options.lease)
         return self._consumer
 
 
