@@ -78,7 +78,7 @@ class _Ours:
         self._queue.write(tenant, {"at": at})
 
     def read(self, consumer: str) -> float | None:
-        message = self._queue.read("g", consumer, block_ms=BLOCK_MS)
+        message = self._queue.read("g", consumer, block=BLOCK_MS / 1000)
         if message is None:
             return None
         took = time.time() - float(message.fields[b"at"])
@@ -94,7 +94,7 @@ class _Published:
         self._queue.write(streams_of(tenant, STREAMS, 4), {"at": at})
 
     def read(self, consumer: str) -> float | None:
-        message = self._queue.read("g", consumer, block_ms=BLOCK_MS)
+        message = self._queue.read("g", consumer, block=BLOCK_MS / 1000)
         if message is None:
             return None
         took = time.time() - float(message.fields["at"])

@@ -7,7 +7,7 @@ from workstealing.jobs.log_compactor import LogBacklog, LogCompactor
 from workstealing.jobs.log_trimmer import LogTrimBacklog, LogTrimmer
 from workstealing.jobs.migrate_to_native import MigrateToNative
 from workstealing.jobs.queue_expiry import QueueExpiry
-from workstealing.jobs.shuffle_queue_reaper import ShuffleQueueBacklog, ShuffleQueueReaper
+from workstealing.jobs.shuffle_queue_reaper import ShuffleQueueReaper
 from workstealing.jobs.time_shard_sweeper import TimeShardBacklog, TimeShardSweeper
 from workstealing.jobs.track_queued import TrackQueued
 from workstealing.jobs.untrack_done import UntrackDone
@@ -24,7 +24,6 @@ __all__ = [
     "LogTrimmer",
     "MigrateToNative",
     "QueueExpiry",
-    "ShuffleQueueBacklog",
     "ShuffleQueueReaper",
     "TimeShardBacklog",
     "TimeShardSweeper",

@@ -17,11 +17,10 @@ from workstealing.jobs.due_collecting import (
 )
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
-from workstealing.store.twin import twin_of
 from workstealing.structures.due_index import DueIndex, DueKey
-from workstealing.structures.shuffle_queue import AsyncShuffleQueue, ShuffleQueue
+from workstealing.structures.shuffle_queue import AsyncShuffleQueue, QueueNamespace, ShuffleQueue
 from workstealing.structures.shuffle_queue.deleting import KEYS_A_SCRIPT, Deleted, delete_some
-from workstealing.structures.shuffle_queue.names import IndexNames, QueueNames
+from workstealing.structures.shuffle_queue.names import QueueNames
 
 __all__ = ["QueueExpiry"]
 
@@ -63,12 +62,12 @@ class QueueExpiry(CollectingJob):
         if isinstance(queues, ShuffleQueue | AsyncShuffleQueue):
             client, shift_ms = queues.client, queues.clock_shift_ms
             namespace = namespace or queues.namespace
-        self.names = names = IndexNames(namespace or "shuffle_queues")
-        self.twin = twin = twin_of(client)
-        index = DueIndex(twin, names, shift_ms, random, clock)
+        home = QueueNamespace(client, namespace or "shuffle_queues")
+        self.structures = (home,)
+        index = DueIndex(home.twin, home.names, shift_ms, random, clock)
         super().__init__(
             _Collector(index, shift_ms),
-            f"queue_expiry.{names.namespace}" if name is None else name,
+            f"queue_expiry.{home.name}" if name is None else name,
             limit,
             dry_run=dry_run,
         )

@@ -80,7 +80,7 @@ class Service:
     def work(self, consumer: str) -> None:
         """Do what comes, until all is done or a message proves deadly."""
         while not self.is_done():
-            message = self.queue.read(GROUP, consumer, block_ms=50)
+            message = self.queue.read(GROUP, consumer, block=0.05)
             if message is None:
                 self.recruiter.enlist()  # a fast exit: there is nothing to do
                 continue
@@ -123,7 +123,7 @@ def serve(client: Any, name: str, streams: int, old: ShuffleQueue) -> Service:
     queue.delete()  # what an earlier run may have left
     # So many recruits, and slices so long, because all of it is to be seen within seconds.
     recruiter = Recruiter(seconds=0.1, breaker=1)
-    recruiter.install(ShuffleQueueReaper(queue, idle_s=IDLE_SECONDS, name="reaper"), rate=0.05)
+    recruiter.install(ShuffleQueueReaper(queue, lease=IDLE_SECONDS, name="reaper"), rate=0.05)
     recruiter.install(QueueExpiry(old, name="expiry"), rate=0.05)
     service = Service(queue, recruiter)
     service.run()

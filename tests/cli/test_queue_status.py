@@ -33,7 +33,7 @@ APP = """
     client = {client}
     recruiter = Recruiter()
     mails = ShuffleQueue(client, "mails", clock_shift_ms=600_000, ttl=86400.0)
-    recruiter.install(ShuffleQueueReaper(mails, idle_s=0.001), rate=0.1)
+    recruiter.install(ShuffleQueueReaper(mails, lease=0.001), rate=0.1)
     recruiter.install(QueueExpiry(client), rate=0.1)
     reminders = TimeShardQueue(RedisStore(client), "reminders", shards={shards}, period_s=3600)
     recruiter.install(TimeShardSweeper(reminders), rate=0.1)
@@ -55,10 +55,10 @@ def fill(server: RedisServer | RedisCluster3) -> None:
     for number in range(4):
         reminders.put(str(number))
     assert len(reminders.take_many("gone", 2, lease_s=0.001, drain_all=True)) == 2
-    reaper = ShuffleQueueReaper(mails, idle_s=0.001)
+    reaper = ShuffleQueueReaper(mails, lease=0.001)
     sweeper = TimeShardSweeper(reminders)
     wait_until(
-        lambda: reaper.backlog().messages == 3 and sweeper.backlog().ended == 2, "an idle moment"
+        lambda: reaper.backlog().count == 3 and sweeper.backlog().ended == 2, "an idle moment"
     )
 
 

@@ -65,7 +65,7 @@ def shuffle_queue(client: Any, payload: bytes) -> Any:
     made.read("senders", "c")
     made.write("acme <b>", {"body": payload})
     assert made.read("senders", "c") is not None
-    reaper = ShuffleQueueReaper(made, idle_s=0.001, max_attempts=1)
+    reaper = ShuffleQueueReaper(made, lease=0.001, max_attempts=1)
     until(lambda: [reaper.perform(Slice(9, 5.0)), made.dead("senders")][-1])
     return made
 

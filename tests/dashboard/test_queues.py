@@ -12,6 +12,7 @@ from workstealing.dashboard.queries import structure_figures
 from workstealing.dashboard.steering import steer_dead
 from workstealing.dashboard.watching import Watched, watch, watch_all
 from workstealing.jobs import QueueExpiry, ShuffleQueueReaper, TimeShardSweeper
+from workstealing.jobs.shuffle_queue_reaper.job import WAITING
 from workstealing.recruiting.slice import Slice
 from workstealing.structures import AsyncShuffleQueue, ShuffleQueue, TimeShardQueue
 from workstealing.structures.time_shard_queue import RedisStore
@@ -31,10 +32,10 @@ def test_every_server_tells_of_a_shuffle_queue(any_server: AnyServer) -> None:
     assert (figures(queue).size, figures(queue).dead_size, figures(queue).due) == (0, 0, None)
     ids = [queue.write("acme", {"n": str(n)}) for n in range(5)]
     held = queue.read_many("g", "gone", 3)
-    reaper = ShuffleQueueReaper(queue, idle_s=0.001)
-    wait_until(lambda: reaper.backlog().messages == 3, "a millisecond of idleness")
+    reaper = ShuffleQueueReaper(queue, lease=0.001)
+    wait_until(lambda: reaper.backlog().count == 3, "a millisecond of idleness")
     found = figures(reaper)
-    assert (found.size, found.due.count, found.due.what) == (5, 3, "messages of dead consumers")
+    assert (found.size, found.due.count, found.due.what) == (5, 3, WAITING)
     assert found.watched.job == "shuffle_queue_reaper.mails"
     assert (found.watched.name, found.watched.kind) == ("mails", "shuffle queue")
     queue.ack(*held)
@@ -88,13 +89,14 @@ def test_queues_come_once_and_the_job_knows_more(redis7: RedisServer) -> None:
         ("shuffle queue", "mails", True),
         ("time shard queue", "mails", True),
         ("shuffle queues", "shuffle_queues", True),
+        ("shuffle queue", "others", True),
     ]
 
 
 def kill(queue: ShuffleQueue, *groups: str) -> list[str]:
     """Let messages fail too often for some groups; return their ids, sorted."""
     ids = {each.id for group in groups for each in queue.read_many(group, "c", 100)}
-    reaper = ShuffleQueueReaper(queue, idle_s=0.001, max_attempts=1)
+    reaper = ShuffleQueueReaper(queue, lease=0.001, max_attempts=1)
     for _ in range(200):
         if all(len(queue.dead(group)) == len(ids) for group in groups):
             return sorted(ids)

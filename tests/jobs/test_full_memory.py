@@ -73,7 +73,7 @@ def messages(client: Any) -> Job:
         queue.write(f"t{number}", {"n": number})
     queue.read_many("g", "c", 20)
     time.sleep(0.01)
-    return ShuffleQueueReaper(queue, limit=50, idle_s=0.001)
+    return ShuffleQueueReaper(queue, limit=50, lease=0.001)
 
 
 def idle_queue(client: Any) -> Job:

@@ -67,7 +67,7 @@ class World:
         self.recovered = 0
         # No message is set aside here: each one must be worked on.
         self.reaper = ShuffleQueueReaper(
-            self.queue, idle_s=IDLE_S, max_attempts=10**6, consumer_idle_s=0.5, limit=20
+            self.queue, lease=IDLE_S, max_attempts=10**6, consumer_idle=0.5, limit=20
         )
         for group in GROUPS:
             assert self.queue.read(group, "first") is None
@@ -188,7 +188,7 @@ def test_processes_at_any_moment(redis7: RedisServer) -> None:
 
     def reap() -> None:
         queue = queue_on(redis.Redis(port=port))
-        job = ShuffleQueueReaper(queue, idle_s=IDLE_S, max_attempts=10**6, limit=20)
+        job = ShuffleQueueReaper(queue, lease=IDLE_S, max_attempts=10**6, limit=20)
         while True:
             job.perform(Slice(20, 5.0))
 

@@ -116,7 +116,7 @@ JOBS: dict[str, Callable[[Any], Job]] = {
     "key_expiry": lambda c: KeyExpiry(DurableKeys(c, "first")),
     "ick_reaper": lambda c: IckReaper(Ick(c, "first"), 0.000_001),
     "shuffle_queue_reaper": lambda c: ShuffleQueueReaper(
-        _queue(c), idle_s=0.001, random=lambda: 0.3
+        _queue(c), lease=0.001, random=lambda: 0.3
     ),
     "queue_expiry": lambda c: QueueExpiry(_queue(c)),
     "time_shard_sweeper": lambda c: TimeShardSweeper(_time_shards(c, 4)),

@@ -234,7 +234,7 @@ def traffic(
             try:
                 queue = make_queue(redis.Redis(host="127.0.0.1", port=port))
                 while read.value < messages and time.monotonic() < limit:
-                    message = queue.read("readers", name, block_ms=1_000)
+                    message = queue.read("readers", name, block=1)
                     if message is None:
                         continue
                     with read.get_lock():

@@ -119,30 +119,30 @@ class PublishedShuffleQueue:
         fields = dict(zip(texts[::2], texts[1::2], strict=True))
         return Published(stream.decode(), entry.decode(), fields)
 
-    def wait(self, group: str, consumer: str, block_ms: int) -> bool:
-        """Wait for a notification; say whether one came."""
-        key = f"{self.name}:notifications"
+    def wait(self, group: str, consumer: str, block: float) -> bool:
+        """Wait so many seconds for a notification; say whether one came."""
+        key, ms = f"{self.name}:notifications", int(block * 1000)
         try:
             self.client.xgroup_create(key, group, id="$", mkstream=True)
         except Exception as error:
             if "BUSYGROUP" not in str(error):
                 raise
-        return bool(self.client.xreadgroup(group, consumer, {key: ">"}, count=1, block=block_ms))
+        return bool(self.client.xreadgroup(group, consumer, {key: ">"}, count=1, block=ms))
 
     def read(
         self,
         group: str,
         consumer: str,
-        block_ms: int = 0,
+        block: float = 0,
         between: Callable[[], None] | None = None,
     ) -> Published | None:
         """Look, wait for a notification, look again. `between` runs after the first look."""
         found = self.look(group, consumer)
-        if found or not block_ms:
+        if found or not block:
             return found
         if between is not None:
             between()
-        return self.look(group, consumer) if self.wait(group, consumer, block_ms) else None
+        return self.look(group, consumer) if self.wait(group, consumer, block) else None
 
     def ack(self, group: str, message: Published) -> None:
         """Acknowledge and delete the message."""

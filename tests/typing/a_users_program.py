@@ -78,8 +78,7 @@ from workstealing.structures import (
     VolatileHashes,
 )
 from workstealing.structures.log import GroupEntry, GroupInfo, LogFacts, LogInfo, PendingEntry
-from workstealing.structures.shuffle_queue import OverdueMessage
-from workstealing.structures.shuffle_queue.dead import DeadMessage
+from workstealing.structures.shuffle_queue import DeadMessage, OverdueMessage
 from workstealing.structures.sources import Source, SqlSource
 
 items = VolatileHashes(connect("redis://localhost:6379/0"), namespace="items")
@@ -301,7 +300,7 @@ def tenants() -> None:
     queue = ShuffleQueue(client, "predictions", streams=128, ttl=86_400)
     assert_type(queue, ShuffleQueue)
     assert_type(queue.write("tenant", {"number": 1}, deadline=2e9), str)
-    message = queue.read("workers", "worker 7", block_ms=100)
+    message = queue.read("workers", "worker 7", block=0.1)
     assert_type(message, Message | None)
     if message is not None:
         assert_type(message.pickup_delay_ms, int)
@@ -318,7 +317,7 @@ def tenants() -> None:
     assert_type(queue.revive("workers", *[each.id for each in dead]), int)
     assert_type(queue.discard("workers", dead[0].id), int)
     assert_type(queue.delete(), int)
-    recruiter.install(ShuffleQueueReaper(queue, idle_s=60), rate=0.01)
+    recruiter.install(ShuffleQueueReaper(queue, lease=60), rate=0.01)
     recruiter.install(QueueExpiry(client), rate=0.001)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import random
 import re
 import statistics
 import time
@@ -13,11 +12,8 @@ from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from redis.exceptions import ResponseError
-
 from workstealing.cli.clients import FAULTS, said
 from workstealing.cli.output import printable
-from workstealing.clock import SYSTEM_CLOCK
 from workstealing.config import DISABLED_VARIABLE, URL_VARIABLES, is_disabled
 from workstealing.errors import LayoutError, Moved, WorkStealingError
 from workstealing.recruiting import Recruiter
@@ -25,18 +21,12 @@ from workstealing.recruiting.slice import TRIPS, seconds_for
 from workstealing.store.budget import Budget
 from workstealing.store.twin import Node, Twin, is_async, is_cluster
 from workstealing.structures import (
-    AsyncShuffleQueue,
     AsyncTimeShardQueue,
-    ShuffleQueue,
     TimeShardQueue,
 )
-from workstealing.structures.due_index import DueIndex
 from workstealing.structures.log.base import LogBase
 from workstealing.structures.log.blocks import HEADER_BYTES, compress_codec, head_of
 from workstealing.structures.log.names import LOG_VERSION
-from workstealing.structures.shuffle_queue.deleting import foreign_meta
-from workstealing.structures.shuffle_queue.message import as_text
-from workstealing.structures.shuffle_queue.names import QUEUE_VERSION
 from workstealing.structures.structure import FAULT, NOTE, OK, WARNING, Check, Structure
 from workstealing.structures.time_shard_queue.names import layout_key, parse
 from workstealing.structures.time_shard_queue.rotation import FEWEST_WITH_A_QUIET_ONE, Rotation
@@ -290,9 +280,7 @@ def recruiting(recruiter: Recruiter) -> Iterator[Check]:
                 yield from _structure(what, structure)
             continue
         for held in (getattr(job, each, None) for each in ("queue",)):
-            if isinstance(held, ShuffleQueue | AsyncShuffleQueue):
-                yield _shuffle_queue(what, held)
-            elif isinstance(held, TimeShardQueue | AsyncTimeShardQueue):
+            if isinstance(held, TimeShardQueue | AsyncTimeShardQueue):
                 yield _time_shards(what, held)
         logs = getattr(job, "logs", ())
         for log in logs if isinstance(logs, tuple) else ():
@@ -310,51 +298,6 @@ def _structure(what: str, structure: Structure) -> Iterator[Check]:
         is_new = isinstance(error, Moved) and is_async(structure.client)
         named = f"{structure.kind} {printable(structure.name)}"
         yield Check(what, NOTE if is_new else FAULT, f"{named}: {said(error)}")
-
-
-def _namespace(what: str, structure: Any) -> Check:
-    named = f"namespace {printable(structure.namespace)}"
-    try:
-        index = DueIndex(structure.twin, structure.names, 0, random.random, SYSTEM_CLOCK)
-        layout = index.layout(Budget(SECONDS))
-        if layout is None:
-            return Check(what, NOTE, f"{named}: nothing has been written yet")
-        layout.require_writable()
-    except (WorkStealingError, *FAULTS) as error:
-        # An asyncio client has asked nobody for the cluster's map yet, which is no fault.
-        is_new = isinstance(error, Moved) and is_async(structure.client)
-        return Check(what, NOTE if is_new else FAULT, f"{named}: {said(error)}")
-    return Check(what, OK, f"{named}: {layout.backend}, layout version {layout.version}")
-
-
-def _shuffle_queue(what: str, queue: ShuffleQueue | AsyncShuffleQueue) -> Check:
-    check = _namespace(what, queue)
-    if check.level == FAULT:
-        return check
-    named, meta = f"queue {printable(queue.name)}", queue.keys.meta
-    try:
-        (found,) = queue.twin.call_keys(
-            (meta,), [("HMGET", meta, "mark", "namespace")], Budget(SECONDS)
-        )
-        if isinstance(found, ResponseError):
-            raise foreign_meta(queue.keys, found)
-    except (WorkStealingError, *FAULTS) as error:
-        return Check(what, FAULT, f"{named}: {said(error)}")
-    mark, namespace = (None if each is None else as_text(each) for each in found)
-    if mark not in (None, QUEUE_VERSION):
-        return Check(
-            what,
-            FAULT,
-            f"{named}: has layout version {printable(mark)}, and this release {QUEUE_VERSION}",
-        )
-    if namespace not in (None, queue.namespace):
-        return Check(
-            what,
-            FAULT,
-            f"{named}: belongs to the namespace {printable(namespace)}, and this process says"
-            f" {queue.namespace}",
-        )
-    return check
 
 
 def _log(what: str, log: LogBase) -> Check:

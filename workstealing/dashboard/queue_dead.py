@@ -5,40 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from workstealing.dashboard.names import visible
-from workstealing.dashboard.watched import named_with
-from workstealing.structures import Ick, ShuffleQueue, TimeShardQueue
+from workstealing.structures import Ick, TimeShardQueue
 from workstealing.structures.structure import DeadItem, times_text
-
-
-class GroupsDead:
-    """The dead messages of one group of a ShuffleQueue, which other groups may have, too."""
-
-    def __init__(self, queue: ShuffleQueue, group: str) -> None:
-        self._queue, self._group = queue, group
-        self._end = f" of group {group}"
-
-    def dead(self, n: int = 100) -> list[DeadItem]:
-        """List up to n dead messages, those of this group."""
-        return [
-            DeadItem(
-                each.id + self._end,
-                each.attempts,
-                (each.set_aside,),
-                payload=each.fields,
-                tenant=each.tenant,
-                error=f"delivered {times_text(each.attempts)} and never acknowledged",
-                shown=each.id,
-            )
-            for each in self._queue.dead(self._group, n)
-        ]
-
-    def revive(self, *members: Any) -> int:
-        """Put dead messages of this group back; return how many were dead."""
-        return int(self._queue.revive(self._group, *named_with(self._end, members)))
-
-    def discard(self, *members: Any) -> int:
-        """Forget dead messages of this group for good; return how many were dead."""
-        return int(self._queue.discard(self._group, *named_with(self._end, members)))
 
 
 class IckDead:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from workstealing.clock import SYSTEM_CLOCK
 from workstealing.dashboard.log_groups import dead_groups
-from workstealing.dashboard.queue_dead import GroupsDead, IckDead, TimeShardsDead
+from workstealing.dashboard.queue_dead import IckDead, TimeShardsDead
 from workstealing.dashboard.watched import DeadBox, PartDead, Watched
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import (
@@ -18,25 +16,20 @@ from workstealing.jobs import (
     KeyExpiry,
     LogCompactor,
     LogTrimmer,
-    QueueExpiry,
-    ShuffleQueueReaper,
     TimeShardSweeper,
     TrackQueued,
     UntrackDone,
 )
 from workstealing.recruiting.job import Backlog, Job
-from workstealing.store.budget import Budget
 from workstealing.structures import (
     DurableKeys,
     Ick,
     Log,
     ShardedIck,
-    ShuffleQueue,
     TimeShardQueue,
     TrackedSet,
     VolatileHashes,
 )
-from workstealing.structures.due_index import DueIndex
 from workstealing.structures.structure import Structure
 
 SECONDS = 2.0
@@ -147,12 +140,9 @@ _JOBS_WITHOUT_SETTINGS: dict[str, Callable[[Any], Job]] = {
 
 
 def _is_blocking(job: Any) -> bool:
-    if isinstance(job, QueueExpiry):
-        # It asks through connections of its own, whatever it was given.
-        return True
     structures = (
         *(VolatileHashes, DurableKeys, TrackedSet, Ick, ShardedIck),
-        *(ShuffleQueue, TimeShardQueue),
+        TimeShardQueue,
     )
     logs = getattr(job, "logs", None)
     if isinstance(logs, tuple):
@@ -200,46 +190,6 @@ def _ick(thing: Ick | ShardedIck | IckReaper) -> Watched:
         lambda: stat("dead_size"),
         None if job is None else job.name,
     )
-
-
-def _shuffle_queue(thing: ShuffleQueue | ShuffleQueueReaper) -> Watched:
-    job = thing if isinstance(thing, ShuffleQueueReaper) else None
-    queue: Any = thing.queue if isinstance(thing, ShuffleQueueReaper) else thing
-
-    def due() -> Backlog:
-        assert job is not None
-        backlog = job.backlog(seconds=SECONDS)
-        what = "messages of dead consumers"
-        return Backlog(backlog.messages, backlog.oldest_seconds, what, backlog.exact)
-
-    def dead_of(group: str) -> int:
-        return int(queue.client.hlen(queue.keys.group(group).dead))
-
-    def dead() -> list[tuple[str, DeadBox]]:
-        return [
-            (f"group {group}", GroupsDead(queue, group))
-            for group in queue.groups()
-            if dead_of(group)
-        ]
-
-    return Watched(
-        queue.keys.text,
-        "shuffle queue",
-        queue.length,
-        due if job is not None else None,
-        dead,
-        lambda: sum(map(dead_of, queue.groups())),
-        None if job is None else job.name,
-    )
-
-
-def _queue_namespace(job: QueueExpiry) -> Watched:
-    def due() -> Backlog:
-        found: Backlog = job.backlog(seconds=SECONDS)
-        return found
-
-    name = job.names.namespace
-    return Watched(name, "shuffle queues", lambda: indexed(job), due, job=job.name)
 
 
 def _time_shard_queue(thing: TimeShardQueue | TimeShardSweeper) -> Watched:
@@ -304,37 +254,10 @@ def _entries(logs: Sequence[Any]) -> int:
 _MAKERS: tuple[tuple[Any, Callable[[Any], Watched]], ...] = (
     ((TrackedSet, TrackQueued, UntrackDone), _tracked),
     ((Ick, ShardedIck, IckReaper), _ick),
-    ((ShuffleQueue, ShuffleQueueReaper), _shuffle_queue),
-    ((QueueExpiry,), _queue_namespace),
     ((TimeShardQueue, TimeShardSweeper), _time_shard_queue),
     ((Log, LogCompactor), _log),
     ((LogTrimmer,), _trimmed_log),
 )
-
-
-def indexed(structure: Any) -> int | None:
-    """Count the keys with a deadline, in the due index of a namespace.
-
-    Arguments: structure: VolatileHashes, DurableKeys or a QueueExpiry. Returns: None where the
-    server itself keeps the deadlines. A few round trips to each node.
-    """
-    budget = Budget(SECONDS)
-    index = DueIndex(structure.twin, structure.names, 0, random.random, SYSTEM_CLOCK)
-    layout = index.layout(budget)
-    if layout is None:
-        return 0
-    if layout.is_native:
-        return None
-    total = 0
-    for node, shards in index.shards_by_node(layout, budget).items():
-        for start in range(0, len(shards), _SHARDS_A_CALL):
-            some = shards[start : start + _SHARDS_A_CALL]
-            commands = [("ZCARD", structure.names.due(shard)) for shard in some]
-            for reply in structure.twin.call(node, commands, budget):
-                if isinstance(reply, Exception):
-                    raise reply
-                total += reply
-    return total
 
 
 def _text(key: Any) -> str:

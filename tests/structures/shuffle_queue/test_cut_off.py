@@ -29,7 +29,7 @@ def queue(redis7: RedisServer) -> Any:
 
 def reap(queue: Any, **options: Any) -> None:
     """Do as much as a reaper does in many slices."""
-    reaper = ShuffleQueueReaper(queue, **{"idle_s": 0.001, **options})
+    reaper = ShuffleQueueReaper(queue, **{"lease": 0.001, **options})
     for _ in range(20):
         reaper.perform(Slice(25, 10.0))
 
@@ -79,7 +79,7 @@ def test_what_a_repeated_read_was_given_first_is_pending_until_it_is_reaped(
         client = redis.Redis(port=between.port, retry=Retry(NoBackoff(), 3), protocol=2)
         reader = ShuffleQueue(client, "q", streams=1, streams_per_tenant=1)
         assert reader.read("h", "d") is not None
-        reader.view("g").announced["d"] = reader.monotonic()
+        reader._view("g").announced["d"] = reader.monotonic()
         between.fail(len(between.names()) + 1, "cut")
         found = reader.read("g", "d")
     assert found is not None
@@ -102,7 +102,7 @@ async def test_what_a_cancelled_read_was_given_is_pending_until_it_is_reaped(
         )
         reader = AsyncShuffleQueue(client, "q", streams=1, streams_per_tenant=1)
         await reader.length()
-        reader.view("g").announced["d"] = reader.monotonic()
+        reader._view("g").announced["d"] = reader.monotonic()
         between.fail(len(between.names()) + 1, "half_silent")
         reading = asyncio.ensure_future(reader.read("g", "d"))
         async with asyncio.timeout(20):

@@ -99,7 +99,7 @@ def test_what_is_recovered_changes_no_turns(redis7: RedisServer) -> None:
     client = redis7.client()
     queue = filled(client, "recovered", 3).queue
     held = queue.read_many("workers", "dead", 8) + queue.read_many("workers", "dead", 8)
-    reaper = ShuffleQueueReaper(queue, idle_s=0.001)
+    reaper = ShuffleQueueReaper(queue, lease=0.001)
     returned = queue.keys.group("workers").returned
 
     def all_recovered() -> bool:

@@ -10,7 +10,7 @@ from support.single_streams import SingleStreams
 from workstealing.jobs import ShuffleQueueReaper
 from workstealing.recruiting import Slice
 from workstealing.structures import ShuffleQueue
-from workstealing.structures.shuffle_queue.plan import Plan
+from workstealing.structures.shuffle_queue.reading import Turns
 from workstealing.testing import ManualClock
 
 GROUP = "workers"
@@ -21,7 +21,7 @@ def plan_of(queue: Any) -> list[str]:
     """Return whose turns the plan at hand says, each once."""
     meta = queue.keys.meta
     name, last, text = queue.client.hmget(meta, *(f"{f}:{GROUP}" for f in FIELDS))
-    plan = Plan.of(text.decode()) if name else None
+    plan = Turns.of(text.decode()) if name else None
     if plan is None:
         return []
     assert plan.name == name.decode()
@@ -80,7 +80,7 @@ def test_what_is_served_by_a_plan_was_marked_before(any_server: AnyServer) -> No
 
 def test_who_takes_a_mark_away_takes_the_plan_too(redis7: RedisServer) -> None:
     queue = planned(redis7.client(), streams=1).queue
-    reaper = ShuffleQueueReaper(queue, idle_s=0.001)
+    reaper = ShuffleQueueReaper(queue, lease=0.001)
     pending = queue.keys.group(GROUP).pending
 
     def unmarked() -> bool:

@@ -74,7 +74,7 @@ def test_what_a_dead_consumer_held_is_delivered_to_a_live_one(server: AnyReal) -
     queue = queue_on(server)
     written = [queue.write(f"tenant-{number}", {"n": number}) for number in range(20)]
     held = {queue.read("workers", "dead").id for _ in range(8)}
-    reaper = ShuffleQueueReaper(queue, idle_s=0.001)
+    reaper = ShuffleQueueReaper(queue, lease=0.001)
     live: dict[str, Any] = {}
 
     def all_delivered() -> bool:
@@ -96,7 +96,7 @@ def test_the_published_queue_never_delivers_it(redis7: RedisServer) -> None:
     for _ in range(8):
         assert queue.look("workers", "dead")
     live = 0
-    while (message := queue.read("workers", "live", block_ms=1)) is not None:
+    while (message := queue.read("workers", "live", block=0.001)) is not None:
         queue.ack("workers", message)
         live += 1
     assert (live, queue.length()) == (12, 8), "the fault is gone from the reference"
@@ -127,7 +127,7 @@ def test_growing_and_shrinking_under_load_delivers_each_message_once(server: Any
             if reads % 25 == 0:
                 queue = queue_on(server, rng.choice(widths))
             reads += 1
-            message = queue.read(group, name, block_ms=50)
+            message = queue.read(group, name, block=0.05)
             if message is not None:
                 taken[group].append(message)
                 assert queue.ack(message) == 1
@@ -220,7 +220,7 @@ def test_a_plain_stream_is_moved_over_without_a_pause(server: AnyReal) -> None:
     def new_consumer() -> None:
         queue = queue_on(server)
         while missing():
-            message = queue.read("workers", "new", block_ms=20)
+            message = queue.read("workers", "new", block=0.02)
             if message is not None:
                 new_taken.append(message.id)
                 assert queue.ack(message) == 1
@@ -278,7 +278,7 @@ def test_deleting_a_queue_in_use_breaks_nobody_and_what_comes_later_is_whole(
     def read(group: str) -> None:
         queue = queue_on(server)
         while not done.is_set():
-            message = queue.read(group, "one", block_ms=10)
+            message = queue.read(group, "one", block=0.01)
             if message is not None:
                 queue.ack(message)
 

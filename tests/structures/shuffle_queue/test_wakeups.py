@@ -25,7 +25,7 @@ from workstealing.structures import ShuffleQueue
 pytestmark = pytest.mark.real
 
 # Far longer than any read may take: whoever sleeps that long has missed its message.
-LONG_MS = 600_000
+LONG_SECONDS = 600.0
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_what_is_written_between_the_look_and_the_sleep_wakes_all(
     between_look_and_sleep(recorder, readers, write)
     found = read_at_once(
         [
-            lambda q=q, n=n: q.read("workers", f"reader-{n}", block_ms=LONG_MS)
+            lambda q=q, n=n: q.read("workers", f"reader-{n}", block=LONG_SECONDS)
             for n, q in enumerate(queues)
         ]
     )
@@ -97,7 +97,7 @@ def test_what_is_written_between_the_look_and_the_sleep_wakes_all(
 def test_the_published_queue_sleeps_through_it(redis7: RedisServer, recorder: Recorder) -> None:
     """Of two notifications one is kept: one of two readers sleeps while a message waits."""
     writer = PublishedShuffleQueue(redis7.client(), "published", 16)
-    assert writer.read("workers", "first", block_ms=1) is None
+    assert writer.read("workers", "first", block=0.001) is None
     queues = [PublishedShuffleQueue(recording_client(redis7.port), "published") for _ in "ab"]
 
     def write() -> None:
@@ -106,10 +106,7 @@ def test_the_published_queue_sleeps_through_it(redis7: RedisServer, recorder: Re
 
     between_look_and_sleep(recorder, 2, write)
     found = read_at_once(
-        [
-            lambda q=q, n=n: q.read("workers", f"reader-{n}", block_ms=300)
-            for n, q in enumerate(queues)
-        ]
+        [lambda q=q, n=n: q.read("workers", f"reader-{n}", block=0.3) for n, q in enumerate(queues)]
     )
     assert found.count(None) == 1, "the fault is gone from the reference"
     (sleep,) = [s for s in recorder.sleeps if s.end - s.start > 200]
@@ -135,7 +132,7 @@ def test_one_notification_wakes_every_group(server: RedisServer) -> None:
         return written
 
     reads = [
-        lambda q=q, g=g: q.read(g, "one", block_ms=LONG_MS).id
+        lambda q=q, g=g: q.read(g, "one", block=LONG_SECONDS).id
         for q, g in zip(queues, groups, strict=True)
     ]
     ids = read_at_once([write, *reads])
@@ -155,9 +152,9 @@ def test_a_returned_message_wakes_a_sleeper(server: RedisServer, delay: float) -
 
     started = time.monotonic()
     sleeper = queue_of(server.client())
-    again, _ = read_at_once([lambda: sleeper.read("workers", "one", block_ms=LONG_MS), nack])
+    again, _ = read_at_once([lambda: sleeper.read("workers", "one", block=LONG_SECONDS), nack])
     assert (again.id, again.attempts) == (message.id, 2)
-    assert delay <= time.monotonic() - started < LONG_MS / 2_000
+    assert delay <= time.monotonic() - started < LONG_SECONDS / 2
 
 
 def test_a_sleeper_knows_when_a_delayed_message_returns(server: RedisServer) -> None:
@@ -167,9 +164,9 @@ def test_a_sleeper_knows_when_a_delayed_message_returns(server: RedisServer) -> 
     assert queue.nack(message, delay=0.2) == 1
     started = time.monotonic()
     assert queue.read("workers", "one") is None
-    again = queue.read("workers", "one", block_ms=LONG_MS)
+    again = queue.read("workers", "one", block=LONG_SECONDS)
     assert again.id == message.id
-    assert time.monotonic() - started < LONG_MS / 2_000
+    assert time.monotonic() - started < LONG_SECONDS / 2
 
 
 def test_a_message_of_the_legacy_stream_wakes_a_sleeper(server: RedisServer) -> None:
@@ -181,7 +178,7 @@ def test_a_message_of_the_legacy_stream_wakes_a_sleeper(server: RedisServer) -> 
         asleep(server)
         return client.xadd("wakeups", {"n": 7})
 
-    message, entry = read_at_once([lambda: queue.read("workers", "one", block_ms=LONG_MS), add])
+    message, entry = read_at_once([lambda: queue.read("workers", "one", block=LONG_SECONDS), add])
     assert (message.id, message.stream) == (f"default-{entry.decode()}", None)
     assert message.fields == {b"n": b"7"}
 
@@ -202,7 +199,7 @@ def test_a_reader_that_is_the_first_of_its_group_sleeps_for_messages_of_old_writ
         return written
 
     late.read_many("late", "one", 10)
-    message, written = read_at_once([lambda: late.read("late", "one", block_ms=LONG_MS), write])
+    message, written = read_at_once([lambda: late.read("late", "one", block=LONG_SECONDS), write])
     assert message.id == written
 
 
@@ -211,7 +208,7 @@ def test_a_block_ends_in_time_and_without_a_message(
 ) -> None:
     queue = queue_of(server.client())
     began = time.monotonic()
-    assert queue.read("workers", "one", block_ms=150) is None
+    assert queue.read("workers", "one", block=0.15) is None
     slept = sum(sleep.end - sleep.start for sleep in recorder.sleeps)
     # By the reader's own clock. How much of it was left to sleep is the machine's affair.
     assert time.monotonic() - began >= 0.150 - ROUNDING_SECONDS

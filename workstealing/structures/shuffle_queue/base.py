@@ -1,37 +1,70 @@
-"""What all calls on a shuffle queue stand on: its keys, its settings, and how steps are run."""
+"""The base of all calls on a shuffle queue: its keys, its settings, its place in the namespace."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter, deque
 from collections.abc import Collection
 from typing import Any
 
-from workstealing.errors import ConfigurationError
+from workstealing.clock import Duration, seconds_of
 from workstealing.store.keys import SLOTS
 from workstealing.store.operations import Operation, Steps
 from workstealing.store.scripts import Script, load
-from workstealing.store.twin import is_cluster
+from workstealing.store.twin import is_async, is_cluster
 from workstealing.structures.namespace import (
     INDEX_SHARDS_OF_A_SERVER,
     Namespaced,
+    NamespaceStructure,
     open_layout,
     register_shards,
 )
 from workstealing.structures.shuffle_queue.choice import checked_streams, streams_of
-from workstealing.structures.shuffle_queue.delays import PickupDelays
 from workstealing.structures.shuffle_queue.names import (
     GroupNames,
     IndexNames,
     QueueNames,
 )
 
-TENANTS_KNOWN = 4096
-LONGEST_SECONDS = 100 * 365 * 86400
+MOST_DELAYS = 64
+"""With so many pickup delays a read takes the script that counts them."""
 
 
-def same(reply: Any) -> Any:
-    """Return a reply as it is."""
-    return reply
+class PickupDelays:
+    """Pickup delays in ms of messages that the usual read has served; threads may share it."""
+
+    __slots__ = ("_delays", "add")
+
+    def __init__(self) -> None:
+        # Appending and taking one are whole for every thread.
+        self._delays: deque[int] = deque()
+        self.add = self._delays.append
+
+    @property
+    def is_full(self) -> bool:
+        """Whether they are to be handed over before there are more."""
+        return len(self._delays) >= MOST_DELAYS
+
+    def take(self) -> str:
+        """Return them as a text of `top:how many`, and forget them.
+
+        A top is the power of two that the histogram counts a delay under, so that a server that
+        is told of many delays works on a few numbers.
+        """
+        tops: Counter[int] = Counter()
+        while self._delays:
+            try:
+                tops[1 << max(0, self._delays.popleft() - 1).bit_length()] += 1
+            except IndexError:
+                # Another thread has taken the last one.
+                break
+        return " ".join(f"{top}:{count}" for top, count in tops.items())
+
+    def put_back(self, taken: str) -> None:
+        """Keep what could not be handed over."""
+        for counted in taken.split():
+            top, count = map(int, counted.split(":"))
+            self._delays.extend([top] * count)
 
 
 class QueueBase(Namespaced[Any]):
@@ -47,7 +80,7 @@ class QueueBase(Namespaced[Any]):
         name: str | bytes,
         streams: int = 64,
         streams_per_tenant: int = 4,
-        ttl: float = 604800.0,
+        ttl: Duration = 604800.0,
         notify: bool = True,
         *,
         namespace: str = "shuffle_queues",
@@ -62,13 +95,14 @@ class QueueBase(Namespaced[Any]):
             self.keys.require_one_slot()
         checked_streams(streams, streams_per_tenant)
         self.streams, self.streams_per_tenant = streams, streams_per_tenant
-        self.ttl = _checked_ttl(ttl)
-        self.ttl_ms = int(ttl * 1000)
+        self.ttl = seconds_of(ttl, "ttl", least=0.001)
+        self.ttl_ms = int(self.ttl * 1000)
         self.notify = notify
         self.clock_shift_ms = clock_shift_ms
         # The due index, the mark and what it says, once the layout is known.
         self._place: tuple[bytes, bytes, str] | None = None
         self._delays: dict[bytes, PickupDelays] = {}
+        self._scripts: dict[str, Script] = {}
         self._tenants: dict[Any, tuple[bytes, ...]] = {}
 
     def __repr__(self) -> str:
@@ -86,10 +120,10 @@ class QueueBase(Namespaced[Any]):
         super().forget()
         self._place = None
 
-    def place_steps(self) -> Steps[tuple[bytes, bytes, str]]:
+    def _placing(self) -> Steps[tuple[bytes, bytes, str]]:
         """Return the keys of the due index and the mark, and what the mark must say.
 
-        Errors: LayoutError; EvictionPolicyError. Two or three round trips the first time, and one
+        Raises: LayoutError; EvictionPolicyError. Two or three round trips the first time, and one
         more on a cluster; then none.
         """
         if self._place is not None:
@@ -105,15 +139,18 @@ class QueueBase(Namespaced[Any]):
         self._place = (*self.names.index_keys(shard), layout.mark)
         return self._place
 
-    def script(self, name: str) -> Script:
+    def _script(self, name: str) -> Script:
         """Return a script of shuffle queues, with this object's clock."""
-        return load(f"shuffle_queue/{name}", self.clock_shift_ms)
+        script = self._scripts.get(name)
+        if script is None:
+            script = self._scripts[name] = load(f"shuffle_queue/{name}", self.clock_shift_ms)
+        return script
 
-    def operation(self, name: str, keys: tuple[Any, ...], *args: Any) -> Operation:
-        """Return one script on keys of the queue, whose reply is taken as it is."""
-        return Operation(self.script(name), keys, args, same)
+    def _step(self, name: str, keys: tuple[Any, ...], *args: Any) -> Operation:
+        """Return one script on keys of the queue."""
+        return Operation(self._script(name), keys, args)
 
-    def delays_of(self, group: GroupNames) -> PickupDelays:
+    def _delays_of(self, group: GroupNames) -> PickupDelays:
         """Return the pickup delays that this object has seen and not handed over yet."""
         return self._delays.setdefault(group.group, PickupDelays())
 
@@ -121,18 +158,19 @@ class QueueBase(Namespaced[Any]):
         """Return this process's own clock in seconds, for how long it waits or has not spoken."""
         return time.monotonic()
 
-    def _run(self, steps: Steps[Any]) -> Any:
-        """Run steps: at once, or as something to await."""
-        raise NotImplementedError
 
+class QueueNamespace(NamespaceStructure[Any]):
+    """All shuffle queues of one namespace, as one structure: `QueueExpiry` keeps it clean.
 
-def _checked_ttl(ttl: object) -> float:
-    if (
-        isinstance(ttl, bool)
-        or not isinstance(ttl, int | float)
-        or not 0.001 <= ttl <= LONGEST_SECONDS
-    ):
-        raise ConfigurationError(
-            f"ttl={ttl!r} is no time that a queue may be idle: give seconds, 0.001 or more"
-        )
-    return ttl
+    Arguments: client: any client of redis-py, blocking or not; namespace. Raises:
+    ConfigurationError. Makes no connection. Its size is the number of queues in use.
+    """
+
+    kind = "shuffle queues"
+
+    def __init__(self, client: Any, namespace: str = "shuffle_queues") -> None:
+        # It asks by `inspect` alone, which takes either.
+        self._is_async_client = is_async(client)
+        self.names = IndexNames(namespace)
+        super().__init__(client, namespace, ())
+        self.name = namespace

@@ -1,4 +1,4 @@
-"""Deleting a whole queue, some keys at a time, so that whoever dies leaves something to go on from.
+"""Deleting a whole queue, some keys at a time: after a kill the next one goes on from there.
 
 Streams go first, from the highest number down, and the span with them: it says which are left. Then
 the groups, each with all its keys; then the rest, with the queue's place in the due index, at once.
@@ -8,19 +8,17 @@ A writer who comes in between finds a smaller queue that is whole.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from redis.exceptions import ResponseError
 
 from workstealing.errors import LayoutError
 from workstealing.store.keys import to_bytes
-from workstealing.store.operations import Operation, Steps
+from workstealing.store.operations import Operation, Steps, operation
 from workstealing.store.scripts import load
-from workstealing.structures.shuffle_queue.base import QueueBase, same
+from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.names import MOST_STREAMS, QueueNames
 
-# What a call gives back: the result, or something to await.
-_IntT = TypeVar("_IntT")
 KEYS_A_SCRIPT = 100
 LOOK_AGAIN_MS = 24 * 3600 * 1000
 """When an idle queue is looked at next that is left for the sake of its dead."""
@@ -46,7 +44,7 @@ def delete_some(
 
     Arguments: names: of the queue; due: the due index that it stands in; is_forced: delete it
     whether it is due or not, and its dead messages too, which are left otherwise; clock_shift_ms:
-    for tests. Errors: LayoutError. Two round trips.
+    for tests. Raises: LayoutError. Two round trips.
     """
     try:
         reply = yield ("HGETALL", names.meta)
@@ -56,9 +54,9 @@ def delete_some(
     script = load("shuffle_queue/expire", clock_shift_ms)
     joined, span = meta.get(b"joined", b""), meta.get(b"span", b"")
 
-    def operation(part: str, keys: tuple[bytes, ...], *args: Any) -> Operation:
+    def step(part: str, keys: tuple[bytes, ...], *args: Any) -> Operation:
         fixed = (names.name, int(is_forced), joined, span, part)
-        return Operation(script, (names.meta, due, *keys), (*fixed, *args), same)
+        return Operation(script, (names.meta, due, *keys), (*fixed, *args))
 
     # Without a span nobody knows how many streams there are.
     streams = int(span or MOST_STREAMS)
@@ -66,13 +64,13 @@ def delete_some(
     if streams:
         left = max(0, streams - limit)
         keys = tuple(names.streams(streams)[left:])
-        deleted, _ = yield operation("streams", keys, left)
+        deleted, _ = yield step("streams", keys, left)
         return Deleted(max(0, deleted), came_back=deleted < 0)
     kept = 0
     for name in groups:
         group = names.group(name)
         others = tuple(key for key in group.all if key != group.dead)
-        deleted, is_done = yield operation("group", (group.dead, *others), limit, name)
+        deleted, is_done = yield step("group", (group.dead, *others), limit, name)
         if deleted or not is_done:
             return Deleted(max(0, deleted), came_back=deleted < 0)
         reply = yield ("HEXISTS", names.meta, b"group:" + name)
@@ -81,7 +79,7 @@ def delete_some(
         kept += 1
     again = LOOK_AGAIN_MS if kept else ""
     others = (names.notifications, names.tracking, names.deadlines)
-    deleted, is_done = yield operation("rest", others, limit, again)
+    deleted, is_done = yield step("rest", others, limit, again)
     return Deleted(max(0, deleted), is_done=bool(is_done), came_back=deleted < 0)
 
 
@@ -106,22 +104,19 @@ def foreign_meta(names: QueueNames, error: ResponseError) -> Exception:
     )
 
 
-class DeletingCommands(QueueBase, Generic[_IntT]):
-    """A ShuffleQueue's end; blocking, or awaited on an asyncio client."""
+class Deleting(QueueBase):
+    """The operation that ends a queue."""
 
-    def delete(self) -> _IntT:
+    @operation
+    def delete(self) -> Steps[int]:
         """Delete the queue with all its messages, groups and dead.
 
         The legacy stream is somebody else's, and stays. Returns: how many keys were deleted.
-        Errors: LayoutError. Two round trips for each 100 keys: it is not atomic, and what somebody
+        Raises: LayoutError. Two round trips for each 100 keys: it is not atomic, and what somebody
         writes meanwhile may be left; if this process dies, `QueueExpiry` goes on when the queue has
         been idle for its ttl.
         """
-        deleted: _IntT = self._run(self._delete_steps())
-        return deleted
-
-    def _delete_steps(self) -> Steps[int]:
-        due, _, _ = self._place or (yield from self.place_steps())
+        due, _, _ = self._place or (yield from self._placing())
         deleted = 0
         # Writers beside it could keep it at work for ever.
         for _ in range(100 + 2 * MOST_STREAMS // KEYS_A_SCRIPT):

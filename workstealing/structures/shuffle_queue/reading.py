@@ -7,21 +7,38 @@ again with those that the reply names then; the third time it passes all of them
 The usual read has a small script of its own: it goes by the plan that the last full read has left
 in the queue, of whom is served next while no other stream gets messages. Whoever makes another
 stream come in, or an entry return, removes the plan in the same script, so that it is always right.
+
+Why no wake-up is lost. Whoever puts a stream into a group's ring that is empty adds a notification
+in the same script. A look that finds nothing has left the ring empty, and returns the last id that
+the notifications had in that same script. So whatever comes into the ring after the look comes with
+a notification of a greater id; and XREAD BLOCK from that id returns at once if the notification was
+added before it, however many others were: the stream keeps the last one, and one is enough, since
+everybody who wakes looks for himself. While a ring holds anything, whoever sleeps has therefore a
+notification coming that is newer than his look. The legacy stream's writers add no notification, so
+the same XREAD waits on that stream too, from its last id at the look. A delayed message returns by
+the clock: a look tells when the next one does, and who delays one adds a notification.
+
+A notification names the stream that came in, and so whoever wakes looks there first. That is a
+guess, like all that a reader expects: the look serves the stream whose turn it is, whatever it was
+told, and finds nothing only where the ring is empty.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from redis.exceptions import ResponseError
 
+from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.store.operations import Operation, Steps
+from workstealing.store.blocking import milliseconds
+from workstealing.store.operations import Operation, Steps, Wait, operation
 from workstealing.structures.names import checked_text
-from workstealing.structures.shuffle_queue.base import QueueBase, same
-from workstealing.structures.shuffle_queue.delays import PickupDelays
+from workstealing.structures.shuffle_queue.base import PickupDelays, QueueBase
 from workstealing.structures.shuffle_queue.message import (
     Message,
     as_text,
@@ -34,8 +51,8 @@ from workstealing.structures.shuffle_queue.names import (
     MOST_STREAMS,
     RETURNED,
     GroupNames,
+    QueueNames,
 )
-from workstealing.structures.shuffle_queue.plan import Plan
 
 ANNOUNCE_SECONDS = 5.0
 CONSUMERS_KNOWN = 4096
@@ -45,6 +62,44 @@ LEAST_WINDOW = 2
 # empty stretch of the ring has let it grow to costs the server more than the read itself.
 _HITS_TO_SHRINK = 16
 _FOUND, _NOTHING, _UNEXPECTED, _AGAIN, _UNKNOWN_GROUP = range(5)
+# A look now and then shows that the consumer is alive, and that the connection is.
+MOST_SECONDS = 30.0
+# Where writers do not notify, the queue is looked at so often.
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """A plan of a group's turns, as the last full read has left it: streams by number, as texts.
+
+    Fields: name: of the plan, by which the queue tells whether it is the one at hand; after: stream
+    -> the one that is served after it; end: the one with which the next plan begins, None where
+    this one goes round.
+    """
+
+    name: str
+    after: dict[str, str]
+    end: str | None
+
+    @classmethod
+    def of(cls, text: str) -> Turns | None:
+        """Return the turns of a text: its name, who was served before it, and its streams."""
+        if not text:
+            return None
+        name, *turns = text.split()
+        end = None if turns[-1] in turns[1:-1] else turns[-1]
+        if end is not None:
+            turns.pop()
+        return cls(name, dict(pairwise(turns)), end)
+
+    def following(self, last: str, most: int) -> tuple[str, ...]:
+        """Return at most so many that are served by this plan after a stream, each once."""
+        found: list[str] = []
+        number = self.after.get(last)
+        while number is not None and len(found) < most and number not in found[:1]:
+            found.append(number)
+            number = self.after.get(number)
+        return tuple(found)
 
 
 @dataclass(slots=True)
@@ -66,7 +121,7 @@ class View:
     heads: tuple[int, ...]
     span: int
     delays: PickupDelays
-    plan: Plan | None = None
+    plan: Turns | None = None
     last: str = ""
     window: int = LEAST_WINDOW
     hits: int = 0
@@ -88,17 +143,153 @@ class Nothing:
     wait_ms: int | None
 
 
+class Patience:
+    """How long a blocking read goes on, and how long it waits before each further look.
+
+    Arguments: seconds: of the whole read; ttl: of the queue, which a look keeps; polls: whether
+    nobody notifies; monotonic: this process's own clock.
+    """
+
+    def __init__(
+        self, seconds: float, ttl: float, polls: bool, monotonic: Callable[[], float]
+    ) -> None:
+        self._monotonic = monotonic
+        # Whoever sleeps uses the queue too.
+        self._most = min(MOST_SECONDS, ttl / 3)
+        self._end = monotonic() + seconds if seconds else None
+        self._polls = polls
+
+    def next_seconds(self, nothing: Nothing) -> float | None:
+        """Return how long to wait after a look; None when the time is over."""
+        if self._end is None:
+            return None
+        left = self._end - self._monotonic()
+        if left <= 0:
+            return None
+        wait = min(left, self._most)
+        if self._polls:
+            wait = min(wait, POLL_SECONDS)
+        if nothing.wait_ms is not None:
+            # The server's clock has whole milliseconds.
+            wait = min(wait, (nothing.wait_ms + 1) / 1000)
+        return wait
+
+
+def block_command(keys: QueueNames, nothing: Nothing, seconds: float) -> tuple[Any, ...]:
+    """Return the command that waits from the very moment of a look."""
+    return (
+        *("XREAD", "COUNT", 1, "BLOCK", milliseconds(seconds)),
+        *("STREAMS", keys.notifications, keys.legacy, nothing.notification, nothing.legacy),
+    )
+
+
+def woken_by(keys: QueueNames, reply: Any) -> int | None:
+    """Return the number of the stream that a wait's reply names, None where it names none."""
+    if not reply:
+        return None
+    # A dict of streams by RESP3, a list of pairs by RESP2.
+    found = dict(reply.items() if isinstance(reply, dict) else reply)
+    if keys.legacy in found:
+        return LEGACY
+    try:
+        ((_, (_, number)),) = found[keys.notifications]
+        named = int(number)
+    except (KeyError, TypeError, ValueError):
+        # Others may have written anything there.
+        return None
+    return named if LEGACY <= named < MOST_STREAMS else None
+
+
 class Reading(QueueBase):
-    """The steps of a look for messages, which never waits."""
+    """The operations `read` and `read_many`, and what this process knows of the groups."""
+
+    @operation
+    def read(
+        self,
+        group: str | bytes,
+        consumer: str | bytes,
+        block: Duration = 0,
+        prefer_stream: int | None = None,
+    ) -> Steps[Message | None]:
+        """Return the message whose turn it is, or None. Never more than one is taken.
+
+        The streams that have messages for the group take turns, whoever reads. A message stays
+        pending until `ack`; `nack` gives it back.
+
+        Arguments: group: it is created when needed, and gets every message that is there; consumer:
+        a name of this reader's own; block: for how long to wait for a message, in seconds or a
+        timedelta, 0 for not at all; prefer_stream: the number of one that goes first, if it has
+        anything. Raises: ConfigurationError; LayoutError. One round trip and about nine Redis
+        commands, however many streams there are, if the streams next in turn are those that the
+        read before has seen; two more round trips at worst. One more every five seconds, to show
+        that the consumer is alive.
+        """
+        return self._looking_on(group, consumer, None, block, prefer_stream)
+
+    @operation
+    def read_many(
+        self,
+        group: str | bytes,
+        consumer: str | bytes,
+        n: int,
+        block: Duration = 0,
+        prefer_stream: int | None = None,
+    ) -> Steps[list[Message]]:
+        """Return up to n messages, in turn: one of each stream, and round again.
+
+        Arguments: n: 1 to 1,000; others as of `read`. Returns: a list, empty if nothing came. It
+        waits for the first message only. Raises as of `read`. More than 100 are read in pieces of
+        up to 100, each by a script of its own, between which others may read too: a fault after the
+        first piece ends the call with the messages that were read, and a process that is killed
+        then leaves them pending, for the reaper to return. Round trips as of `read` for each piece;
+        about six Redis commands a message.
+        """
+        return self._looking_on(group, consumer, checked_count(n), block, prefer_stream)
+
+    def _looking_on(
+        self,
+        group: str | bytes,
+        consumer: str | bytes,
+        n: int | None,
+        block: Duration,
+        prefer_stream: int | None,
+    ) -> Steps[Any]:
+        """Check the arguments of a read, and return its steps; n: None for one message alone."""
+        view = self._view(group)
+        consumer = checked_consumer(consumer)
+        prefer = checked_stream(prefer_stream)
+        seconds = seconds_of(block, "block") if block else 0.0
+        patience = Patience(seconds, self.ttl, not self.notify, self.monotonic)
+        return self._reading_on(view, consumer, n, prefer, patience)
+
+    def _reading_on(
+        self,
+        view: View,
+        consumer: str | bytes,
+        n: int | None,
+        prefer: int | None,
+        patience: Patience,
+    ) -> Steps[Any]:
+        """Look, wait and look again, until something is found or the time is over."""
+        woken = None
+        while True:
+            found = yield from self._looking(view, consumer, n or 1, prefer, woken)
+            if not isinstance(found, Nothing):
+                return found[0] if n is None else found
+            seconds = patience.next_seconds(found)
+            if seconds is None:
+                return None if n is None else []
+            command = block_command(self.keys, found, seconds)
+            woken = woken_by(self.keys, (yield Wait(self.keys.slot, command, seconds)))
 
     @cached_property
     def _views(self) -> dict[str | bytes, View]:
         return {}
 
-    def view(self, group: str | bytes) -> View:
+    def _view(self, group: str | bytes) -> View:
         """Return what this process knows of a group.
 
-        Errors: ConfigurationError for what is no group's name.
+        Raises: ConfigurationError for what is no group's name.
         """
         try:
             known = self._views.get(group)
@@ -114,11 +305,11 @@ class Reading(QueueBase):
             )
             first = tuple(range(min(self.streams, LEAST_WINDOW)))
             known = self._views[group] = View(
-                names, fixed, as_text(group), first, self.streams, self.delays_of(names)
+                names, fixed, as_text(group), first, self.streams, self._delays_of(names)
             )
         return known
 
-    def look_steps(
+    def _looking(
         self,
         view: View,
         consumer: str | bytes,
@@ -130,7 +321,7 @@ class Reading(QueueBase):
 
         Arguments: view: of the group; consumer: its name; n; prefer: the number of a stream that
         goes first, or None; woken: the number of the stream that a notification has named, or None.
-        Returns: the messages, or `Nothing`. Errors: LayoutError. One round trip for each piece, if
+        Returns: the messages, or `Nothing`. Raises: LayoutError. One round trip for each piece, if
         it goes as expected.
         """
         piece = min(n, MESSAGES_A_SCRIPT)
@@ -166,7 +357,7 @@ class Reading(QueueBase):
         # after so many messages and after so long.
         is_due = view.delays.is_full
         if announced is None or self.monotonic() - announced >= often:
-            yield from self.announce_steps(view, consumer)
+            yield from self._announcing(view, consumer)
             is_due = True
         left = ""
         if n == 1 and prefer is None and view.plan and not is_due:
@@ -200,10 +391,9 @@ class Reading(QueueBase):
             if plan is None or not numbers:
                 break
             reply = yield Operation(
-                self.script("next"),
+                self._script("next"),
                 (keys.meta, *[keys.stream(int(number)) for number in numbers]),
                 (view.names.group, consumer, plan.name, last),
-                same,
             )
             if isinstance(reply, list):
                 seconds, micros, first, entry = reply
@@ -226,14 +416,14 @@ class Reading(QueueBase):
                 view.plan = None
                 return ""
             last, _, planned = as_text(reply).partition(" ")
-            view.plan, view.last = Plan.of(planned), last
+            view.plan, view.last = Turns.of(planned), last
             self._note_miss(view)
             window = MOST_STREAMS
         if view.plan:
             self._expect(view, view.plan, view.last)
         return ""
 
-    def _expect(self, view: View, plan: Plan, last: str, *first: str) -> None:
+    def _expect(self, view: View, plan: Turns, last: str, *first: str) -> None:
         """Expect the streams that come by a plan after the one that was served last."""
         heads = (*first, *plan.following(last, MOST_STREAMS))
         if plan.end is not None:
@@ -251,7 +441,7 @@ class Reading(QueueBase):
         counts: str,
     ) -> Steps[tuple[list[Message], bool] | Nothing]:
         """Look by the script for all cases, which makes the next plan."""
-        script = self.script("read")
+        script = self._script("read")
         keys = self.keys
         first = "" if prefer is None else prefer
         missed = 0
@@ -270,7 +460,6 @@ class Reading(QueueBase):
                     *(view.names.group, consumer, n, window, first),
                     *(int(view.is_short), counts, left, *expected),
                 ),
-                same,
             )
             kind, now, next_heads, *rest = reply
             left, view.plan = "", None
@@ -279,7 +468,7 @@ class Reading(QueueBase):
                 text, *rest = rest
                 view.heads = heads
                 view.is_short = len(heads) < window
-                plan = Plan.of(as_text(text))
+                plan = Turns.of(as_text(text))
                 if plan:
                     # A plan goes round where it has seen the whole ring.
                     view.plan, view.last = plan, as_text(rest[-1][0])
@@ -299,7 +488,7 @@ class Reading(QueueBase):
                 # The queue was deleted, or lost, since this process was here; its namespace too,
                 # perhaps, without which no job finds it.
                 self.forget()
-                yield from self.join_steps(view)
+                yield from self._joining(view)
             elif kind == _UNEXPECTED:
                 missed += 1
                 view.span = max(view.span, int(rest[0]))
@@ -337,20 +526,20 @@ class Reading(QueueBase):
             note_pickup_delay(message)
         return messages
 
-    def announce_steps(self, view: View, consumer: str | bytes) -> Steps[None]:
+    def _announcing(self, view: View, consumer: str | bytes) -> Steps[None]:
         """Say that a consumer is alive, and let its group read the queue.
 
         Arguments: view: of the group; consumer: its name. Returns: nothing; the pickup delays that
-        were seen are handed over too. Errors: LayoutError. One round trip; two more for a group
+        were seen are handed over too. Raises: LayoutError. One round trip; two more for a group
         that is not registered.
         """
         is_new = self._place is None
-        due, mark, text = self._place or (yield from self.place_steps())
+        due, mark, text = self._place or (yield from self._placing())
         keys, names = self.keys, view.names
         counts = view.delays.take()
         for _ in range(2):
             try:
-                known = yield self.operation(
+                known = yield self._step(
                     "announce",
                     (
                         *(keys.meta, due, mark, names.consumers, names.ring, names.state),
@@ -367,24 +556,24 @@ class Reading(QueueBase):
             if known < 0 and not is_new:
                 # Where there is no queue any more there may be no namespace.
                 self.forget()
-            yield from self.join_steps(view)
-            due, mark, text = self._place or (yield from self.place_steps())
+            yield from self._joining(view)
+            due, mark, text = self._place or (yield from self._placing())
         if len(view.announced) >= CONSUMERS_KNOWN:
             # Whoever still reads is announced once more.
             view.announced = {}
         view.announced[consumer] = self.monotonic()
 
-    def join_steps(self, view: View) -> Steps[None]:
+    def _joining(self, view: View) -> Steps[None]:
         """Register a group, and find what the streams hold already.
 
-        Arguments: view: of the group. Returns: nothing. Errors: LayoutError. One round trip, or two
+        Arguments: view: of the group. Returns: nothing. Raises: LayoutError. One round trip, or two
         where there are more streams than this process knew.
         """
-        due, mark, text = self._place or (yield from self.place_steps())
+        due, mark, text = self._place or (yield from self._placing())
         keys, names = self.keys, view.names
         fixed = (keys.meta, due, mark, keys.notifications, keys.legacy, names.ring)
         while True:
-            done, span = yield self.operation(
+            done, span = yield self._step(
                 "join",
                 (*fixed, *keys.streams(view.span)),
                 *(text, keys.name, self.ttl_ms, names.group, self.streams),
@@ -395,7 +584,7 @@ class Reading(QueueBase):
 
 
 def checked_consumer(consumer: object) -> str | bytes:
-    """Return a consumer's name. Errors: ConfigurationError for what is none."""
+    """Return a consumer's name. Raises: ConfigurationError for what is none."""
     name = checked_text(consumer, "consumer")
     if name in {RETURNED, RETURNED.encode()}:
         raise ConfigurationError(f"the consumer {consumer!r} is the queue's own: give another name")
@@ -403,7 +592,7 @@ def checked_consumer(consumer: object) -> str | bytes:
 
 
 def checked_count(n: object) -> int:
-    """Return how many messages to read. Errors: ConfigurationError for what is no such number."""
+    """Return how many messages to read. Raises: ConfigurationError for what is no such number."""
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_MESSAGES:
         raise ConfigurationError(
             f"n={n!r} messages cannot be read: give a number from 1 to {MOST_MESSAGES}"
@@ -412,7 +601,7 @@ def checked_count(n: object) -> int:
 
 
 def checked_stream(stream: object) -> int | None:
-    """Return the number of a preferred stream. Errors: ConfigurationError for what is none."""
+    """Return the number of a preferred stream. Raises: ConfigurationError for what is none."""
     if stream is None:
         return None
     if isinstance(stream, bool) or not isinstance(stream, int) or not 0 <= stream < MOST_STREAMS:

@@ -1,61 +1,100 @@
-"""What becomes of messages that were delivered, and of those that are cancelled."""
+"""The end of a delivery: messages are done, given back or extended, and the dead wait for a person.
+
+A message that was delivered too often is set aside for its group by `ShuffleQueueReaper`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from workstealing.errors import ConfigurationError
-from workstealing.store.operations import Operation, Steps
-from workstealing.store.paging import Page
-from workstealing.structures.names import checked_text
-from workstealing.structures.shuffle_queue.base import LONGEST_SECONDS, QueueBase, same
+from workstealing.clock import Duration, seconds_of
+from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.store.operations import Operation, Steps, operation
+from workstealing.store.paging import LOOKED_AT, Page, oldest
+from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.message import (
     Message,
-    OverdueMessage,
     as_text,
-    overdue_message,
+    message_id,
+    read_message,
+    split_id,
 )
-from workstealing.structures.shuffle_queue.names import LEGACY, MESSAGES_A_SCRIPT
+from workstealing.structures.shuffle_queue.names import (
+    LEGACY,
+    MESSAGES_A_SCRIPT,
+    GroupNames,
+)
 
-STREAMS_A_SCRIPT = 512
-MOST_OVERDUE = 1000
-# How often a tracking id may be given to another message while one is being cancelled.
+# How often the groups may change while messages are being revived.
 _TRIES = 100
 
 
+@dataclass(frozen=True, slots=True)
+class DeadMessage:
+    """A message that was set aside for one group.
+
+    Fields: id: as `ShuffleQueue.write` returned it; group; tenant: None for one of the legacy
+    stream; fields: the user's; attempts: how often it was delivered; written, delivered, set_aside:
+    when it was written, delivered for the last time, and set aside, in Unix seconds; deadline: Unix
+    seconds or None; tracking_id.
+    """
+
+    id: str
+    group: str
+    tenant: str | None
+    fields: dict[Any, Any]
+    attempts: int
+    written: float
+    delivered: float
+    set_aside: float
+    deadline: float | None
+    tracking_id: str | None
+
+
 class Settling(QueueBase):
-    """The steps of `ack`, `nack`, `extend`, `cancel`, `length` and `groups`."""
+    """The operations on messages that were delivered, and on those that were set aside."""
 
-    def ack_steps(self, messages: tuple[Message, ...]) -> Steps[int]:
-        """Say that messages are done.
+    @operation
+    def ack(self, *messages: Message) -> Steps[int]:
+        """Say that messages are done. What every group has acknowledged is deleted.
 
-        Arguments: messages: as they were read. Returns: how many were pending. Errors:
-        ConfigurationError; LayoutError. One script for each group and 100 messages.
+        Returns: how many were still pending, whoever had them. Raises: ConfigurationError;
+        LayoutError. One round trip for each group and 100 messages, each atomic: those of the
+        pieces that a fault or a kill has prevented stay pending, and the reaper returns them. Three
+        Redis commands a message with one group, more with several.
         """
+        return self._acking(_in_parts(messages))
+
+    def _acking(self, parts: list[_Part]) -> Steps[int]:
         keys = self.keys
         acked = 0
-        for group, some in _in_parts(messages):
+        for group, some in parts:
             names = keys.group(group)
             streams, described = self._described(some, tracked=True)
             beside = (names.returned, names.delayed, keys.deadlines, keys.legacy)
             fixed = (keys.meta, keys.tracking, *beside)
             args = (names.group, *described)
-            acked += yield Operation(self.script("ack"), (*fixed, *streams), args, same)
+            acked += yield Operation(self._script("ack"), (*fixed, *streams), args)
         return acked
 
-    def nack_steps(self, messages: tuple[Message, ...], delay: float) -> Steps[int]:
-        """Give messages back.
+    @operation
+    def nack(self, *messages: Message, delay: Duration = 0.0) -> Steps[int]:
+        """Give messages back, to be delivered again at their streams' turns, to any consumer.
 
-        Arguments: messages: as they were read; delay: seconds until they may be served again.
-        Returns: how many were still this delivery's. Errors: ConfigurationError; LayoutError. One
-        script for each group and 100 messages.
+        Arguments: messages; delay: seconds before they may be. Returns: how many were given back:
+        not those that have been delivered again since, be it to this consumer. A message that fails
+        for ever is given back for ever: `ShuffleQueueReaper` sets it aside past its cap, which is
+        its own setting, so that no `nack` decides by another. Raises: ConfigurationError;
+        LayoutError. One round trip for each group and 100 messages, in pieces as of `ack`.
         """
-        delay_ms = _checked_delay(delay)
-        parts = list(_in_parts(messages))
+        delay_ms = int(seconds_of(delay, "delay") * 1000)
+        return self._nacking(_in_parts(messages), delay_ms)
+
+    def _nacking(self, parts: list[_Part], delay_ms: int) -> Steps[int]:
         if not parts:
             return 0
-        due, mark, text = self._place or (yield from self.place_steps())
+        due, mark, text = self._place or (yield from self._placing())
         keys = self.keys
         given = 0
         for group, some in parts:
@@ -66,84 +105,121 @@ class Settling(QueueBase):
                 *(names.returned, names.delayed, keys.legacy),
             )
             args = (text, keys.name, self.ttl_ms, names.group, delay_ms, *described)
-            given += yield Operation(self.script("nack"), (*fixed, *streams), args, same)
+            given += yield Operation(self._script("nack"), (*fixed, *streams), args)
         return given
 
-    def extend_steps(self, messages: tuple[Message, ...]) -> Steps[int]:
-        """Let the idle time of messages start anew.
+    @operation
+    def extend(self, *messages: Message) -> Steps[int]:
+        """Say that messages are still being worked on, so that the reaper leaves them alone.
 
-        Arguments: messages: as they were read. Returns: how many were still this delivery's.
-        Errors: ConfigurationError; LayoutError. One script for each group and 100 messages.
+        The queue is in use too, so that its ttl starts anew. Returns: how many were still this
+        delivery's. Raises: ConfigurationError; LayoutError. One round trip for each group and 100
+        messages, in pieces as of `ack`.
         """
-        parts = list(_in_parts(messages))
+        return self._extending(_in_parts(messages))
+
+    def _extending(self, parts: list[_Part]) -> Steps[int]:
         if not parts:
             return 0
-        due, mark, text = self._place or (yield from self.place_steps())
+        due, mark, text = self._place or (yield from self._placing())
         keys = self.keys
         extended = 0
         for group, some in parts:
             streams, described = self._described(some)
             extended += yield Operation(
-                self.script("extend"),
+                self._script("extend"),
                 (keys.meta, due, mark, keys.legacy, *streams),
                 (text, keys.name, self.ttl_ms, keys.group(group).group, *described),
-                same,
             )
         return extended
 
-    def cancel_steps(self, tracking_id: str | bytes) -> Steps[bool]:
-        """Delete the message of a tracking id.
+    @operation
+    def dead(self, group: str | bytes, n: int = 100) -> Steps[Page[DeadMessage]]:
+        """List messages that were set aside for a group, those of longest ago first.
 
-        Arguments: tracking_id: as it was written with. Returns: whether the message still existed.
-        Errors: ConfigurationError; LayoutError. Two round trips.
+        Arguments: group; n: 1 to 10,000. Returns: a `Page` of `DeadMessage`, a list whose `more`
+        says how many others there are; of more than 1,000 (or n) so many are looked at. Raises:
+        ConfigurationError; LayoutError. One round trip for each 100 that are looked at.
         """
-        checked_text(tracking_id, "tracking id")
-        keys = self.keys
-        for _ in range(_TRIES):
-            place = yield self.operation("tracked", (keys.meta, keys.tracking), tracking_id)
-            if place is None:
-                return False
-            stream = keys.stream(int(as_text(place).split(":", 1)[0]))
-            deleted = yield self.operation(
-                "cancel", (keys.meta, keys.tracking, keys.deadlines, stream), tracking_id, place
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= 10_000:
+            raise ConfigurationError(
+                f"n={n!r} dead messages cannot be listed: give a number from 1 to 10,000"
             )
-            if deleted >= 0:
-                return bool(deleted)
-        return False
+        return self._listing_dead(self.keys.group(group), n)
 
-    def overdue_steps(self, n: int, start: int) -> Steps[Page[OverdueMessage]]:
-        """List overdue messages; see `ShuffleQueue.overdue`."""
-        _checked_place(n, "n", 1, MOST_OVERDUE)
-        _checked_place(start, "start", 0, 2**53 - MOST_OVERDUE)
-        keys = (self.keys.meta, self.keys.deadlines)
-        total, *flat = yield self.operation("overdue", keys, start, n)
-        found = zip(flat[::2], flat[1::2], strict=True)
-        return Page((overdue_message(*each) for each in found), int(total), start)
+    def _listing_dead(self, names: GroupNames, n: int) -> Steps[Page[DeadMessage]]:
+        keys = (self.keys.meta, names.dead)
+        found: dict[str, Any] = {}
+        cursor, total = "0", 0
+        while True:
+            reply = yield self._step("dead", keys, cursor, MESSAGES_A_SCRIPT)
+            total, cursor = int(reply[0]), as_text(reply[1])
+            found.update((as_text(one[0]), one) for one in reply[2:])
+            if cursor == "0" or len(found) >= max(n, LOOKED_AT):
+                break
+        messages = [_dead_message(as_text(names.group), one) for one in found.values()]
+        return oldest(messages, n, lambda each: (each.set_aside, each.id), total)
 
-    def length_steps(self) -> Steps[int]:
-        """Count the messages.
+    @operation
+    def revive(self, group: str | bytes, *ids: str) -> Steps[int]:
+        """Write messages that were set aside into their streams again, their attempts forgotten.
 
-        Returns: how many all streams hold, the legacy one too. Errors: LayoutError. One script for
-        each 512 streams.
+        They get new ids, wait at the end of their stream, and are delivered to this group alone
+        (those of the legacy stream to whoever reads it). Arguments: group; ids: of `dead`. Returns:
+        how many were dead. Raises: ConfigurationError for what is no id; LayoutError; those of
+        redis-py: a server that is out of memory has changed nothing of the 100 at hand. One round
+        trip for each 100, each atomic, and one when the groups have changed; those that a fault or
+        a kill has prevented are dead still.
         """
+        return self._reviving(self.keys.group(group), _places(ids))
+
+    def _reviving(self, names: GroupNames, places: list[str]) -> Steps[int]:
+        revived = 0
+        for first in range(0, len(places), MESSAGES_A_SCRIPT):
+            some = places[first : first + MESSAGES_A_SCRIPT]
+            revived += yield from self._reviving_some(names, some)
+        return revived
+
+    def _reviving_some(self, names: GroupNames, places: list[str]) -> Steps[int]:
+        due, mark, text = self._place or (yield from self._placing())
         keys = self.keys
-        counted, span, length = 0, self.streams, 0
-        while counted < span:
-            streams = keys.streams(span)[counted : counted + STREAMS_A_SCRIPT]
-            # The first of the queue's own are asked for together with the legacy one.
-            first = () if counted else (keys.legacy,)
-            known, found = yield self.operation("length", (keys.meta, *first, *streams))
-            counted, span = counted + len(streams), max(span, known)
-            length += found
-        return length
+        streams = [keys.stream(int(place.split(":", 1)[0])) for place in places]
+        joined: str = "0"
+        rings: list[bytes] = []
+        for _ in range(_TRIES):
+            reply = yield Operation(
+                self._script("revive"),
+                (
+                    *(keys.meta, due, mark, keys.notifications, keys.tracking, names.dead),
+                    *(keys.deadlines, *streams, *rings),
+                ),
+                (text, keys.name, self.ttl_ms, names.group, joined, len(streams), *places),
+            )
+            if not isinstance(reply, list):
+                return int(reply)
+            joined = as_text(reply[0])
+            rings = [keys.group(name).ring for name in reply[1:]]
+        raise LayoutError(
+            f"the groups of the queue {keys.text!r} change faster than a message can be revived:"
+            " look for what registers them; nothing was revived"
+        )
 
-    def groups_steps(self) -> Steps[list[str]]:
-        """Name the groups.
+    @operation
+    def discard(self, group: str | bytes, *ids: str) -> Steps[int]:
+        """Forget messages that were set aside, for good.
 
-        Returns: the names, sorted. Errors: LayoutError. One round trip.
+        Arguments: group; ids: of `dead`. Returns: how many were dead. Raises: ConfigurationError;
+        LayoutError. One round trip for each 100 ids, each atomic; the rest is dead still.
         """
-        found = yield self.operation("groups", (self.keys.meta,))
-        return sorted(map(as_text, found))
+        return self._discarding(self.keys.group(group), _places(ids))
+
+    def _discarding(self, names: GroupNames, places: list[str]) -> Steps[int]:
+        discarded = 0
+        for first in range(0, len(places), MESSAGES_A_SCRIPT):
+            some = places[first : first + MESSAGES_A_SCRIPT]
+            reply = yield self._step("discard", (self.keys.meta, names.dead), *some)
+            discarded += int(reply)
+        return discarded
 
     def _described(
         self, messages: list[Message], *, tracked: bool = False
@@ -166,7 +242,12 @@ class Settling(QueueBase):
         return [self.keys.stream(number) for number in list(places)[1:]], described
 
 
-def _in_parts(messages: tuple[Message, ...]) -> Iterable[tuple[str, list[Message]]]:
+_Part = tuple[str, list[Message]]
+
+
+def _in_parts(messages: tuple[Message, ...]) -> list[_Part]:
+    if len(messages) == 1 and isinstance(messages[0], Message):
+        return [(messages[0].group, [messages[0]])]
     groups: dict[str, list[Message]] = {}
     for message in messages:
         if not isinstance(message, Message):
@@ -174,24 +255,36 @@ def _in_parts(messages: tuple[Message, ...]) -> Iterable[tuple[str, list[Message
                 f"{message!r} is no message: give what read() or read_many() returned"
             )
         groups.setdefault(message.group, []).append(message)
-    for group, some in groups.items():
-        for start in range(0, len(some), MESSAGES_A_SCRIPT):
-            yield group, some[start : start + MESSAGES_A_SCRIPT]
+    return [
+        (group, some[start : start + MESSAGES_A_SCRIPT])
+        for group, some in groups.items()
+        for start in range(0, len(some), MESSAGES_A_SCRIPT)
+    ]
 
 
-def _checked_place(number: object, name: str, least: int, most: int) -> None:
-    if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
-        raise ConfigurationError(
-            f"{name}={number!r} does not say which overdue messages to list: give a number from"
-            f" {least} to {most:,}"
-        )
+def _places(ids: tuple[str, ...]) -> list[str]:
+    """Return ids of messages as the dead are kept by."""
+    places = []
+    for each in ids:
+        number, entry = split_id(each)
+        places.append(f"{number}:{entry}")
+    return places
 
 
-def _checked_delay(delay: object) -> int:
-    if (
-        isinstance(delay, bool)
-        or not isinstance(delay, int | float)
-        or not 0 <= delay <= LONGEST_SECONDS
-    ):
-        raise ConfigurationError(f"delay={delay!r} is no time to wait: give seconds, 0 for none")
-    return int(delay * 1000)
+def _dead_message(group: str, listed: list[Any]) -> DeadMessage:
+    place, attempts, delivered, set_aside, flat = listed
+    number, entry = as_text(place).split(":", 1)
+    ended = int(set_aside)
+    message = read_message(int(number), entry, flat, group, "", attempts=int(attempts), now=ended)
+    return DeadMessage(
+        id=message_id(int(number), entry),
+        group=group,
+        tenant=message.tenant,
+        fields=message.fields,
+        attempts=message.attempts,
+        written=int(entry.split("-", 1)[0]) / 1000,
+        delivered=int(delivered) / 1000,
+        set_aside=ended / 1000,
+        deadline=message.deadline,
+        tracking_id=message.tracking_id,
+    )

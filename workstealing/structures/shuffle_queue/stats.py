@@ -1,20 +1,21 @@
-"""What a ShuffleQueue says of itself: how much waits, for whom, and how long it has waited."""
+"""The state of a shuffle queue: how much waits, for whom, and how long it has waited."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from workstealing.errors import ConfigurationError
-from workstealing.store.operations import Operation, Steps
-from workstealing.structures.shuffle_queue.base import QueueBase
+from workstealing.store.operations import Operation, Steps, operation
+from workstealing.structures.shuffle_queue.base import PickupDelays, QueueBase
 from workstealing.structures.shuffle_queue.message import as_text
 from workstealing.structures.shuffle_queue.names import (
     DELAY_PREFIX,
     LEGACY,
     RETURNED,
     GroupNames,
+    QueueNames,
 )
 
 MOST_MESSAGES = 10_000
@@ -26,8 +27,6 @@ COUNTERS = ("redelivered", "overdue")
 TOPS = tuple(2**i for i in range(53))
 STANDINGS = ("waiting", "pending", "returned", "delayed")
 T = TypeVar("T")
-# What a call gives back: the result, or something to await.
-_StatsT = TypeVar("_StatsT")
 
 
 def percentile(histogram: Mapping[int, int], share: float) -> int | None:
@@ -35,7 +34,7 @@ def percentile(histogram: Mapping[int, int], share: float) -> int | None:
 
     Arguments: histogram: `stats(group)["pickup_delay_ms"]`; share: over 0 to 1, 0.99 for the 99th
     percentile. Returns: the top of the bucket in which it lies, so at most twice the true value;
-    None for a histogram without a message. Errors: ConfigurationError for a share that is none.
+    None for a histogram without a message. Raises: ConfigurationError for a share that is none.
     """
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise ConfigurationError(f"share={share!r} is no share: give more than 0 and at most 1")
@@ -48,10 +47,13 @@ def percentile(histogram: Mapping[int, int], share: float) -> int | None:
     return None
 
 
-class StatsCommands(QueueBase, Generic[_StatsT]):
-    """A ShuffleQueue's `stats`; blocking, or awaited on an asyncio client."""
+class Stats(QueueBase):
+    """The operation `stats`."""
 
-    def stats(self, group: str | bytes, most_messages: int = MOST_MESSAGES) -> _StatsT:
+    @operation
+    def stats(
+        self, group: str | bytes, most_messages: int = MOST_MESSAGES
+    ) -> Steps[dict[str, Any]]:
         """Describe the queue as one group sees it.
 
         Arguments: group: one that has not read yet sees every message as waiting; most_messages:
@@ -80,7 +82,7 @@ class StatsCommands(QueueBase, Generic[_StatsT]):
         - streams: number -> length, waiting, pending, returned and delayed, of streams with any;
           legacy: the same of the legacy stream, None if there is nothing in it.
 
-        Each script is exact for its moment; a busy queue moves on between them. Errors:
+        Each script is exact for its moment; a busy queue moves on between them. Raises:
         ConfigurationError for arguments that are none; LayoutError. Costs one script, and one for
         each 64 streams and each 256 messages that are looked at (they are read as a whole), with a
         round trip each.
@@ -94,9 +96,9 @@ class StatsCommands(QueueBase, Generic[_StatsT]):
                 f"most_messages={most_messages!r} is no number of messages to look at: give a whole"
                 " number from 0 on"
             )
-        looking = _Looking(self, self.keys.group(group), most_messages)
-        stats: _StatsT = self._run(looking.steps())
-        return stats
+        names = self.keys.group(group)
+        delays = self._delays_of(names)
+        return _Looking(self.keys, self._step, delays, names, most_messages).steps()
 
 
 @dataclass(slots=True)
@@ -128,7 +130,9 @@ class _Seen:
 class _Looking:
     """One call of `stats`, step by step."""
 
-    queue: QueueBase
+    keys: QueueNames
+    step: Callable[..., Operation]
+    delays: PickupDelays
     group: GroupNames
     budget: int
     consumers: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -185,13 +189,13 @@ class _Looking:
     def _head(self) -> Operation:
         group = self.group
         keys = (
-            *(self.queue.keys.meta, group.state, group.returned),
+            *(self.keys.meta, group.state, group.returned),
             *(group.delayed, group.consumers, group.dead),
         )
         tops = (f"{DELAY_PREFIX}{top}" for top in TOPS)
-        counts = self.queue.delays_of(group).take()
+        counts = self.delays.take()
         fixed = (MOST_CONSUMERS, group.group, counts)
-        return self.queue.operation("stats", keys, *fixed, *COUNTERS, *tops)
+        return self.step("stats", keys, *fixed, *COUNTERS, *tops)
 
     def _look(self, streams: Sequence[_Seen]) -> Steps[None]:
         """Look at all streams once, and then at those that have more, as far as the budget goes."""
@@ -212,13 +216,13 @@ class _Looking:
                     seen.cursor = "-"
 
     def _page(self, page: Sequence[_Seen], share: int) -> Operation:
-        keys, group = self.queue.keys, self.group
+        keys, group = self.keys, self.group
         args: list[Any] = [RETURNED]
         for seen in page:
             own = keys.name if seen.number == LEGACY else group.group
             args += (seen.number, own, seen.cursor, share)
         streams = (keys.stream(seen.number) for seen in page)
-        return self.queue.operation(
+        return self.step(
             "stats_streams", (keys.meta, group.returned, group.delayed, *streams), *args
         )
 

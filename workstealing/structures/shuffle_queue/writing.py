@@ -1,39 +1,66 @@
-"""Writing: a message goes to the shortest of its tenant's streams, and into every group's ring."""
+"""Writing messages, and the producers' view of them: cancelling, counting and overdue ones.
+
+A message goes to the shortest of its tenant's streams, and its stream into every group's ring.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Mapping
 from typing import Any
 
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.store.operations import Operation, Steps
+from workstealing.store.operations import Operation, Steps, operation
+from workstealing.store.paging import Page
 from workstealing.structures.names import checked_text
-from workstealing.structures.shuffle_queue.base import TENANTS_KNOWN, QueueBase, same
+from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.message import (
     DEADLINE,
     TENANT,
     TRACKING,
+    OverdueMessage,
     as_text,
     checked_fields,
     deadline_ms,
+    overdue_message,
     unwritable,
 )
 
 MOST_FIELDS = 1000
-# How often the groups may change while one message is being written.
+MOST_OVERDUE = 1000
+TENANTS_KNOWN = 4096
+STREAMS_A_SCRIPT = 512
+# How often the groups may change while one message is being written, and how often a tracking id
+# may be given to another message while one is being cancelled.
 _TRIES = 100
 
 
 class Writing(QueueBase):
-    """The steps of `write`, and the groups that this process knows of."""
+    """The operations of those who write: `write`, `cancel`, `overdue`, `length` and `groups`."""
 
     # The queue's `joined` number, and the rings of the groups that there were then: one value, so
     # that threads see both or neither change.
     _known: tuple[str, tuple[bytes, ...]] = ("0", ())
 
-    def write_steps(
-        self, tenant: str | bytes, fields: Any, deadline: Any, tracking_id: str | bytes | None
+    @operation
+    def write(
+        self,
+        tenant: str | bytes,
+        fields: Mapping[Any, Any],
+        deadline: dt.datetime | float | None = None,
+        tracking_id: str | bytes | None = None,
     ) -> Steps[str]:
-        """Write a message; see `ShuffleQueue.write`."""
+        """Write a message into the shortest of the tenant's streams.
+
+        Arguments: tenant; fields: names and values, as redis-py takes them, up to 1,000, none named
+        ``ws:tenant``, ``ws:deadline`` or ``ws:tracking``; deadline: an aware datetime or Unix
+        seconds, from which on, by the server's clock, the message is not delivered any more;
+        tracking_id: by which `cancel` finds it; given again, it means the later message. Returns:
+        the message's id, "<stream>-<ms>-<sequence>". Raises: ConfigurationError; LayoutError; those
+        of redis-py, of a full server for instance: then nothing is written. One round trip, and one
+        more after a group has read for the first time; about 10 Redis commands, and up to 3 more
+        for each further group.
+        """
         flat = checked_fields(fields)
         if len(flat) > 2 * MOST_FIELDS:
             raise ConfigurationError(
@@ -55,17 +82,21 @@ class Writing(QueueBase):
             # What cannot be looked up is no tenant either, and is told so.
             known = None
         streams = known or self._learn(tenant)
-        due, mark, text = self._place or (yield from self.place_steps())
-        keys = self.keys
-        script = self.script("write")
         settings = (self.streams, int(self.notify), len(streams), tracked, ends, *flat)
+        return self._writing(streams, settings, fields)
+
+    def _writing(
+        self, streams: tuple[bytes, ...], settings: tuple[Any, ...], fields: Any
+    ) -> Steps[str]:
+        due, mark, text = self._place or (yield from self._placing())
+        keys = self.keys
+        script = self._script("write")
+        named = (keys.notifications, keys.tracking, keys.deadlines, *streams)
         for _ in range(_TRIES):
             joined, rings = self._known
             args = (text, keys.name, self.ttl_ms, joined, *settings)
-            beside = (keys.notifications, keys.tracking, keys.deadlines)
-            fixed = (keys.meta, due, mark, *beside, *streams)
             try:
-                reply = yield Operation(script, fixed + rings, args, same)
+                reply = yield Operation(script, (keys.meta, due, mark, *named, *rings), args)
             except UnicodeEncodeError as error:
                 raise unwritable(fields, error) from None
             if not isinstance(reply, list):
@@ -73,7 +104,7 @@ class Writing(QueueBase):
             if as_text(reply[0]) == "0":
                 # The queue has gone, and its namespace perhaps, without which no job finds it.
                 self.forget()
-                due, mark, text = yield from self.place_steps()
+                due, mark, text = yield from self._placing()
             self._known = (as_text(reply[0]), tuple(keys.group(name).ring for name in reply[1:]))
         raise LayoutError(
             f"the groups of the queue {keys.text!r} change faster than one message can be written:"
@@ -86,3 +117,80 @@ class Writing(QueueBase):
             self._tenants = {}
         self._tenants[tenant] = streams
         return streams
+
+    @operation
+    def cancel(self, tracking_id: str | bytes) -> Steps[bool]:
+        """Delete the message of a tracking id, for all groups, so that it is not delivered (again).
+
+        A consumer that works on it now is not stopped; its `ack` does nothing more. Returns:
+        whether the message still existed. Raises: ConfigurationError; LayoutError. Two round trips.
+        """
+        checked_text(tracking_id, "tracking id")
+        return self._cancelling(tracking_id)
+
+    def _cancelling(self, tracking_id: str | bytes) -> Steps[bool]:
+        keys = self.keys
+        for _ in range(_TRIES):
+            place = yield self._step("tracked", (keys.meta, keys.tracking), tracking_id)
+            if place is None:
+                return False
+            stream = keys.stream(int(as_text(place).split(":", 1)[0]))
+            deleted = yield self._step(
+                "cancel", (keys.meta, keys.tracking, keys.deadlines, stream), tracking_id, place
+            )
+            if deleted >= 0:
+                return bool(deleted)
+        return False
+
+    @operation
+    def overdue(self, n: int = 100, start: int = 0) -> Steps[Page[OverdueMessage]]:
+        """List messages whose deadline has passed and that are still there, the earliest first.
+
+        Nobody is given them any more; the next read that comes by deletes them, or
+        `ShuffleQueueReaper`. One that a consumer has in hand is among them. Arguments: n: 1 to
+        1,000; start: how many to pass over, for the next page. Returns: a `Page` of
+        `OverdueMessage`, with the tracking id of each; its `total` says how many are overdue, and
+        its `more` how many come after those listed. Raises: ConfigurationError; LayoutError. One
+        round trip.
+        """
+        _checked_place(n, "n", 1, MOST_OVERDUE)
+        _checked_place(start, "start", 0, 2**53 - MOST_OVERDUE)
+        return self._listing_overdue(n, start)
+
+    def _listing_overdue(self, n: int, start: int) -> Steps[Page[OverdueMessage]]:
+        keys = (self.keys.meta, self.keys.deadlines)
+        total, *flat = yield self._step("overdue", keys, start, n)
+        found = zip(flat[::2], flat[1::2], strict=True)
+        return Page((overdue_message(*each) for each in found), int(total), start)
+
+    @operation
+    def length(self) -> Steps[int]:
+        """Say how many messages all streams hold, whatever has become of them.
+
+        A message counts until every group has acknowledged it; those of the legacy stream count
+        too. Raises: LayoutError. One round trip for each 512 streams; an XLEN a stream.
+        """
+        keys = self.keys
+        counted, span, length = 0, self.streams, 0
+        while counted < span:
+            streams = keys.streams(span)[counted : counted + STREAMS_A_SCRIPT]
+            # The first of the queue's own are asked for together with the legacy one.
+            first = () if counted else (keys.legacy,)
+            known, found = yield self._step("length", (keys.meta, *first, *streams))
+            counted, span = counted + len(streams), max(span, known)
+            length += found
+        return length
+
+    @operation
+    def groups(self) -> Steps[list[str]]:
+        """Return the names of the groups that have ever read, sorted. One round trip."""
+        found = yield self._step("groups", (self.keys.meta,))
+        return sorted(map(as_text, found))
+
+
+def _checked_place(number: object, name: str, least: int, most: int) -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
+        raise ConfigurationError(
+            f"{name}={number!r} does not say which overdue messages to list: give a number from"
+            f" {least} to {most:,}"
+        )

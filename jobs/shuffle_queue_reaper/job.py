@@ -1,15 +1,18 @@
-"""The job that keeps a shuffle queue whole when its consumers die."""
+"""The job: which queue it reaps, by which settings, in slices and in a sweep."""
 
 from __future__ import annotations
 
 import random
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 
+from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError
-from workstealing.recruiting.checks import checked_attempts, checked_limit, checked_seconds
+from workstealing.jobs.shuffle_queue_reaper.reaping import QueueReaper
+from workstealing.jobs.shuffle_queue_reaper.upkeep import WINDOW, Settings
+from workstealing.recruiting.checks import checked_attempts, checked_limit
 from workstealing.recruiting.job import (
+    Backlog,
     DivisibleJob,
     PartJob,
     checked_parts,
@@ -20,53 +23,38 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, ShuffleQueue
 from workstealing.structures.shuffle_queue.names import LEGACY
-from workstealing.structures.shuffle_queue.reaping import QueueReaper
-from workstealing.structures.shuffle_queue.upkeep import WINDOW, Settings
 
-__all__ = ["ShuffleQueueBacklog", "ShuffleQueueReaper"]
-
-
-@dataclass(frozen=True, slots=True)
-class ShuffleQueueBacklog:
-    """How many messages dead consumers hold now, and how many are past their deadline.
-
-    Fields: messages: stale pending entries of all groups; oldest_seconds: for how long the oldest
-    has been held; exact: False when there was more than was looked at, so that there may be more;
-    overdue: messages whose deadline has passed, those in somebody's hands among them.
-    """
-
-    messages: int
-    oldest_seconds: float
-    exact: bool = True
-    overdue: int = 0
+WAITING = "messages of dead consumers, or past their deadline"
 
 
 class ShuffleQueueReaper(DivisibleJob):
-    """Gives what dead consumers hold to others, and keeps all that stands beside the streams right.
+    """Gives the messages of dead consumers to others, and keeps the keys beside the streams right.
 
-    - What a consumer has held for idle_s is served again, at its stream's turn, before what is new
-      there: the turns of the streams, and so of the tenants, are what they were.
-    - What has been delivered max_attempts times, and was not acknowledged, is set aside as it is,
-      `nack` included: see `ShuffleQueue.dead`, `revive` and `discard`. Nothing is ever dropped.
-    - What is past its deadline is deleted as a read would do it, though nobody reads: with its
-      tracking id, for every group, and counted as overdue. What a consumer has in hand stays there.
-    - What every group has acknowledged is deleted, also where somebody else's XACK did that.
-    - A consumer that was not seen for consumer_idle_s and owns nothing is removed; so are tracking
+    - A message that a consumer has held for the lease is served again, at its stream's turn, before
+      the new ones there. The turns of the streams, and so of the tenants, stay as they were.
+    - A message that has been delivered max_attempts times without an `ack` is set aside as it is,
+      one that was given back by `nack` too: see `ShuffleQueue.dead`, `revive` and `discard`.
+      Nothing is ever dropped.
+    - A message past its deadline is deleted as a read would delete it, though nobody reads: with
+      its tracking id, for every group, and counted as overdue. One that a consumer has in hand
+      stays there.
+    - A message that every group has acknowledged is deleted, also after an XACK of another program.
+    - A consumer that was not seen for consumer_idle and owns nothing is removed. So are tracking
       ids whose message has gone.
-    - What a loss of keys has left is put right: a stream that is missing from a ring or from the
-      list of those with pending entries, a returned entry that no list names.
+    - A loss of keys is put right: a stream that is missing from a ring, or from the list of those
+      with pending entries, and a returned entry that no list names.
 
     Arguments: queue: a `ShuffleQueue` or `AsyncShuffleQueue`; limit: the most items a slice
-    handles; idle_s: seconds, longer than a consumer works on a message without `extend`, or it is
-    delivered twice; max_attempts: how often a message is delivered at most; consumer_idle_s:
-    seconds; dry_run: count what would be returned, set aside or put right, and change nothing;
-    name: what the job is called, by default ``shuffle_queue_reaper.<queue>``; random: returns a
-    float in [0, 1).
+    handles; lease: for how long a consumer holds a message, in seconds or a timedelta: longer than
+    it works without `extend`, or the message is delivered twice; max_attempts: how often a message
+    is delivered at most; consumer_idle: seconds or a timedelta; dry_run: count the items that would
+    be handled, and change nothing; name: of the job, by default ``shuffle_queue_reaper.<queue>``;
+    random: returns a float in [0, 1).
 
     One slice serves one group, chosen at random: up to four of its streams, and one of the other
-    chores on at most 64 streams, consumers or tracking ids. Stream-group commands break no WATCH;
-    so each change is decided and done by one script, which aborts nobody and is aborted by nobody.
-    At most six round trips.
+    chores on at most 64 streams, consumers or tracking ids. Commands of stream groups break no
+    WATCH. So each change is decided and done by one script, which aborts nobody and which nobody
+    aborts. At most six round trips.
 
     Source: seed of replicate's shuffle queues, which never recover anything.
     """
@@ -76,9 +64,9 @@ class ShuffleQueueReaper(DivisibleJob):
         queue: ShuffleQueue | AsyncShuffleQueue,
         limit: int = 25,
         *,
-        idle_s: float = 60.0,
+        lease: Duration = 60.0,
         max_attempts: int = 5,
-        consumer_idle_s: float = 3600.0,
+        consumer_idle: Duration = 3600.0,
         dry_run: bool = False,
         name: str | None = None,
         random: Callable[[], float] = random.random,
@@ -86,14 +74,15 @@ class ShuffleQueueReaper(DivisibleJob):
         if not isinstance(queue, ShuffleQueue | AsyncShuffleQueue):
             raise ConfigurationError(f"{queue!r} cannot be reaped: give a ShuffleQueue")
         self.queue = queue
+        self.structures = (queue,)
         self.limit = checked_limit(limit)
         self.dry_run = dry_run
         self.name = f"shuffle_queue_reaper.{queue.keys.text}" if name is None else name
         self.dependency: Hashable = queue.twin.identity
         settings = Settings(
-            idle_ms=_checked_ms(idle_s, "idle_s"),
+            lease_ms=_checked_ms(lease, "lease"),
             max_attempts=checked_attempts(max_attempts),
-            consumer_idle_ms=_checked_ms(consumer_idle_s, "consumer_idle_s"),
+            consumer_idle_ms=_checked_ms(consumer_idle, "consumer_idle"),
             random=random,
         )
         self.reaper = QueueReaper(queue.twin, queue.keys, settings, queue.streams)
@@ -101,7 +90,7 @@ class ShuffleQueueReaper(DivisibleJob):
     def perform(self, slice: Slice) -> int:
         """Do one slice of one group.
 
-        Returns: how many items were handled (would be, on a dry run). Errors: LayoutError;
+        Returns: how many items were handled (would be, on a dry run). Raises: LayoutError;
         OutOfTime if nothing was done; connection faults.
         """
         return self.reaper.count(slice) if self.dry_run else self.reaper.reap(slice)
@@ -126,20 +115,25 @@ class ShuffleQueueReaper(DivisibleJob):
         """Return the job that works through some streams, all of them, and for all groups."""
         return _QueuePart(self, part)
 
-    def backlog(self, most_entries: int = 1000, seconds: float = 5.0) -> ShuffleQueueBacklog:
-        """Count what dead consumers hold, say for how long, and count what is overdue.
+    def backlog(self, seconds: float = 5.0, most_entries: int = 1000) -> Backlog:
+        """Count the messages that dead consumers hold, and those past their deadline.
 
-        Arguments: most_entries: how many pending entries of each stream are looked at; seconds: how
-        long it may take. Errors: LayoutError; connection faults. Two round trips, and two for each
-        group.
+        A message past its deadline that a consumer has in hand is counted too. Arguments: seconds:
+        how long it may take; most_entries: how many pending entries of each stream are looked at.
+        Returns: a `Backlog`, not exact where more was there than was looked at, or where a message
+        may have been counted as both. Raises: LayoutError; OutOfTime; connection faults. Changes
+        nothing. Two round trips, and two for each group.
         """
         budget = Budget(seconds, timeout=1.0)
         facts = self.reaper.read_facts(budget)
         if facts is None:
-            return ShuffleQueueBacklog(0, 0.0)
+            return Backlog(0, 0.0, WAITING)
         ages, exact = self.reaper.stale_ages(facts, max(1, most_entries), budget)
         overdue = self.reaper.overdue(facts, budget) if facts.is_overdue else 0
-        return ShuffleQueueBacklog(len(ages), max(ages, default=0.0), exact, overdue)
+        oldest = max(ages, default=0.0)
+        if overdue:
+            oldest, exact = max(oldest, facts.overdue_seconds), exact and not ages
+        return Backlog(len(ages) + overdue, oldest, WAITING, exact)
 
 
 class _QueuePart(PartJob):
@@ -188,5 +182,5 @@ class _QueuePart(PartJob):
         return handled
 
 
-def _checked_ms(seconds: float, what: str) -> int:
-    return max(1, int(checked_seconds(seconds, what) * 1000))
+def _checked_ms(duration: Duration, name: str) -> int:
+    return int(seconds_of(duration, name, least=0.001) * 1000)

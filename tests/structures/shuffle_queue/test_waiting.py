@@ -14,11 +14,10 @@ import redis
 from support.patience import GUARD_SECONDS, ROUNDING_SECONDS
 from support.servers import AnyServer, RedisServer, wait_until
 from workstealing.structures import AsyncShuffleQueue, Message, ShuffleQueue
-from workstealing.structures.shuffle_queue import queue as queue_module
-from workstealing.structures.shuffle_queue import waiting
+from workstealing.structures.shuffle_queue import reading
 
 # Far beyond what a busy machine may take, far below the block.
-BLOCK_MS, SOON_S = 600_000, GUARD_SECONDS
+BLOCK_SECONDS, SOON_S = 600.0, GUARD_SECONDS
 
 Between = dict[str, Callable[[ShuffleQueue], Any]]
 
@@ -64,17 +63,17 @@ def test_what_comes_between_the_look_and_the_wait_ends_the_wait(
     queue = ShuffleQueue(any_server.client(), "q", streams=8)
     other = ShuffleQueue(any_server.client(), "q", streams=8)
     waits: list[float] = []
-    real = waiting.wait
+    real = ShuffleQueue._wait
 
-    def wait(twin: Any, keys: Any, nothing: Any, seconds: float) -> None:
-        waits.append(seconds)
+    def wait(self: Any, step: Any) -> Any:
+        waits.append(step.seconds)
         if len(waits) == 1:
             BETWEEN[what](other)
-        real(twin, keys, nothing, seconds)
+        return real(self, step)
 
-    monkeypatch.setattr(queue_module, "wait", wait)
+    monkeypatch.setattr(ShuffleQueue, "_wait", wait)
     started = time.monotonic()
-    assert got(queue.read("g", "c", block_ms=BLOCK_MS)).fields in ({b"n": b"1"}, {b"n": b"2"})
+    assert got(queue.read("g", "c", block=BLOCK_SECONDS)).fields in ({b"n": b"1"}, {b"n": b"2"})
     assert time.monotonic() - started < SOON_S
     assert len(waits) == 1
 
@@ -87,17 +86,17 @@ def test_what_is_given_back_between_the_look_and_the_wait_ends_the_wait(
     queue.write("a", {"n": 1})
     message = got(queue.read("g", "c"))
     waits: list[float] = []
-    real = waiting.wait
+    real = ShuffleQueue._wait
 
-    def wait(twin: Any, keys: Any, nothing: Any, seconds: float) -> None:
-        waits.append(seconds)
+    def wait(self: Any, step: Any) -> Any:
+        waits.append(step.seconds)
         if len(waits) == 1:
             assert queue.nack(message, delay=delay) == 1
-        real(twin, keys, nothing, seconds)
+        return real(self, step)
 
-    monkeypatch.setattr(queue_module, "wait", wait)
+    monkeypatch.setattr(ShuffleQueue, "_wait", wait)
     started = time.monotonic()
-    assert got(queue.read("g", "d", block_ms=BLOCK_MS)).id == message.id
+    assert got(queue.read("g", "d", block=BLOCK_SECONDS)).id == message.id
     assert time.monotonic() - started < SOON_S
     assert all(each <= delay + 0.002 for each in waits[1:])
 
@@ -107,7 +106,7 @@ def test_a_write_wakes_a_sleeper(any_server: AnyServer) -> None:
     found: list[Message | None] = []
     reader = threading.Thread(
         target=lambda: found.append(
-            ShuffleQueue(any_server.client(), "q", streams=8).read("g", "c", block_ms=BLOCK_MS)
+            ShuffleQueue(any_server.client(), "q", streams=8).read("g", "c", block=BLOCK_SECONDS)
         )
     )
     reader.start()
@@ -121,8 +120,8 @@ def test_a_write_wakes_a_sleeper(any_server: AnyServer) -> None:
 def test_without_a_message_a_read_ends_when_its_time_is_over(any_server: AnyServer) -> None:
     queue = ShuffleQueue(any_server.client(), "q", streams=8)
     started = time.monotonic()
-    assert queue.read("g", "c", block_ms=120) is None
-    assert queue.read_many("g", "c", 3, block_ms=1) == []
+    assert queue.read("g", "c", block=0.12) is None
+    assert queue.read_many("g", "c", 3, block=0.001) == []
     assert 0.12 - ROUNDING_SECONDS <= time.monotonic() - started < SOON_S
 
 
@@ -132,7 +131,7 @@ def test_without_notifications_the_queue_is_looked_at_again(any_server: AnyServe
     writer = threading.Timer(0.05, lambda: queue.write("a", {"n": 1}))
     writer.start()
     started = time.monotonic()
-    assert got(queue.read("g", "c", block_ms=BLOCK_MS)).fields == {b"n": b"1"}
+    assert got(queue.read("g", "c", block=BLOCK_SECONDS)).fields == {b"n": b"1"}
     assert time.monotonic() - started < SOON_S
     writer.join()
     assert queue.client.exists(queue.keys.notifications) == 0
@@ -143,7 +142,7 @@ def test_a_wait_outlasts_the_clients_time_out(redis7: RedisServer) -> None:
     queue = ShuffleQueue(redis7.client(socket_timeout=1.0), "q", streams=8)
     writer = threading.Timer(1.5, lambda: ShuffleQueue(redis7.client(), "q").write("a", {"n": 1}))
     writer.start()
-    assert got(queue.read("g", "c", block_ms=BLOCK_MS)).fields == {b"n": b"1"}
+    assert got(queue.read("g", "c", block=BLOCK_SECONDS)).fields == {b"n": b"1"}
     writer.join()
 
 
@@ -152,7 +151,9 @@ def test_a_wait_that_is_cut_off_is_taken_up_again(redis7: RedisServer) -> None:
     queue = ShuffleQueue(redis7.client(), "q", streams=8)
     admin = redis7.client()
     found: list[Message | None] = []
-    reader = threading.Thread(target=lambda: found.append(queue.read("g", "c", block_ms=BLOCK_MS)))
+    reader = threading.Thread(
+        target=lambda: found.append(queue.read("g", "c", block=BLOCK_SECONDS))
+    )
     reader.start()
     for _ in range(3):
         wait_until(lambda: _blocked(admin) == 1, "the reader to sleep")
@@ -181,7 +182,7 @@ def test_a_server_that_has_gone_is_told_of(start_redis: Callable[..., RedisServe
 
     def read() -> None:
         try:
-            ShuffleQueue(client, "q").read("g", "c", block_ms=BLOCK_MS)
+            ShuffleQueue(client, "q").read("g", "c", block=BLOCK_SECONDS)
         except redis.ConnectionError as error:
             errors.append(error)
 
@@ -211,7 +212,7 @@ async def test_story_on_asyncio(any_server: AnyServer) -> None:
         assert again.id == messages[1].id
         assert await queue.cancel("t") is (first in {each.id for each in messages})
         assert await queue.ack(again, messages[0]) == 2
-        assert (await queue.length(), await queue.read("g", "c", block_ms=20)) == (0, None)
+        assert (await queue.length(), await queue.read("g", "c", block=0.02)) == (0, None)
         assert await queue.delete() > 0
         await queue.aclose()
 
@@ -222,19 +223,19 @@ async def test_on_asyncio_too_nothing_falls_between_look_and_wait(
 ) -> None:
     other = ShuffleQueue(any_server.client(), "q", streams=8)
     waits: list[float] = []
-    real = waiting.AsyncWaiter.wait
+    real = AsyncShuffleQueue._wait
 
-    async def wait(self: Any, keys: Any, nothing: Any, seconds: float) -> None:
-        waits.append(seconds)
+    async def wait(self: Any, step: Any) -> Any:
+        waits.append(step.seconds)
         if len(waits) == 1:
             BETWEEN[what](other)
-        await real(self, keys, nothing, seconds)
+        return await real(self, step)
 
-    monkeypatch.setattr(waiting.AsyncWaiter, "wait", wait)
+    monkeypatch.setattr(AsyncShuffleQueue, "_wait", wait)
     async with any_server.async_client() as client:
         queue = AsyncShuffleQueue(client, "q", streams=8)
         started = time.monotonic()
-        message = got(await queue.read("g", "c", block_ms=BLOCK_MS))
+        message = got(await queue.read("g", "c", block=BLOCK_SECONDS))
         assert message.fields in ({b"n": b"1"}, {b"n": b"2"})
         assert time.monotonic() - started < SOON_S
         assert len(waits) == 1
@@ -247,14 +248,14 @@ async def test_a_cancelled_wait_leaves_nothing_behind(redis7: RedisServer) -> No
     async with redis7.async_client(socket_timeout=1.0) as client:
         queue = AsyncShuffleQueue(client, "q", streams=8)
         for _ in range(2):
-            task = asyncio.create_task(queue.read("g", "c", block_ms=BLOCK_MS))
+            task = asyncio.create_task(queue.read("g", "c", block=BLOCK_SECONDS))
             await asyncio.to_thread(wait_until, lambda: _blocked(admin) == 1, "the read to sleep")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             await asyncio.to_thread(wait_until, lambda: _blocked(admin) == 0, "the read to end")
         ShuffleQueue(redis7.client(), "q", streams=8).write("a", {"n": 1})
-        assert got(await queue.read("g", "c", block_ms=BLOCK_MS)).fields == {b"n": b"1"}
+        assert got(await queue.read("g", "c", block=BLOCK_SECONDS)).fields == {b"n": b"1"}
         await queue.aclose()
 
 
@@ -273,18 +274,18 @@ def test_a_woken_reader_goes_to_the_stream_that_it_was_told_of(
     queue = ShuffleQueue(redis7.client(), "q")
     other = ShuffleQueue(redis7.client(), "q")
     woken: list[int] = []
-    real = waiting.wait
+    real = ShuffleQueue._wait
 
-    def wait(*args: Any) -> int | None:
+    def wait(*args: Any) -> Any:
         other.write(tenants[len(woken) % len(tenants)], {"n": 1})
         named = real(*args)
         woken.append(scripts_of(redis7))
         return named
 
-    monkeypatch.setattr(queue_module, "wait", wait)
+    monkeypatch.setattr(ShuffleQueue, "_wait", wait)
     assert queue.read("g", "c") is None
     for _ in range(6):
-        message = got(queue.read("g", "c", block_ms=BLOCK_MS))
+        message = got(queue.read("g", "c", block=BLOCK_SECONDS))
         assert scripts_of(redis7) - woken[-1] == 1
         queue.ack(message)
     assert len(woken) == 6
@@ -296,9 +297,9 @@ def test_a_reader_that_is_woken_too_late_finds_that_out_by_one_script(
 ) -> None:
     queue, other = (ShuffleQueue(redis7.client(), "q") for _ in range(2))
     counts: list[int] = []
-    real = waiting.wait
+    real = ShuffleQueue._wait
 
-    def wait(*args: Any) -> int | None:
+    def wait(*args: Any) -> Any:
         counts.append(scripts_of(redis7))
         if len(counts) > 1:
             return None
@@ -308,11 +309,11 @@ def test_a_reader_that_is_woken_too_late_finds_that_out_by_one_script(
         counts[0] = scripts_of(redis7)
         return named
 
-    monkeypatch.setattr(queue_module, "wait", wait)
+    monkeypatch.setattr(ShuffleQueue, "_wait", wait)
     monkeypatch.setattr(
-        waiting.Patience, "next_seconds", lambda *_: 1.0 if len(counts) < 2 else None
+        reading.Patience, "next_seconds", lambda *_: 1.0 if len(counts) < 2 else None
     )
-    assert queue.read("g", "c", block_ms=BLOCK_MS) is None
+    assert queue.read("g", "c", block=BLOCK_SECONDS) is None
     assert len(counts) == 2
     assert counts[1] - counts[0] == 1
 
@@ -323,20 +324,20 @@ async def test_a_woken_coroutine_goes_to_the_stream_that_it_was_told_of(
 ) -> None:
     other = ShuffleQueue(redis7.client(), "q")
     woken: list[int] = []
-    real = waiting.AsyncWaiter.wait
+    real = AsyncShuffleQueue._wait
 
-    async def wait(*args: Any) -> int | None:
+    async def wait(*args: Any) -> Any:
         other.write("a", {"n": 1})
         named = await real(*args)
         woken.append(scripts_of(redis7))
         return named
 
-    monkeypatch.setattr(waiting.AsyncWaiter, "wait", wait)
+    monkeypatch.setattr(AsyncShuffleQueue, "_wait", wait)
     async with redis7.async_client() as client:
         queue = AsyncShuffleQueue(client, "q")
         assert await queue.read("g", "c") is None
         for _ in range(3):
-            message = got(await queue.read("g", "c", block_ms=BLOCK_MS))
+            message = got(await queue.read("g", "c", block=BLOCK_SECONDS))
             assert scripts_of(redis7) - woken[-1] == 1
             await queue.ack(message)
         await queue.aclose()
@@ -346,10 +347,10 @@ async def test_a_woken_coroutine_goes_to_the_stream_that_it_was_told_of(
 def test_what_a_notification_names_is_read_from_any_reply_and_never_trusted() -> None:
     keys = ShuffleQueue(redis.Redis(), "q").keys
     entry = [b"1-0", [b"s", b"17"]]
-    assert waiting.woken_by(keys, [[keys.notifications, [entry]]]) == 17
-    assert waiting.woken_by(keys, {keys.notifications: [entry]}) == 17
-    assert waiting.woken_by(keys, [[keys.legacy, [[b"1-0", [b"a", b"b"]]]]]) == -1
+    assert reading.woken_by(keys, [[keys.notifications, [entry]]]) == 17
+    assert reading.woken_by(keys, {keys.notifications: [entry]}) == 17
+    assert reading.woken_by(keys, [[keys.legacy, [[b"1-0", [b"a", b"b"]]]]]) == -1
     for number in (b"4096", b"-2", b"x", b""):
-        assert waiting.woken_by(keys, [[keys.notifications, [[b"1-0", [b"s", number]]]]]) is None
+        assert reading.woken_by(keys, [[keys.notifications, [[b"1-0", [b"s", number]]]]]) is None
     for reply in (None, [], {}, [[keys.notifications, []]], [[keys.notifications, [[b"1-0", []]]]]):
-        assert waiting.woken_by(keys, reply) is None
+        assert reading.woken_by(keys, reply) is None

@@ -14,8 +14,10 @@ import redis
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.jobs import ShuffleQueueBacklog, ShuffleQueueReaper
+from workstealing.jobs import ShuffleQueueReaper
+from workstealing.jobs.shuffle_queue_reaper.job import WAITING
 from workstealing.recruiting import Slice
+from workstealing.recruiting.job import Backlog
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, ShuffleQueue
 from workstealing.structures.shuffle_queue.names import LEGACY, RETURNED
 
@@ -63,7 +65,7 @@ def claim(client: Any, stream: bytes, reader: Any, entry: dict[str, Any], **opti
 
 
 def reaper(queue: Any, **options: Any) -> ShuffleQueueReaper:
-    options = {"idle_s": IDLE_S, "consumer_idle_s": IDLE_S, **options}
+    options = {"lease": IDLE_S, "consumer_idle": IDLE_S, **options}
     return ShuffleQueueReaper(queue, **options)
 
 
@@ -192,7 +194,7 @@ class TestDeadConsumers:
         assert one.extend(*held[:150]) == 150
         job = reaper(one)
         slices = 0
-        while job.backlog().messages:
+        while job.backlog().count:
             job.perform(Slice(10, 10.0))
             slices += 1
             assert slices < 60
@@ -211,20 +213,20 @@ class TestDeadConsumers:
 
     def test_what_it_says_of_itself(self, queue: Queue) -> None:
         job = reaper(queue)
-        assert job.backlog() == ShuffleQueueBacklog(0, 0.0)
+        assert job.backlog() == Backlog(0, 0.0, WAITING)
         for number in range(4):
             queue.write(f"t{number}", {"a": 1})
         queue.read_many("g", "c", 3)
         age(queue)
         queue.read("g", "c")
         backlog = job.backlog()
-        assert (backlog.messages, backlog.exact) == (3, True)
+        assert (backlog.count, backlog.exact) == (3, True)
         assert OLD_MS / 1000 <= backlog.oldest_seconds < OLD_MS / 1000 + 60
         assert not job.backlog(most_entries=1).exact
         dry = reaper(queue, dry_run=True)
         assert dry.perform(Slice(25, 10.0)) == 3
         assert dry.perform(Slice(2, 10.0)) == 2
-        assert job.backlog().messages == 3
+        assert job.backlog().count == 3
         slice = Slice(25, 10.0)
         job.perform(slice)
         assert slice.backlog == 3
@@ -569,7 +571,7 @@ class TestSweep:
                 one.perform(Slice(10, 10.0))
                 slices += 1
                 assert slices < 300
-        assert job.backlog() == ShuffleQueueBacklog(0, 0.0)
+        assert job.backlog() == Backlog(0, 0.0, WAITING)
         assert len(drained(queue)) + len(drained(queue, "h")) == 81
         assert queue.length() == 0
 
@@ -617,7 +619,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize(
         "options",
-        [{"idle_s": 0}, {"max_attempts": 0}, {"consumer_idle_s": -1}, {"limit": 0}],
+        [{"lease": 0}, {"max_attempts": 0}, {"consumer_idle": -1}, {"limit": 0}],
     )
     def test_settings_that_are_none(self, queue: Queue, options: dict[str, Any]) -> None:
         with pytest.raises(ConfigurationError):
@@ -694,7 +696,7 @@ def test_a_full_server_is_reaped(start_redis: Callable[..., RedisServer]) -> Non
         with pytest.raises(redis.exceptions.OutOfMemoryError):
             fill(client, size)
     handled = 0
-    while reaper(queue).backlog().messages:
+    while reaper(queue).backlog().count:
         handled += reap(queue, limit=10)
     assert handled == 20
     client.config_set("maxmemory", "0")

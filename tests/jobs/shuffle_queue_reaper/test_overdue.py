@@ -60,11 +60,11 @@ def test_a_queue_that_nobody_reads_keeps_no_overdue_message(
     plain = queue.write("t", {"n": 2})
     assert keys_left(queue) == (42, 41, 41)
     assert queue.overdue().total == 40
-    assert reaper(queue).backlog().overdue == 40
+    assert reaper(queue).backlog().count == 40
     handled = reap(queue)
     assert (sum(handled), max(handled)) == (40, 25)
     assert keys_left(queue) == (2, 1, 1)
-    assert (queue.overdue(), reaper(queue).backlog().overdue) == ([], 0)
+    assert (queue.overdue(), reaper(queue).backlog().count) == ([], 0)
     for group in groups:
         assert queue.stats(group)["overdue"] == 40
         assert {m.id for m in queue.read_many(group, "c", 10)} == {kept, plain}
@@ -135,7 +135,7 @@ def test_however_a_message_goes_the_index_forgets_it(queue: ShuffleQueue, way: s
     else:
         assert len(queue.read_many("g", "c", 2)) == 2
         time.sleep(0.005)
-        job = reaper(queue, idle_s=0.001, max_attempts=1)
+        job = reaper(queue, lease=0.001, max_attempts=1)
         while len(queue.dead("g")) < 2:
             job.perform(Slice(25, 10.0))
         assert keys_left(queue) == (0, 0, 0)

@@ -214,7 +214,7 @@ def test_a_ring_that_was_lost_is_mended_by_a_join(redis7: RedisServer) -> None:
     queue, _ = used(client)
     client.delete(queue.keys.group("g").ring)
     assert queue.read("g", "c") is None
-    queue._run(queue.join_steps(queue.view("g")))
+    queue._run(queue._joining(queue._view("g")))
     assert len(queue.read_many("g", "c", 5)) == 2
 
 

@@ -170,7 +170,7 @@ def test_what_is_for_one_group_alone_waits_for_no_other(any_server: AnyServer) -
         message = queue.read(group, "c")
         if group == "two":
             queue.ack(message)
-    reaper = ShuffleQueueReaper(queue, idle_s=0.001, max_attempts=1, random=lambda: 0.0)
+    reaper = ShuffleQueueReaper(queue, lease=0.001, max_attempts=1, random=lambda: 0.0)
     for _ in range(100):
         reaper.perform(Slice(25, 10.0))
         if queue.stats("one")["dead"]:
@@ -249,7 +249,7 @@ def test_no_more_messages_are_looked_at_than_was_said(
     queue: Any = ShuffleQueue(redis7.client(), "q", 100, 4)
     fill(queue, 1000)
     shares: list[int] = []
-    real = ShuffleQueue.operation
+    real = ShuffleQueue._step
 
     def spy(self: Any, name: str, keys: Any, *args: Any) -> Any:
         if name == "stats_streams":
@@ -259,7 +259,7 @@ def test_no_more_messages_are_looked_at_than_was_said(
             shares.extend(own)
         return real(self, name, keys, *args)
 
-    monkeypatch.setattr(ShuffleQueue, "operation", spy)
+    monkeypatch.setattr(ShuffleQueue, "_step", spy)
     stats = queue.stats("workers", most)
     assert sum(each["waiting"] for each in stats["tenants"].values()) <= most
     # All that was asked for was not more either, but for the ends of streams.
@@ -297,13 +297,13 @@ def test_a_thousand_streams_are_asked_in_a_few_scripts(
     for i in range(500):
         queue.write(f"t{i}", {"i": i})
     names: list[str] = []
-    real = ShuffleQueue.operation
+    real = ShuffleQueue._step
 
     def spy(self: Any, name: str, keys: Any, *args: Any) -> Any:
         names.append(name)
         return real(self, name, keys, *args)
 
-    monkeypatch.setattr(ShuffleQueue, "operation", spy)
+    monkeypatch.setattr(ShuffleQueue, "_step", spy)
     assert queue.stats("workers")["exact"] is True
     assert len(names) < 45
 

@@ -1,4 +1,4 @@
-"""Keeping a shuffle queue whole: what its dead consumers and its losses have left behind."""
+"""Reaping a shuffle queue: messages of dead consumers are recovered, and lost keys put right."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from workstealing.errors import OutOfTime
+from workstealing.jobs.shuffle_queue_reaper.upkeep import WINDOW, Facts, Settings, Tidying
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command
@@ -20,8 +21,6 @@ from workstealing.structures.shuffle_queue.names import (
     GroupNames,
     QueueNames,
 )
-from workstealing.structures.shuffle_queue.tidying import Tidying
-from workstealing.structures.shuffle_queue.upkeep import WINDOW, Facts, Settings
 
 STREAMS_A_SLICE = 4
 LEAST_ENTRIES = 32
@@ -61,7 +60,7 @@ class QueueReaper(Tidying):
     def reap(self, slice: Slice) -> int:
         """Recover what one group's dead consumers hold, and do one of the other chores.
 
-        Arguments: slice. Returns: how many items were handled, at most its limit. Errors:
+        Arguments: slice. Returns: how many items were handled, at most its limit. Raises:
         LayoutError; OutOfTime if nothing was done; connection faults. At most six round trips.
         """
         facts = self.facts(slice)
@@ -92,7 +91,7 @@ class QueueReaper(Tidying):
     def count(self, slice: Slice) -> int:
         """Return how many entries `reap` would return, set aside, mend or drop; change nothing.
 
-        Arguments: slice: whose limit it counts up to. Errors: LayoutError; OutOfTime; connection
+        Arguments: slice: whose limit it counts up to. Raises: LayoutError; OutOfTime; connection
         faults. Four round trips, and one where a deadline has passed.
         """
         facts = self.facts(slice)
@@ -117,13 +116,13 @@ class QueueReaper(Tidying):
         """Return since when stale entries have been held, in seconds, and whether those are all.
 
         Arguments: facts; most_entries: how many pending entries of each stream are looked at;
-        budget: of time. Errors: OutOfTime; connection faults. Two round trips for each group.
+        budget: of time. Raises: OutOfTime; connection faults. Two round trips for each group.
         """
         ages: list[float] = []
         exact = True
         for name in facts.groups:
             group = self._names.group(name)
-            cutoff = facts.now - self._settings.idle_ms
+            cutoff = facts.now - self._settings.lease_ms
             look = ("ZRANGEBYSCORE", group.pending, "-inf", cutoff, "LIMIT", 0, 4 * WINDOW)
             (due,) = self.call([look], budget)
             held = self._held(group, [int(number) for number in due], most_entries, budget)
@@ -140,7 +139,7 @@ class QueueReaper(Tidying):
         """Put right what is missing beside some streams, for all groups.
 
         Arguments: facts; numbers: of the streams; slice. Returns: how much was, and those of the
-        streams that exist. Errors: LayoutError; OutOfTime; connection faults. One round trip.
+        streams that exist. Raises: LayoutError; OutOfTime; connection faults. One round trip.
         """
         commands = [
             self._heal_command(self._names.group(name), numbers, slice.limit, is_dry=False)
@@ -155,7 +154,7 @@ class QueueReaper(Tidying):
         """Recover and trim one stream, for all groups.
 
         Arguments: facts; number: of the stream; slice. Returns: how much was handled, and whether
-        there is more to look at. Errors: as `mend_streams`. Three round trips.
+        there is more to look at. Raises: as `mend_streams`. Three round trips.
         """
         each = max(1, slice.limit // max(1, len(facts.groups)))
         commands = [
@@ -187,7 +186,7 @@ class QueueReaper(Tidying):
         slice.spend(len(commands))
         replies = self.call(commands, Budget(slice.remaining()))
         reaped = [self._reaped(reply) for reply in replies]
-        oldest = max(one.oldest_ms for one in reaped) - self._settings.idle_ms
+        oldest = max(one.oldest_ms for one in reaped) - self._settings.lease_ms
         slice.observe(
             oldest_seconds=max(0, oldest) / 1000, backlog=sum(one.stale for one in reaped)
         )
@@ -263,7 +262,7 @@ class QueueReaper(Tidying):
     def _due_streams(self, facts: Facts, group: GroupNames, slice: Slice) -> tuple[list[int], int]:
         """Return streams that may have stale entries, shuffled, and how many there are."""
         slice.spend(2)
-        cutoff = facts.now - self._settings.idle_ms
+        cutoff = facts.now - self._settings.lease_ms
         due, size = self.call(
             [
                 ("ZRANGEBYSCORE", group.pending, "-inf", cutoff, "LIMIT", 0, WINDOW),
@@ -295,7 +294,7 @@ class QueueReaper(Tidying):
         return [
             int(idle)
             for _, owner, idle, _ in entries
-            if owner != RETURNED.encode() and int(idle) >= self._settings.idle_ms
+            if owner != RETURNED.encode() and int(idle) >= self._settings.lease_ms
         ]
 
     def _some_streams(self, facts: Facts) -> list[int]:
@@ -327,7 +326,7 @@ class QueueReaper(Tidying):
         return self.script(
             "reap",
             keys,
-            *(group.group, number, settings.idle_ms, settings.max_attempts, limit, window),
+            *(group.group, number, settings.lease_ms, settings.max_attempts, limit, window),
         )
 
     def _heal_command(

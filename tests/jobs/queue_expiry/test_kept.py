@@ -18,7 +18,7 @@ def test_nothing_speaks_of_what_has_gone(any_server: AnyServer, limit: int) -> N
     meta, names = queue.keys.meta, queue.keys.group("g")
     queue.write("poison", {"n": 0})
     assert queue.read("g", "c") is not None
-    reaper = ShuffleQueueReaper(queue, idle_s=0.001, max_attempts=1)
+    reaper = ShuffleQueueReaper(queue, lease=0.001, max_attempts=1)
     while not queue.dead("g"):
         reaper.perform(Slice(25, 1.0))
     for number in range(40):

@@ -149,7 +149,7 @@ class TestDeleting:
         written = queue.write("t", {b"a": b"1"})
         assert queue.read("g", "c") is not None
         assert queue.read("h", "c") is not None
-        reaper = ShuffleQueueReaper(queue, idle_s=0.001, max_attempts=1)
+        reaper = ShuffleQueueReaper(queue, lease=0.001, max_attempts=1)
         while not (queue.dead("g") and queue.dead("h")):
             reaper.perform(Slice(25, 10.0))
         queue.discard("h", written)
@@ -279,7 +279,7 @@ class TestDying:
 def placed(client: Any) -> Queue:
     """Return a queue that knows the due index that it stands in."""
     queue = queue_on(client)
-    queue._run(queue.place_steps())
+    queue._run(queue._placing())
     return queue
 
 
@@ -385,7 +385,7 @@ class TestDelete:
     def test_its_dead_go_too(self, queue: Queue) -> None:
         queue.write("t", {"a": 1})
         queue.read("g", "c")
-        reaper = ShuffleQueueReaper(queue, idle_s=0.001, max_attempts=1)
+        reaper = ShuffleQueueReaper(queue, lease=0.001, max_attempts=1)
         while not queue.dead("g"):
             reaper.perform(Slice(25, 10.0))
         queue.delete()
