@@ -114,7 +114,7 @@ GARBAGE: dict[str, Callable[[Any], Any]] = {
 JOBS: dict[str, Callable[[Any], Job]] = {
     "hash_field_expiry": lambda c: HashFieldExpiry(_hashes(c)),
     "key_expiry": lambda c: KeyExpiry(DurableKeys(c, "first")),
-    "ick_reaper": lambda c: IckReaper(Ick(c, "first"), 0.000_001),
+    "ick_reaper": lambda c: IckReaper(Ick(c, "first"), 0.001),
     "shuffle_queue_reaper": lambda c: ShuffleQueueReaper(
         _queue(c), lease=0.001, random=lambda: 0.3
     ),

@@ -409,3 +409,19 @@ def test_a_child_opens_its_own() -> None:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert asker.ask(lambda connection: connection, LONG) == 1
+
+
+def test_warming_up_waits_for_a_question_that_a_slice_has_left() -> None:
+    connections = Connections()
+    asker: Asker[int] = Asker(connections.open, connections.close)
+    asker.warm_up(LONG)
+    slow = threading.Event()
+    with pytest.raises(OutOfTime):
+        asker.ask(lambda _: slow.wait(LONG), 0.0)
+    with pytest.raises(Skipped):
+        asker.warm_up(0.01)
+    answered = threading.Timer(0.05, slow.set)
+    answered.start()
+    asker.warm_up(LONG)
+    assert asker.ask(lambda connection: connection, LONG) == 2
+    answered.join()
