@@ -97,7 +97,7 @@ def run(client: Any) -> tuple[Counter[str], int]:
     time.sleep(LEASE_SECONDS)
 
     # The others go on. Whoever finds a report held enlists, and the leases of the dead are gone.
-    with keys.lock("report:busy", ttl=60):
+    with keys.lock("report:busy", lease=60):
         for _ in range(100):
             worker.rebuild("busy", 0.0)
     return worker.counts, KeyExpiry(keys).backlog().count

@@ -151,13 +151,13 @@ def durable() -> None:
 
 
 def leases() -> int | None:
-    token = keys.acquire("report:8", ttl=30)
+    token = keys.acquire("report:8", lease=30)
     assert_type(token, int | None)
     if token is not None:
-        assert_type(keys.extend("report:8", token, ttl=30), bool)
+        assert_type(keys.extend("report:8", token, lease=30), bool)
         assert_type(keys.release("report:8", token), bool)
     try:
-        with keys.lock("report:9", ttl=0.5) as lease:
+        with keys.lock("report:9", lease=0.5) as lease:
             assert_type(lease, Lease)
             assert_type(lease.token, int)
             assert_type(lease.extend(), bool)
@@ -170,9 +170,9 @@ async def asynchronous_durable(client: redis.asyncio.Redis) -> None:
     keys = AsyncDurableKeys(client, namespace="reports")
     assert_type(await keys.get("report:7"), bytes | str | None)
     assert_type(await keys.set("report:7", 1, ex=60), bool | str | bytes | None)
-    assert_type(await keys.acquire("report:8", ttl=30), int | None)
+    assert_type(await keys.acquire("report:8", lease=30), int | None)
     assert_type(await keys.release("report:8", 17), bool)
-    async with keys.lock("report:9", ttl=30) as lease:
+    async with keys.lock("report:9", lease=30) as lease:
         assert_type(lease, AsyncLease)
         assert_type(await lease.extend(60), bool)
     async with keys.pipeline(transaction=False) as pipeline:

@@ -130,6 +130,11 @@ class Pipeline(Queued):
         if not queue:
             return []
         yield from self._opening()
+        results = yield from self._sent(queue)
+        return checked_results(results, raise_on_error)
+
+    def _sent(self, queue: Sequence[Any]) -> Steps[list[Any]]:
+        """Send what is queued in one round trip; return the results, errors in their places."""
         trip = RoundTrip(self._client, self._transaction)
         first_steps = [_fill(trip, each) for each in queue]
         replies = yield trip
@@ -149,7 +154,7 @@ class Pipeline(Queued):
                     results.append((yield from resumed(queued, reply, error)))
                 except Exception as raised:  # noqa: BLE001 - it is a result like the others
                     results.append(raised)
-        return checked_results(results, raise_on_error)
+        return results
 
 
 class _FirstStep:

@@ -690,7 +690,7 @@ def test_the_blocks_own_error_says_more_than_a_failing_release(
     "ttl", [0, -1, 0.0001, True, "5", None, float("nan"), float("inf"), 2**50, 10**400]
 )
 def test_lengths_that_no_lease_can_have(ttl: Any) -> None:
-    with pytest.raises(ConfigurationError, match="ttl="):
+    with pytest.raises(ConfigurationError, match="lease="):
         DurableKeys(redis.Redis()).acquire("lease", ttl)
 
 

@@ -32,7 +32,7 @@ def test_the_code_runs(redis7: RedisServer) -> None:
     assert len(answers) == 4
     for call, reply in answers:
         assert eval(call, scope) == eval(reply), call
-    scope["token"] = scope["keys"].acquire("report:8", ttl=30)
+    scope["token"] = scope["keys"].acquire("report:8", lease=30)
     held = re.findall(r"^    (keys\.\S.*?\))\s+# (\w+);", blocks[1], re.MULTILINE)
     assert len(held) == 2
     for call, reply in held:

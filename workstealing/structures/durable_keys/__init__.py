@@ -1,8 +1,13 @@
 """Keys that live exactly until their deadline; see `DurableKeys`."""
 
-from workstealing.structures.durable_keys.keys import AsyncDurableKeys, DurableKeys
-from workstealing.structures.durable_keys.lease import AsyncLease, Lease
-from workstealing.structures.durable_keys.pipeline import AsyncKeyPipeline, KeyPipeline
+from workstealing.structures.durable_keys.keys import (
+    AsyncDurableKeys,
+    AsyncKeyPipeline,
+    AsyncLease,
+    DurableKeys,
+    KeyPipeline,
+    Lease,
+)
 
 __all__ = [
     "AsyncDurableKeys",

@@ -1,28 +1,192 @@
-"""What becomes of each command on durable keys: which script, and how its reply is read.
+"""The commands on durable keys: redis-py's methods, the leases, and the scripts that do them.
 
 The signatures and the checks of arguments are redis-py's own, because the public methods are
-redis-py's own: they end in ``execute_command("SET", ...)``, and here that command is looked up.
+redis-py's own: they end in ``execute_command("SET", ...)``, and here that command is looked up. The
+due index is the only place where a deadline stands. It is no index of something else that could
+differ from it; so only a key and its due index must change together, and they share a script.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal
 
+from redis.commands.core import BasicKeyCommands
 from redis.exceptions import ResponseError
 
-from workstealing.store.keys import key_slot, require_users_key, to_bytes
-from workstealing.store.operations import Operation, Plan
+from workstealing.clock import Duration, seconds_of
+from workstealing.errors import ConfigurationError
+from workstealing.store.keys import SLOT_TAGS, key_slot, require_users_key, to_bytes
+from workstealing.store.operations import Operation, Steps, operation, same
 from workstealing.store.scripts import Script, load
-from workstealing.structures.durable_keys.layout import KeyNames
-from workstealing.structures.namespace import Layout
+from workstealing.structures.namespace import Layout, Names, NamespaceKind
+
+# About 140,000 years: with the time of today added, a sorted set's score is still exact.
+_LONGEST_MS = 2**52
+
+DURABLE = "durable"
+DURABLE_KEYS = NamespaceKind(
+    name="durable_keys",
+    called="durable keys",
+    version=1,
+    backends=(DURABLE,),
+    evicted="a durable key before its deadline",
+)
+
+
+class KeyNames(Names):
+    """The names of the keys beside the user's own; see the catalogue in ``lua/README.md``."""
+
+    kind = DURABLE_KEYS
+
+    def for_reading(self, key: bytes, layout: Layout) -> tuple[bytes, ...]:
+        """Return the keys of a reading script: the user's own and its due index."""
+        return (key, self.index_keys(layout.shard_of(key_slot(key)))[0])
+
+    def for_writing(self, key: bytes, layout: Layout) -> tuple[bytes, ...]:
+        """Return the keys of a writing script: the user's own, its due index and its mark."""
+        return (key, *self.index_keys(layout.shard_of(key_slot(key))))
+
+    def fence(self, shard: int) -> bytes:
+        """Return the key of the last fencing token of an index shard."""
+        return b"{" + SLOT_TAGS[shard] + self._middle + b":fence"
+
+
+class _Surface:
+    """The commands that durable keys have beyond redis-py's own.
+
+    A command costs one round trip and at most eight Redis commands a name; on a cluster `mget`,
+    `exists`, `delete` and `unlink` cost a round trip for each hash slot among the names. Raises,
+    beyond redis-py's own: LayoutError if a key of ours holds something foreign, and redis-py's
+    ResponseError (WRONGTYPE) for a key that holds no string; then nothing is changed.
+    """
+
+    # redis-py's protocol for its command classes asks for it; none of the commands here uses it.
+    _event_dispatcher: Any = None
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Run, or queue, one command of redis-py's; all its methods end here."""
+        return self._run(self._command(args, options))
+
+    if TYPE_CHECKING:
+
+        def _run(self, steps: Steps[Any]) -> Any: ...
+
+    def _command(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
+        raise NotImplementedError
+
+    @operation
+    def acquire(self, name: Any, lease: Duration) -> Steps[int | None]:
+        """Take a lease on a name, which ends by itself.
+
+        Arguments: name: a key like any other; lease: how long it holds, in seconds (fractions are
+        allowed) or a timedelta. Returns: the fencing token, an int greater than every token of this
+        name before, or None if the key is there. Never waits, never tries again. One round trip.
+
+        Give the token to whatever the lease protects, and let that refuse a smaller one than it has
+        seen: a holder that stalls past its deadline does not know that it holds nothing any more.
+        """
+        return self._command(("ACQUIRE", name, _milliseconds(lease)), {})
+
+    @operation
+    def release(self, name: Any, token: int) -> Steps[bool]:
+        """Give a lease back before it ends.
+
+        Arguments: name; token: the holder's, as `acquire` returned it. Returns: True, or False if
+        the token does not hold it (any more), in which case nothing is changed. One round trip.
+
+        A lease is known by its value, the token of 16 digits (17 from the year 2286 on): a number
+        of as many digits that you `set` yourself can be released like one, any other value cannot.
+        """
+        return self._command(("RELEASE", name, _checked_token(token)), {})
+
+    @operation
+    def extend(self, name: Any, token: int, lease: Duration) -> Steps[bool]:
+        """Let a lease end so long from now.
+
+        Arguments: as of `release` and `acquire`. Returns: True, or False if the token does not hold
+        it (any more), in which case nothing is changed. One round trip.
+        """
+        return self._command(("EXTEND", name, _checked_token(token), _milliseconds(lease)), {})
+
+
+# A type checker binds redis-py's methods to the class that they are taken from, and tells by
+# `_is_async_client` which replies are awaited.
+class _Blocking(BasicKeyCommands):
+    _is_async_client: Literal[False] = False
+
+
+class _Asynchronous(BasicKeyCommands):
+    _is_async_client: Literal[True] = True
+
+
+class BlockingSurface(_Surface):
+    """The commands of a blocking client, and of pipelines, by redis-py's own signatures."""
+
+    _is_async_client: Literal[False] = False
+
+    set = _Blocking.set
+    get = _Blocking.get
+    getex = _Blocking.getex
+    getdel = _Blocking.getdel
+    mget = _Blocking.mget
+    ttl = _Blocking.ttl
+    pttl = _Blocking.pttl
+    expiretime = _Blocking.expiretime
+    pexpiretime = _Blocking.pexpiretime
+    expire = _Blocking.expire
+    pexpire = _Blocking.pexpire
+    expireat = _Blocking.expireat
+    pexpireat = _Blocking.pexpireat
+    persist = _Blocking.persist
+    delete = _Blocking.delete
+    unlink = _Blocking.unlink
+    exists = _Blocking.exists
+
+
+class AsyncSurface(_Surface):
+    """The same commands, awaited."""
+
+    _is_async_client: Literal[True] = True
+
+    set = _Asynchronous.set
+    get = _Asynchronous.get
+    getex = _Asynchronous.getex
+    getdel = _Asynchronous.getdel
+    mget = _Asynchronous.mget
+    ttl = _Asynchronous.ttl
+    pttl = _Asynchronous.pttl
+    expiretime = _Asynchronous.expiretime
+    pexpiretime = _Asynchronous.pexpiretime
+    expire = _Asynchronous.expire
+    pexpire = _Asynchronous.pexpire
+    expireat = _Asynchronous.expireat
+    pexpireat = _Asynchronous.pexpireat
+    persist = _Asynchronous.persist
+    delete = _Asynchronous.delete
+    unlink = _Asynchronous.unlink
+    exists = _Asynchronous.exists
+
+
+def empty_reply(args: tuple[Any, ...], options: dict[str, Any]) -> list[Any] | None:
+    """Return what redis-py answers to an MGET of no names without asking; None for all others."""
+    return [] if args == ("MGET",) and "EMPTY_RESPONSE" in options else None
+
+
+def _milliseconds(lease: Duration) -> int:
+    return int(seconds_of(lease, "lease", 0.001, _LONGEST_MS / 1000) * 1000)
+
+
+def _checked_token(token: int) -> int:
+    if isinstance(token, bool) or not isinstance(token, int):
+        raise ConfigurationError(f"the token {token!r} is none: give the int that acquire returned")
+    return token
+
 
 Arguments = Sequence[Any]
 Reader = Callable[[Any], Any]
-
-
-def _same(reply: Any) -> Any:
-    return reply
 
 
 def _is_set(reply: Any) -> bool | None:
@@ -72,13 +236,24 @@ _WRITES = frozenset(
 
 
 def require_users_keys(args: Arguments) -> None:
-    """Refuse a command that names one of this package's own keys. Errors: ConfigurationError."""
+    """Refuse a command that names one of this package's own keys. Raises: ConfigurationError."""
     for name in args[1:] if args[0] in _NAMES_SEVERAL else args[1:2]:
         require_users_key(name)
 
 
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The scripts that do one command, each a piece of it.
+
+    Fields: operations; combine: makes the command's result from theirs.
+    """
+
+    operations: tuple[Operation, ...]
+    combine: Callable[[list[Any]], Any] = itemgetter(0)
+
+
 class Translator:
-    """Turns redis-py's commands into plans on one namespace.
+    """Turns redis-py's commands into scripts on one namespace.
 
     Arguments: names of the namespace; on_cluster: whether keys of different slots are on different
     nodes; clock_shift_ms: for tests.
@@ -100,10 +275,10 @@ class Translator:
         names = args[1:] if args[0] in ("DEL", "UNLINK") else args[1:2]
         return {layout.shard_of(key_slot(to_bytes(name))) for name in names}
 
-    def translate(self, layout: Layout, args: Arguments, options: dict[str, Any]) -> Plan:
-        """Return the plan that does what a command says.
+    def translate(self, layout: Layout, args: Arguments, options: dict[str, Any]) -> Pieces:
+        """Return the scripts that do what a command says.
 
-        Errors: LayoutError for a write to a layout that this release may only read; ResponseError
+        Raises: LayoutError for a write to a layout that this release may only read; ResponseError
         for a command that durable keys do not have, or with too few arguments.
         """
         word = args[0]
@@ -123,13 +298,13 @@ class Translator:
             return self._each("delete" if word == "DEL" else "unlink", layout, args[1:])
         if word == "SET":
             # With GET the reply is the value before, whatever it says.
-            read = _same if options.get("get") or "GET" in _words(args[3:]) else _is_set
+            read = same if options.get("get") or "GET" in _words(args[3:]) else _is_set
             return self._writing("set", layout, args[1], args[2:], read)
         if word in _EXPIRES:
             amounts = (word.lower(), *_EXPIRES[word], *args[2:])
             return self._writing("expire", layout, args[1], amounts, bool)
         if word in ("GETEX", "GETDEL"):
-            return self._writing(word.lower(), layout, args[1], args[2:], _same)
+            return self._writing(word.lower(), layout, args[1], args[2:], same)
         if word in ("PERSIST", "RELEASE", "EXTEND"):
             return self._writing(word.lower(), layout, args[1], args[2:], bool)
         if word == "ACQUIRE":
@@ -137,21 +312,21 @@ class Translator:
             fence = self._names.fence(layout.shard_of(key_slot(name)))
             keys = (*self._names.for_writing(name, layout), fence)
             values = (layout.mark, *args[2:])
-            return Plan((Operation(self.script("acquire"), keys, values, _optional_int),))
+            return Pieces((Operation(self.script("acquire"), keys, values, _optional_int),))
         raise ResponseError(f"durable keys do not have the command {word}")
 
-    def _reading(self, script: str, layout: Layout, name: Any, read: Reader = _same) -> Plan:
+    def _reading(self, script: str, layout: Layout, name: Any, read: Reader = same) -> Pieces:
         keys = self._names.for_reading(to_bytes(name), layout)
-        return Plan((Operation(self.script(script), keys, (), read),))
+        return Pieces((Operation(self.script(script), keys, (), read),))
 
     def _writing(
         self, script: str, layout: Layout, name: Any, values: Arguments, read: Reader
-    ) -> Plan:
+    ) -> Pieces:
         keys = self._names.for_writing(to_bytes(name), layout)
-        return Plan((Operation(self.script(script), keys, (layout.mark, *values), read),))
+        return Pieces((Operation(self.script(script), keys, (layout.mark, *values), read),))
 
-    def _each(self, script: str, layout: Layout, names: Arguments) -> Plan:
-        """Return the plan of a command that counts, one script for each slot on a cluster."""
+    def _each(self, script: str, layout: Layout, names: Arguments) -> Pieces:
+        """Return the pieces of a command that counts, one script for each slot on a cluster."""
         is_reading = script == "exists"
         keys_of = self._names.for_reading if is_reading else self._names.for_writing
         values = () if is_reading else (layout.mark,)
@@ -161,16 +336,16 @@ class Translator:
             )
             for some in self._grouped(names)
         )
-        return Plan(operations, sum)
+        return Pieces(operations, sum)
 
-    def _mget(self, layout: Layout, names: Arguments) -> Plan:
+    def _mget(self, layout: Layout, names: Arguments) -> Pieces:
         groups = self._grouped(names)
         operations = tuple(
             Operation(
                 self.script("mget"),
                 sum((self._names.for_reading(name, layout) for name in some), ()),
                 (),
-                _same,
+                same,
             )
             for some in groups
         )
@@ -183,7 +358,7 @@ class Translator:
             }
             return [found[to_bytes(name)] for name in names]
 
-        return Plan(operations, combine)
+        return Pieces(operations, combine)
 
     def _grouped(self, names: Arguments) -> list[list[bytes]]:
         """Return names as bytes, in groups that one script may touch."""

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, Self
 
-from workstealing.errors import ConfigurationError
+from workstealing.clock import Duration
+from workstealing.errors import Aborted, ConfigurationError
 from workstealing.store.keys import SLOTS
-from workstealing.store.operations import (
-    Plan,
-    Steps,
-    drive,
-    drive_async,
-    perform,
-    perform_async,
-)
+from workstealing.store.operations import Asynchronous, Blocking, Steps, operation
+from workstealing.store.pipeline import AsyncPipeline, BlockingPipeline, Pipeline
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
-from workstealing.structures.durable_keys.commands import Translator, require_users_keys
-from workstealing.structures.durable_keys.layout import KeyNames
-from workstealing.structures.durable_keys.lease import AsyncLease, Lease
-from workstealing.structures.durable_keys.pipeline import AsyncKeyPipeline, KeyPipeline
-from workstealing.structures.durable_keys.surface import AsyncSurface, BlockingSurface, empty_reply
+from workstealing.structures.durable_keys.commands import (
+    AsyncSurface,
+    BlockingSurface,
+    KeyNames,
+    Translator,
+    empty_reply,
+    require_users_keys,
+)
 from workstealing.structures.namespace import (
     INDEX_SHARDS_OF_A_SERVER,
     Layout,
@@ -35,6 +32,7 @@ class _Keys(NamespaceStructure[ClientT]):
     """What the blocking and the asyncio form share: the namespace, its layout, its translator."""
 
     kind = "durable keys"
+    names: KeyNames
 
     def __init__(
         self,
@@ -49,6 +47,15 @@ class _Keys(NamespaceStructure[ClientT]):
         self.translator = Translator(
             self.names, on_cluster=is_cluster(client), clock_shift_ms=clock_shift_ms
         )
+
+    @operation
+    def open(self) -> Steps[Layout]:
+        """Read the namespace's layout, or write it down at its first use; return it.
+
+        Every command does this by itself. Raises: LayoutError; EvictionPolicyError. Two or three
+        round trips the first time, then none.
+        """
+        return self.layout_steps()
 
     def layout_steps(self) -> Steps[Layout]:
         """Return the layout, having read it or written it down."""
@@ -68,15 +75,26 @@ class _Keys(NamespaceStructure[ClientT]):
                 self._registered |= fresh
         return layout
 
-    def _ready_plan(self, args: tuple[Any, ...], options: dict[str, Any]) -> Plan | None:
-        """Return a command's plan if nothing needs to be asked before it."""
+    def _command(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
+        require_users_keys(args)
+        return self._command_steps(args, options)
+
+    def _command_steps(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
+        nothing = empty_reply(args, options)
+        if nothing is not None:
+            return nothing
         layout = self._layout
         if layout is None or layout.registers_shards:
-            return None
-        return self.translator.translate(layout, args, options)
+            layout = yield from self.ready_steps((args,))
+        pieces = self.translator.translate(layout, args, options)
+        replies = []
+        for each in pieces.operations:
+            reply = yield each
+            replies.append(reply)
+        return pieces.combine(replies)
 
 
-class DurableKeys(_Keys[BlockingClient], BlockingSurface):
+class DurableKeys(_Keys[BlockingClient], BlockingSurface, Blocking):
     """Strings that live exactly until their deadline, however full the server is.
 
     For locks, leases and expensive recomputes. A key with a time to live of Redis' own is the first
@@ -99,32 +117,12 @@ class DurableKeys(_Keys[BlockingClient], BlockingSurface):
     after their time-to-live passes").
     """
 
-    def open(self) -> Layout:
-        """Read the namespace's layout, or write it down at its first use; return it.
-
-        Every command does this by itself. Errors: LayoutError, EvictionPolicyError. Two or three
-        round trips the first time, then none.
-        """
-        return drive(self.client, self.layout_steps())
-
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Run one command of redis-py's on this namespace; what all the methods end in."""
-        require_users_keys(args)
-        nothing = empty_reply(args, options)
-        if nothing is not None:
-            return nothing
-        plan = self._ready_plan(args, options)
-        if plan is None:
-            layout = drive(self.client, self.ready_steps((args,)))
-            plan = self.translator.translate(layout, args, options)
-        return perform(self.client, plan)
-
-    def lock(self, name: Any, ttl: float | dt.timedelta) -> Lease:
+    def lock(self, name: Any, lease: Duration) -> Lease:
         """Return a lease to be held by ``with``; entering raises `Aborted` if somebody holds it.
 
         Arguments: as of `acquire`. No round trip; entering and leaving cost one each.
         """
-        return Lease(self, name, ttl)
+        return Lease(self, name, lease)
 
     def pipeline(self, transaction: bool = True) -> KeyPipeline:
         """Return a pipeline that queues these commands, and the user's own, for one round trip.
@@ -134,32 +132,161 @@ class DurableKeys(_Keys[BlockingClient], BlockingSurface):
         return KeyPipeline(self, transaction)
 
 
-class AsyncDurableKeys(_Keys[AsyncClient], AsyncSurface):
+class AsyncDurableKeys(_Keys[AsyncClient], AsyncSurface, Asynchronous):
     """`DurableKeys` on a redis.asyncio client: every command is awaited."""
 
-    async def open(self) -> Layout:
-        """Read or write down the namespace's layout; see `DurableKeys.open`."""
-        return await drive_async(self.client, self.layout_steps())
-
-    async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Run one command of redis-py's on this namespace; what all the methods end in."""
-        require_users_keys(args)
-        nothing = empty_reply(args, options)
-        if nothing is not None:
-            return nothing
-        plan = self._ready_plan(args, options)
-        if plan is None:
-            layout = await drive_async(self.client, self.ready_steps((args,)))
-            plan = self.translator.translate(layout, args, options)
-        return await perform_async(self.client, plan)
-
-    def lock(self, name: Any, ttl: float | dt.timedelta) -> AsyncLease:
+    def lock(self, name: Any, lease: Duration) -> AsyncLease:
         """Return a lease to be held by ``async with``; see `DurableKeys.lock`."""
-        return AsyncLease(self, name, ttl)
+        return AsyncLease(self, name, lease)
 
     def pipeline(self, transaction: bool = True) -> AsyncKeyPipeline:
         """Return a pipeline whose `execute` is awaited; see `DurableKeys.pipeline`."""
         return AsyncKeyPipeline(self, transaction)
+
+
+class _LeaseBlock:
+    """What the blocking and the asyncio form share.
+
+    Attribute `kept`: None before the block has ended; then whether the lease was still held when it
+    was given back (False: it had run out, and somebody else may have worked meanwhile).
+    """
+
+    def __init__(self, name: Any, lease: Duration) -> None:
+        self.name = name
+        self.lease = lease
+        self.kept: bool | None = None
+        self._token: int | None = None
+
+    @property
+    def token(self) -> int:
+        """The fencing token. Raises: ConfigurationError outside the block."""
+        if self._token is None:
+            raise ConfigurationError(
+                f"the lease on {self.name!r} is not held: its token is there inside a with block"
+            )
+        return self._token
+
+    def _begin(self, token: int | None) -> None:
+        if token is None:
+            raise Aborted(f"somebody else holds the lease on {self.name!r}")
+        self._token, self.kept = token, None
+
+    def _end(self) -> int:
+        token, self._token = self.token, None
+        return token
+
+    def _require_unheld(self) -> None:
+        if self._token is not None:
+            raise ConfigurationError(f"this lease on {self.name!r} is held: make another one")
+
+
+class Lease(_LeaseBlock):
+    """A lease that a ``with`` block holds; see `DurableKeys.lock`."""
+
+    def __init__(self, keys: DurableKeys, name: Any, lease: Duration) -> None:
+        super().__init__(name, lease)
+        self._keys = keys
+
+    def extend(self, lease: Duration | None = None) -> bool:
+        """Let the lease end `lease` (by default, as long as at first) from now.
+
+        Returns: False if it had run out. One round trip.
+        """
+        lease = self.lease if lease is None else lease
+        return self._keys.extend(self.name, self.token, lease)
+
+    def __enter__(self) -> Self:
+        """Take the lease. Raises: Aborted if somebody holds it."""
+        self._require_unheld()
+        self._begin(self._keys.acquire(self.name, self.lease))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Give the lease back, unless it has run out."""
+        token = self._end()
+        try:
+            self.kept = self._keys.release(self.name, token)
+        except Exception:
+            # The block's own error says more, and the lease ends by itself.
+            if kind is None:
+                raise
+
+
+class AsyncLease(_LeaseBlock):
+    """A `Lease` for ``async with``."""
+
+    def __init__(self, keys: AsyncDurableKeys, name: Any, lease: Duration) -> None:
+        super().__init__(name, lease)
+        self._keys = keys
+
+    async def extend(self, lease: Duration | None = None) -> bool:
+        """Let the lease end `lease` from now; see `Lease.extend`."""
+        lease = self.lease if lease is None else lease
+        return await self._keys.extend(self.name, self.token, lease)
+
+    async def __aenter__(self) -> Self:
+        """Take the lease. Raises: Aborted if somebody holds it."""
+        self._require_unheld()
+        self._begin(await self._keys.acquire(self.name, self.lease))
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Give the lease back, unless it has run out."""
+        token = self._end()
+        try:
+            self.kept = await self._keys.release(self.name, token)
+        except Exception:
+            # The block's own error says more, and the lease ends by itself.
+            if kind is None:
+                raise
+
+
+class _KeyPipeline(Pipeline, BlockingSurface):
+    """What both forms of a pipeline share; see `KeyPipeline`.
+
+    It is typed as redis-py types its own pipelines: by the replies that `execute` will return.
+    """
+
+    def __init__(self, keys: _Keys[Any], transaction: bool) -> None:
+        super().__init__(keys.client, transaction)
+        self._keys = keys
+        self._commands: list[tuple[Any, ...]] = []
+
+    def _command(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
+        require_users_keys(args)
+        self._commands.append(args)
+        return self._command_steps(args, options)
+
+    def _command_steps(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
+        # Which index shard it goes to is known when the layout has been read.
+        layout = self._keys.layout
+        assert layout is not None, "the layout is read before"
+        pieces = self._keys.translator.translate(layout, args, options)
+        return pieces.combine((yield list(pieces.operations)))
+
+    def reset(self) -> None:
+        """Forget what is queued."""
+        super().reset()
+        self._commands = []
+
+    def _opening(self) -> Steps[Any]:
+        return self._keys.ready_steps(self._commands)
+
+
+class KeyPipeline(_KeyPipeline, BlockingPipeline):
+    """Commands on durable keys and the user's own, sent together by `execute` in one round trip.
+
+    The methods are those of `DurableKeys`; every other method of redis-py's pipelines queues the
+    user's own command (``p.incr("visits")``), and so does ``p.plain.set(...)`` where the name is
+    taken. Use as a context manager, or call `reset` when it is not executed.
+
+    `execute` takes one round trip (at a namespace's or a cluster slot's first use, those of the
+    setting up too).
+    """
+
+
+class AsyncKeyPipeline(_KeyPipeline, AsyncPipeline):
+    """A `KeyPipeline` whose `execute` is awaited."""
 
 
 def checked_keys(keys: object) -> DurableKeys | AsyncDurableKeys:

@@ -11,13 +11,20 @@ from redis.exceptions import ResponseError
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.keys import SLOTS
 from workstealing.store.operations import (
+    Asynchronous,
+    Blocking,
     Operation,
-    Plain,
     Steps,
     as_layout_error,
-    drive,
-    drive_async,
+    command,
+    operation,
     run,
+)
+from workstealing.store.pipeline import (
+    AsyncPipeline,
+    BlockingPipeline,
+    Pipeline,
+    checked_results,
 )
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
 from workstealing.structures.layout import as_text
@@ -33,8 +40,11 @@ from workstealing.structures.volatile_hashes.layout import (
     HashNames,
     open_layout,
 )
-from workstealing.structures.volatile_hashes.pipeline import AsyncHashPipeline, HashPipeline
-from workstealing.structures.volatile_hashes.surface import AsyncSurface, BlockingSurface
+from workstealing.structures.volatile_hashes.surface import (
+    AsyncSurface,
+    BlockingSurface,
+    QueuedSurface,
+)
 
 BACKENDS = ("auto", "emulated", "native")
 REPLAY_SEEN_IN = "8.0.2"
@@ -45,6 +55,7 @@ class _Hashes(NamespaceStructure[ClientT]):
     """What the blocking and the asyncio form share: the namespace, its layout, its translator."""
 
     kind = "volatile hashes"
+    names: HashNames
 
     def __init__(
         self,
@@ -66,6 +77,15 @@ class _Hashes(NamespaceStructure[ClientT]):
         self.translator = Translator(
             self.names, nested_pairs=_protocol(client) == 3, clock_shift_ms=clock_shift_ms
         )
+
+    @operation
+    def open(self) -> Steps[Layout]:
+        """Read the namespace's layout, or write it down at its first use; return it.
+
+        Every command does this by itself. Raises: LayoutError; EvictionPolicyError;
+        ConfigurationError. Two or three round trips the first time, then none.
+        """
+        return self.layout_steps()
 
     def layout_steps(self, *, again: bool = False) -> Steps[Layout]:
         """Return the layout, having read it (again, if asked to) or written it down.
@@ -140,10 +160,10 @@ class _Hashes(NamespaceStructure[ClientT]):
                 yield operation
         if args[0] in layout.missing:
             return (yield self.translator.substitute(args))
-        return (yield Plain(args, options))
+        return (yield command(*args, options=options))
 
 
-class VolatileHashes(_Hashes[BlockingClient], BlockingSurface):
+class VolatileHashes(_Hashes[BlockingClient], BlockingSurface, Blocking):
     """Hashes whose fields expire one by one, by Redis 8's API on any Redis from 6.2 on.
 
     Arguments: client: a redis.Redis or redis.RedisCluster of the user's own
@@ -162,14 +182,6 @@ class VolatileHashes(_Hashes[BlockingClient], BlockingSurface):
     more, to read the namespace's layout.
     """
 
-    def open(self) -> Layout:
-        """Read the namespace's layout, or write it down at its first use; return it.
-
-        Every command does this by itself. Errors: LayoutError, EvictionPolicyError,
-        ConfigurationError. Two or three round trips the first time, then none.
-        """
-        return drive(self.client, self.layout_steps())
-
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one hash command of redis-py's on this namespace; what all the methods end in."""
         require_users_keys(args)
@@ -185,7 +197,7 @@ class VolatileHashes(_Hashes[BlockingClient], BlockingSurface):
                     if as_layout_error(error) is None:
                         raise
                     # The script did nothing: the steps run it once more and see what has changed.
-        return drive(self.client, self._command_steps(args, options))
+        return self._run(self._command_steps(args, options))
 
     def pipeline(self, transaction: bool = True) -> HashPipeline:
         """Return a pipeline that queues hash commands, and the user's own, for one round trip.
@@ -195,21 +207,105 @@ class VolatileHashes(_Hashes[BlockingClient], BlockingSurface):
         return HashPipeline(self, transaction)
 
 
-class AsyncVolatileHashes(_Hashes[AsyncClient], AsyncSurface):
+class AsyncVolatileHashes(_Hashes[AsyncClient], AsyncSurface, Asynchronous):
     """`VolatileHashes` on a redis.asyncio client: every command is awaited."""
-
-    async def open(self) -> Layout:
-        """Read or write down the namespace's layout; see `VolatileHashes.open`."""
-        return await drive_async(self.client, self.layout_steps())
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one hash command of redis-py's on this namespace; what all the methods end in."""
         require_users_keys(args)
-        return await drive_async(self.client, self._command_steps(args, options))
+        return await self._run(self._command_steps(args, options))
 
     def pipeline(self, transaction: bool = True) -> AsyncHashPipeline:
         """Return a pipeline whose `execute` is awaited; see `VolatileHashes.pipeline`."""
         return AsyncHashPipeline(self, transaction)
+
+
+class _HashPipeline(Pipeline, QueuedSurface):
+    """What both forms of a pipeline share; see `HashPipeline`."""
+
+    def __init__(self, hashes: _Hashes[Any], transaction: bool) -> None:
+        super().__init__(hashes.client, transaction)
+        self._hashes = hashes
+        # Of the hash commands: the position in the queue, the arguments and the options.
+        self._commands: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Queue one hash command; what all the methods end in. Returns the pipeline."""
+        require_users_keys(args)
+        self._commands[len(self._queue)] = args, options
+        return self._run(self._steps(args, options))
+
+    def reset(self) -> None:
+        """Forget what is queued."""
+        super().reset()
+        self._commands = {}
+
+    def _steps(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
+        """Do a command by the layout that is known when it is sent."""
+        layout, translator = self._hashes.layout, self._hashes.translator
+        assert layout is not None, "the layout is read before"
+        if layout.is_emulated:
+            return (yield translator.translate(layout, args, options))
+        if args[0] in layout.missing:
+            last = translator.substitute(args)
+        else:
+            last = command(*args, options=options)
+        if not layout.is_migrating:
+            return (yield last)
+        *_, reply = yield [*translator.moves(layout, args), last]
+        return reply
+
+    def _execution(self, raise_on_error: bool) -> Steps[list[Any]]:
+        queue, commands = self._queue, self._commands
+        layout = yield from self._hashes.layout_steps()
+        used = [args for args, _ in commands.values()]
+        layout = yield from self._hashes.register_steps(layout, used)
+        if not queue:
+            return []
+        results = yield from self._sent(queue)
+        refused = self._refused(results) if layout.is_emulated else []
+        if refused:
+            layout = yield from self._hashes.layout_steps(again=True)
+            if not layout.is_emulated:
+                again = yield from self._sent([self._steps(*commands[each]) for each in refused])
+                for position, result in zip(refused, again, strict=True):
+                    results[position] = result
+        return checked_results(results, raise_on_error)
+
+    def _refused(self, results: Sequence[Any]) -> list[int]:
+        """Return the positions that must run again after the layout has turned out to be old.
+
+        Those are the hash commands that were refused, whose scripts did nothing, and the reads of
+        the same hashes behind them. What has run, the user's own commands too, is not among them.
+        """
+        names: set[bytes] = set()
+        again: list[int] = []
+        translator = self._hashes.translator
+        for position, (args, _) in self._commands.items():
+            if isinstance(results[position], LayoutError):
+                names.update(translator.names_in(args))
+                again.append(position)
+            elif translator.only_reads(args) and names.intersection(translator.names_in(args)):
+                again.append(position)
+        return again
+
+
+class HashPipeline(_HashPipeline, BlockingPipeline):
+    """Hash commands and the user's own, sent together by `execute` in one round trip.
+
+    The methods are those of `VolatileHashes`; every other method of redis-py's pipelines queues the
+    user's own command (``p.incr("visits")``), and so does ``p.plain.hset(...)`` where the name is
+    taken by the hash's own. Use as a context manager, or call `reset` when it is not executed.
+
+    `execute` takes one round trip (at a namespace's or a cluster slot's first use, those of the
+    setting up too). If the namespace has begun to migrate and this process did not know, the hash
+    commands that were refused go their new way in a second one, behind the rest and outside its
+    transaction.
+    """
+
+
+class AsyncHashPipeline(_HashPipeline, AsyncPipeline):
+    """A `HashPipeline` whose `execute` is awaited."""
 
 
 def checked_hashes(hashes: object) -> VolatileHashes | AsyncVolatileHashes:
