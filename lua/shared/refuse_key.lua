@@ -4,7 +4,8 @@
 
 -- command: one that answers a number where the key is right, or there is none. Returns an error reply or nil.
 local function refuse_key(command, key, what)
-  if type(redis.pcall(command, key)) == 'table' then
-    return layout_error(key, 'does not hold ' .. what)
+  local reply = redis.pcall(command, key)
+  if type(reply) == 'table' then
+    return refused(reply, key, 'does not hold ' .. what)
   end
 end
