@@ -12,6 +12,7 @@ from typing import Any
 from figures import Figure, counted
 from log_sides import Comparison, Meter
 
+from workstealing.store.operations import drive
 from workstealing.structures import Log
 
 MANY, FEW = 2_000, 10
@@ -35,7 +36,7 @@ def _log(client: Any, name: str, groups: int, waited_in: int) -> tuple[Any, Call
     log: Any = Log(client, name)
     members = [log.group(f"group {each}", start="last") for each in range(groups)]
     for member in members:
-        member.info()
+        member.stats()
 
     def run() -> None:
         for member in members[:waited_in]:
@@ -47,9 +48,9 @@ def _log(client: Any, name: str, groups: int, waited_in: int) -> tuple[Any, Call
 
 
 def _wait_in(member: Any) -> None:
-    """Let a member look that will wait, as `read` with block_ms does."""
+    """Let a member look that will wait, as `read` with block does."""
     member.seek("last")
-    member.log.run(member.look_steps(1, b"", "a member", True))
+    drive(member.client, member.look_steps(1, b"", "a member", True))
 
 
 def _idle(client: Any, meter: Meter, waited_in: int) -> list[Figure]:

@@ -44,13 +44,13 @@ def fill_log(client: Any, name: str, content: Sequence[bytes], form: str) -> Any
         log.append(*content[first : first + BLOCK])
     if form != "list":
         codec = "none" if form == "raw" else form
-        compactor = LogCompactor(log, limit=BLOCK, cold_s=0, codec=codec)
+        compactor = LogCompactor(log, limit=BLOCK, cold=0, codec=codec)
         work = True
         while work:
             # A busy machine may be late with a reply: the next slice does what this one has left.
             with suppress(TimeoutError):
                 work = bool(compactor.perform(Slice(50, 5.0)))
-        facts = log.info()
+        facts = log.stats()
         done = facts.compressed if codec == form else facts.sealed
         if done < len(content) // BLOCK:
             raise AssertionError(f"{done} blocks became {form}: {facts}")

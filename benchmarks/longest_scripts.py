@@ -125,13 +125,13 @@ def _time_shard_queue(client: Any) -> Iterator[Call]:
 
 def _log_group(client: Any) -> Iterator[Call]:
     log: Any = Log(client, "log")
-    group = log.group("group", acknowledged=True)
+    group = log.group("group", ack=True)
     for _ in range(10):
         log.append(*[b"x" * 100] * MANY)
     held: list[Any] = []
     yield "log_group_read_1000", lambda: held.extend(group.read(MANY))
     yield "log_group_pending_1000", lambda: group.pending(MANY)
-    yield "log_group_acknowledge_1000", lambda: group.acknowledge(*held)
+    yield "log_group_acknowledge_1000", lambda: group.ack(*held)
     yield "log_read_10000", lambda: log.read(0, 10_000)
 
 

@@ -3,12 +3,12 @@
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
 from workstealing.jobs.ick_reaper import IckReaper
 from workstealing.jobs.key_expiry import KeyExpiry
-from workstealing.jobs.log_compactor import LogBacklog, LogCompactor
-from workstealing.jobs.log_trimmer import LogTrimBacklog, LogTrimmer
+from workstealing.jobs.log_compactor import LogCompactor
+from workstealing.jobs.log_trimmer import LogTrimmer
 from workstealing.jobs.migrate_to_native import MigrateToNative
 from workstealing.jobs.queue_expiry import QueueExpiry
 from workstealing.jobs.shuffle_queue_reaper import ShuffleQueueReaper
-from workstealing.jobs.time_shard_sweeper import TimeShardSweeper
+from workstealing.jobs.time_shard_sweeper import TimeShardBacklog, TimeShardSweeper
 from workstealing.jobs.track_queued import TrackQueued
 from workstealing.jobs.untrack_done import UntrackDone
 from workstealing.recruiting.job import Backlog
@@ -18,13 +18,12 @@ __all__ = [
     "HashFieldExpiry",
     "IckReaper",
     "KeyExpiry",
-    "LogBacklog",
     "LogCompactor",
-    "LogTrimBacklog",
     "LogTrimmer",
     "MigrateToNative",
     "QueueExpiry",
     "ShuffleQueueReaper",
+    "TimeShardBacklog",
     "TimeShardSweeper",
     "TrackQueued",
     "UntrackDone",

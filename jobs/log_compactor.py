@@ -2,42 +2,79 @@
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from workstealing.errors import ConfigurationError
-from workstealing.recruiting.checks import checked_count, checked_limit, checked_seconds
-from workstealing.recruiting.job import (
-    DivisibleJob,
-    InTurn,
-    PartJob,
-    drawn,
-    groups_of,
-    refuse_dry_run,
+from redis.exceptions import OutOfMemoryError, ResponseError
+
+from workstealing.clock import Duration, seconds_of
+from workstealing.errors import (
+    Aborted,
+    ConfigurationError,
+    DamagedBlockError,
+    LayoutError,
+    OutOfTime,
 )
+from workstealing.jobs.log_jobs import LogEngine, LogJob
+from workstealing.recruiting.checks import checked_count
+from workstealing.recruiting.faults import log_safely
+from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
+from workstealing.store.attempt import Attempt, attempt
 from workstealing.store.budget import Budget
-from workstealing.structures.log.base import LogBase
-from workstealing.structures.log.blocks import checked_level, compress_codec
-from workstealing.structures.log.compacting import Compaction, Compactor, LogBacklog
-from workstealing.structures.log.several import checked_logs
+from workstealing.store.connection import Command, checked
+from workstealing.store.operations import as_layout_error
+from workstealing.structures.log.base import LOG_VERSION, LogBase
+from workstealing.structures.log.blocks import (
+    LONGEST_BLOCK_BYTES,
+    MOST_COMPRESSED_BYTES,
+    checked_level,
+    compress,
+    compress_codec,
+    head_of,
+    seal,
+)
 
-__all__ = ["LogBacklog", "LogCompactor"]
+__all__ = ["LogCompactor"]
+
+logger = logging.getLogger("workstealing")
+
+WINDOW = 8
+"""How many candidates of each kind are looked at for each block that a slice may compact."""
+
+_BYTES_A_SECOND = {
+    "none": ((22, 400e6),),
+    "zlib": ((6, 25e6), (9, 8e6)),
+    "zstd": ((4, 100e6), (9, 30e6), (15, 8e6), (22, 2e6)),
+}
+"""Up to which level a codec handles so many bytes: what is reckoned with at first."""
+
+_HOPE = 1.25
+"""How much faster a compactor takes itself to be after each slice in which nothing fitted."""
+
+_FADING = 0.95
+"""What is left of the best pace after each slice that has been slower."""
+
+_MOST_LEFT = 1000
+_WHAT = "blocks to compact"
 
 
-class LogCompactor(DivisibleJob):
+class LogCompactor(LogJob):
     """Makes logs small: a full block becomes one string, and a cold one is compressed.
 
     Arguments: log: a `Log` or `AsyncLog`, or several, of which each slice serves one, chosen at
-    random; limit: the most blocks a slice handles; cold_s: how many seconds after sealing a block
-    is compressed (one that has been full for so long is compressed at once); codec: ``auto`` for
+    random; limit: the most blocks a slice handles; cold: how long after sealing a block is
+    compressed (one that has been full for so long is compressed at once); codec: ``auto`` for
     zstd where the extra ``log`` is installed and zlib where not, ``zstd``, ``zlib``, or ``none`` to
     seal only; level: of the compression, by default 3 of zstd's 1 to 22 and 6 of zlib's 0 to 9;
-    idle_s: compress only what nobody has read for so many seconds by the server's own record, which
+    idle: compress only blocks that nobody has read for so long by the server's own record, which
     it does not keep where its maxmemory-policy counts uses; 0 not to ask; most_bytes: the most that
     a slice reads from the server; dry_run: count what would be done, and change nothing; name: what
     the job is called, by default ``log_compactor.<log>``; random: returns a float in [0, 1).
-    Errors: ConfigurationError; MissingExtraError for ``zstd`` without the extra ``log``.
+    Raises: ConfigurationError; MissingExtraError for ``zstd`` without the extra ``log``.
 
     Whoever reads finds one form or the other at any moment, with the same entries; a read changes
     nothing, so it aborts no slice. Who evicts or deletes a block meanwhile comes first, and the
@@ -58,91 +95,529 @@ class LogCompactor(DivisibleJob):
     which frees nothing, waits for room: a slice that finds nothing else to do raises the error.
     """
 
+    _kind = "log_compactor"
+    _done = "compacted"
+
     def __init__(
         self,
         log: LogBase | Iterable[LogBase],
         limit: int = 1,
         *,
-        cold_s: float = 60.0,
+        cold: Duration = 60,
         codec: str = "auto",
         level: int | None = None,
-        idle_s: float = 0.0,
+        idle: Duration = 0,
         most_bytes: int = 4 * 1024 * 1024,
         dry_run: bool = False,
         name: str | None = None,
         random: Callable[[], float] = random.random,
     ) -> None:
-        self.logs = checked_logs(log, "compacted")
-        self.limit = checked_limit(limit)
-        self.dry_run: bool = dry_run
-        self._random = random
+        super().__init__(log, limit, dry_run, name, random)
         if codec != "none":
             codec = compress_codec(codec)
             level = checked_level(codec, level)
         elif level is not None:
             raise ConfigurationError("level is of no use with codec='none': leave it out")
-        settings = Compaction(
+        settings = _Settings(
             codec,
             level,
-            _checked_age(cold_s, "cold_s") * 1000,
-            _checked_age(idle_s, "idle_s"),
+            seconds_of(cold, "cold") * 1000,
+            seconds_of(idle, "idle"),
             checked_count(most_bytes, "most_bytes"),
         )
         self._compactors = [Compactor(each, settings, random) for each in self.logs]
-        self.dependency: Hashable = self.logs[0].twin.identity
-        self.name = f"log_compactor.{self.logs[0].name}" if name is None else name
+        self._engines = self._compactors
 
     @property
     def too_large(self) -> int:
         """How many blocks this job has found too large for its slices."""
         return sum(each.too_large for each in self._compactors)
 
-    def perform(self, slice: Slice) -> int:
-        """Seal or compress up to ``slice.limit`` blocks of one log, in one attempt.
 
-        Returns: how many (would be, on a dry run). Errors: Aborted if somebody evicted, deleted or
-        compacted one of them meanwhile; OutOfTime if none of them fits into what is left of the
-        slice; LayoutError; DamagedBlockError; connection faults; an error
-        of Redis if idle_s is set and the server keeps no such record.
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """The settings of a compactor, checked.
+
+    Fields: codec: ``none``, ``zlib`` or ``zstd``; level: of the compression, or None; cold_ms: how
+    long after sealing a block is cold; idle: for how many seconds nobody must have read it, 0 not
+    to ask; most_bytes: the most that a slice reads.
+    """
+
+    codec: str
+    level: int | None
+    cold_ms: float
+    idle: float
+    most_bytes: int
+
+    @property
+    def compresses(self) -> bool:
+        """Whether blocks are compressed, not sealed only."""
+        return self.codec != "none"
+
+    @property
+    def bytes_a_second(self) -> float:
+        """What is reckoned with before this process has measured anything."""
+        speeds = _BYTES_A_SECOND[self.codec]
+        return next(speed for level, speed in speeds if (self.level or 0) <= level)
+
+
+class Pace:
+    """How many bytes a second are handled here, as this process has measured it last.
+
+    What was slower than expected counts at once, and what was faster by half: so a slice begins
+    what fits. Where nothing fits nothing is measured; so each such slice makes it more hopeful, up
+    to the best of late, which a busy hour lowers only bit by bit.
+
+    Arguments: bytes_a_second: what is reckoned with at first.
+    """
+
+    def __init__(self, bytes_a_second: float) -> None:
+        self.bytes_a_second = bytes_a_second
+        self.best = bytes_a_second
+
+    def note(self, size: int, seconds: float) -> None:
+        """Learn from so many bytes that took so long."""
+        if size <= 0 or seconds <= 0:
+            return
+        seen = size / seconds
+        now = self.bytes_a_second
+        self.bytes_a_second = min(seen, (now + seen) / 2)
+        self.best = max(self.best * _FADING, self.bytes_a_second)
+
+    def hope(self) -> None:
+        """Note that nothing was begun, since nothing fitted."""
+        self.bytes_a_second = min(self.best, self.bytes_a_second * _HOPE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A block that could be compacted: its number, since when (ms), and whether it is a list."""
+
+    number: int
+    since: float
+    is_list: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What a slice does to a block.
+
+    Fields: candidate; size: how many entries its list or bytes its string has, None if it is lost;
+    form: its next one, empty to keep this one; is_finished: whether compactors are done with it.
+    """
+
+    candidate: _Candidate
+    size: int | None
+    form: bytes = b""
+    is_finished: bool = True
+
+    @property
+    def frees(self) -> bool:
+        """Whether the block takes less room afterwards, or no more than before."""
+        return not self.form or head_of(self.form).codec != "raw"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one look has found; times in ms of the server's clock."""
+
+    now: float
+    cold_before: float
+    backlog: Backlog
+    epoch: bytes
+    block: int
+
+
+class Compactor(LogEngine):
+    """Compacts one log through its twin's one-attempt connections.
+
+    Arguments: log; settings; random: returns a float in [0, 1).
+    """
+
+    def __init__(self, log: LogBase, settings: _Settings, random: Callable[[], float]) -> None:
+        self._log = log
+        self._keys = log.keys
+        self._settings = settings
+        self._random = random
+        # The bytes of what has been said to be too large, by epoch and number.
+        self._left: dict[tuple[bytes, int], int] = {}
+        self._cold = 0
+        self._pace = Pace(settings.bytes_a_second)
+        # How long the two round trips behind the compression took last: they must fit, too.
+        self._trip_seconds = 0.0
+
+    @property
+    def too_large(self) -> int:
+        """How many blocks have been found too large for a slice, and were left as they are."""
+        return len(self._left)
+
+    def work(self, slice: Slice, *, dry_run: bool) -> int:
+        """Seal or compress up to ``slice.limit`` blocks in one attempt.
+
+        Returns: how many (would be, on a dry run). Raises: Aborted; OutOfTime if what is left of
+        the slice does for none of them; LayoutError; DamagedBlockError; connection faults. Five
+        round trips, or one where nothing is to be done; one more where the server is full.
         """
-        return self.compact(drawn(len(self.logs), self._random), slice)
+        window = WINDOW * slice.limit + len(self._left)
+        look, candidates = self._look(Budget(slice.remaining()), window, slice)
+        slice.observe(oldest_seconds=look.backlog.oldest_seconds, backlog=look.backlog.count)
+        chosen = self._chosen(look, candidates, slice)
+        if not chosen:
+            return 0
+        blocks = [self._keys.block(each.number) for each in chosen]
+        changes: list[_Change] = []
+        try:
+            with attempt(self._log.twin, *blocks, slice=slice) as current:
+                try:
+                    handled, changes = self._prepared(current, look, chosen, slice, dry_run=dry_run)
+                except (LayoutError, DamagedBlockError, ResponseError):
+                    # Damage, or somebody came between two of our reads? EXEC knows.
+                    current.commit(("EXISTS", blocks[0]))
+                    raise
+                if changes:
+                    left = slice.remaining()
+                    current.commit(*self._commands(look, changes))
+                    self._trip_seconds = left - slice.remaining()
+        except OutOfMemoryError:
+            # Sealing alone makes a block larger by some per cent: it waits for room, as any write.
+            changes = [each for each in changes if each.frees]
+            if not changes:
+                raise
+            self._change_when_full(look, changes, slice)
+            handled = len(changes)
+        return handled
 
-    def warm_up(self) -> None:
-        """Load the structure's scripts and prepare connections; no round trip."""
-        self.logs[0].twin.warm_up("log_")
+    def _prepared(
+        self,
+        current: Attempt,
+        look: _Found,
+        chosen: list[_Candidate],
+        slice: Slice,
+        *,
+        dry_run: bool,
+    ) -> tuple[int, list[_Change]]:
+        """Read what fits the slice; return how many blocks, and what replaces them."""
+        sizes, gone = self._sizes(current, look, chosen)
+        fitting = self._fitting(look, sizes, slice, is_last=not gone and not dry_run)
+        if dry_run:
+            return len(fitting) + len(gone), []
+        changes = [_Change(each, None) for each in gone]
+        if fitting:
+            contents = current.read(*map(self._read_command, fitting))
+            for candidate, content in zip(fitting, contents, strict=True):
+                try:
+                    changes.append(self._compacted(look, candidate, content, slice))
+                except OutOfTime:
+                    # What is done already is worth its place; only the rest is for the next one.
+                    if not changes:
+                        raise
+                    break
+        return len(changes), changes
 
-    def parts(self, n: int) -> list[tuple[int, ...]]:
-        """Divide for a sweep: each part is a group of logs, by number. No round trip."""
-        refuse_dry_run(self.name, dry_run=self.dry_run)
-        return groups_of(range(len(self.logs)), n)
+    def _commands(self, look: _Found, changes: list[_Change]) -> list[Command]:
+        """Return the commands that make the changes."""
+        commands: list[Command] = []
+        for each in changes:
+            number = each.candidate.number
+            commands.append(("ZREM", self._set_of(each.candidate), number))
+            if each.form:
+                commands.append(("SET", self._keys.block(number), each.form))
+            if not each.is_finished:
+                commands.append(("ZADD", self._keys.raw, int(look.now), number))
+        return commands
 
-    def for_part(self, part: Sequence[int]) -> PartJob:
-        """Return the job that compacts some of the logs in turn, one in each slice."""
-        return InTurn(self.name, self.limit, self.compact, part)
+    def _change_when_full(self, look: _Found, changes: list[_Change], slice: Slice) -> None:
+        """Make the changes by one script, which a full server does not refuse.
 
-    def compact(self, number: int, slice: Slice) -> int:
-        """Do a slice of one log by its number, as `perform`."""
-        return self._compactors[number].compact(slice, dry_run=self.dry_run)
-
-    def backlog(self, seconds: float = 5.0) -> LogBacklog:
-        """Count what waits in all logs, and say for how long the oldest has.
-
-        Blocks that are too large are counted too. Arguments: seconds: how long it may take. Up to
-        two round trips a log.
+        It finds by itself whether anything has changed since the look, and then does nothing.
         """
-        budget = Budget(seconds, timeout=1.0)
-        found = [each.backlog(budget) for each in self._compactors]
-        return LogBacklog(
-            sum(each.full for each in found),
-            sum(each.cold for each in found),
-            max(each.oldest_seconds for each in found),
+        keys = self._keys
+        script = self._log.script("compact")
+        blocks = [keys.block(each.candidate.number) for each in changes]
+        settings: list[Any] = [look.block, look.epoch, int(look.now)]
+        for each in changes:
+            kind = "list" if each.candidate.is_list else "string"
+            settings += [
+                each.candidate.number,
+                "none" if each.size is None else kind,
+                each.size or 0,
+                each.form,
+                int(each.is_finished),
+            ]
+        sent = (keys.meta, keys.full, keys.raw, *blocks)
+        command = ("EVAL", script.body, len(sent), *sent, *settings)
+        try:
+            (done,) = self._call(Budget(slice.remaining()), slice, command)
+        except ResponseError as error:
+            raise as_layout_error(error) or error from None
+        if not done:
+            raise Aborted("another writer changed a block of the log since it was read")
+
+    def backlog(self, budget: Budget) -> Backlog:
+        """Count the full and the cold blocks. Up to two round trips."""
+        return self._look(budget, 1)[0].backlog
+
+    def _look(
+        self, budget: Budget, window: int, slice: Slice | None = None
+    ) -> tuple[_Found, list[_Candidate]]:
+        """Count the candidates, and return some of them: so many in a row, from anywhere on."""
+        keys, settings = self._keys, self._settings
+        facts, time, full, oldest_full, oldest_raw = self._call(
+            budget,
+            slice,
+            ("HMGET", keys.meta, "mark", "epoch", "block"),
+            ("TIME",),
+            ("ZCARD", keys.full),
+            ("ZRANGE", keys.full, 0, 0, "WITHSCORES"),
+            ("ZRANGE", keys.raw, 0, 0, "WITHSCORES"),
+        )
+        now = int(time[0]) * 1000 + int(time[1]) // 1000 + self._log.clock_shift_ms
+        epoch, block = self._checked(facts)
+        cold_before = now - settings.cold_ms
+        waited = [now - float(score) for score in oldest_full[1:]]
+        if settings.compresses:
+            waited += [
+                cold_before - float(score)
+                for score in oldest_raw[1:]
+                if float(score) <= cold_before
+            ]
+        if not waited:
+            return _Found(now, cold_before, Backlog(0, 0.0, _WHAT), epoch, block), []
+        cold, candidates = self._windows(budget, slice, int(full), cold_before, window)
+        if cold != self._cold and not candidates:
+            # The last look's number has misled this one's window.
+            self._cold = cold
+            cold, candidates = self._windows(budget, slice, int(full), cold_before, window)
+        self._cold = cold
+        found = Backlog(int(full) + cold, max(0.0, *waited) / 1000, _WHAT)
+        return _Found(now, cold_before, found, epoch, block), candidates
+
+    def _windows(
+        self, budget: Budget, slice: Slice | None, full: int, cold_before: float, window: int
+    ) -> tuple[int, list[_Candidate]]:
+        """Return how many blocks are cold, and candidates from a window of each kind."""
+        keys = self._keys
+        cold, lists, strings = self._call(
+            budget,
+            slice,
+            ("ZCOUNT", keys.raw, "-inf", repr(cold_before)),
+            ("ZRANGE", keys.full, *self._window(full, window), "WITHSCORES"),
+            ("ZRANGE", keys.raw, *self._window(self._cold, window), "WITHSCORES"),
+        )
+        candidates = _candidates(lists, is_list=True)
+        if not self._settings.compresses:
+            return 0, candidates
+        found = _candidates(strings, is_list=False)
+        return int(cold), candidates + [each for each in found if each.since <= cold_before]
+
+    def _window(self, number: int, window: int) -> tuple[int, int]:
+        """Return the ranks of a window that lies anywhere within so many members."""
+        start = int(self._random() * max(1, number - window + 1))
+        return start, start + window - 1
+
+    def _call(self, budget: Budget, slice: Slice | None, *commands: Command) -> list[Any]:
+        if slice is not None:
+            slice.spend(len(commands))
+        try:
+            return checked(self._log.twin.call_keys((self._keys.meta,), commands, budget))
+        except ResponseError as error:
+            if not str(error).startswith("WRONGTYPE"):
+                raise
+            raise LayoutError(
+                f"one of the keys {self._keys.base.decode()}meta, full and raw does not hold what a"
+                " log has there; nothing was changed"
+            ) from None
+
+    def _checked(self, facts: Sequence[bytes | None]) -> tuple[bytes, int]:
+        mark, epoch, block = facts
+        if mark is not None and mark != LOG_VERSION.encode():
+            raise LayoutError(
+                f"the key {self._keys.meta!r} says {mark!r} where {LOG_VERSION} was expected;"
+                " nothing was changed"
+            )
+        return epoch or b"", int(block or 0)
+
+    def _chosen(self, look: _Found, candidates: list[_Candidate], slice: Slice) -> list[_Candidate]:
+        """Return as many candidates as a slice may have, at random, without what is too large."""
+        most = self._most_bytes(slice)
+        left = [each for each in candidates if self._left.get((look.epoch, each.number), 0) <= most]
+        chosen: list[_Candidate] = []
+        while left and len(chosen) < slice.limit:
+            chosen.append(left.pop(int(self._random() * len(left))))
+        return chosen
+
+    def _most_bytes(self, slice: Slice) -> int:
+        """Return how large a block may be for the whole of a slice to do."""
+        settings = self._settings
+        longest = MOST_COMPRESSED_BYTES if settings.compresses else LONGEST_BLOCK_BYTES
+        return int(min(settings.most_bytes, longest, slice.seconds * self._pace.best))
+
+    def _sizes(
+        self, current: Attempt, look: _Found, chosen: list[_Candidate]
+    ) -> tuple[list[tuple[_Candidate, int | None]], list[_Candidate]]:
+        """WATCH the blocks, and return those that are as they were with their bytes, and lost ones.
+
+        A size is None where the server does not say.
+        """
+        commands = self._look_commands(chosen, "MEMORY")
+        try:
+            replies = current.read(*commands)
+        except ResponseError:
+            # Some servers have no MEMORY USAGE, or forbid it. What is WATCHed stays so.
+            commands = self._look_commands(chosen, "EXISTS")
+            replies = current.read(*commands)
+        epoch, block = self._checked(replies.pop(0))
+        step = len(replies) // len(chosen)
+        sizes, gone = [], []
+        for place, candidate in enumerate(chosen):
+            kind, score, size, *idle = replies[place * step : (place + 1) * step]
+            if (epoch, block) != (look.epoch, look.block) or score is None:
+                # Somebody came first: an evicter, another compactor, or a new log of this name.
+                continue
+            if kind == b"none":
+                gone.append(candidate)
+            elif kind != (b"list" if candidate.is_list else b"string"):
+                raise LayoutError(
+                    f"the key {self._keys.block(candidate.number)!r} is a {kind.decode()} where the"
+                    f" log has a {'list' if candidate.is_list else 'string'}; nothing was changed"
+                )
+            elif not idle or idle[0] is None or int(idle[0]) >= self._settings.idle:
+                sizes.append((candidate, int(size) if commands[3][0] == "MEMORY" else None))
+        return sizes, gone
+
+    def _look_commands(self, chosen: list[_Candidate], size: str) -> list[Command]:
+        commands: list[Command] = [("HMGET", self._keys.meta, "mark", "epoch", "block")]
+        for each in chosen:
+            key = self._keys.block(each.number)
+            commands.append(("TYPE", key))
+            commands.append(("ZSCORE", self._set_of(each), each.number))
+            # All of its nodes, which are few: a sample of a list may miss what is large.
+            commands.append(
+                ("MEMORY", "USAGE", key, "SAMPLES", 0) if size == "MEMORY" else (size, key)
+            )
+            if self._settings.idle and not each.is_list:
+                commands.append(("OBJECT", "IDLETIME", key))
+        return commands
+
+    def _fitting(
+        self,
+        look: _Found,
+        sizes: list[tuple[_Candidate, int | None]],
+        slice: Slice,
+        *,
+        is_last: bool,
+    ) -> list[_Candidate]:
+        """Return the blocks that this slice can read and compress in time; say which never fit.
+
+        Raises: OutOfTime if there are some, and what is left of the slice does for none; nothing
+        is read then, and is_last says that nothing else is to be done.
+        """
+        pace, most = self._pace, self._most_bytes(slice)
+        # What must stay for one read and one write.
+        left = max(0.0, slice.remaining() - 2 * self._trip_seconds)
+        room = min(most, left * pace.bytes_a_second)
+        fitting, late = [], 0
+        for candidate, size in sizes:
+            if size is not None and size > most:
+                self._leave(look, candidate, size, most)
+            elif size is None or size <= room:
+                fitting.append(candidate)
+                room -= size or 0
+            else:
+                late = min(size, late or size)
+        if late and not fitting:
+            speed = pace.bytes_a_second
+            pace.hope()
+            if is_last:
+                raise OutOfTime(
+                    f"{left * 1000:.1f} ms are left of a slice of {slice.seconds * 1000:g} ms, and"
+                    f" a block of the log {self._log.name!r} of {late} bytes takes about"
+                    f" {late / speed * 1000:.1f} ms here: give the compactor longer slices, a"
+                    " faster codec or level, or make logs with a smaller block"
+                )
+        return fitting
+
+    def _leave(self, look: _Found, candidate: _Candidate, size: int, most: int) -> None:
+        if len(self._left) >= _MOST_LEFT:
+            self._left.clear()
+        is_known = (look.epoch, candidate.number) in self._left
+        self._left[look.epoch, candidate.number] = size
+        if is_known:
+            return
+        log_safely(
+            logger,
+            logging.WARNING,
+            "block %d of the log %r takes %d bytes, and a slice of its compactor handles %d: it is"
+            " left as it is; give the compactor more most_bytes and longer slices, or make logs"
+            " with a smaller block",
+            candidate.number,
+            self._log.name,
+            size,
+            most,
         )
 
+    def _read_command(self, candidate: _Candidate) -> Command:
+        key = self._keys.block(candidate.number)
+        return ("LRANGE", key, 0, -1) if candidate.is_list else ("GET", key)
 
-def _checked_age(seconds: object, what: str) -> float:
-    if isinstance(seconds, int | float) and not isinstance(seconds, bool):
-        if seconds == 0:
-            return 0.0
-        if seconds > 0:
-            return checked_seconds(seconds, what)
-    raise ConfigurationError(f"{what} is {seconds!r}; expected a number of seconds, 0 or more")
+    def _set_of(self, candidate: _Candidate) -> bytes:
+        return self._keys.full if candidate.is_list else self._keys.raw
+
+    def _compacted(
+        self, look: _Found, candidate: _Candidate, content: Any, slice: Slice
+    ) -> _Change:
+        """Return the change that puts a block's next form in place of this one."""
+        settings, key = self._settings, self._keys.block(candidate.number)
+        left = slice.remaining()
+        if candidate.is_list:
+            raw, entries = seal(content), len(content)
+        else:
+            # None if it went between two reads.
+            head = head_of(content or b"")
+            raw, entries = content, head.entries
+            if head.codec != "raw":
+                # A raw block that was compressed and not forgotten; there is nothing to be done.
+                return _Change(candidate, len(content))
+        if entries != look.block:
+            raise LayoutError(
+                f"the key {key!r} has {entries} entries where a block of the log has {look.block};"
+                " nothing was changed"
+            )
+        is_cold = settings.compresses and candidate.since <= look.cold_before
+        form = raw if candidate.is_list else b""
+        # Where the server does not tell sizes, one may be too large: it is finished raw.
+        if is_cold and len(raw) <= MOST_COMPRESSED_BYTES:
+            compressed = self._compress(raw, left, slice)
+            # What does not get smaller is finished as it is, and is tried once.
+            if len(compressed) < len(raw):
+                form = compressed
+        elif not settings.compresses:
+            self._pace.note(len(raw), left - slice.remaining())
+        return _Change(candidate, len(content), form, is_finished=is_cold)
+
+    def _compress(self, raw: bytes, left: float, slice: Slice) -> bytes:
+        """Return a block compressed, and learn how long that takes here.
+
+        Arguments: raw; left: how many seconds the slice had when this block was begun; slice.
+        Raises: OutOfTime as soon as the slice is over: whoever lends the moment does not wait.
+        """
+
+        def between(done: int) -> None:
+            if slice.expired:
+                self._pace.note(done, left - slice.remaining())
+                raise OutOfTime(
+                    f"the slice of {slice.seconds * 1000:g} ms was over when {done} of {len(raw)}"
+                    f" bytes of a block of the log {self._log.name!r} were compressed; the next"
+                    " recruits begin only what fits at this pace"
+                )
+
+        made = compress(raw, self._settings.codec, self._settings.level, between=between)
+        self._pace.note(len(raw), left - slice.remaining())
+        return made
+
+
+def _candidates(pairs: Sequence[bytes], *, is_list: bool) -> list[_Candidate]:
+    return [
+        _Candidate(int(number), float(score), is_list)
+        for number, score in zip(pairs[::2], pairs[1::2], strict=True)
+    ]

@@ -1,70 +1,86 @@
-"""The job that evicts what is too old or too much in logs, and frees what evictions have left."""
+"""The job that evicts the oldest entries of logs, and frees the blocks that evictions have left."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
-from workstealing.errors import ConfigurationError
-from workstealing.recruiting.checks import checked_count, checked_limit, checked_seconds
-from workstealing.recruiting.job import (
-    DivisibleJob,
-    InTurn,
-    PartJob,
-    drawn,
-    groups_of,
-    refuse_dry_run,
-)
+from redis.exceptions import ResponseError
+
+from workstealing.clock import Duration, seconds_of
+from workstealing.errors import Aborted, ConfigurationError
+from workstealing.jobs.log_jobs import LogEngine, LogJob
+from workstealing.recruiting.checks import checked_count
+from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
+from workstealing.store.connection import Command, checked
+from workstealing.store.operations import as_layout_error
 from workstealing.structures.log.base import LogBase
-from workstealing.structures.log.several import checked_logs
-from workstealing.structures.log.trimming import Bounds, LogTrimBacklog, Trimming
 
-__all__ = ["LogTrimBacklog", "LogTrimmer"]
+__all__ = ["LogTrimmer"]
+
+MEASURED = 64
+"""How many blocks, beside the oldest, are measured to say how large a log is."""
+
+BLOCKS_A_SCRIPT = 200
+"""How many blocks a slice frees at most, whatever its limit: for so long it holds the server up."""
+
+_SHORTEST_SECONDS = 0.001
+_WHAT = "blocks to trim"
+_FACTS = ("mark", "block", "next", "kept", "epoch", "joined")
 
 
-class LogTrimmer(DivisibleJob):
+class LogTrimmer(LogJob):
     """Evicts the oldest blocks of logs by age, number or size, and frees those evicted already.
 
     Arguments: log: a `Log` or `AsyncLog`, or several, of which each slice serves one, chosen at
-    random; limit: the most blocks a slice evicts and frees; max_age_s: a block goes when its last
-    entry came so many seconds ago by the server's clock; max_entries: at least so many stay, and
-    less than a block more; max_bytes: so many bytes of the server's memory may all blocks take
-    together; spare_groups: keep what any group of the log has not been given yet, or has in hand
-    and not acknowledged, whatever the bounds say; dry_run: count what would be done, and change
-    nothing; name: what the job is called, by default ``log_trimmer.<log>``; random: returns a float
-    in [0, 1). Errors: ConfigurationError.
+    random; limit: the most blocks a slice evicts and frees; max_age: a block goes when its last
+    entry came so long ago by the server's clock, in seconds or as a timedelta; max_entries: at
+    least so many stay, and less than a block more; max_bytes: so many bytes of the server's memory
+    may all blocks take together; spare_groups: keep the entries that any group of the log has not
+    been given yet, or has in hand and not acknowledged, whatever the bounds say; dry_run: count
+    the blocks that would go, and change nothing; name: of the job, by default
+    ``log_trimmer.<log>``; random: returns a float in [0, 1). Raises: ConfigurationError.
 
     Bounds that are None do not count, and the first one that is passed decides. Without any bound
-    it frees what `Log.evict` and ``append(backlog=)`` have left, as it does with bounds, too.
+    it frees the blocks that `Log.evict` and ``append(backlog=)`` have left; it does so with bounds,
+    too.
 
     - Whole blocks go, so that memory does; the one that is being written stays. If all that the log
-      has is too old, then what is in that block is evicted too: readers do not see it any more,
-      and its memory goes when the block has become full.
-    - By default what a group has not read goes like the rest, as for every log: the group is given
-      what comes behind it, and counts what it has lost. With spare_groups one that nobody reads
-      any more keeps the log from being trimmed, until `LogGroup.delete` removes it. A group with
-      more than 10,000 pending entries keeps all.
-    - Bytes are what MEMORY USAGE says of blocks. Where there are more than 64 besides those that
-      could go, they are estimated from so many at equal distances: nothing is evicted as long as it
-      may be chance that says too much (two standard errors). So a log whose blocks differ a lot may
-      stay some percent larger.
+      has is too old, then the entries in that block are evicted too: readers do not see them any
+      more, and their memory goes when the block has become full.
+    - By default the entries that a group has not read go like the rest, as for every log: the group
+      goes on with those behind them, and counts the lost ones. With spare_groups a group that
+      nobody reads any more keeps the log from being trimmed, until `LogGroup.delete` removes it. A
+      group with more than 10,000 pending entries keeps all.
+    - Bytes are those that MEMORY USAGE says of blocks. Where there are more than 64 blocks besides
+      those that could go, the bytes are estimated from so many at equal distances: nothing is
+      evicted as long as chance may say too much (two standard errors). So a log whose blocks differ
+      a lot may stay some percent larger.
 
     One slice: one round trip to look, one to measure if bytes are bounded, and one script that
-    decides and trims, by the same rule as `Log.evict`. Whoever comes in between aborts it only by
-    deleting the log, or where groups are spared by making a new one.
+    decides and trims, by the same rule as `Log.evict`. It returns the number of blocks freed, and 1
+    if only entries of the block that is being written were evicted. It raises Aborted if the log
+    was deleted meanwhile, or where groups are spared a new one was made; LayoutError; the server's
+    refusal of a command; connection faults.
 
     Source: seed of RCP 11 (TEVICT), which evicts by number.
     """
+
+    _kind = "log_trimmer"
+    _done = "trimmed"
 
     def __init__(
         self,
         log: LogBase | Iterable[LogBase],
         limit: int = 10,
         *,
-        max_age_s: float | None = None,
+        max_age: Duration | None = None,
         max_entries: int | None = None,
         max_bytes: int | None = None,
         spare_groups: bool = False,
@@ -72,59 +88,212 @@ class LogTrimmer(DivisibleJob):
         name: str | None = None,
         random: Callable[[], float] = random.random,
     ) -> None:
-        self.logs = checked_logs(log, "trimmed")
-        self.limit = checked_limit(limit)
-        self.dry_run: bool = dry_run
-        self._random = random
+        super().__init__(log, limit, dry_run, name, random)
         if not isinstance(spare_groups, bool):
             raise ConfigurationError(f"spare_groups is {spare_groups!r}; expected True or False")
         bounds = Bounds(
             None
-            if max_age_s is None
-            else math.ceil(checked_seconds(max_age_s, "max_age_s") * 1000),
+            if max_age is None
+            else math.ceil(seconds_of(max_age, "max_age", _SHORTEST_SECONDS) * 1000),
             None if max_entries is None else checked_count(max_entries, "max_entries"),
             None if max_bytes is None else checked_count(max_bytes, "max_bytes"),
             spare_groups,
         )
-        self._trimmings = [Trimming(each, bounds, random) for each in self.logs]
-        self.dependency: Hashable = self.logs[0].twin.identity
-        self.name = f"log_trimmer.{self.logs[0].name}" if name is None else name
+        self._engines = [Trimming(each, bounds, random) for each in self.logs]
 
-    def perform(self, slice: Slice) -> int:
-        """Evict and free up to ``slice.limit`` blocks of one log, by one script.
 
-        Returns: how many were freed (would be, on a dry run); 1 if only entries of the block that
-        is being written were evicted. Errors: Aborted if the log was made anew meanwhile;
-        LayoutError; connection faults.
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The bounds of a log; None: whatever its age, number or size.
+
+    Fields: max_age_ms; max_entries; max_bytes; spare_groups: keep what any group has not been given
+    yet, or has in hand.
+    """
+
+    max_age_ms: int | None = None
+    max_entries: int | None = None
+    max_bytes: int | None = None
+    spare_groups: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """The facts of a log; see the catalogue. groups: the names of those spared."""
+
+    block: int
+    next: int
+    kept: int
+    epoch: bytes
+    joined: bytes
+    groups: tuple[bytes, ...]
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks may take memory."""
+        return max(0, -(-self.next // self.block) - self.kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """How large a log is.
+
+    Fields: oldest: bytes of its first blocks in order; total: of all of them, rather too few;
+    mean: of one of the others;
+    exact.
+    """
+
+    oldest: tuple[int, ...]
+    total: float
+    mean: float
+    exact: bool
+
+    def too_many(self, most: int) -> tuple[int, int]:
+        """Return how many of the oldest blocks go to leave at most so many bytes, and of all."""
+        excess, known = self.total - most, 0
+        for size in self.oldest:
+            if excess <= 0:
+                break
+            excess -= size
+            known += 1
+        return known, known + (math.ceil(excess / self.mean) if excess > 0 and self.mean else 0)
+
+
+class Trimming(LogEngine):
+    """Trims one log through its twin's one-attempt connections.
+
+    Arguments: log; bounds; random: returns a float in [0, 1).
+    """
+
+    def __init__(self, log: LogBase, bounds: Bounds, random: Callable[[], float]) -> None:
+        self._log = log
+        self._keys = log.keys
+        self._bounds = bounds
+        self._random = random
+
+    def work(self, slice: Slice, *, dry_run: bool) -> int:
+        """Evict and free up to ``slice.limit`` of the oldest blocks, by one script.
+
+        Returns: how many blocks were freed (would be, on a dry run); 1 where entries of the block
+        that is being written were evicted, and none was freed. Raises: Aborted; LayoutError;
+        connection faults. Two round trips, three where bytes are bounded.
         """
-        return self.trim(drawn(len(self.logs), self._random), slice)
+        done = self._once(slice.limit, Budget(slice.remaining()), slice, dry_run=dry_run)
+        if done is None:
+            return 0
+        (freed, evicted, left, due_ms), _ = done
+        slice.observe(oldest_seconds=due_ms / 1000, backlog=left)
+        return freed or min(1, evicted)
 
-    def warm_up(self) -> None:
-        """Load the structure's scripts and prepare connections; no round trip."""
-        self.logs[0].twin.warm_up("log_")
+    def backlog(self, budget: Budget) -> Backlog:
+        """Count the blocks that wait; nothing is changed. Round trips and errors as of `work`.
 
-    def parts(self, n: int) -> list[tuple[int, ...]]:
-        """Divide for a sweep: each part is a group of logs, by number. No round trip."""
-        refuse_dry_run(self.name, dry_run=self.dry_run)
-        return groups_of(range(len(self.logs)), n)
-
-    def for_part(self, part: Sequence[int]) -> PartJob:
-        """Return the job that trims some of the logs in turn, one in each slice."""
-        return InTurn(self.name, self.limit, self.trim, part)
-
-    def trim(self, number: int, slice: Slice) -> int:
-        """Do a slice of one log by its number, as `perform`."""
-        return self._trimmings[number].trim(slice, dry_run=self.dry_run)
-
-    def backlog(self, seconds: float = 5.0) -> LogTrimBacklog:
-        """Count the blocks that wait in all logs, and say for how long the first of them has.
-
-        Arguments: seconds: how long it may take. Two round trips a log, three if bytes are bounded.
+        Not exact where bytes are bounded and the log has more blocks than are measured.
         """
-        budget = Budget(seconds, timeout=1.0)
-        found = [each.backlog(budget) for each in self._trimmings]
-        return LogTrimBacklog(
-            sum(each.blocks for each in found),
-            max(each.oldest_seconds for each in found),
-            all(each.exact for each in found),
+        done = self._once(1, budget, None, dry_run=True)
+        if done is None:
+            return Backlog(0, 0.0, _WHAT)
+        (_, _, left, due_ms), exact = done
+        return Backlog(left, due_ms / 1000 if left else 0.0, _WHAT, exact)
+
+    def _once(
+        self, limit: int, budget: Budget, slice: Slice | None, *, dry_run: bool
+    ) -> tuple[list[int], bool] | None:
+        """Look, decide and trim; return what the script says, and whether its numbers are exact."""
+        facts = self._look(budget, slice)
+        bounds, keys = self._bounds, self._keys
+        sizes, before = None, ("", "")
+        if bounds.max_bytes is not None and facts.blocks:
+            sizes = self._measure(facts, limit, budget, slice)
+            known, all_of_them = sizes.too_many(bounds.max_bytes)
+            before = (str(facts.kept + known), str(facts.kept + all_of_them))
+        groups = [
+            key
+            for name in facts.groups
+            for key in (keys.group(name).state, keys.group(name).pending)
+        ]
+        # Never more than there are: the block that is being written stays.
+        blocks = keys.blocks(facts.kept, max(1, min(limit, facts.blocks, BLOCKS_A_SCRIPT)))
+        script = self._log.script("trim")
+        sent = (keys.meta, keys.news, keys.full, keys.raw, keys.times, *groups, *blocks)
+        command = (
+            *("EVAL", script.body, len(sent), *sent),
+            *(facts.block, facts.epoch, facts.joined if bounds.spare_groups else ""),
+            "" if bounds.max_age_ms is None else bounds.max_age_ms,
+            "" if bounds.max_entries is None else bounds.max_entries,
+            *(*before, facts.kept, len(groups), int(dry_run)),
         )
+        try:
+            ((status, *done),) = self._call(budget, slice, command)
+        except ResponseError as error:
+            raise as_layout_error(error) or error from None
+        if status < 0:
+            raise Aborted("the log was made anew, or a group has joined it, since the look")
+        return (done, sizes is None or sizes.exact) if status else None
+
+    def _look(self, budget: Budget, slice: Slice | None) -> _Facts:
+        """Read the facts that the keys follow from; foreign ones are refused by the script."""
+        commands: list[Command] = [("HMGET", self._keys.meta, *_FACTS)]
+        if self._bounds.spare_groups:
+            commands.append(("HKEYS", self._keys.meta))
+        if slice is not None:
+            slice.spend(len(commands))
+        found, *fields = self._log.twin.call_keys((self._keys.meta,), commands, budget)
+        for reply in (found, *fields):
+            if isinstance(reply, ResponseError) and not str(reply).startswith("WRONGTYPE"):
+                raise reply
+        if isinstance(found, ResponseError) or None in found:
+            return _Facts(1, 0, 0, b"", b"0", ())
+        _, block, end, kept, epoch, joined = found
+        names = fields[0] if fields else ()
+        groups = tuple(each[6:] for each in names if each.startswith(b"group:"))
+        return _Facts(int(block), int(end), int(kept), epoch, joined, groups)
+
+    def _measure(self, facts: _Facts, limit: int, budget: Budget, slice: Slice | None) -> _Sizes:
+        """Measure the oldest blocks and the others, of which every n-th where there are many."""
+        oldest = min(facts.blocks, limit, MEASURED)
+        rest = facts.blocks - oldest
+        sample = min(rest, MEASURED)
+        # In equal steps from a random place on: so old and new ones, in all their forms, have
+        # their share.
+        step = rest / sample if sample else 1.0
+        begin = 0.0 if sample == rest else self._random() * step
+        numbers = [oldest + int(begin + place * step) for place in range(sample)]
+        commands: list[Command] = [
+            ("MEMORY", "USAGE", self._keys.block(facts.kept + each), "SAMPLES", 0)
+            for each in (*range(oldest), *numbers)
+        ]
+        try:
+            replies = self._call(budget, slice, *commands)
+        except ResponseError as error:
+            raise ConfigurationError(
+                f"the server does not say how large the blocks of the log {self._log.name!r} are"
+                f" ({error}): max_bytes needs MEMORY USAGE; bound the log by max_entries or"
+                " max_age"
+            ) from error
+        sizes = [int(each or 0) for each in replies]
+        return estimate(sizes[:oldest], sizes[oldest:], rest)
+
+    def _call(self, budget: Budget, slice: Slice | None, *commands: Command) -> list[Any]:
+        if slice is not None:
+            slice.spend(len(commands))
+        return checked(self._log.twin.call_keys((self._keys.meta,), commands, budget))
+
+
+def estimate(oldest: Sequence[int], sampled: Sequence[int], others: int) -> _Sizes:
+    """Say how large a log is: the low end of what is likely, so that chance evicts nothing.
+
+    Arguments: oldest: bytes of the first blocks, all of them; sampled: of some of the others, in
+    order and in equal steps; others: how many these are.
+
+    Source: the standard error of a systematic sample by successive differences (K. Wolter,
+    Introduction to Variance Estimation, 1985, chapter 8).
+    """
+    known, exact = sum(oldest), len(sampled) == others
+    if exact or len(sampled) < 2:
+        rest = sum(sampled) * (others / len(sampled) if sampled else 0)
+    else:
+        squares = sum((after - before) ** 2 for before, after in pairwise(sampled))
+        spread = squares / (2 * (len(sampled) - 1))
+        error = others * math.sqrt(spread / len(sampled) * (1 - len(sampled) / others))
+        rest = max(0.0, others * sum(sampled) / len(sampled) - 2 * error)
+    return _Sizes(tuple(oldest), known + rest, rest / others if others else 0.0, exact)

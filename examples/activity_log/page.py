@@ -18,7 +18,7 @@ MOST_MINUTES = 40
 class Shown:
     """What the page shows beside the memory.
 
-    Fields: facts: of Log.info(); groups: name -> (offset, entries to come, a remark); jobs: of
+    Fields: facts: of Log.stats(); groups: name -> (offset, entries to come, a remark); jobs: of
     Recruiter.stats(); minutes: entries by minute, as Spark has counted them; without_spark: why
     there are none, "" if there are.
     """

@@ -11,7 +11,7 @@ from typing import Any, Self
 from workstealing import Recruiter
 
 READ = 200
-BLOCK_MS = 200
+BLOCK = 0.2
 
 
 class Readers:
@@ -57,7 +57,7 @@ class Alerts:
     """
 
     def __init__(self, log: Any) -> None:
-        self.group = log.group("alerts", acknowledged=True, idle_s=1.0)
+        self.group = log.group("alerts", ack=True, lease=1.0)
         self.seen: set[int] = set()
         self.errors = 0
         self.again = 0
@@ -68,7 +68,7 @@ class Alerts:
         """Return what a member does again and again."""
 
         def read() -> bool:
-            entries = self.group.read(READ, BLOCK_MS, member=name)
+            entries = self.group.read(READ, BLOCK, member=name)
             with self._lock:
                 if entries and not self.dropped:
                     self.dropped = len(entries)
@@ -79,7 +79,7 @@ class Alerts:
                         self.seen.add(each.offset)
                         self.errors += each.entry["status"] >= 500
             if entries:
-                self.group.acknowledge(*entries)
+                self.group.ack(*entries)
             return bool(entries)
 
         return read
@@ -111,7 +111,7 @@ class Popularity:
             self.counted_from = self.group.seek(max(0, self.group.offset() - back))
             with self._lock:
                 self.paths.clear()
-        entries = self.group.read(READ, BLOCK_MS)
+        entries = self.group.read(READ, BLOCK)
         with self._lock:
             self.paths.update(each.entry["path"] for each in entries)
         return bool(entries)
@@ -134,7 +134,7 @@ class Mirror:
 
     def read(self) -> bool:
         """Read once; wait for the very entry that comes next."""
-        info, entries = self._log.read(len(self.paths), 1000, block_ms=BLOCK_MS, with_info=True)
+        info, entries = self._log.read_range(len(self.paths), 1000, block=BLOCK)
         pipeline = self._client.pipeline(transaction=False)
         for each in entries:
             pipeline.xadd(self._stream, {"entry": each})

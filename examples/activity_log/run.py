@@ -122,7 +122,7 @@ class Run:
         # So many recruits, and slices so long, because all of it is to be seen within seconds.
         self._recruiter = Recruiter(seconds=0.1, breaker=1)
         self._recruiter.install(
-            LogCompactor(self._log, limit=2, cold_s=1.0, name="compact"), rate=0.2
+            LogCompactor(self._log, limit=2, cold=1.0, name="compact"), rate=0.2
         )
         self._alerts, self._popularity = Alerts(self._log), Popularity(self._log)
         self._mirror = Mirror(self._client, Log(self._client, NAME, BLOCK), STREAM)
@@ -208,7 +208,7 @@ class Run:
         """Wait until all is read, and recruits have compacted and trimmed all; say whether."""
 
         def is_done() -> bool:
-            facts = self._log.info()
+            facts = self._log.stats()
             entries = past + self._answers.total()
             return (
                 len(self._mirror.paths) == entries
@@ -217,7 +217,7 @@ class Run:
                 and not self._alerts.group.pending()
                 and facts.sealed == facts.compressed
                 and facts.open <= 1
-                and trimmer.backlog().blocks == 0
+                and trimmer.backlog().count == 0
             )
 
         give_up = time.monotonic() + END_SECONDS
@@ -232,7 +232,7 @@ class Run:
         alerts, popularity = self._alerts.group, self._popularity.group
         top = self._popularity.top()
         return Shown(
-            facts=self._log.info(),
+            facts=self._log.stats(),
             groups={
                 "alerts": (
                     *_place(alerts),
@@ -325,5 +325,5 @@ class Run:
 
 def _place(group: Any) -> tuple[int, int]:
     """Return a group's next offset, and how many entries are to come."""
-    info = group.info()
+    info = group.stats()
     return info.offset, info.lag

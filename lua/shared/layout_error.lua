@@ -4,11 +4,12 @@ local function layout_error(key, why)
   return redis.error_reply('WSLAYOUT the key ' .. key .. ' ' .. why)
 end
 
--- Returns the error reply for a command on a key of ours that was refused: about a foreign key if that
--- is of another type; any other refusal, such as that of an ACL, is handed on as it is.
-local function refused(reply, key, why)
-  if string.find(tostring(reply.err), 'WRONGTYPE', 1, true) then
-    return layout_error(key, why)
+-- The error reply to a command on a key of ours that has failed: about the key, if that holds something foreign; else
+-- the server's own, of a command that the user may not run for instance.
+local function refusal(reply, key, why)
+  -- Not a text in fakeredis.
+  if reply.err and not string.find(tostring(reply.err), 'WRONGTYPE', 1, true) then
+    return reply
   end
-  return reply
+  return layout_error(key, why)
 end

@@ -6,6 +6,6 @@
 local function refuse_key(command, key, what)
   local reply = redis.pcall(command, key)
   if type(reply) == 'table' then
-    return refused(reply, key, 'does not hold ' .. what)
+    return refusal(reply, key, 'does not hold ' .. what)
   end
 end

@@ -6,7 +6,7 @@
 -- nil where nothing stands there, or what was expected.
 local function refuse_mark(key, found, expected, what)
   if type(found) == 'table' then
-    return refused(found, key, 'does not hold ' .. what)
+    return refusal(found, key, 'does not hold ' .. what)
   end
   if found and found ~= expected then
     return layout_error(key, 'says ' .. found .. ' where ' .. expected .. ' was expected')

@@ -30,7 +30,7 @@ APP = """
     client = {client}
     recruiter = Recruiter()
     activity = Log(client, "activity", block=10)
-    recruiter.install(LogCompactor(activity, cold_s=0), rate=0.1)
+    recruiter.install(LogCompactor(activity, cold=0), rate=0.1)
     recruiter.install(LogTrimmer(activity, 2, max_entries=30), rate=0.1)
 """
 
@@ -49,7 +49,7 @@ def check_status(command: Any, name: str) -> None:
     found, jobs = command.well(name)
     assert found == {
         ("log", "activity"): (75, 7, 0),
-        ("trimmed log", "activity"): (75, 4, None),
+        ("log (log_trimmer.activity)", "activity"): (None, 4, None),
     }
     assert jobs == {"log_compactor.activity": 7, "log_trimmer.activity": 4}
     text = command("status", "--app", name)
@@ -61,7 +61,7 @@ def test_status_shows_a_log(command: Any, app_module: MakeApp, redis7: RedisServ
     fill(redis7)
     name = app_module(app(redis7))
     check_status(command, name)
-    assert "trimmed log" in command("top", "--app", name, "--times", "1")
+    assert "log (log_trimmer.activity)" in command("top", "--app", name, "--times", "1")
     listed = command.json("jobs", "--app", name)["jobs"]
     assert [(each["kind"], each["backlog"], each["divisible"]) for each in listed] == [
         ("LogCompactor", True, True),
@@ -84,7 +84,7 @@ def test_status_tells_of_entries_that_nobody_could_work_on(
     log = fill(redis7)
     late = Log(redis7.client(), "activity", clock_shift_ms=3_600_000)
     for each in (log, late):
-        group = each.group("mail", acknowledged=True, max_attempts=1)
+        group = each.group("mail", ack=True, max_attempts=1)
         group.read(2)
     said = command.json("status", "--app", app_module(app(redis7)), status=1)
     assert [each["dead"] for each in said["structures"]] == [2, None]
@@ -94,7 +94,10 @@ def test_what_nobody_has_used_yet_is_not_made_by_looking(
     command: Any, app_module: MakeApp, redis7: RedisServer
 ) -> None:
     said = command.json("status", "--app", app_module(app(redis7)))
-    assert [(each["size"], each["due"]["count"]) for each in said["structures"]] == [(0, 0)] * 2
+    assert [(each["size"], each["due"]["count"]) for each in said["structures"]] == [
+        (0, 0),
+        (None, 0),
+    ]
     found = command.checks(app_module(app(redis7)))
     nothing = ("note", "log activity: nothing has been written yet")
     assert found["job log_compactor.activity"] == found["job log_trimmer.activity"] == nothing
@@ -109,7 +112,7 @@ def test_drain_compacts_and_trims(command: Any, app_module: MakeApp, redis7: Red
     said = command.json("drain", "--app", app_module(app(redis7)))
     assert said["drained"] is True
     assert said["jobs"]["log_trimmer.activity"]["items"] == 4
-    facts = log.info()
+    facts = log.stats()
     assert (facts.entries, facts.open, facts.sealed, facts.compressed) == (35, 1, 3, 3)
     assert log.read(0, 75) == [None] * 40 + before[40:]
 
@@ -125,7 +128,7 @@ def test_doctor_examines_logs(
 
     log = fill(redis7)
     assert check() == ("ok", "log activity: blocks of 10 entries, layout version 1")
-    zstd = LogCompactor(log, 10, cold_s=0, codec="zstd", random=lambda: 0.0)
+    zstd = LogCompactor(log, 10, cold=0, codec="zstd", random=lambda: 0.0)
     zstd.perform(Slice(10, 10.0))
     level, said = check()
     assert level == "ok"

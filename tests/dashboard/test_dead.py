@@ -13,8 +13,8 @@ from support.patience import patient
 from support.servers import RedisServer
 from workstealing import Recruiter
 from workstealing.dashboard import Watched
+from workstealing.dashboard.dead_listing import MOST_LISTED, list_dead, listed
 from workstealing.dashboard.names import payload_text
-from workstealing.dashboard.queries import MOST_LISTED, list_dead, listed
 from workstealing.dashboard.steering import steer_dead
 from workstealing.dashboard.watched import DeadItem
 from workstealing.dashboard.watching import watch
@@ -72,9 +72,9 @@ def shuffle_queue(client: Any, payload: bytes) -> Any:
 
 def time_shard_queue(client: Any, payload: bytes) -> Any:
     """Return a queue with a dead message."""
-    made = TimeShardQueue(RedisStore(client), "later", period=3600, max_attempts=1)
+    made = TimeShardQueue(RedisStore(client), "later", period_s=3600, max_attempts=1)
     made.put(payload)
-    made.take_many("gone", 1, lease=0.001, drain_all=True)
+    made.take_many("gone", 1, lease_s=0.001, drain_all=True)
     until(lambda: [made.take("other", drain_all=True), made.dead()][-1])
     return made
 
@@ -84,7 +84,7 @@ def log(client: Any, payload: bytes) -> Any:
     Log(client, "activity").append(payload)
     for shift in (0, LATE_MS):
         made = Log(client, "activity", clock_shift_ms=shift)
-        made.group("senders", acknowledged=True, idle_s=30, max_attempts=1).read(1)
+        made.group("senders", ack=True, lease=30, max_attempts=1).read(1)
     return Log(client, "activity")
 
 

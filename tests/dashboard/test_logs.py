@@ -35,11 +35,11 @@ def test_every_server_tells_of_a_log(any_server: AnyServer) -> None:
     assert (found.size, found.due.count, found.due.what) == (75, 7, "blocks to compact")
     assert found.watched.job == "log_compactor.activity"
     assert (found.watched.name, found.watched.kind) == ("activity", "log")
-    found = figures(LogTrimmer(Log(client, "activity", clock_shift_ms=LATE_MS), max_age_s=60))
+    found = figures(LogTrimmer(Log(client, "activity", clock_shift_ms=LATE_MS), max_age=60))
     assert (found.size, found.due.count, found.due.what) == (75, 7, "blocks to trim")
     assert LATE_MS / 1000 - 70 < found.due.oldest_seconds < LATE_MS / 1000
     assert found.watched.job == "log_trimmer.activity"
-    assert (found.watched.name, found.watched.kind) == ("activity", "trimmed log")
+    assert (found.watched.name, found.watched.kind) == ("activity", "log")
 
 
 def test_logs_come_once_for_each_job(redis7: RedisServer) -> None:
@@ -53,10 +53,13 @@ def test_logs_come_once_for_each_job(redis7: RedisServer) -> None:
 
     jobs = [trimmer, compactor, LogTrimmer(asynchronous), LogCompactor(asynchronous)]
     assert kinds(watch_all([log], iter(jobs))) == [
-        ("trimmed log", "one", True),
         ("log", "one", True),
+        ("log (log_compactor.one)", "one", True),
+        # On an asyncio client, too: it is asked through connections of its own.
+        ("log", "others", True),
+        ("log (log_compactor.others)", "others", True),
     ]
-    assert kinds(watch_all([], [trimmer])) == [("trimmed log", "one", True), ("log", "one", False)]
+    assert kinds(watch_all([], [trimmer])) == [("log", "one", True)]
     assert kinds(watch_all([], [LogCompactor([log, other])])) == [("log", "one and 1 more", True)]
 
 
@@ -65,7 +68,7 @@ def kill(client: Any, name: str, *groups: str, entries: int = 2) -> None:
     for shift in (0, LATE_MS):
         log = Log(client, name, clock_shift_ms=shift)
         for group in groups:
-            opened = log.group(group, acknowledged=True, idle_s=30, max_attempts=1)
+            opened = log.group(group, ack=True, lease=30, max_attempts=1)
             opened.read(entries)
 
 
@@ -102,9 +105,7 @@ def test_dead_entries_of_a_group_are_put_back_for_it_alone(any_server: AnyServer
     key = item_key_of(watched, "entry 1", "group one")
     said = steer_dead("revive", watched, key, sure=False)
     assert said.startswith("1 item of")
-    one, two = (
-        log.group(each, acknowledged=True, idle_s=30, max_attempts=1) for each in ("one", "two")
-    )
+    one, two = (log.group(each, ack=True, lease=30, max_attempts=1) for each in ("one", "two"))
     assert [each.offset for each in one.dead()] == [0]
     assert len(two.dead()) == 2
     assert [each.offset for each in one.read(1)] == [1]
@@ -138,5 +139,5 @@ def test_a_recruiters_page_shows_its_logs(redis7: RedisServer, never_recruiter: 
     never_recruiter.install(LogTrimmer(log, max_entries=10), rate=0.1)
     page = make_app(never_recruiter, client).test_client().get("/ws/").text
     assert "could not be asked" not in page
-    for part in ("blocks to compact", "blocks to trim", "trimmed log"):
+    for part in ("blocks to compact", "blocks to trim", "log (log_trimmer.activity"):
         assert part in page

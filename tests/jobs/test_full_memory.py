@@ -26,6 +26,7 @@ from workstealing.jobs import (
     TimeShardSweeper,
     UntrackDone,
 )
+from workstealing.jobs.log_compactor import Compactor
 from workstealing.recruiting import Job, Slice
 from workstealing.structures import (
     DurableKeys,
@@ -37,7 +38,6 @@ from workstealing.structures import (
     TrackedSet,
     VolatileHashes,
 )
-from workstealing.structures.log.compacting import Compactor
 
 pytestmark = pytest.mark.real
 

@@ -38,7 +38,7 @@ ENDS = {sum(BATCHES[:number]) for number in range(len(BATCHES) + 1)}
 
 
 def groups_of(log: Any) -> tuple[Any, Any]:
-    return log.group("mail"), log.group("work", acknowledged=True, idle_s=60, max_attempts=1)
+    return log.group("mail"), log.group("work", ack=True, lease=60, max_attempts=1)
 
 
 def slice_of(job: Any, limit: int = 2) -> None:
@@ -52,7 +52,7 @@ def write_and_read(client: Any) -> None:
     log.append(*entries_from(0, 6))
     mail.read(2)
     given = work.read(5)
-    work.acknowledge(*given[:2])
+    work.ack(*given[:2])
     log.append(*entries_from(6, 5))
     log.append(*entries_from(11, 1))
     groups_of(Log(client, "log", BLOCK, clock_shift_ms=LATE_MS))[1].read(2)
@@ -71,9 +71,9 @@ def compact_and_evict(client: Any) -> None:
     late = Log(client, "log", BLOCK, clock_shift_ms=LATE_MS)
     log.append(*entries_from(0, 6))
     log.append(*entries_from(6, 5))
-    slice_of(LogCompactor(log, cold_s=0, codec="none", random=lambda: 0.0))
+    slice_of(LogCompactor(log, cold=0, codec="none", random=lambda: 0.0))
     log.append(*entries_from(11, 1))
-    slice_of(LogCompactor(late, cold_s=0, codec="zlib", random=lambda: 0.0))
+    slice_of(LogCompactor(late, cold=0, codec="zlib", random=lambda: 0.0))
     log.evict(2)
     log.append(*entries_from(12, 9), backlog=12)
     log.evict(keep=3)
@@ -93,8 +93,8 @@ def trim(client: Any) -> None:
     slice_of(LogTrimmer(log, max_entries=14), 1)
     slice_of(LogTrimmer(log, max_bytes=500), 1)
     log.evict(11)
-    slice_of(LogTrimmer(late, max_age_s=60), 1)
-    slice_of(LogTrimmer(late, max_age_s=60))
+    slice_of(LogTrimmer(late, max_age=60), 1)
+    slice_of(LogTrimmer(late, max_age=60))
 
 
 def delete(client: Any) -> None:
@@ -103,7 +103,7 @@ def delete(client: Any) -> None:
     mail, work = groups_of(log)
     log.append(*entries_from(0, 6))
     log.append(*entries_from(6, 5))
-    slice_of(LogCompactor(log, cold_s=0, random=lambda: 0.0))
+    slice_of(LogCompactor(log, cold=0, random=lambda: 0.0))
     mail.read(2)
     work.read(3)
     log.delete()

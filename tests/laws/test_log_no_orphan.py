@@ -26,7 +26,7 @@ from workstealing.jobs import LogCompactor, LogTrimmer
 from workstealing.recruiting import Slice
 from workstealing.store.keys import key_slot
 from workstealing.structures import Log
-from workstealing.structures.log.names import LogNames
+from workstealing.structures.log.base import LogNames
 
 pytestmark = pytest.mark.real
 
@@ -34,15 +34,15 @@ pytestmark = pytest.mark.real
 def live(client: Any, name: str) -> None:
     """Use a log in every way, as far as one comes; it has the entries of `entries_from`."""
     log = Log(client, name, BLOCK)
-    work = log.group("work", acknowledged=True)
+    work = log.group("work", ack=True)
     log.append(*entries_from(0, 9))
     given = work.read(3)
-    LogCompactor(log, 2, cold_s=0).perform(Slice(2, 10.0))
-    work.acknowledge(*given)
+    LogCompactor(log, 2, cold=0).perform(Slice(2, 10.0))
+    work.ack(*given)
     log.evict(4)
     log.append(*entries_from(9, 8), backlog=9)
     late = Log(client, name, BLOCK, clock_shift_ms=LATE_MS)
-    LogTrimmer(late, 1, max_age_s=60).perform(Slice(1, 10.0))
+    LogTrimmer(late, 1, max_age=60).perform(Slice(1, 10.0))
 
 
 def live_briefly(client: Any, name: str) -> None:
@@ -118,7 +118,7 @@ def full_log(client: redis.Redis) -> Any:
     log = Log(client, "log", BLOCK)
     log.append(*entries_from(0, 30))
     log.group("mail").read(6)
-    log.group("work", acknowledged=True).read(7)
+    log.group("work", ack=True).read(7)
     return log
 
 
@@ -166,8 +166,8 @@ FREES: dict[str, Callable[[Any], Any]] = {
     "keep": lambda log: log.evict(keep=16),
     "max_entries": lambda log: trimmed(log, max_entries=16),
     "max_bytes": lambda log: trimmed(log, max_bytes=900),
-    "max_age_s": lambda log: trimmed(
-        Log(log.client, "log", BLOCK, clock_shift_ms=LATE_MS), max_age_s=60
+    "max_age": lambda log: trimmed(
+        Log(log.client, "log", BLOCK, clock_shift_ms=LATE_MS), max_age=60
     ),
     "spare_groups": lambda log: trimmed(log, max_entries=16, spare_groups=True),
     "leftovers": trimmed,
@@ -182,7 +182,7 @@ def test_a_full_server_is_made_room_on(start_redis: Callable[..., RedisServer], 
         # As if an evicter had died behind its first script.
         client.hset(log.keys.meta, "first", 14)
     if what == "spare_groups":
-        log.group("work", acknowledged=True).acknowledge(*range(7))
+        log.group("work", ack=True).ack(*range(7))
     client.config_set("maxmemory", 1)
     before = client.dbsize()
     with pytest.raises(OutOfMemoryError):
@@ -220,7 +220,7 @@ def test_a_server_that_fills_up_is_trimmed_and_written_to_again(
     assert refused == 5
     first = log.first()
     assert 0 < first < written
-    assert log.info().bytes < 700_000
+    assert log.stats().bytes < 700_000
     for start in range(first, written, 500):
         found = log.read(start, 500)
         assert [int(each.split()[0]) for each in found] == [*range(start, start + len(found))]

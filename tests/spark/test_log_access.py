@@ -74,8 +74,8 @@ class TestReading:
         log = log_on(server)
         log.append(*ENTRIES)
         for codec in ("none", "zlib"):
-            LogCompactor(log, limit=12, cold_s=0, codec=codec).perform(Slice(12, 60))
-        facts = log.info()
+            LogCompactor(log, limit=12, cold=0, codec=codec).perform(Slice(12, 60))
+        facts = log.stats()
         assert min(facts.open, facts.sealed, facts.compressed) > 0
         (now,) = looks(server.client(), ["activity"]).values()
         rng = random.Random(3)

@@ -73,7 +73,7 @@ def log(client: Any) -> Any:
 
 
 def group(client: Any) -> Any:
-    made = log(client).group("g", acknowledged=True)
+    made = log(client).group("g", ack=True)
     made.read(1)
     return made
 
@@ -168,19 +168,19 @@ LOG, TRACKED = Log(CLIENT, "l"), TrackedSet(CLIENT, "c", TableSource())
 # What makes the object, the method, its arguments, and by name.
 CALLS: list[tuple[Made, str, tuple[Any, ...], dict[str, Any]]] = [
     (log, "append", (b"x",), {"backlog": 10}),
-    (log, "read", (0,), {"count": 1, "block_ms": 0, "with_info": False}),
+    (log, "read", (0,), {"count": 1, "block": 0}),
+    (log, "read_range", (0,), {"count": 1, "block": 0}),
     (
         log,
         "group",
         ("g",),
-        {"start": "first", "acknowledged": True, "idle_s": 60.0, "max_attempts": 5},
+        {"start": "first", "ack": True, "lease": 60.0, "max_attempts": 5},
     ),
-    (log, "wait", (("PING",), 0.1), {}),
     (log, "evict", (0,), {}),
     (log, "evict", (), {"keep": 1}),
     (log, "iterate", (0, 1), {"reverse": False, "prefetch": 1}),
-    (group, "read", (1,), {"block_ms": 0, "member": "m"}),
-    (group, "acknowledge", (0,), {}),
+    (group, "read", (1,), {"block": 0, "member": "m"}),
+    (group, "ack", (0,), {}),
     (group, "seek", (0,), {}),
     (group, "pending", (10,), {}),
     (group, "dead", (10,), {}),
@@ -210,8 +210,8 @@ CALLS: list[tuple[Made, str, tuple[Any, ...], dict[str, Any]]] = [
     (shuffle, "stats", ("g", 10), {}),
     (shuffle, "streams_of", ("t",), {}),
     (time_shards, "put", ("m", None), {}),
-    (time_shards, "take", ("c",), {"lease": 60.0, "drain_all": False}),
-    (time_shards, "take_many", ("c", 1), {"lease": 60.0, "drain_all": False}),
+    (time_shards, "take", ("c",), {"lease_s": 60.0, "drain_all": False}),
+    (time_shards, "take_many", ("c", 1), {"lease_s": 60.0, "drain_all": False}),
     (time_shards, "dead", (10,), {}),
     (tracked, "track", (["a"],), {}),
     (tracked, "untrack", (["a"],), {}),
@@ -232,9 +232,9 @@ CALLS: list[tuple[Made, str, tuple[Any, ...], dict[str, Any]]] = [
     (shuffle, "nack", (None,), {"delay": 0.0}),
     (shuffle, "extend", (None,), {}),
     (time_shards, "ack", ("x",), {}),
-    (time_shards, "cancel", ("x",), {}),
+    (time_shards, "delete", ("x",), {}),
     (time_shards, "release", ("x",), {"due": None}),
-    (time_shards, "extend", (None,), {"lease": 60.0}),
+    (time_shards, "extend", (None,), {"lease_s": 60.0}),
     (time_shards, "revive", ("x",), {}),
     (time_shards, "discard", ("x",), {}),
     (made_of(structures), "Log", (CLIENT, "l"), {"block": 10, "codec": None, "cache_blocks": 1}),
@@ -278,14 +278,14 @@ CALLS: list[tuple[Made, str, tuple[Any, ...], dict[str, Any]]] = [
         made_of(jobs),
         "LogCompactor",
         (LOG,),
-        {"limit": 1, "cold_s": 1.0, "codec": "zlib", "level": 6, "idle_s": 0, "most_bytes": 1000}
+        {"limit": 1, "cold": 1.0, "codec": "zlib", "level": 6, "idle": 0, "most_bytes": 1000}
         | JOB_OPTIONS,
     ),
     (
         made_of(jobs),
         "LogTrimmer",
         (LOG,),
-        {"limit": 1, "max_age_s": 1.0, "max_entries": 1, "max_bytes": 1, "spare_groups": False}
+        {"limit": 1, "max_age": 1.0, "max_entries": 1, "max_bytes": 1, "spare_groups": False}
         | JOB_OPTIONS,
     ),
     (made_of(jobs), "TrackQueued", (TRACKED,), {"limit": 5, "name": "n"}),
@@ -295,7 +295,7 @@ CALLS: list[tuple[Made, str, tuple[Any, ...], dict[str, Any]]] = [
 
 ASYNC: dict[Made, Made] = {
     log: lambda client: structures.AsyncLog(client, "l"),
-    group: lambda client: structures.AsyncLog(client, "l").group("g", acknowledged=True),
+    group: lambda client: structures.AsyncLog(client, "l").group("g", ack=True),
     keys: lambda client: structures.AsyncDurableKeys(client, namespace="d"),
     ick: lambda client: structures.AsyncIck(client, "i"),
     sharded: lambda client: structures.AsyncShardedIck(client, "s", 2),
@@ -345,7 +345,7 @@ def assert_clear(error: Exception, call: Any, place: int | str, value: Any) -> N
 # An argument that is right, but is not looked at before another thing that is wrong in every case.
 ALSO = {
     ("drift", "sample"): {"cannot draw ids"},
-    ("extend", "lease"): {"no lease"},
+    ("extend", "lease_s"): {"no lease"},
     ("release", "due"): {"no id of a message"},
     ("nack", "delay"): {"no message"},
     ("dry_run", "limit"): {"has no dry run"},
@@ -421,12 +421,6 @@ def test_the_asyncio_forms_say_the_same(case: Any) -> None:
         await client.aclose()
 
     asyncio.run(run())
-
-
-def test_a_call_that_waits_on_a_log(redis7: RedisServer) -> None:
-    made = Log(redis7.client(), "l")
-    with pytest.raises(ConfigurationError, match=r"command=25 is no command .* read\(offset"):
-        made.wait(25, 0.1)  # type: ignore[arg-type]
 
 
 def test_what_is_missing_or_too_much_is_said_by_python_at_the_call() -> None:

@@ -51,7 +51,7 @@ def made(client: Any, count: int = 35, name: str = "l") -> Log:
 def compactor(client: Any, *, later: bool = False, name: str = "l", **options: Any) -> LogCompactor:
     """Return a compactor, on request one for which all blocks are cold."""
     log = Log(client, name, BLOCK, clock_shift_ms=LATER_MS if later else 0)
-    return LogCompactor(log, **{"cold_s": COLD_S, "limit": 100, **options})
+    return LogCompactor(log, **{"cold": COLD_S, "limit": 100, **options})
 
 
 def compact(client: Any, limit: int = 100, **options: Any) -> int:

@@ -11,8 +11,8 @@ import redis
 from workstealing.jobs import LogCompactor, LogTrimmer
 from workstealing.recruiting import Slice
 from workstealing.structures import Log
+from workstealing.structures.log.base import LogNames
 from workstealing.structures.log.blocks import entries_of, head_of
-from workstealing.structures.log.names import LogNames
 
 BLOCK = 4
 LATE_MS = 3_600_000
@@ -84,16 +84,16 @@ def check_whole(client: Any, name: str, present: set[bytes]) -> tuple[int, int, 
 def check_entries(client: Any, name: str, expected: Sequence[bytes]) -> None:
     """See that each entry stands at its offset, once; evicted ones and no others are missing."""
     log = Log(client, name, BLOCK)
-    info, found = log.read(0, len(expected) + 10, with_info=True)
+    info, found = log.read_range(0, len(expected) + 10)
     assert found == [None] * info.first + list(expected[info.first : info.last + 1])
 
 
 def keep_up(client: Any, names: Sequence[str], **bounds: Any) -> None:
     """Let new processes' jobs do all that there is to be done."""
     logs = [Log(client, name, BLOCK) for name in names]
-    for job in (LogCompactor(logs, 10, cold_s=0), LogTrimmer(logs, 10, **bounds)):
+    for job in (LogCompactor(logs, 10, cold=0), LogTrimmer(logs, 10, **bounds)):
         for part in job.parts(1):
             worker = job.for_part(part)
             while not worker.is_drained:
                 worker.perform(Slice(10, 10.0))
-        assert job.backlog().blocks == 0
+        assert job.backlog().count == 0

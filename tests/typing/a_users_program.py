@@ -5,6 +5,7 @@ Nothing runs it. Its claims are for mypy, in strict mode and by `assert_type`.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, assert_type
@@ -23,9 +24,7 @@ from workstealing.jobs import (
     HashFieldExpiry,
     IckReaper,
     KeyExpiry,
-    LogBacklog,
     LogCompactor,
-    LogTrimBacklog,
     LogTrimmer,
     QueueExpiry,
     ShuffleQueueReaper,
@@ -71,13 +70,13 @@ from workstealing.structures import (
     ShardedIckPipeline,
     ShuffleQueue,
     Taken,
+    TimeShardCounts,
     TimeShardQueue,
-    TimeShardStats,
     TrackedSet,
     TrackedSetPipeline,
     VolatileHashes,
 )
-from workstealing.structures.log import GroupEntry, GroupInfo, LogFacts, LogInfo, PendingEntry
+from workstealing.structures.log import GroupEntry, GroupStats, LogRange, LogStats, PendingEntry
 from workstealing.structures.shuffle_queue import DeadMessage, OverdueMessage
 from workstealing.structures.sources import Source, SqlSource
 
@@ -339,7 +338,7 @@ async def tenants_awaited() -> None:
 
 
 def time_shards() -> None:
-    queue = TimeShardQueue(RedisStore(connect()), "reminders", shards=6, period=60)
+    queue = TimeShardQueue(RedisStore(connect()), "reminders", shards=6, period_s=60)
     assert_type(queue, TimeShardQueue)
     assert_type(queue.put("remind 17", due=0.5), str)
     taken = queue.take("worker 7")
@@ -349,52 +348,50 @@ def time_shards() -> None:
         assert_type(queue.release(taken), bool)
         assert_type(queue.extend(taken, 60.0), bool)
     assert_type(queue.take_many("worker 7", 10, drain_all=True), list[Taken])
-    assert_type(queue.stats(), list[TimeShardStats])
-    assert_type(queue.cancel("1-ab"), bool)
+    assert_type(queue.observe(), list[TimeShardCounts])
     recruiter.install(TimeShardSweeper(queue), rate=0.05)
-    assert_type(queue.delete(), int)
+    assert_type(queue.drop(), int)
 
 
 async def time_shards_awaited() -> None:
     queue = AsyncTimeShardQueue(AsyncRedisStore(connect_async()), "reminders")
     assert_type(queue, AsyncTimeShardQueue)
     assert_type(await queue.take("worker 7"), Taken | None)
-    assert_type(await queue.cancel("1-ab"), bool)
-    assert_type(await queue.stats(), list[TimeShardStats])
-    assert_type(await queue.delete(), int)
-    assert_type(await queue.put("remind 17"), str)
+    assert_type(await queue.delete("1-ab"), bool)
+    assert_type(await queue.drop(), int)
 
 
 def logs(client: redis.Redis) -> None:
     log = Log(client, "activity", codec="json")
     assert_type(log, Log)
     assert_type(log.append({"path": "/"}, backlog=1000), int)
-    assert_type(log.read(-1, block_ms=50), list[Any])
-    assert_type(log.read(0, 0, with_info=True), tuple[LogInfo, list[Any]])
-    assert_type(log.read(0, 0, 0, True), tuple[LogInfo, list[Any]])
+    assert_type(log.read(-1, block=0.05), list[Any])
+    assert_type(log.read_range(0, 0), tuple[LogRange, list[Any]])
+    assert_type(log.read(0, 10, dt.timedelta(seconds=1)), list[Any])
+    assert_type(log.delete(), bool)
     assert_type(log.iterate(-10, reverse=True), Iterator[Any])
-    assert_type(log.info(), LogFacts)
+    assert_type(log.stats(), LogStats)
     assert_type(log.evict(keep=1000), int)
-    group = log.group("mail", acknowledged=True)
-    found = group.read(10, block_ms=50)
+    group = log.group("mail", ack=True)
+    found = group.read(10, block=0.05)
     assert_type(found, list[GroupEntry])
-    assert_type(group.acknowledge(*found), int)
+    assert_type(group.ack(*found), int)
     assert_type(group.pending(), list[PendingEntry])
     recruiter.install(LogCompactor(log), rate=0.003)
-    assert_type(LogCompactor([log]).backlog(), LogBacklog)
-    assert_type(LogTrimmer(log, max_age_s=60).backlog(), LogTrimBacklog)
+    assert_type(LogCompactor([log]).backlog(), Backlog)
+    assert_type(LogTrimmer(log, max_age=60).backlog(), Backlog)
 
 
 async def asynchronous_logs(client: redis.asyncio.Redis) -> None:
     log = AsyncLog(client, "activity")
     assert_type(log, AsyncLog)
     assert_type(await log.append(b"entry"), int)
-    assert_type(await log.read(0, with_info=True), tuple[LogInfo, list[Any]])
+    assert_type(await log.read_range(0), tuple[LogRange, list[Any]])
     async for _ in log.iterate(5):
         pass
     group = log.group("mail")
     assert_type(await group.read(10), list[GroupEntry])
-    assert_type(await group.info(), GroupInfo)
+    assert_type(await group.stats(), GroupStats)
 
 
 class DropDrafts(Job):

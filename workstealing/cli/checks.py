@@ -15,7 +15,7 @@ from typing import Any
 from workstealing.cli.clients import FAULTS, said
 from workstealing.cli.output import printable
 from workstealing.config import DISABLED_VARIABLE, URL_VARIABLES, is_disabled
-from workstealing.errors import LayoutError, Moved, WorkStealingError
+from workstealing.errors import Moved, WorkStealingError
 from workstealing.recruiting import Recruiter
 from workstealing.recruiting.slice import TRIPS, seconds_for
 from workstealing.store.budget import Budget
@@ -24,11 +24,8 @@ from workstealing.structures import (
     AsyncTimeShardQueue,
     TimeShardQueue,
 )
-from workstealing.structures.log.base import LogBase
-from workstealing.structures.log.blocks import HEADER_BYTES, compress_codec, head_of
-from workstealing.structures.log.names import LOG_VERSION
 from workstealing.structures.structure import FAULT, NOTE, OK, WARNING, Check, Structure
-from workstealing.structures.time_shard_queue.redis_store import layout_key, read_rotation
+from workstealing.structures.time_shard_queue.names import layout_key, parse
 from workstealing.structures.time_shard_queue.rotation import FEWEST_WITH_A_QUIET_ONE, Rotation
 from workstealing.structures.volatile_hashes.layout import (
     NATIVE_COMMANDS,
@@ -282,10 +279,6 @@ def recruiting(recruiter: Recruiter) -> Iterator[Check]:
         for held in (getattr(job, each, None) for each in ("queue",)):
             if isinstance(held, TimeShardQueue | AsyncTimeShardQueue):
                 yield _time_shards(what, held)
-        logs = getattr(job, "logs", ())
-        for log in logs if isinstance(logs, tuple) else ():
-            if isinstance(log, LogBase):
-                yield _log(what, log)
 
 
 def _structure(what: str, structure: Structure) -> Iterator[Check]:
@@ -300,55 +293,12 @@ def _structure(what: str, structure: Structure) -> Iterator[Check]:
         yield Check(what, NOTE if is_new else FAULT, f"{named}: {said(error)}")
 
 
-def _log(what: str, log: LogBase) -> Check:
-    named = f"log {printable(log.name)}"
-    try:
-        facts = _facts_of(log)
-        if facts is not None:
-            block, codec = facts
-            if codec == "zstd":
-                compress_codec(codec)
-    except (WorkStealingError, *FAULTS) as error:
-        return Check(what, FAULT, f"{named}: {said(error)}")
-    if facts is None:
-        return Check(what, NOTE, f"{named}: nothing has been written yet")
-    form = {None: "", "raw": ", the oldest of them sealed"}.get(
-        codec, f", the oldest of them compressed by {codec}"
-    )
-    said_ = f"{named}: blocks of {block} entries{form}, layout version {LOG_VERSION}"
-    return Check(what, OK, said_)
-
-
-def _facts_of(log: LogBase) -> tuple[int, str | None] | None:
-    """Return how many entries a block has, and the codec of the oldest block if it is sealed."""
-    keys = log.keys
-    (found,) = log.twin.call_keys(
-        (keys.meta,), [("HMGET", keys.meta, "mark", "block", "kept")], Budget(SECONDS)
-    )
-    if isinstance(found, Exception):
-        raise found
-    mark, block, kept = found
-    if mark is None:
-        return None
-    if mark != LOG_VERSION.encode():
-        raise LayoutError(
-            f"the key {keys.meta!r} says {mark!r} where {LOG_VERSION} was expected: it is foreign"
-            " or of a newer version of workstealing"
-        )
-    oldest = keys.block(int(kept))
-    kind, head = log.twin.call_keys(
-        (oldest,), [("TYPE", oldest), ("GETRANGE", oldest, 0, HEADER_BYTES - 1)], Budget(SECONDS)
-    )
-    return int(block), head_of(head).codec if kind == b"string" else None
-
-
 def _time_shards(what: str, queue: TimeShardQueue | AsyncTimeShardQueue) -> Check:
     named = f"queue {printable(queue.name)}"
     # None where the queue is kept in another database.
-    twin: Twin | None = queue.twin
-    shards: Any = queue.time_shards
+    twin: Twin | None = getattr(queue.time_shards, "twin", None)
     try:
-        rotation = None if twin is None else _rotation_of(twin, layout_key(shards.name))
+        rotation = None if twin is None else _rotation_of(twin, layout_key(queue.time_shards.name))
     except (WorkStealingError, *FAULTS) as error:
         return Check(what, FAULT, f"{named}: {said(error)}")
     if rotation is None:
@@ -368,8 +318,7 @@ def _rotation_of(twin: Twin, key: bytes) -> Rotation | None:
     (reply,) = twin.call_keys((key,), [("HGETALL", key)], Budget(SECONDS))
     if isinstance(reply, Exception):
         raise reply
-    found = read_rotation(key, reply)
-    return None if found is None else found.own
+    return parse(key, reply)
 
 
 def _turns(rotation: Rotation) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
-from workstealing.dashboard.log_groups import dead_groups
 from workstealing.dashboard.queue_dead import IckDead, TimeShardsDead
 from workstealing.dashboard.watched import DeadBox, PartDead, Watched
 from workstealing.errors import ConfigurationError
@@ -14,8 +12,6 @@ from workstealing.jobs import (
     HashFieldExpiry,
     IckReaper,
     KeyExpiry,
-    LogCompactor,
-    LogTrimmer,
     TimeShardSweeper,
     TrackQueued,
     UntrackDone,
@@ -24,7 +20,6 @@ from workstealing.recruiting.job import Backlog, Job
 from workstealing.structures import (
     DurableKeys,
     Ick,
-    Log,
     ShardedIck,
     TimeShardQueue,
     TrackedSet,
@@ -84,11 +79,6 @@ def watch_all(things: Iterable[Any], jobs: Iterable[Job]) -> list[Watched]:
     for thing in things:
         watched = watch(thing)
         found.setdefault(watched.id, watched)
-    for job in jobs:
-        if isinstance(job, LogTrimmer) and _is_blocking(job):
-            # It knows nothing of what is dead there.
-            watched = _logs(job.logs)
-            found.setdefault(watched.id, watched)
     return list(found.values())
 
 
@@ -144,9 +134,6 @@ def _is_blocking(job: Any) -> bool:
         *(VolatileHashes, DurableKeys, TrackedSet, Ick, ShardedIck),
         TimeShardQueue,
     )
-    logs = getattr(job, "logs", None)
-    if isinstance(logs, tuple):
-        return all(isinstance(each, Log) for each in logs)
     held = (getattr(job, name, None) for name in ("hashes", "keys", "tracked", "ick", "queue"))
     return any(isinstance(each, structures) for each in held)
 
@@ -198,63 +185,25 @@ def _time_shard_queue(thing: TimeShardQueue | TimeShardSweeper) -> Watched:
 
     def due() -> Backlog:
         assert job is not None
-        return job.backlog(seconds=SECONDS)
+        backlog = job.backlog()
+        oldest = backlog.oldest_seconds if backlog.ended else None
+        return Backlog(backlog.ended + backlog.consumed, oldest, "messages to sweep")
 
     return Watched(
         queue.name,
         "time shard queue",
-        lambda: sum(each.total for each in queue.stats()),
+        lambda: sum(each.total for each in queue.observe()),
         due if job is not None else None,
         lambda: [("", TimeShardsDead(queue))],
-        lambda: sum(each.dead for each in queue.stats()),
+        lambda: sum(each.dead for each in queue.observe()),
         None if job is None else job.name,
     )
-
-
-def _log(thing: Log | LogCompactor) -> Watched:
-    job, logs = (None, (thing,)) if isinstance(thing, Log) else (thing, thing.logs)
-    return _logs(logs, job)
-
-
-def _logs(logs: Sequence[Any], job: LogCompactor | None = None) -> Watched:
-    return Watched(
-        _names(logs),
-        "log",
-        lambda: _entries(logs),
-        None if job is None else partial(_blocks_due, job, "blocks to compact"),
-        lambda: [group for group in dead_groups(logs) if group[1].size],
-        lambda: sum(box.size for _, box in dead_groups(logs)),
-        None if job is None else job.name,
-    )
-
-
-def _trimmed_log(job: LogTrimmer) -> Watched:
-    # Of its own beside the compactor's: each has its backlog. What is dead is told once, there.
-    due = partial(_blocks_due, job, "blocks to trim")
-    return Watched(_names(job.logs), "trimmed log", lambda: _entries(job.logs), due, job=job.name)
-
-
-def _blocks_due(job: LogCompactor | LogTrimmer, what: str) -> Backlog:
-    backlog: Any = job.backlog(seconds=SECONDS)
-    oldest = backlog.oldest_seconds if backlog.blocks else None
-    return Backlog(backlog.blocks, oldest, what, getattr(backlog, "exact", True))
-
-
-def _names(logs: Sequence[Any]) -> str:
-    more = f" and {len(logs) - 1} more" if len(logs) > 1 else ""
-    return f"{logs[0].name}{more}"
-
-
-def _entries(logs: Sequence[Any]) -> int:
-    return sum(int(each.length()) for each in logs)
 
 
 _MAKERS: tuple[tuple[Any, Callable[[Any], Watched]], ...] = (
     ((TrackedSet, TrackQueued, UntrackDone), _tracked),
     ((Ick, ShardedIck, IckReaper), _ick),
     ((TimeShardQueue, TimeShardSweeper), _time_shard_queue),
-    ((Log, LogCompactor), _log),
-    ((LogTrimmer,), _trimmed_log),
 )
 
 

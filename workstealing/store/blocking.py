@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -39,25 +40,85 @@ def milliseconds(seconds: float) -> int:
     return max(1, math.ceil(seconds * 1000))
 
 
-def ask(twin: Twin, slot: int, command: Command, seconds: float) -> Any:
+def ask(  # noqa: PLR0917 - as the fields of `Wait`
+    twin: Twin,
+    slot: int,
+    command: Command,
+    seconds: float,
+    look: Callable[[], float] | None = None,
+    pause: float = 0.0,
+) -> Any:
     """Send a command that blocks for at most so many seconds, on a connection of its own.
 
     Arguments: twin: of the application's client; slot: whose node is asked; command: its keys share
-    that slot. Returns: the reply; None too after a fault of that connection, which only ends the
-    wait, or an error reply. One round trip.
+    that slot; look, pause: see `Wait`. Returns: the reply; None too after a fault of that
+    connection, or an error reply: both only end the wait. Raises: what `look` raises. One round
+    trip, and those of the looks.
     """
-    limit = seconds + MARGIN_SECONDS
+    failed: list[Exception] = []
     try:
-        (reply,) = twin.call(twin.node_of(slot), [command], Budget(limit, timeout=limit))
-        if not isinstance(reply, ResponseError):
+        limit = seconds + MARGIN_SECONDS
+        with twin.connection(twin.node_of(slot)) as connection:
+            budget = Budget(limit, timeout=limit)
+            if look is None or _is_fake(connection):
+                (reply,) = connection.call([_within(command, seconds, look, pause)], budget)
+            else:
+                connection.call((), budget)
+                reply = _looking(connection, command, limit, look, pause, failed)
+        if not failed and not isinstance(reply, ResponseError):
             return reply
-    except (Moved, OutOfTime):
+    except (Moved, OutOfTime, ResponseError):
+        # MOVED is one too: the next look lets the client learn the new node.
         pass
     except Exception as error:
         if not is_connection_fault(error):
             raise
+    if failed:
+        raise failed[0]
     time.sleep(min(seconds, _PAUSE_SECONDS))
     return None
+
+
+def _is_fake(connection: Any) -> bool:
+    return any(base.__module__.startswith("fakeredis") for base in type(connection).__mro__)
+
+
+def _within(
+    command: Command, seconds: float, look: Callable[[], float] | None, pause: float
+) -> Command:
+    """Return the command; with looks, one that ends at the first of them.
+
+    fakeredis waits while it is sent the command, so it waits in pieces, without a place in a line.
+    """
+    return command if look is None else (*command[:-1], min(seconds, pause))
+
+
+def _looking(  # noqa: PLR0917 - as `ask`
+    connection: Any,
+    command: Command,
+    limit: float,
+    look: Callable[[], float],
+    pause: float,
+    failed: list[Exception],
+) -> Any:
+    """Wait for the reply, and look in between; what a look raises comes into `failed`."""
+    end = time.monotonic() + limit
+    try:
+        connection.send_command(*command)
+        while not connection.can_read(pause):
+            if time.monotonic() > end:
+                raise TimeoutError("the server does not end a wait in time")
+            try:
+                pause = look()
+            except Exception as error:  # noqa: BLE001 - raised where none mistakes it for a fault
+                failed.append(error)
+                connection.disconnect()
+                return None
+        return connection.read_response()
+    except BaseException:
+        # The reply may still be under way.
+        connection.disconnect()
+        raise
 
 
 class AsyncAsker:
@@ -70,26 +131,35 @@ class AsyncAsker:
         self._twin = twin
         self._idle: list[tuple[Any, Any, Any]] = []
 
-    async def ask(self, slot: int, command: Command, seconds: float) -> Any:
+    async def ask(
+        self,
+        slot: int,
+        command: Command,
+        seconds: float,
+        look: Callable[[], Awaitable[float]] | None = None,
+        pause: float = 0.0,
+    ) -> Any:
         """Send a command as `ask` does, without holding up the event loop."""
         loop = asyncio.get_running_loop()
         connection = None
+        failed: list[Exception] = []
         try:
             node = self._twin.node_of(slot)
             connection = self._take(loop, node)
             limit = seconds + MARGIN_SECONDS
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(limit if look is None else MARGIN_SECONDS):
                 await connection.connect()
                 await connection.send_command(*command)
-                reply = await connection.read_response(timeout=limit)
-        except ResponseError:
-            # MOVED is one too: the next look lets the client learn the new node.
-            await self._drop(connection)
-            await asyncio.sleep(min(seconds, _PAUSE_SECONDS))
+                if look is None:
+                    reply = await connection.read_response(timeout=limit)
+            if look is not None:
+                reply = await _looking_async(connection, limit, look, pause, failed)
         except BaseException as error:
             # A reply may still be under way, cancelled or not.
             await self._drop(connection)
-            if not isinstance(error, Moved) and not is_connection_fault(error):
+            # MOVED is a ResponseError too: the next look lets the client learn the new node.
+            is_fault = isinstance(error, Moved | ResponseError) or is_connection_fault(error)
+            if failed or not is_fault:
                 raise
             await asyncio.sleep(min(seconds, _PAUSE_SECONDS))
         else:
@@ -114,3 +184,29 @@ class AsyncAsker:
         while self._idle:
             _, _, connection = self._idle.pop()
             await connection.disconnect(nowait=True)
+
+
+async def _looking_async(
+    connection: Any,
+    limit: float,
+    look: Callable[[], Awaitable[float]],
+    pause: float,
+    failed: list[Exception],
+) -> Any:
+    """Wait for the reply, and look in between; what a look raises comes into `failed`, too."""
+    end = time.monotonic() + limit
+    reading = asyncio.ensure_future(connection.read_response())
+    try:
+        while not (await asyncio.wait({reading}, timeout=pause))[0]:
+            if time.monotonic() > end:
+                raise TimeoutError("the server does not end a wait in time")
+            try:
+                pause = await look()
+            except Exception as error:
+                failed.append(error)
+                raise
+        return reading.result()
+    except BaseException:
+        reading.cancel()
+        await asyncio.wait({reading}, timeout=_PAUSE_SECONDS)
+        raise

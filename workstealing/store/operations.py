@@ -113,13 +113,18 @@ class Sleep:
 class Wait:
     """A command that blocks, on a connection of its own.
 
-    Fields: slot: whose node is asked; command; seconds: for how long it blocks. Its reply is None
-    too after a fault of that connection, which only ends the wait.
+    Fields: slot: whose node is asked; command: with looks, its last argument is for how long it
+    blocks; seconds: for how long it does; look: makes the steps of a look at the application's own
+    client while the wait goes on, which return when to look again; pause: when to look first; both
+    in seconds from then. Its reply is None too after a fault of that connection, which only ends
+    the wait; what a look raises is raised.
     """
 
     slot: int
     command: tuple[Any, ...]
     seconds: float
+    look: Callable[[], Steps[float]] | None = None
+    pause: float = 0.0
 
 
 class RoundTrip:
@@ -340,7 +345,14 @@ class Blocking:
         return drive(self.client, steps, None, self._wait)
 
     def _wait(self, step: Wait) -> Any:
-        return ask(self.twin, step.slot, step.command, step.seconds)
+        look = step.look
+        if look is None:
+            return ask(self.twin, step.slot, step.command, step.seconds)
+
+        def looked() -> float:
+            return drive(self.client, look())
+
+        return ask(self.twin, step.slot, step.command, step.seconds, looked, step.pause)
 
 
 class Asynchronous:
@@ -354,7 +366,14 @@ class Asynchronous:
         return await drive_async(self.client, steps, None, self._wait)
 
     async def _wait(self, step: Wait) -> Any:
-        return await self._asker.ask(step.slot, step.command, step.seconds)
+        look = step.look
+        if look is None:
+            return await self._asker.ask(step.slot, step.command, step.seconds)
+
+        def looked() -> Awaitable[float]:
+            return drive_async(self.client, look())
+
+        return await self._asker.ask(step.slot, step.command, step.seconds, looked, step.pause)
 
     @functools.cached_property
     def _asker(self) -> AsyncAsker:

@@ -19,7 +19,7 @@ from workstealing.structures.ick import (
     Ick,
     IckPipeline,
 )
-from workstealing.structures.log import AsyncLog, Log, LogFacts, LogInfo
+from workstealing.structures.log import AsyncLog, Log, LogRange, LogStats
 from workstealing.structures.sharded_ick import (
     AsyncLeasedIck,
     AsyncShardedIck,
@@ -36,8 +36,8 @@ from workstealing.structures.time_shard_queue import (
     AsyncTimeShardQueue,
     RedisStore,
     Taken,
+    TimeShardCounts,
     TimeShardQueue,
-    TimeShardStats,
 )
 from workstealing.structures.tracked_set import (
     AsyncTrackedSet,
@@ -84,8 +84,8 @@ __all__ = [
     "LeaseLost",
     "LeasedIck",
     "Log",
-    "LogFacts",
-    "LogInfo",
+    "LogRange",
+    "LogStats",
     "Message",
     "NoLease",
     "Page",
@@ -94,8 +94,8 @@ __all__ = [
     "ShardedIckPipeline",
     "ShuffleQueue",
     "Taken",
+    "TimeShardCounts",
     "TimeShardQueue",
-    "TimeShardStats",
     "TrackedSet",
     "TrackedSetPipeline",
     "VolatileHashes",

@@ -33,8 +33,9 @@ from workstealing.errors import (
     LayoutError,
     MissingExtraError,
 )
-from workstealing.jobs import LogBacklog, LogCompactor
+from workstealing.jobs import LogCompactor
 from workstealing.recruiting import Slice
+from workstealing.recruiting.job import Backlog
 from workstealing.structures.log import AsyncLog, Log
 
 pytestmark = pytest.mark.contract
@@ -78,10 +79,12 @@ class TestForms:
         assert compact(client, codec="none", later=True) == 3
         assert compact(client, codec="none", later=True) == 0
         assert forms(client, log) == "RRRL"
-        assert compactor(client, codec="none", later=True).backlog() == LogBacklog(0, 0, 0.0)
+        assert compactor(client, codec="none", later=True).backlog() == Backlog(
+            0, 0.0, "blocks to compact"
+        )
         # A compactor that compresses finds them cold, counted from their sealing.
         again = Log(client, "l", clock_shift_ms=2 * LATER_MS)
-        assert LogCompactor(again, cold_s=COLD_S).perform(Slice(5, 10.0)) == 3
+        assert LogCompactor(again, cold=COLD_S).perform(Slice(5, 10.0)) == 3
         assert_sound(client, log)
 
     def test_each_form_at_once(self, client: Any) -> None:
@@ -197,12 +200,12 @@ class TestChoice:
         logs = [made(client, 25, name) for name in names]
         job = LogCompactor(logs, limit=1, random=random.Random(1).random)
         assert job.name == "log_compactor.a"
-        assert job.backlog().blocks == 6
+        assert job.backlog().count == 6
         done = sum(job.perform(Slice(1, 10.0)) or 0 for _ in range(60))
         assert done == 6
         for name in names:
             assert_whole(client, 25, name)
-        assert job.backlog() == LogBacklog(0, 0, 0.0)
+        assert job.backlog() == Backlog(0, 0.0, "blocks to compact")
 
     def test_parts_of_a_sweep_are_logs(self, client: Any) -> None:
         logs = [made(client, 25, name) for name in "abc"]
@@ -213,22 +216,22 @@ class TestChoice:
             one = job.for_part(part)
             while not one.is_drained:
                 one.perform(Slice(1, 10.0))
-        assert job.backlog().blocks == 0
+        assert job.backlog().count == 0
         assert [forms(client, log) for log in logs] == ["RRL"] * 3
 
 
 class TestWhatItSays:
     def test_the_backlog(self, client: Any) -> None:
         job = compactor(client)
-        assert job.backlog() == LogBacklog(0, 0, 0.0)
+        assert job.backlog() == Backlog(0, 0.0, "blocks to compact")
         made(client)
         found = job.backlog()
-        assert (found.full, found.cold, found.blocks) == (3, 0, 3)
+        assert (found.count, found.what, found.exact) == (3, "blocks to compact", True)
         assert 0.0 <= found.oldest_seconds < 60
         compact(client)
-        assert job.backlog() == LogBacklog(0, 0, 0.0)
+        assert job.backlog() == Backlog(0, 0.0, "blocks to compact")
         cold = compactor(client, later=True).backlog()
-        assert (cold.full, cold.cold) == (0, 3)
+        assert cold.count == 3
         assert LATER_MS / 1000 - COLD_S <= cold.oldest_seconds < LATER_MS / 1000
 
     def test_the_slice_is_told(self, client: Any) -> None:
@@ -312,8 +315,8 @@ class TestWhatItRefuses:
             ({"codec": "lz4"}, "codec is 'lz4'"),
             ({"codec": "zlib", "level": 10}, "level is 10"),
             ({"codec": "none", "level": 1}, "level is of no use"),
-            ({"cold_s": -1}, "cold_s is -1"),
-            ({"idle_s": "a"}, "idle_s is 'a'"),
+            ({"cold": -1}, "cold=-1 is no such time"),
+            ({"idle": "a"}, "idle='a' is no such time"),
             ({"most_bytes": -1}, "most_bytes is -1"),
             ({"limit": 0}, "limit"),
         ],
@@ -413,12 +416,12 @@ class TestSizes:
         client = start_redis(7).client()
         log = made(client)
         compact(client)
-        assert compact(client, later=True, idle_s=1000.0) == 0
+        assert compact(client, later=True, idle=1000.0) == 0
         assert forms(client, log) == "RRRL"
-        assert compact(client, later=True, idle_s=0.0) == 3
+        assert compact(client, later=True, idle=0.0) == 3
         client.config_set("maxmemory-policy", "allkeys-lfu")
         log.append(entry(35))
         made(client, 10, "other")
         compact(client, name="other")
         with pytest.raises(redis.ResponseError, match="idle time"):
-            compact(client, later=True, idle_s=1.0, name="other")
+            compact(client, later=True, idle=1.0, name="other")

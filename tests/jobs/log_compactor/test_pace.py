@@ -11,12 +11,11 @@ from support.compacted_logs import LATER_MS, compactor, entries, forms, made
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing.errors import OutOfTime
-from workstealing.jobs import LogCompactor
+from workstealing.jobs import LogCompactor, log_compactor
+from workstealing.jobs.log_compactor import Pace
 from workstealing.recruiting import Outcome, Slice
 from workstealing.structures import Log
-from workstealing.structures.log import compacting
 from workstealing.structures.log.blocks import compress
-from workstealing.structures.log.compacting import Pace
 from workstealing.testing import ManualClock, always
 
 pytestmark = pytest.mark.real
@@ -53,7 +52,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     found = Machine(25e6)
-    monkeypatch.setattr(compacting, "compress", found.compress)
+    monkeypatch.setattr(log_compactor, "compress", found.compress)
     return found
 
 
@@ -62,7 +61,7 @@ def cold_log(client: Any, blocks: int = 20, **options: Any) -> LogCompactor:
     for _ in range(blocks):
         log.append(*[b"x" * ENTRY] * BLOCK)
     later = Log(client, "l", BLOCK, clock_shift_ms=LATER_MS)
-    return LogCompactor(later, cold_s=1000.0, codec="zlib", **options)
+    return LogCompactor(later, cold=1000.0, codec="zlib", **options)
 
 
 def outcomes(job: LogCompactor, machine: Machine, seconds: float, slices: int) -> list[Any]:

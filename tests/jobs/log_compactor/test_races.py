@@ -24,10 +24,10 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import Aborted
 from workstealing.jobs import LogCompactor
+from workstealing.jobs.log_compactor import Compactor
 from workstealing.recruiting import Slice
 from workstealing.store.attempt import Attempt
 from workstealing.structures.log import Log
-from workstealing.structures.log.compacting import Compactor
 
 pytestmark = pytest.mark.real
 
@@ -260,7 +260,7 @@ def test_readers_find_every_entry_at_any_moment(any_server: AnyServer, evicting:
         def work() -> int:
             end = crowd.stop
             start = max(0, end - 200)
-            info, found = log.read(start, end - start, with_info=True)
+            info, found = log.read_range(start, end - start)
             assert len(found) == end - start
             for offset, (got, expected) in enumerate(
                 zip(found, entries(end, start), strict=True), start

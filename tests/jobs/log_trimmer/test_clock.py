@@ -36,11 +36,11 @@ def test_blocks_of_a_time_to_come_hold_up_none_that_are_old(
     log_on(client, late_s=YEAR_S).append(*[b"x"] * 3 * BLOCK)
     log_on(client).append(*[b"x"] * 2 * BLOCK)
     # What comes before an entry is no younger than it, whatever the clock has said.
-    job = LogTrimmer(log_on(client, late_s=DAY_S), limit, max_age_s=3600)
+    job = LogTrimmer(log_on(client, late_s=DAY_S), limit, max_age=3600)
     backlog = job.backlog()
-    assert backlog.blocks == 5
+    assert backlog.count == 5
     assert drain(job) == 5
-    assert job.backlog().blocks == 0
+    assert job.backlog().count == 0
     assert log_on(client).length() == 0
 
 
@@ -48,8 +48,8 @@ def test_while_nothing_behind_them_is_old_they_stay(redis7: RedisServer) -> None
     client = redis7.client()
     log_on(client, late_s=YEAR_S).append(*[b"x"] * 3 * BLOCK)
     log_on(client).append(*[b"x"] * 2 * BLOCK)
-    job = LogTrimmer(log_on(client, late_s=1800), 10, max_age_s=3600)
-    assert job.backlog().blocks == 0
+    job = LogTrimmer(log_on(client, late_s=1800), 10, max_age=3600)
+    assert job.backlog().count == 0
     assert drain(job) == 0
 
 
@@ -58,6 +58,6 @@ def test_however_many_times_are_lost_a_slice_of_one_goes_on(redis7: RedisServer)
     log = log_on(client)
     log.append(*[b"x"] * 5 * BLOCK)
     client.zrem(log.keys.times, 0, 1, 2)
-    job = LogTrimmer(log_on(client, late_s=DAY_S), 1, max_age_s=3600)
-    assert job.backlog().blocks == 5
+    job = LogTrimmer(log_on(client, late_s=DAY_S), 1, max_age=3600)
+    assert job.backlog().count == 5
     assert drain(job) == 5

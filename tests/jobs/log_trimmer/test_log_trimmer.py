@@ -9,20 +9,22 @@ from typing import Any
 
 import pytest
 import redis
+from redis.exceptions import NoPermissionError
 
 from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, FakeRedisServer, RedisServer
 from workstealing.errors import Aborted, ConfigurationError, LayoutError
 from workstealing.jobs import LogCompactor, LogTrimmer
-from workstealing.recruiting import Slice
-from workstealing.structures import AsyncLog, Log
-from workstealing.structures.log.trimming import (
+from workstealing.jobs.log_trimmer import (
     BLOCKS_A_SCRIPT,
     MEASURED,
     Trimming,
     estimate,
 )
+from workstealing.recruiting import Slice
+from workstealing.recruiting.job import Backlog
+from workstealing.structures import AsyncLog, Log
 
 pytestmark = pytest.mark.contract
 
@@ -73,7 +75,7 @@ def test_so_many_entries_stay(any_server: AnyServer) -> None:
     log = filled(any_server.client(), 30)
     job = LogTrimmer(log, 3, max_entries=9)
     # 21 are too many, which is five blocks and one entry.
-    assert job.backlog().blocks == 5
+    assert job.backlog().count == 5
     assert perform(job)[:2] == (3, 2)
     assert (log.first(), log.length(), blocks_of(log)) == (12, 18, [3, 4, 5, 6, 7])
     assert perform(job)[:2] == (2, 0)
@@ -105,21 +107,21 @@ def test_what_is_too_old_goes(any_server: AnyServer) -> None:
     later = log_on(client, late_s=DAY_S)
     later.append(*(b"later %d" % number for number in range(8)))
     # Blocks 0 and 1 are of the first day; in 2 the last entry is of the second one.
-    assert drain(LogTrimmer(later, max_age_s=DAY_S + 3600)) == 0
-    job = LogTrimmer(later, max_age_s=3600)
+    assert drain(LogTrimmer(later, max_age=DAY_S + 3600)) == 0
+    job = LogTrimmer(later, max_age=3600)
     backlog = job.backlog()
-    assert (backlog.blocks, backlog.exact) == (2, True)
+    assert (backlog.count, backlog.exact) == (2, True)
     assert DAY_S - 3700 < backlog.oldest_seconds < DAY_S - 3500
     assert perform(job, 1)[:2] == (1, 1)
     assert drain(job) == 1
     assert (later.first(), later.length(), blocks_of(later)) == (8, 10, [2, 3, 4])
-    assert job.backlog() == type(backlog)(0, 0.0)
+    assert job.backlog() == Backlog(0, 0.0, "blocks to trim")
 
 
 def test_an_idle_log_shows_nothing_that_is_too_old(any_server: AnyServer) -> None:
     client = any_server.client()
     log = filled(client, 10)
-    job = LogTrimmer(log_on(client, late_s=DAY_S), max_age_s=3600)
+    job = LogTrimmer(log_on(client, late_s=DAY_S), max_age=3600)
     assert perform(job)[:2] == (2, 0)
     # The memory of the block that is being written goes when it is full.
     assert (log.first(), log.length(), blocks_of(log)) == (10, 0, [2])
@@ -133,7 +135,7 @@ def test_an_idle_log_shows_nothing_that_is_too_old(any_server: AnyServer) -> Non
 def test_only_entries_of_the_open_block_are_too_old(any_server: AnyServer) -> None:
     client = any_server.client()
     log = filled(client, 3)
-    job = LogTrimmer(log_on(client, late_s=DAY_S), max_age_s=3600)
+    job = LogTrimmer(log_on(client, late_s=DAY_S), max_age=3600)
     assert perform(job)[0] == 1
     assert perform(job)[0] == 0
     assert (log.first(), log.length(), blocks_of(log)) == (3, 0, [0])
@@ -145,17 +147,17 @@ def test_a_clock_that_was_set_back_evicts_nothing_too_early(redis7: RedisServer)
     late.append(*(b"late %d" % number for number in range(BLOCK)))
     filled(client, 2 * BLOCK)
     # Block 0 says that it is of tomorrow, and blocks 1 and 2 behind it of today.
-    job = LogTrimmer(log_on(client, late_s=DAY_S), max_age_s=3600)
+    job = LogTrimmer(log_on(client, late_s=DAY_S), max_age=3600)
     assert drain(job) == 0
-    assert drain(LogTrimmer(log_on(client, late_s=2 * DAY_S), max_age_s=3600)) == 3
+    assert drain(LogTrimmer(log_on(client, late_s=2 * DAY_S), max_age=3600)) == 3
 
 
 def test_a_block_whose_time_was_lost_is_as_old_as_the_next(redis7: RedisServer) -> None:
     client = redis7.client()
     log = filled(client, 3 * BLOCK)
     client.zrem(log.keys.times, 0, 1)
-    assert drain(LogTrimmer(log_on(client, late_s=DAY_S), max_age_s=2 * DAY_S)) == 0
-    assert drain(LogTrimmer(log_on(client, late_s=DAY_S), max_age_s=3600)) == 3
+    assert drain(LogTrimmer(log_on(client, late_s=DAY_S), max_age=2 * DAY_S)) == 0
+    assert drain(LogTrimmer(log_on(client, late_s=DAY_S), max_age=3600)) == 3
 
 
 def test_blocks_go_until_the_log_is_small_enough(any_server: AnyServer) -> None:
@@ -172,7 +174,7 @@ def test_blocks_go_until_the_log_is_small_enough(any_server: AnyServer) -> None:
     most = sum(sizes[4:]) + 1
     job = LogTrimmer(log, 3, max_bytes=most)
     backlog = job.backlog()
-    assert (backlog.exact, backlog.blocks in {4, 5}) == (True, True)
+    assert (backlog.exact, backlog.count in {4, 5}) == (True, True)
     assert perform(job)[0] == 3
     assert drain(job) == 1
     assert blocks_of(log) == [4, 5, 6, 7, 8, 9]
@@ -196,7 +198,7 @@ def test_a_long_log_is_estimated_and_nothing_goes_by_chance(redis7: RedisServer)
         assert perform(job)[0] == 0
         assert job.backlog().exact is False
     job = LogTrimmer(log, 20, max_bytes=total // 2, random=random.Random(1).random)
-    assert blocks * 0.3 < job.backlog().blocks < blocks * 0.6
+    assert blocks * 0.3 < job.backlog().count < blocks * 0.6
     drain(job)
     left = sum(client.memory_usage(log.keys.block(each)) or 0 for each in range(blocks))
     assert total * 0.4 < left < total * 0.65
@@ -230,7 +232,7 @@ def test_what_an_eviction_has_left_is_freed(any_server: AnyServer) -> None:
     # As if the evicter had died behind its first script.
     client.hset(log.keys.meta, "first", 21)
     job = LogTrimmer(log, 2)
-    assert job.backlog().blocks == 5
+    assert job.backlog().count == 5
     assert perform(job)[:2] == (2, 3)
     assert drain(job) == 3
     assert (log.first(), blocks_of(log)) == (21, [5, 6, 7])
@@ -240,7 +242,7 @@ def test_what_an_eviction_has_left_is_freed(any_server: AnyServer) -> None:
 def test_every_form_of_a_block_goes_with_all_that_names_it(any_server: AnyServer) -> None:
     client = any_server.client()
     log = filled(client, 30)
-    compactor = LogCompactor(log, 2, cold_s=0, random=lambda: 0.0)
+    compactor = LogCompactor(log, 2, cold=0, random=lambda: 0.0)
     assert perform(compactor, 2)[0] == 2
     sealer = LogCompactor(log, 2, codec="none", random=lambda: 0.0)
     assert perform(sealer, 2)[0] == 2
@@ -254,7 +256,7 @@ def test_a_dry_run_says_what_a_slice_would_do(any_server: AnyServer) -> None:
     client = any_server.client()
     log = filled(client, 30)
     by_bytes = [] if isinstance(any_server, FakeRedisServer) else [{"max_bytes": 1}]
-    for bounds in ({"max_entries": 9}, *by_bytes, {"max_age_s": 3600}):
+    for bounds in ({"max_entries": 9}, *by_bytes, {"max_age": 3600}):
         late = log_on(client, late_s=DAY_S)
         dry, wet = (LogTrimmer(late, 2, dry_run=each, **bounds) for each in (True, False))
         before = everything(client)
@@ -274,7 +276,7 @@ def test_what_a_group_has_not_read_goes_unless_it_is_spared(any_server: AnyServe
     mail = log.group("mail", start="first")
     assert len(mail.read(9)) == 9
     sparing = LogTrimmer(log, max_entries=0, spare_groups=True)
-    assert sparing.backlog().blocks == 2
+    assert sparing.backlog().count == 2
     assert drain(sparing) == 2
     assert (log.first(), blocks_of(log)) == (8, [2, 3, 4, 5, 6, 7])
     # A group that joins at the beginning needs what is left there.
@@ -291,17 +293,17 @@ def test_what_a_group_has_not_read_goes_unless_it_is_spared(any_server: AnyServe
 def test_what_is_in_a_members_hands_is_spared(any_server: AnyServer) -> None:
     client = any_server.client()
     log = filled(client, 30)
-    group = log.group("mail", start="first", acknowledged=True)
+    group = log.group("mail", start="first", ack=True)
     given = group.read(30, member="one")
     assert len(given) == 30
-    sparing = LogTrimmer(log, max_age_s=0.001, spare_groups=True)
+    sparing = LogTrimmer(log, max_age=0.001, spare_groups=True)
     assert drain(sparing) == 0
-    group.acknowledge(*(each.offset for each in given if each.offset not in {13, 22}))
+    group.ack(*(each.offset for each in given if each.offset not in {13, 22}))
     assert drain(sparing) == 3
     assert log.first() == 12
-    group.acknowledge(13)
+    group.ack(13)
     assert drain(sparing) == 2
-    group.acknowledge(22)
+    group.ack(22)
     drain(sparing)
     assert (log.first(), blocks_of(log)) == (30, [7])
 
@@ -309,7 +311,7 @@ def test_what_is_in_a_members_hands_is_spared(any_server: AnyServer) -> None:
 def test_what_is_gone_already_spares_nothing(redis7: RedisServer) -> None:
     client = redis7.client()
     log = filled(client, 30)
-    group = log.group("mail", start="first", acknowledged=True)
+    group = log.group("mail", start="first", ack=True)
     group.read(6, member="one")
     log.evict(9)
     group.seek(30)
@@ -420,7 +422,7 @@ def test_trimmers_beside_writers_and_readers(redis7: RedisServer) -> None:
     def read() -> None:
         log = log_on(redis7.client())
         while not done.is_set():
-            info, found = log.read(-most, most, with_info=True)
+            info, found = log.read_range(-most, most)
             # What is promised to stay is there, and is what stands at its offset.
             if info.last + 1 >= most:
                 assert None not in found
@@ -450,7 +452,7 @@ def test_several_logs_are_served_at_random_and_divided(redis7: RedisServer) -> N
     client = redis7.client()
     logs = [filled(client, 30, f"log:{number}") for number in range(5)]
     job = LogTrimmer(logs, 3, max_entries=10, random=random.Random(3).random)
-    assert job.backlog().blocks == 25
+    assert job.backlog().count == 25
     assert job.name == "log_trimmer.log:0"
     parts = job.parts(3)
     assert sorted(number for part in parts for number in part) == [0, 1, 2, 3, 4]
@@ -465,7 +467,7 @@ def test_several_logs_are_served_at_random_and_divided(redis7: RedisServer) -> N
         log.append(*[b"x"] * 8)
     for _ in range(100):
         perform(job)
-    assert job.backlog().blocks == 0
+    assert job.backlog().count == 0
 
 
 def test_a_slice_is_two_round_trips_and_one_attempt(redis7: RedisServer) -> None:
@@ -474,7 +476,7 @@ def test_a_slice_is_two_round_trips_and_one_attempt(redis7: RedisServer) -> None
         log = log_on(redis.Redis(port=door.port, protocol=2))
         for bounds, commands in (
             ({"max_entries": 20}, ["HMGET", "EVAL"]),
-            ({"max_age_s": 60, "spare_groups": True}, ["HMGET", "HKEYS", "EVAL"]),
+            ({"max_age": 60, "spare_groups": True}, ["HMGET", "HKEYS", "EVAL"]),
             ({"max_bytes": 1}, ["HMGET", *["MEMORY"] * 7, "EVAL"]),
         ):
             door.reset()
@@ -508,7 +510,7 @@ def test_what_is_foreign_is_left_alone(redis7: RedisServer, key: str) -> None:
     log = filled(client, 30)
     client.set(getattr(log.keys, key), "foreign")
     before = everything(client)
-    for bounds in ({"max_entries": 0}, {"max_bytes": 1}, {"max_age_s": 0.001}):
+    for bounds in ({"max_entries": 0}, {"max_bytes": 1}, {"max_age": 0.001}):
         with pytest.raises(LayoutError, match="nothing was changed"):
             perform(LogTrimmer(log, **bounds))
     assert everything(client) == before
@@ -535,11 +537,11 @@ def test_no_log_is_made_by_looking(any_server: AnyServer) -> None:
         {},
         {"max_entries": 0},
         {"max_bytes": 0},
-        {"max_age_s": 1, "spare_groups": True},
+        {"max_age": 1, "spare_groups": True},
     ):
         job = LogTrimmer(log, **bounds)
         assert perform(job)[0] == 0
-        assert job.backlog().blocks == 0
+        assert job.backlog().count == 0
     assert list(any_server.client().scan_iter()) == []
 
 
@@ -553,8 +555,8 @@ def test_a_trimmer_of_an_asyncio_log(redis7: RedisServer) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"max_age_s": 0},
-        {"max_age_s": "1"},
+        {"max_age": 0},
+        {"max_age": "1"},
         {"max_entries": -1},
         {"max_entries": 1.5},
         {"max_bytes": True},
@@ -573,3 +575,19 @@ def test_what_is_no_log_is_refused(redis7: RedisServer) -> None:
     for thing in things:
         with pytest.raises(ConfigurationError, match="cannot be trimmed"):
             LogTrimmer(thing)
+
+
+@pytest.mark.parametrize("command", ["hmget", "hkeys"])
+def test_a_refused_command_is_no_empty_log(redis7: RedisServer, command: str) -> None:
+    log_on(redis7.client()).append(*[b"x"] * 20)
+    admin = redis7.client()
+    admin.execute_command("ACL", "SETUSER", "poor", "on", ">x", "~*", "+@all", f"-{command}")
+    try:
+        log = log_on(redis7.client(username="poor", password="x"))
+        with pytest.raises(NoPermissionError, match=command):
+            perform(LogTrimmer(log, max_entries=4, spare_groups=True), 5)
+        with pytest.raises(NoPermissionError, match=command):
+            LogTrimmer(log, max_entries=4, spare_groups=True).backlog()
+    finally:
+        admin.execute_command("ACL", "DELUSER", "poor")
+    assert log_on(redis7.client()).length() == 20

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from support.servers import AnyServer
-from workstealing.structures import AsyncLog, LogInfo
+from workstealing.structures import AsyncLog, LogRange
 
 pytestmark = pytest.mark.contract
 
@@ -23,12 +23,12 @@ async def test_story_on_asyncio(any_server: AnyServer) -> None:
         assert [entry async for entry in log] == entries
         assert [entry async for entry in log.iterate(20, 30, reverse=True)] == entries[29:19:-1]
         assert await log.evict(14) == 15
-        assert await log.read(14, 2, with_info=True) == (
-            LogInfo(15, 34, 14, 2),
+        assert await log.read_range(14, 2) == (
+            LogRange(15, 34, 14, 2),
             [None, entries[15]],
         )
         assert (await log.first(), await log.last(), await log.length()) == (15, 34, 20)
-        assert (await log.info()).blocks == 3
+        assert (await log.stats()).blocks == 3
         assert await log.delete()
         assert await log.read(0) == []
         await log.aclose()
@@ -38,9 +38,7 @@ async def test_a_coroutine_waits_for_its_very_offset(any_server: AnyServer) -> N
     async with any_server.async_client() as client:
         log = AsyncLog(client, "visits", 10)
         await log.append(b"0")
-        reads = [
-            asyncio.create_task(log.read(offset, 5, block_ms=20_000)) for offset in (1, 2, 2, 3)
-        ]
+        reads = [asyncio.create_task(log.read(offset, 5, block=20)) for offset in (1, 2, 2, 3)]
         await asyncio.sleep(0.05)
         await log.append(b"1")
         await log.append(b"2")
@@ -52,5 +50,5 @@ async def test_a_coroutine_waits_for_its_very_offset(any_server: AnyServer) -> N
         reads[3].cancel()
         with pytest.raises(asyncio.CancelledError):
             await reads[3]
-        assert await log.read(3, 1, block_ms=40) == []
+        assert await log.read(3, 1, block=0.04) == []
         await log.aclose()

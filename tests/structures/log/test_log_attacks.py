@@ -16,7 +16,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import DamagedBlockError, UndecodableEntryError
 from workstealing.structures import Log
-from workstealing.structures.log import evicting
+from workstealing.structures.log import removing
 from workstealing.structures.log.group import LogGroup
 
 SPANS = [(0, 10), (3, 4), (4, 1), (4, 6), (2, 30)]
@@ -74,18 +74,18 @@ def test_damage_of_a_raw_block_is_never_taken_for_entries(
 def test_a_damaged_block_does_not_hold_up_a_group(any_server: AnyServer) -> None:
     log = made(any_server.client())
     assert compact(any_server.client(), codec="none") == 3
-    group = log.group("mail", acknowledged=True, idle_s=0.001, max_attempts=2)
+    group = log.group("mail", ack=True, lease=0.001, max_attempts=2)
     key = log.keys.block(0)
     whole = log.client.get(key)
     assert [entry.offset for entry in group.read(10)] == list(range(10))
     log.client.set(key, cut_header(whole))
     later = Log(log.client, log.name, clock_shift_ms=1000).group(
-        "mail", acknowledged=True, idle_s=0.001, max_attempts=2
+        "mail", ack=True, lease=0.001, max_attempts=2
     )
     with pytest.raises(DamagedBlockError):
         later.read(10)
     last = Log(log.client, log.name, clock_shift_ms=2000).group(
-        "mail", acknowledged=True, idle_s=0.001, max_attempts=2
+        "mail", ack=True, lease=0.001, max_attempts=2
     )
     found = last.read(10)
     assert [entry.offset for entry in found] == list(range(10, 20))
@@ -97,13 +97,13 @@ def test_a_damaged_block_does_not_hold_up_a_group(any_server: AnyServer) -> None
 
 def test_what_was_evicted_does_not_hide_what_is_due(any_server: AnyServer) -> None:
     log = made(any_server.client(), 55)
-    group = log.group("mail", acknowledged=True, idle_s=60)
+    group = log.group("mail", ack=True, lease=60)
     assert len(group.read(41)) == 41
     group.seek("last")
     log.evict(39)
-    later = Log(log.client, log.name, clock_shift_ms=100_000).group("mail", acknowledged=True)
+    later = Log(log.client, log.name, clock_shift_ms=100_000).group("mail", ack=True)
     assert [(entry.offset, entry.attempts) for entry in later.read(1)] == [(40, 2)]
-    assert later.info()[2:] == (40, 0, 1, 0)
+    assert later.stats()[2:] == (40, 0, 1, 0)
 
 
 def test_a_log_made_anew_wakes_the_groups_that_it_has_now(redis7: RedisServer) -> None:
@@ -115,7 +115,7 @@ def test_a_log_made_anew_wakes_the_groups_that_it_has_now(redis7: RedisServer) -
     assert other.delete()
     group = other.group("second")
     # Stands in the line as one who waits and has not looked again.
-    group.log.run(group.look_steps(1, b"", "waiter", True))
+    group.log._run(group.look_steps(1, b"", "waiter", True))
     writer.append(b"new")
     assert redis7.client().lrange(group.keys.turns, 0, -1) == [b"1"]
 
@@ -123,7 +123,7 @@ def test_a_log_made_anew_wakes_the_groups_that_it_has_now(redis7: RedisServer) -
 def test_an_eviction_that_is_cut_spares_a_log_made_anew(
     redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evicting, "BLOCKS_A_SCRIPT", 2)
+    monkeypatch.setattr(removing, "BLOCKS_A_SCRIPT", 2)
     log = made(redis7.client(), 95)
     parts = 0
     run = log.client.execute_command
@@ -149,7 +149,7 @@ def test_a_reply_is_bounded_however_large_the_entries_are(redis7: RedisServer, s
     log.append(*[b"x" * size] * 40)
     room = 1_000_000
     reply = log.client.execute_command(
-        *log.operation(
+        *log.on_keys(
             "read", (log.keys.meta, log.keys.block(0)), 0, 40, 1000, 0, room, "", "0"
         ).by_text()
     )
@@ -165,7 +165,7 @@ def test_an_entry_that_cannot_be_read_harms_no_other(any_server: AnyServer) -> N
 
     def group_at(shift_ms: int) -> LogGroup:
         late = Log(log.client, log.name, codec="json", clock_shift_ms=shift_ms)
-        return late.group("mail", acknowledged=True, max_attempts=2)
+        return late.group("mail", ack=True, max_attempts=2)
 
     readable = [*range(4), *range(5, 10), *range(20, 25)]
     for shift_ms, attempts in ((0, 1), (100_000, 2)):
@@ -173,7 +173,7 @@ def test_an_entry_that_cannot_be_read_harms_no_other(any_server: AnyServer) -> N
         assert [each.offset for each in found] == readable
         assert {each.attempts for each in found} == {attempts}
     group = group_at(100_000)
-    assert group.acknowledge(*found) == len(readable)
+    assert group.ack(*found) == len(readable)
     # Nothing but what cannot be read is left: it is set aside, where a person sees it.
     assert group_at(200_000).read(25) == []
     dead = {each.offset: each.entry for each in group.dead()}

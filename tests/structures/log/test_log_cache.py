@@ -9,8 +9,7 @@ import threading
 import pytest
 
 from workstealing.errors import ConfigurationError
-from workstealing.structures.log.blocks import SealedBlock, open_block, seal
-from workstealing.structures.log.cache import BlockCache
+from workstealing.structures.log.blocks import BlockCache, SealedBlock, open_block, seal
 
 EPOCH = b"1"
 

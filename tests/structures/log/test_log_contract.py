@@ -14,7 +14,7 @@ from support.at_once import at_once
 from support.patience import GUARD_SECONDS, ROUNDING_SECONDS
 from support.servers import AnyServer
 from workstealing.errors import ConfigurationError, CrossSlotError, LayoutError
-from workstealing.structures import Log, LogFacts, LogInfo
+from workstealing.structures import Log, LogRange, LogStats
 from workstealing.structures.log import appending, reading
 from workstealing.structures.log.blocks import seal
 
@@ -72,10 +72,10 @@ def test_entries_are_bytes_whatever_the_client_decodes(
     entries = [bytes([number, 255 - number]) for number in range(25)]
     assert log.append(*entries) == 0
     assert log.read(0, 25) == entries
-    info, found = log.read(-3, 2, with_info=True)
-    assert (info, found) == (LogInfo(0, 24, 22, 2), entries[22:24])
+    info, found = log.read_range(-3, 2)
+    assert (info, found) == (LogRange(0, 24, 22, 2), entries[22:24])
     assert log.evict(9) == 10
-    assert log.info()[:5] == LogFacts(15, 2, 2, 0, 0, 0, 0)[:5]
+    assert log.stats()[:5] == LogStats(15, 2, 2, 0, 0, 0, 0)[:5]
     assert log.delete()
 
 
@@ -90,12 +90,12 @@ def test_negative_offsets_count_from_the_end(log: Log, any_server: AnyServer) ->
 def test_info_comes_with_the_entries_or_alone(log: Log) -> None:
     log.append(*numbered(0, 25))
     log.evict(11)
-    assert log.read(10, 4, with_info=True) == (
-        LogInfo(first=12, last=24, offset=10, number=4),
+    assert log.read_range(10, 4) == (
+        LogRange(first=12, last=24, offset=10, number=4),
         [None, None, b"entry 12", b"entry 13"],
     )
-    assert log.read(3, 0, with_info=True) == (LogInfo(12, 24, 3, 0), [])
-    assert log.read(70, 5, with_info=True) == (LogInfo(12, 24, 70, 0), [])
+    assert log.read_range(3, 0) == (LogRange(12, 24, 3, 0), [])
+    assert log.read_range(70, 5) == (LogRange(12, 24, 70, 0), [])
     assert log.read(0, 3) == [None] * 3
 
 
@@ -191,7 +191,7 @@ def test_what_is_kept_is_not_read_over_what_the_log_says_now(
     assert log.read(10, 5) == numbered(10, 12)
     assert log.read(5, 10) == numbered(5, 12)
     client.hset(meta, "next", 20)
-    info, found = log.read(7, 10, with_info=True)
+    info, found = log.read_range(7, 10)
     assert (info, found) == ((0, 19, 7, 10), numbered(7, 17))
     client.hset(meta, "mark", "2")
     with pytest.raises(LayoutError, match="says 2"):
@@ -252,12 +252,12 @@ def test_a_log_is_deleted_with_all_its_keys(log: Log, any_server: AnyServer) -> 
 
 
 def test_facts_count_blocks_by_form(log: Log) -> None:
-    assert log.info() == LogFacts(0, 0, 0, 0, 0, 0, 0.0)
+    assert log.stats() == LogStats(0, 0, 0, 0, 0, 0, 0.0)
     log.append(*numbered(0, 45))
     seal_as(log, 1, "raw")
     seal_as(log, 2, "zlib")
     log.evict(12)
-    facts = log.info()
+    facts = log.stats()
     assert facts[:5] == (32, 4, 2, 2, 1)
     assert facts.bytes > 35
     assert facts.bytes_per_entry == facts.bytes / 35
@@ -287,9 +287,9 @@ def test_a_codec_writes_and_reads_values(any_server: AnyServer) -> None:
         (lambda log: log.read("0"), "offset='0'"),
         (lambda log: log.read(2**53), f"offset={2**53}"),
         (lambda log: log.read(0, -1), "count=-1"),
-        (lambda log: log.read(0, 1, block_ms=-1), "block_ms=-1"),
-        (lambda log: log.evict(), "up to which, or keep="),
-        (lambda log: log.evict(1, keep=1), "up to which, or keep="),
+        (lambda log: log.read(0, 1, block=-1), "block=-1"),
+        (lambda log: log.evict(), "up to which entries go, or keep="),
+        (lambda log: log.evict(1, keep=1), "up to which entries go, or keep="),
         (lambda log: log.evict(-5), "keep=5"),
         (lambda log: log.evict(keep=-1), "keep=-1"),
         (lambda log: log.append(*[b"x"] * 10_001), "give 1 to 10000"),
@@ -339,7 +339,7 @@ def test_a_read_waits_for_its_very_offset(any_server: AnyServer) -> None:
     log.append(*numbered(0, 5))
 
     def read() -> None:
-        found.append(log_on(any_server).read(8, 3, block_ms=20_000))
+        found.append(log_on(any_server).read(8, 3, block=20))
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -355,8 +355,8 @@ def test_a_read_that_waits_ends_with_its_time(any_server: AnyServer) -> None:
     log = log_on(any_server)
     log.append(b"x")
     began = time.monotonic()
-    assert log.read(1, 3, block_ms=60) == []
-    assert log.read(1, 3, block_ms=60, with_info=True) == (LogInfo(0, 0, 1, 0), [])
+    assert log.read(1, 3, block=0.06) == []
+    assert log.read_range(1, 3, block=0.06) == (LogRange(0, 0, 1, 0), [])
     assert 0.12 - 2 * ROUNDING_SECONDS <= time.monotonic() - began < GUARD_SECONDS
-    assert log.read(5, 0, block_ms=60_000) == []
-    assert log.read(0, 1, block_ms=60_000) == [b"x"]
+    assert log.read(5, 0, block=60) == []
+    assert log.read(0, 1, block=60) == [b"x"]

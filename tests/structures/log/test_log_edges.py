@@ -56,11 +56,11 @@ def test_an_entry_that_an_own_codec_cannot_read_harms_no_other(any_server: AnySe
     client = any_server.client()
     Log(client, "l").append(*(b"junk" if each == 3 else pickle.dumps(each) for each in range(8)))
     log = Log(client, "l", codec=Pickled())
-    found = log.group("g", acknowledged=True, max_attempts=1).read(8)
+    found = log.group("g", ack=True, max_attempts=1).read(8)
     assert [each.entry for each in found] == [0, 1, 2, 4, 5, 6, 7]
     late = Log(client, "l", codec=Pickled(), clock_shift_ms=100_000)
-    group = late.group("g", acknowledged=True, max_attempts=1)
-    assert group.acknowledge(*found) == 7
+    group = late.group("g", ack=True, max_attempts=1)
+    assert group.ack(*found) == 7
     assert group.read(8) == []
     assert [each.entry for each in group.dead()] == [b"junk"]
     with pytest.raises(UndecodableEntryError, match="entry 3"):
@@ -80,7 +80,7 @@ def test_what_a_late_reply_says_of_a_log_before_is_not_taken_for_this_one(
     before.delete()
     made(client, 30)
     for _ in range(2):
-        compact(client, cold_s=0)
+        compact(client, cold=0)
     assert log.read(0, 30) == entries(30)
     next_one = steps.send(late)
     assert log.read(12, 3) == entries(15, 12)

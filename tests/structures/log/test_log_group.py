@@ -11,7 +11,7 @@ import redis
 from support.servers import AnyServer, RedisServer, wait_until
 from workstealing.errors import ConfigurationError, LayoutError, UndecodableEntryError
 from workstealing.structures.log.blocks import compress, seal
-from workstealing.structures.log.group import GroupEntry, GroupInfo, LogGroup
+from workstealing.structures.log.group import GroupEntry, GroupStats, LogGroup
 from workstealing.structures.log.log import AsyncLog, Log
 
 pytestmark = pytest.mark.contract
@@ -27,7 +27,7 @@ def log_of(server: AnyServer, name: str = "l", block: int = 10, **options: Any) 
 def later(server: AnyServer, name: str = "mail", minutes: int = 1, **options: Any) -> LogGroup:
     """Return the group as it will be seen when so many minutes have passed."""
     log = log_of(server, clock_shift_ms=minutes * MINUTE_MS)
-    return log.group(name, acknowledged=True, **options)
+    return log.group(name, ack=True, **options)
 
 
 def filled(server: AnyServer, number: int = 25, **options: Any) -> Log:
@@ -111,9 +111,9 @@ def test_what_was_evicted_is_left_out_and_counted(any_server: AnyServer) -> None
     group = log.group("mail")
     assert offsets(group.read(2)) == [0, 1]
     log.evict(14)
-    assert group.info() == GroupInfo(offset=2, lag=10, lost=0, waiting=0, pending=0, dead=0)
+    assert group.stats() == GroupStats(offset=2, lag=10, lost=0, waiting=0, pending=0, dead=0)
     assert offsets(group.read(2)) == [15, 16]
-    assert group.info() == GroupInfo(offset=17, lag=8, lost=13, waiting=0, pending=0, dead=0)
+    assert group.stats() == GroupStats(offset=17, lag=8, lost=13, waiting=0, pending=0, dead=0)
 
 
 def test_a_group_reads_blocks_of_every_form(any_server: AnyServer) -> None:
@@ -142,14 +142,14 @@ def test_a_long_read_ends_where_a_reply_does(any_server: AnyServer) -> None:
 def test_values_come_by_the_logs_codec(any_server: AnyServer) -> None:
     log = log_of(any_server, codec="json")
     log.append({"n": 1}, [2])
-    group = log.group("mail", acknowledged=True, max_attempts=1)
+    group = log.group("mail", ack=True, max_attempts=1)
     assert [entry.entry for entry in group.read(5)] == [{"n": 1}, [2]]
     log_of(any_server).append(b"{")
     with pytest.raises(UndecodableEntryError, match="entry 2"):
         group.read()
     assert len(group.pending()) == 3
     dying = log_of(any_server, codec="json", clock_shift_ms=MINUTE_MS).group(
-        "mail", acknowledged=True, max_attempts=1
+        "mail", ack=True, max_attempts=1
     )
     assert dying.read(5) == []
     assert sorted((each.offset, each.entry) for each in dying.dead() if each.offset != 1) == [
@@ -161,12 +161,12 @@ def test_values_come_by_the_logs_codec(any_server: AnyServer) -> None:
 def test_a_client_that_decodes_gets_bytes_all_the_same(any_server: AnyServer) -> None:
     log = Log(any_server.client(decode_responses=True), "l", 10)
     log.append(b"\xff\x00")
-    group = log.group("mail", acknowledged=True)
+    group = log.group("mail", ack=True)
     (entry,) = group.read(member="m")
     assert entry.entry == b"\xff\x00"
     assert group.pending()[0].member == "m"
-    assert group.acknowledge(entry) == 1
-    assert group.read(block_ms=1) == []
+    assert group.ack(entry) == 1
+    assert group.read(block=0.001) == []
 
 
 # Acknowledged groups.
@@ -174,9 +174,9 @@ def test_a_client_that_decodes_gets_bytes_all_the_same(any_server: AnyServer) ->
 
 def test_what_is_not_acknowledged_comes_again(any_server: AnyServer) -> None:
     log = filled(any_server)
-    group = log.group("mail", acknowledged=True)
+    group = log.group("mail", ack=True)
     taken = group.read(3, member="a")
-    assert group.acknowledge(taken[1]) == 1
+    assert group.ack(taken[1]) == 1
     assert offsets(group.read()) == [3]
     again = later(any_server).read(10, member="b")
     # They come first, and then what nobody has had.
@@ -189,7 +189,7 @@ def test_what_is_not_acknowledged_comes_again(any_server: AnyServer) -> None:
     assert offsets(again) == [0, 2, 3, *range(4, 11)]
     one = group.pending(1000)[0]
     assert (one.offset, one.member, one.attempts) == (0, "b", 2)
-    assert group.acknowledge(*again) == 10
+    assert group.ack(*again) == 10
     assert later(any_server, minutes=3).read(100)[0].offset == 11
 
 
@@ -197,17 +197,17 @@ def test_a_late_acknowledgement_takes_nothing_from_who_works_on_it_now(
     any_server: AnyServer,
 ) -> None:
     log = filled(any_server, 2)
-    group = log.group("mail", acknowledged=True)
+    group = log.group("mail", ack=True)
     (mine,) = group.read(member="late")
     (its,) = later(any_server).read(member="other")
     assert (mine.offset, its.offset) == (0, 0)
-    assert group.acknowledge(mine) == 0
+    assert group.ack(mine) == 0
     assert [each.member for each in group.pending()] == ["other"]
-    assert group.acknowledge(its) == 1
-    assert group.acknowledge(its) == 0
+    assert group.ack(its) == 1
+    assert group.ack(its) == 0
     # An offset alone is acknowledged whoever has it.
     group.read()
-    assert group.acknowledge(1, 1, 7) == 1
+    assert group.ack(1, 1, 7) == 1
     assert group.pending() == []
 
 
@@ -222,7 +222,7 @@ def test_what_fails_too_often_is_set_aside_with_what_it_says(any_server: AnyServ
     (dead,) = group.dead()
     assert (dead.offset, dead.entry, dead.attempts, dead.member) == (0, b"e0", 3, "m2")
     assert dead.set_aside - dead.handed_out >= 60
-    assert group.info().dead == 1
+    assert group.stats().dead == 1
     # The dead outlive what is evicted.
     group.log.evict(9)
     assert group.revive(0, 5) == 1
@@ -254,7 +254,7 @@ def test_many_that_fail_are_all_set_aside(any_server: AnyServer) -> None:
     assert ages == sorted(ages)
     assert [(each.set_aside, each.offset) for each in some] == ages[:30]
     assert (some.total, some.more) == (100, 70)
-    assert group.info() == GroupInfo(100, 0, 0, 0, 0, 100)
+    assert group.stats() == GroupStats(100, 0, 0, 0, 0, 100)
     assert group.revive(*range(100)) == 100
     again = []
     while entries := group.read(100):
@@ -264,18 +264,18 @@ def test_many_that_fail_are_all_set_aside(any_server: AnyServer) -> None:
 
 def test_what_was_evicted_while_it_was_pending_is_lost_and_counted(any_server: AnyServer) -> None:
     log = filled(any_server)
-    group = log.group("mail", acknowledged=True)
+    group = log.group("mail", ack=True)
     group.read(5)
     log.evict(2)
     assert offsets(later(any_server).read(5)) == [3, 4, 5, 6, 7]
-    assert group.info().lost == 3
+    assert group.stats().lost == 3
 
 
 def test_a_seek_back_counts_as_an_attempt_of_what_is_pending(any_server: AnyServer) -> None:
     log = filled(any_server)
-    group = log.group("mail", acknowledged=True)
+    group = log.group("mail", ack=True)
     first = group.read(3)
-    assert group.acknowledge(first[0]) == 1
+    assert group.ack(first[0]) == 1
     group.seek(0)
     assert [(entry.offset, entry.attempts) for entry in group.read(4)] == [
         (0, 1),
@@ -283,13 +283,13 @@ def test_a_seek_back_counts_as_an_attempt_of_what_is_pending(any_server: AnyServ
         (2, 2),
         (3, 1),
     ]
-    assert group.acknowledge(*first) == 0
-    assert group.info().pending == 4
+    assert group.ack(*first) == 0
+    assert group.stats().pending == 4
 
 
 def test_what_is_due_and_sought_back_to_is_handed_out_once(any_server: AnyServer) -> None:
     log = filled(any_server)
-    group = log.group("mail", acknowledged=True)
+    group = log.group("mail", ack=True)
     group.read(3)
     group.seek(1)
     again = later(any_server).read(5)
@@ -300,7 +300,7 @@ def test_what_is_due_and_sought_back_to_is_handed_out_once(any_server: AnyServer
         (3, 1),
         (4, 1),
     ]
-    assert group.info().pending == 5
+    assert group.stats().pending == 5
 
 
 def test_plain_groups_have_nothing_pending(any_server: AnyServer) -> None:
@@ -308,7 +308,7 @@ def test_plain_groups_have_nothing_pending(any_server: AnyServer) -> None:
     (entry,) = group.read()
     assert (group.pending(), group.dead()) == ([], [])
     with pytest.raises(ConfigurationError, match="plain one"):
-        group.acknowledge(entry)
+        group.ack(entry)
 
 
 # Settings, arguments, deleting, what is foreign.
@@ -318,29 +318,27 @@ def test_plain_groups_have_nothing_pending(any_server: AnyServer) -> None:
     "others",
     [
         {},
-        {"acknowledged": True, "idle_s": 30},
-        {"acknowledged": True, "max_attempts": 4},
+        {"ack": True, "lease": 30},
+        {"ack": True, "max_attempts": 4},
     ],
 )
 def test_a_group_has_the_same_settings_for_all(
     any_server: AnyServer, others: dict[str, Any]
 ) -> None:
     log = filled(any_server)
-    log.group("mail", acknowledged=True).read()
+    log.group("mail", ack=True).read()
     other = log.group("mail", **others)
     calls: list[Callable[[], Any]] = [
         other.read,
         other.offset,
         other.pending,
         lambda: other.seek(0),
-        lambda: other.read(block_ms=1000),
+        lambda: other.read(block=1),
     ]
     for call in calls:
-        with pytest.raises(
-            ConfigurationError, match=r"acknowledged=True with idle_s=60 and max_attempts=5, but"
-        ):
+        with pytest.raises(ConfigurationError, match=r"ack=True, lease=60 and max_attempts=5, but"):
             call()
-    assert log.group("mail", acknowledged=True).offset() == 1
+    assert log.group("mail", ack=True).offset() == 1
 
 
 @pytest.mark.parametrize(
@@ -350,19 +348,19 @@ def test_a_group_has_the_same_settings_for_all(
         lambda log: log.group(7),
         lambda log: log.group("g", start="middle"),
         lambda log: log.group("g", start=1.5),
-        lambda log: log.group("g", idle_s=0),
-        lambda log: log.group("g", idle_s=float("nan")),
+        lambda log: log.group("g", lease=0),
+        lambda log: log.group("g", lease=float("nan")),
         lambda log: log.group("g", max_attempts=0),
         lambda log: log.group("g").read(0),
         lambda log: log.group("g").read(1001),
         lambda log: log.group("g").read(True),
-        lambda log: log.group("g").read(block_ms=-1),
+        lambda log: log.group("g").read(block=-1),
         lambda log: log.group("g").read(member=""),
         lambda log: log.group("g").seek(None),
         lambda log: log.group("g").pending(0),
         lambda log: log.group("g").dead(10_001),
         lambda log: log.group("g").revive(-1),
-        lambda log: log.group("g", acknowledged=True).acknowledge("1"),
+        lambda log: log.group("g", ack=True).ack("1"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything(
@@ -377,7 +375,7 @@ def test_what_makes_no_sense_is_refused_before_anything(
 def test_a_group_is_deleted_with_all_that_it_knows(any_server: AnyServer) -> None:
     log = filled(any_server)
     before = set(log.client.keys())
-    group = log.group("mail", acknowledged=True)
+    group = log.group("mail", ack=True)
     group.read(5)
     assert group.delete() > 0
     assert set(log.client.keys()) == before
@@ -388,8 +386,8 @@ def test_a_group_is_deleted_with_all_that_it_knows(any_server: AnyServer) -> Non
 
 def test_a_log_that_is_made_anew_begins_its_groups_anew(any_server: AnyServer) -> None:
     log = filled(any_server)
-    group = log.group("mail", acknowledged=True)
-    other = log_of(any_server).group("mail", acknowledged=True)
+    group = log.group("mail", ack=True)
+    other = log_of(any_server).group("mail", ack=True)
     assert len(group.read(5)) == 5
     log.delete()
     assert log.client.keys() == []
@@ -401,7 +399,7 @@ def test_a_log_that_is_made_anew_begins_its_groups_anew(any_server: AnyServer) -
 
 def test_nothing_is_done_to_what_is_foreign(any_server: AnyServer) -> None:
     log = filled(any_server)
-    group = log.group("mail", acknowledged=True)
+    group = log.group("mail", ack=True)
     (entry,) = group.read()
     keys = group.keys
     for key in keys.all:
@@ -416,7 +414,7 @@ def test_nothing_is_done_to_what_is_foreign(any_server: AnyServer) -> None:
         ) else log.client.set(key, "x")
         calls: list[Callable[[], Any]] = [
             group.read,
-            lambda: group.acknowledge(entry),
+            lambda: group.ack(entry),
             group.pending,
             group.dead,
             lambda: group.seek(0),
@@ -443,7 +441,7 @@ def test_a_full_server_lets_a_group_read_and_acknowledge(
     server = start_redis(7, maxmemory_policy="noeviction")
     log = log_of(server)
     log.append(*[b"e%d" % each for each in range(25)])
-    group = log.group("mail", acknowledged=True)
+    group = log.group("mail", ack=True)
     group.read()
     log.client.config_set("maxmemory", 1)
     with pytest.raises(redis.exceptions.OutOfMemoryError):
@@ -452,28 +450,28 @@ def test_a_full_server_lets_a_group_read_and_acknowledge(
         log.group("other").read()
     entries = group.read(10, member="m")
     assert offsets(entries) == list(range(1, 11))
-    assert group.acknowledge(*entries) == 10
+    assert group.ack(*entries) == 10
     assert group.seek(0) == 0
     assert len(group.read(30)) == 25
-    assert group.read(block_ms=1) == []
+    assert group.read(block=0.001) == []
     assert log.client.hkeys(log.keys.meta).count(b"group:other") == 0
 
 
 async def test_story_on_asyncio(any_server: AnyServer) -> None:
     async with any_server.async_client() as client:
         log = AsyncLog(client, "l", 10)
-        group = log.group("mail", acknowledged=True)
+        group = log.group("mail", ack=True)
         assert await group.read() == []
         await log.append(*[b"e%d" % each for each in range(25)])
         entries = await group.read(3, member="a")
         assert offsets(entries) == [0, 1, 2]
         assert [each.member for each in await group.pending()] == ["a"] * 3
-        assert await group.acknowledge(entries[0], 1) == 2
+        assert await group.ack(entries[0], 1) == 2
         assert await group.seek(-1) == 24
-        assert offsets(await group.read(3, block_ms=1000)) == [24]
+        assert offsets(await group.read(3, block=1)) == [24]
         assert await group.offset() == 25
-        assert await group.read(block_ms=5) == []
-        assert await group.info() == GroupInfo(25, 0, 0, 0, 2, 0)
+        assert await group.read(block=0.005) == []
+        assert await group.stats() == GroupStats(25, 0, 0, 0, 2, 0)
         assert (await group.dead(), await group.revive(1), await group.discard(1)) == ([], 0, 0)
         assert await group.delete() > 0
         await group.aclose()
@@ -483,5 +481,5 @@ async def test_story_on_asyncio(any_server: AnyServer) -> None:
 def test_waiting_ends_when_its_time_is_over(any_server: AnyServer) -> None:
     group = filled(any_server, 1).group("mail")
     group.read()
-    assert group.read(block_ms=30) == []
-    wait_until(lambda: group.info().waiting == 0, "the line to be empty")
+    assert group.read(block=0.03) == []
+    wait_until(lambda: group.stats().waiting == 0, "the line to be empty")

@@ -21,7 +21,7 @@ from workstealing.structures.log.group import LogGroup
 from workstealing.structures.log.log import Log
 
 AnyReal = RedisServer | RedisCluster3
-BLOCK_MS, SOON_S = 600_000, GUARD_SECONDS
+BLOCK, SOON_S = 600, GUARD_SECONDS
 
 
 @pytest.fixture(params=["redis7", "cluster"])
@@ -36,8 +36,8 @@ def log_of(server: Any) -> Log:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("block_ms", [0, BLOCK_MS])
-def test_each_entry_goes_to_exactly_one_of_many_members(server: AnyReal, block_ms: int) -> None:
+@pytest.mark.parametrize("block", [0, BLOCK])
+def test_each_entry_goes_to_exactly_one_of_many_members(server: AnyReal, block: int) -> None:
     writers, members, batches = 3, 6, 40
     stops = [f"stop {each}".encode() for each in range(members)]
     found: list[tuple[int, bytes]] = []
@@ -51,7 +51,7 @@ def test_each_entry_goes_to_exactly_one_of_many_members(server: AnyReal, block_m
     def read(member: int) -> None:
         group, rng = log_of(server).group("mail"), random.Random(member)
         while True:
-            for offset, entry in group.read(1 if block_ms else rng.randint(1, 40), block_ms):
+            for offset, entry in group.read(1 if block else rng.randint(1, 40), block):
                 found.append((offset, entry))
                 if entry in stops:
                     return
@@ -65,7 +65,7 @@ def test_each_entry_goes_to_exactly_one_of_many_members(server: AnyReal, block_m
             for stop in stops:
                 log_of(server).append(stop)
 
-    if block_ms:
+    if block:
         at_once([write_all, *[partial(read, each) for each in range(members)]])
     else:
         write_all()
@@ -88,7 +88,7 @@ def test_seeks_evictions_and_acknowledgements_leave_nothing_undone(redis7: Redis
     done = threading.Event()
 
     def group() -> LogGroup:
-        return log_of(redis7).group("mail", acknowledged=True, idle_s=0.02, max_attempts=1000)
+        return log_of(redis7).group("mail", ack=True, lease=0.02, max_attempts=1000)
 
     def move() -> None:
         mine, rng = group(), random.Random(7)
@@ -107,12 +107,12 @@ def test_seeks_evictions_and_acknowledgements_leave_nothing_undone(redis7: Redis
     def read(member: int) -> None:
         mine, rng = group(), random.Random(member)
         while True:
-            entries = mine.read(5, block_ms=100)
+            entries = mine.read(5, block=0.1)
             assert len({entry.offset for entry in entries}) == len(entries)
             for entry in entries:
-                if rng.random() < 0.8 and mine.acknowledge(entry):
+                if rng.random() < 0.8 and mine.ack(entry):
                     acknowledged[entry.offset] += 1
-            if not entries and done.is_set() and not mine.info().lag and not mine.info().pending:
+            if not entries and done.is_set() and not mine.stats().lag and not mine.stats().pending:
                 return
 
     at_once([move, write, *[partial(read, each) for each in range(4)]])
@@ -120,7 +120,7 @@ def test_seeks_evictions_and_acknowledgements_leave_nothing_undone(redis7: Redis
     remaining = []
     while entries := group().read(50):
         remaining += [entry.offset for entry in entries if entry.attempts == 1]
-        assert group().acknowledge(*entries) == len(entries)
+        assert group().ack(*entries) == len(entries)
     # A seek back hands out again what was acknowledged; what is available is there, all of it.
     assert remaining == list(range(log.first(), log.last() + 1))
     assert log.client.exists(group().keys.pending, group().keys.attempts) == 0
@@ -131,11 +131,11 @@ import sys, redis
 from workstealing.structures.log.log import Log
 port, number = int(sys.argv[1]), sys.argv[2]
 client = redis.Redis(port=port)
-group = Log(client, "l", 10).group("mail", acknowledged=True, idle_s=0.15, max_attempts=10_000)
+group = Log(client, "l", 10).group("mail", ack=True, lease=0.15, max_attempts=10_000)
 while True:
-    for entry in group.read(5, block_ms=60_000, member=number):
+    for entry in group.read(5, block=60, member=number):
         client.hincrby("done", entry.offset, 1)
-        group.acknowledge(entry)
+        group.ack(entry)
 """
 
 
@@ -154,7 +154,7 @@ def test_an_acknowledged_group_loses_nothing_to_kills(redis7: RedisServer) -> No
         log = log_of(redis7)
         deadline = time.monotonic() + SOON_S
         written = 0
-        while client.hlen("done") < entries or log_group(redis7).info().pending:
+        while client.hlen("done") < entries or log_group(redis7).stats().pending:
             assert time.monotonic() < deadline
             if written < entries and client.hlen("done") >= written - 2 * batch:
                 log.append(*[b"%d" % each for each in range(written, written + batch)])
@@ -174,12 +174,12 @@ def test_an_acknowledged_group_loses_nothing_to_kills(redis7: RedisServer) -> No
     done = {int(offset): int(times) for offset, times in client.hgetall("done").items()}
     assert sorted(done) == list(range(entries))
     assert killed == 8
-    assert log_group(redis7).info()[:3] == (entries, 0, 0)
+    assert log_group(redis7).stats()[:3] == (entries, 0, 0)
     assert log_group(redis7).dead() == []
 
 
 def log_group(server: Any) -> LogGroup:
-    return log_of(server).group("mail", acknowledged=True, idle_s=0.15, max_attempts=10_000)
+    return log_of(server).group("mail", ack=True, lease=0.15, max_attempts=10_000)
 
 
 @pytest.mark.real

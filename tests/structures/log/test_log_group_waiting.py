@@ -15,13 +15,14 @@ import pytest
 from support.patience import GUARD_SECONDS
 from support.processes import end, spawn
 from support.servers import AnyServer, RedisServer, wait_until
-from workstealing.structures.log import group as group_module
+from workstealing.store import operations
+from workstealing.store.blocking import AsyncAsker, ask
 from workstealing.structures.log.group import GroupEntry, LogGroup
-from workstealing.structures.log.group_waiting import Nothing, Place, TurnWaiter, wait_for_turn
+from workstealing.structures.log.group_reading import Nothing
 from workstealing.structures.log.log import AsyncLog, Log
 
 # Far beyond what a busy machine may take, far below the block.
-BLOCK_MS, SOON_S = 600_000, GUARD_SECONDS
+BLOCK, SOON_S = 600, GUARD_SECONDS
 MEMBERS = 16
 
 
@@ -81,7 +82,7 @@ class Members:
 
     def _read(self, member: int) -> None:
         while self._go_on:
-            entries = self._groups[member].read(self._count, block_ms=BLOCK_MS)
+            entries = self._groups[member].read(self._count, block=BLOCK)
             self.served.put((member, [entry.offset for entry in entries]))
 
 
@@ -97,7 +98,7 @@ def test_blocked_members_are_served_in_the_order_in_which_they_came(server: Any)
     """Who was served goes to the end: so over rounds the order stays the same."""
     members = Members(server, MEMBERS)
     members.block()
-    assert group_of(server).info().waiting == MEMBERS
+    assert group_of(server).stats().waiting == MEMBERS
     for offset in range(3 * MEMBERS):
         assert appended(server, b"e") == offset
         assert members.next() == (offset % MEMBERS, [offset])
@@ -153,7 +154,7 @@ def test_the_line_keeps_its_order_while_its_members_look_now_and_then(
 
 def in_line(group: LogGroup, waiter: str) -> Nothing:
     """Let a member look that will wait; it has a place in the line, but does not block yet."""
-    found = group.log.run(group.look_steps(1, b"", waiter, True))
+    found = group.log._run(group.look_steps(1, b"", waiter, True))
     assert isinstance(found, Nothing)
     return found
 
@@ -168,8 +169,8 @@ def test_who_does_not_wait_takes_nothing_from_who_does(any_server: AnyServer) ->
     assert newcomer.read(10) == []
     _, turn = waiting.log.client.blpop([waiting.keys.turns], 1)
     early = group_of(any_server, shift_ms=-500_000)
-    (entry,) = early.log.run(early.look_steps(5, b"", "w", True, turn))
-    assert (entry.offset, waiting.info().waiting) == (2, 0)
+    (entry,) = early.log._run(early.look_steps(5, b"", "w", True, turn))
+    assert (entry.offset, waiting.stats().waiting) == (2, 0)
 
 
 def test_a_newcomer_that_waits_goes_to_the_end(any_server: AnyServer) -> None:
@@ -210,8 +211,8 @@ def test_a_turn_that_has_ended_wakes_nobody_though_others_have_not(any_server: A
 def test_who_does_not_say_that_he_waits_is_forgotten(any_server: AnyServer) -> None:
     waiting = group_of(any_server)
     in_line(waiting, "dead")
-    assert waiting.info().waiting == 1
-    assert group_of(any_server, shift_ms=10_000).info().waiting == 0
+    assert waiting.stats().waiting == 1
+    assert group_of(any_server, shift_ms=10_000).stats().waiting == 0
     Log(any_server.client(), "l", 10, clock_shift_ms=10_000).append(b"e0")
     assert waiting.log.client.exists(waiting.keys.turns, waiting.keys.granted) == 0
     assert [entry.offset for entry in group_of(any_server, shift_ms=10_000).read()] == [0]
@@ -227,7 +228,7 @@ def test_who_dies_after_it_was_woken_is_followed_by_the_next(redis7: RedisServer
     first.start()
     wait_until(lambda: blocked(redis7) == 1, "the first one to be blocked")
     found: list[Any] = []
-    second = threading.Thread(target=lambda: found.extend(group_of(redis7).read(block_ms=BLOCK_MS)))
+    second = threading.Thread(target=lambda: found.extend(group_of(redis7).read(block=BLOCK)))
     second.start()
     wait_until(lambda: blocked(redis7) == 2, "the second one to be blocked")
     appended(redis7, b"e0")
@@ -242,7 +243,7 @@ MEMBER = """
 import sys, redis
 from workstealing.structures.log.log import Log
 client = redis.Redis(port=int(sys.argv[1]))
-Log(client, "l", 10).group("mail").read(block_ms=60_000)
+Log(client, "l", 10).group("mail").read(block=60)
 """
 
 
@@ -293,7 +294,7 @@ BETWEEN: dict[str, Callable[[LogGroup], Any]] = {
 
 
 def _with_a_dead_entry(server: AnyServer) -> LogGroup:
-    options: dict[str, Any] = {"acknowledged": True, "max_attempts": 1}
+    options: dict[str, Any] = {"ack": True, "max_attempts": 1}
     group = group_of(server, **options)
     group.log.append(b"e0")
     assert len(group.read()) == 1
@@ -309,22 +310,24 @@ def test_what_comes_between_the_look_and_the_wait_ends_the_wait(
     group, other = _with_a_dead_entry(any_server), _with_the_same(any_server)
     waits: list[float] = []
 
-    def wait(twin: Any, place: Place, look: Any, random: Any) -> bytes:
-        waits.append(place.seconds)
+    def wait(  # noqa: PLR0917
+        twin: Any, slot: int, command: Any, seconds: float, look: Any, pause: float
+    ) -> Any:
+        waits.append(seconds)
         if len(waits) == 1:
             BETWEEN[what](other)
         # No look comes to the rescue.
-        return wait_for_turn(twin, place._replace(nothing=Nothing(BLOCK_MS * 2, -1)), look, random)
+        return ask(twin, slot, command, seconds, look, BLOCK * 2)
 
-    monkeypatch.setattr(group_module, "wait_for_turn", wait)
+    monkeypatch.setattr(operations, "ask", wait)
     started = time.monotonic()
-    assert len(group.read(block_ms=BLOCK_MS)) == 1
+    assert len(group.read(block=BLOCK)) == 1
     assert time.monotonic() - started < SOON_S
     assert len(waits) == 1
 
 
 def _with_the_same(server: AnyServer) -> LogGroup:
-    return group_of(server, acknowledged=True, max_attempts=1)
+    return group_of(server, ack=True, max_attempts=1)
 
 
 @pytest.mark.parametrize("what", BETWEEN)
@@ -334,35 +337,37 @@ async def test_on_asyncio_too_nothing_falls_between_look_and_wait(
     _with_a_dead_entry(any_server)
     other = _with_the_same(any_server)
     waits: list[float] = []
-    real = TurnWaiter.wait_for_turn
+    real = AsyncAsker.ask
 
-    async def wait(self: TurnWaiter, place: Place, look: Any, random: Any) -> bytes:
-        waits.append(place.seconds)
+    async def wait(  # noqa: PLR0917
+        self: AsyncAsker, slot: int, command: Any, seconds: float, look: Any, pause: float
+    ) -> Any:
+        waits.append(seconds)
         if len(waits) == 1:
             BETWEEN[what](other)
-        return await real(self, place._replace(nothing=Nothing(BLOCK_MS * 2, -1)), look, random)
+        return await real(self, slot, command, seconds, look, BLOCK * 2)
 
-    monkeypatch.setattr(TurnWaiter, "wait_for_turn", wait)
+    monkeypatch.setattr(AsyncAsker, "ask", wait)
     async with any_server.async_client() as client:
         log = AsyncLog(client, "l", 10)
-        group = log.group("mail", acknowledged=True, max_attempts=1)
+        group = log.group("mail", ack=True, max_attempts=1)
         started = time.monotonic()
-        assert len(await group.read(block_ms=BLOCK_MS)) == 1
+        assert len(await group.read(block=BLOCK)) == 1
         assert time.monotonic() - started < SOON_S
         assert len(waits) == 1
         await group.aclose()
         await log.aclose()
 
 
-@pytest.mark.parametrize("idle_s", [0.001, 0.3])
+@pytest.mark.parametrize("lease", [0.001, 0.3])
 def test_who_waits_gets_what_another_has_not_done_in_time(
-    any_server: AnyServer, idle_s: float
+    any_server: AnyServer, lease: float
 ) -> None:
-    dead = group_of(any_server, acknowledged=True, idle_s=idle_s)
+    dead = group_of(any_server, ack=True, lease=lease)
     dead.log.append(b"e0")
     assert len(dead.read()) == 1
     started = time.monotonic()
-    (entry,) = group_of(any_server, acknowledged=True, idle_s=idle_s).read(block_ms=BLOCK_MS)
+    (entry,) = group_of(any_server, ack=True, lease=lease).read(block=BLOCK)
     assert (entry.offset, entry.attempts) == (0, 2)
     assert time.monotonic() - started < SOON_S
 
@@ -371,12 +376,10 @@ def test_who_waits_gets_what_another_has_not_done_in_time(
 def test_a_sleeper_gets_what_was_handed_out_while_he_slept_and_not_done(
     redis7: RedisServer,
 ) -> None:
-    options: dict[str, Any] = {"acknowledged": True, "idle_s": 0.2}
+    options: dict[str, Any] = {"ack": True, "lease": 0.2}
     found: list[GroupEntry] = []
     readers = [
-        threading.Thread(
-            target=lambda: found.extend(group_of(redis7, **options).read(block_ms=BLOCK_MS))
-        )
+        threading.Thread(target=lambda: found.extend(group_of(redis7, **options).read(block=BLOCK)))
         for _ in range(2)
     ]
     for number, reader in enumerate(readers):
@@ -408,7 +411,7 @@ def test_a_group_that_is_deleted_under_who_waits_is_made_anew(redis7: RedisServe
     members = Members(redis7, 2)
     members.block()
     group_of(redis7).delete()
-    wait_until(lambda: group_of(redis7).info().waiting == 2, "both to be in line again")
+    wait_until(lambda: group_of(redis7).stats().waiting == 2, "both to be in line again")
     appended(redis7, b"e0")
     assert members.next()[1] == [0]
     members.wait_for(2)
@@ -420,7 +423,7 @@ def test_a_wait_outlasts_the_clients_time_out(redis7: RedisServer) -> None:
     client = redis7.client(socket_timeout=1.0)
     writer = threading.Timer(1.5, lambda: appended(redis7, b"e0"))
     writer.start()
-    assert len(Log(client, "l", 10).group("mail").read(block_ms=BLOCK_MS)) == 1
+    assert len(Log(client, "l", 10).group("mail").read(block=BLOCK)) == 1
     writer.join()
 
 
@@ -450,14 +453,14 @@ async def test_a_cancelled_wait_holds_up_nobody(redis7: RedisServer) -> None:
         log = AsyncLog(client, "l", 10)
         group = log.group("mail")
         for _ in range(2):
-            task = asyncio.create_task(group.read(block_ms=BLOCK_MS))
+            task = asyncio.create_task(group.read(block=BLOCK))
             await asyncio.to_thread(wait_until, lambda: blocked(redis7) == 1, "it to sleep")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             await asyncio.to_thread(wait_until, lambda: blocked(redis7) == 0, "it to end")
         await asyncio.to_thread(appended, redis7, b"e0")
-        assert len(await group.read(block_ms=BLOCK_MS)) == 1
+        assert len(await group.read(block=BLOCK)) == 1
         await group.aclose()
         await log.aclose()
 
@@ -471,7 +474,7 @@ async def test_sixteen_coroutines_are_served_in_order_too(redis7: RedisServer) -
 
         async def member(number: int) -> None:
             for _ in range(2):
-                await group.read(block_ms=BLOCK_MS)
+                await group.read(block=BLOCK)
                 served.append(number)
 
         tasks = []

@@ -16,7 +16,7 @@ from workstealing.store.operations import Steps, drive
 from workstealing.structures import Log
 from workstealing.structures.log import appending
 from workstealing.structures.log.group import LogGroup
-from workstealing.structures.log.group_waiting import Nothing
+from workstealing.structures.log.group_reading import Nothing
 
 # Behind the end of every place in a line.
 LATER_MS = 100_000
@@ -34,13 +34,13 @@ def groups_on(server: AnyServer, number: int, shift_ms: int = 0) -> list[LogGrou
     log = log_on(server, shift_ms)
     groups = [log.group(f"group {each}", start="last") for each in range(number)]
     for group in groups:
-        group.info()
+        group.stats()
     return groups
 
 
 def in_line(group: LogGroup, waiter: str = "w") -> None:
     """Let a member look that will wait."""
-    found = group.log.run(group.look_steps(1, b"", waiter, True))
+    found = group.log._run(group.look_steps(1, b"", waiter, True))
     assert isinstance(found, Nothing)
 
 
@@ -124,7 +124,7 @@ def test_nobody_sleeps_on_while_many_write_for_more_groups_than_one_script_wakes
     def read(name: str) -> None:
         group = log_on(redis7).group(name)
         while len(found[name]) < 3 * ROUNDS:
-            found[name] += [each.offset for each in group.read(block_ms=2000 * SOON_S)]
+            found[name] += [each.offset for each in group.read(block=2 * SOON_S)]
 
     readers = [threading.Thread(target=read, args=(name,), daemon=True) for name in names]
     for reader in readers:
@@ -171,7 +171,7 @@ def test_a_writer_that_dies_before_it_has_woken_all_holds_them_up_until_they_loo
     assert turns(groups) == [0] * 3
     for group in groups:
         # As a member does now and then while it waits; it is the first one's turn.
-        found = group.log.run(group.look_steps(0, b"", "alive", True))
+        found = group.log._run(group.look_steps(0, b"", "alive", True))
         assert isinstance(found, Nothing)
         assert 0 < found.pause_ms <= 1000
     assert turns(groups) == [1] * 3
@@ -220,7 +220,7 @@ def test_what_is_no_list_of_groups_is_left_alone(any_server: AnyServer) -> None:
     (group,) = groups_on(any_server, 1)
     client, log = group.log.client, log_on(any_server)
     client.set(log.keys.waiting, "text")
-    for call in (lambda: log.append(b"x"), group.read, group.delete, group.info):
+    for call in (lambda: log.append(b"x"), group.read, group.delete, group.stats):
         with pytest.raises(LayoutError, match="does not hold the groups"):
             call()
     assert (log.length(), client.get(log.keys.waiting)) == (0, b"text")

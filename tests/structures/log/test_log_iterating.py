@@ -272,10 +272,10 @@ def test_a_server_sends_each_compressed_block_once(
     client = redis7.client()
     log = Log(client, "log", 1200, cache_blocks=0)
     log.append(*(b"entry %d" % number for number in range(7000)))
-    compactor = LogCompactor(log, 10, cold_s=0, codec="zlib")
-    while compactor.backlog().blocks:
+    compactor = LogCompactor(log, 10, cold=0, codec="zlib")
+    while compactor.backlog().count:
         compactor.perform(Slice(10, 10.0))
-    assert log.info().compressed == 5
+    assert log.stats().compressed == 5
     client.config_resetstat()
     expected = [b"entry %d" % number for number in range(100, 6500)]
     found = list(log.iterate(100, 6500, reverse=reverse, prefetch=prefetch))

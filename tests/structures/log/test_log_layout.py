@@ -29,7 +29,7 @@ CALLS: dict[str, Callable[[Log], Any]] = {
     "append": lambda log: log.append(b"x"),
     "read": lambda log: log.read(0, 25),
     "evict": lambda log: log.evict(12),
-    "info": lambda log: log.info(),
+    "stats": lambda log: log.stats(),
     "delete": lambda log: log.delete(),
 }
 
@@ -59,8 +59,8 @@ def test_a_key_of_another_kind_is_left_alone(any_server: AnyServer) -> None:
     for key, calls in (
         (keys.news, ("append",)),
         (keys.times, ("append", "evict", "delete")),
-        (keys.full, ("append", "evict", "info", "delete")),
-        (keys.raw, ("append", "evict", "info", "delete")),
+        (keys.full, ("append", "evict", "stats", "delete")),
+        (keys.raw, ("append", "evict", "stats", "delete")),
         (keys.block(2), ("append", "read")),
     ):
         kept = client.dump(key) if any_server.is_real and client.exists(key) else None
@@ -111,7 +111,7 @@ def test_a_full_server_refuses_entries_and_lets_them_go(
     # Within a block no memory is freed by which room could be made first.
     assert (log.evict(3), log.first()) == (4, 4)
     assert (log.evict(24), log.first()) == (21, 25)
-    assert log.info().blocks == 2
+    assert log.stats().blocks == 2
     assert log.client.exists(log.keys.block(1)) == 0
     client.config_set("maxmemory", 0)
     assert len(before) == len(state(client)) + 2
@@ -119,3 +119,31 @@ def test_a_full_server_refuses_entries_and_lets_them_go(
     client.config_set("maxmemory", 1)
     assert log.delete()
     assert client.keys() == []
+
+
+@pytest.mark.parametrize(
+    ("command", "calls"),
+    [
+        ("hmget", ("append", "read", "evict", "stats")),
+        ("zcard", ("evict", "stats")),
+        ("lrange", ("read",)),
+        ("llen", ("append",)),
+    ],
+)
+def test_a_refused_command_is_called_so(
+    redis7: RedisServer, command: str, calls: tuple[str, ...]
+) -> None:
+    """Nothing foreign is there: nobody is sent to look for it."""
+    admin = redis7.client()
+    log_of(admin).append(*[b"x"] * 25)
+    before = state(admin)
+    admin.execute_command("ACL", "SETUSER", "poor", "on", ">x", "~*", "+@all", f"-{command}")
+    try:
+        for name in calls:
+            with pytest.raises(ResponseError) as refused:
+                CALLS[name](log_of(redis7.client(username="poor", password="x")))
+            assert not isinstance(refused.value, LayoutError)
+            assert "layout" not in str(refused.value).lower()
+            assert state(admin) == before, name
+    finally:
+        admin.execute_command("ACL", "DELUSER", "poor")

@@ -82,9 +82,9 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.read(offset, count) == self.expected(start, start + count)
 
     @rule(offset=OFFSETS, count=COUNTS)
-    def read_with_info(self, offset: int, count: int) -> None:
+    def read_range(self, offset: int, count: int) -> None:
         start = self.at(offset)
-        info, entries = self.log.read(offset, count, with_info=True)
+        info, entries = self.log.read_range(offset, count)
         assert entries == self.expected(start, start + count)
         assert info == (self.first, len(self.entries) - 1, start, len(entries))
 
@@ -102,7 +102,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(codec=st.sampled_from(["none", "zlib", "auto"]), limit=st.integers(1, 4))
     def compact(self, codec: str, limit: int) -> None:
-        job = LogCompactor(self.log, limit=limit, cold_s=0, codec=codec)
+        job = LogCompactor(self.log, limit=limit, cold=0, codec=codec)
         assert 0 <= job.perform(Slice(limit, 5.0)) <= limit
 
     @rule(most=st.integers(0, 60))
@@ -112,7 +112,7 @@ class LogMachine(RuleBasedStateMachine):
         first = self.log.first()
         assert self.first <= first <= max(self.first, len(self.entries) - most)
         self.first = first
-        assert self.log.info().blocks == self.blocks()
+        assert self.log.stats().blocks == self.blocks()
 
     def blocks(self) -> int:
         """How many blocks hold what is available."""
@@ -139,7 +139,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def facts(self) -> None:
-        facts = self.log.info()
+        facts = self.log.stats()
         assert facts.entries == len(self.entries) - self.first
         # An append may leave blocks that it has evicted to the next one, or to the trimmer.
         assert facts.blocks >= self.blocks()

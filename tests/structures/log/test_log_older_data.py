@@ -37,7 +37,7 @@ def seen_and_lost(server: RedisServer, group: str | None = None) -> tuple[Log, l
     restore = saved(log.client)
     log.append(*entries(53, 17))
     for _ in range(2):
-        compact(log.client, cold_s=0)
+        compact(log.client, cold=0)
     assert log.read(0, 50) == entries(50)
     assert len(log.cache) == 5
     restore()
@@ -73,12 +73,12 @@ def test_so_it_does_if_an_append_has_made_it_longer(redis7: RedisServer) -> None
 def test_a_reply_that_another_has_overtaken_is_no_older_data(redis7: RedisServer) -> None:
     log = made(redis7.client(), 25)
     for _ in range(2):
-        compact(log.client, cold_s=0)
+        compact(log.client, cold=0)
     assert log.read(0, 20) == entries(20)
     Log(redis7.client(), "l").append(b"x")
     steps = log.read_steps(20, 1)
     step = next(steps)
-    late = log.client.execute_command(*step.args, **step.options)
+    late = log.client.execute_command(*step.by_text(), **step.options)
     assert log.append(b"x") == 26
     with pytest.raises(StopIteration) as told:
         steps.send(late)
@@ -111,6 +111,6 @@ def test_a_read_in_parts_ends_where_the_log_ends_now(
         return script(name)
 
     log.script = counted  # type: ignore[method-assign]
-    info, found = log.read(0, 60, with_info=True)
+    info, found = log.read_range(0, 60)
     assert found == entries(20)
     assert (info.last, info.number) == (14, 20)

@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from support.servers import AnyServer, RedisServer
+from workstealing.store import operations
 from workstealing.store.operations import Operation
 from workstealing.structures import Log
 from workstealing.structures.log import LogGroup
@@ -27,30 +28,31 @@ def entries(number: int) -> list[bytes]:
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     """What scripts were sent, with their arguments."""
     found: Sent = []
-    real = Operation.by_digest
+    real = operations.run
 
-    def noted(self: Operation, *args: Any) -> Any:
-        found.append((self.script.name, self.args))
-        return real(self, *args)
+    def noted(client: Any, operation: Operation) -> Any:
+        if operation.script is not None:
+            found.append((operation.script.name, operation.args))
+        return real(client, operation)
 
-    monkeypatch.setattr(Operation, "by_digest", noted)
+    monkeypatch.setattr(operations, "run", noted)
     return found
 
 
 def args_of(sent: Sent, script: str) -> list[tuple[Any, ...]]:
-    return [args for name, args in sent if name == f"log_{script}"]
+    return [args for name, args in sent if name == f"log/{script}"]
 
 
 def group_on(server: AnyServer, *, acknowledged: bool = True, **options: Any) -> LogGroup:
     log = Log(server.client(), "l", 100)
     log.append(*entries(COUNT))
-    return log.group("g", acknowledged=acknowledged, **options)
+    return log.group("g", ack=acknowledged, **options)
 
 
 def later_group(server: AnyServer, **options: Any) -> LogGroup:
     """Return the same group, for which all that is pending has been so for long."""
     log = Log(server.client(), "l", clock_shift_ms=3_600_000)
-    return log.group("g", acknowledged=True, **options)
+    return log.group("g", ack=True, **options)
 
 
 def fault_at(monkeypatch: pytest.MonkeyPatch, call: int, error: Exception) -> None:
@@ -105,14 +107,14 @@ def test_a_fault_between_two_pieces_gives_what_came_before(
     fault_at(monkeypatch, 3, redis.ConnectionError("gone"))
     first = group.read(1000)
     assert [each.offset for each in first] == list(range(2 * A_SCRIPT))
-    assert group.info().pending == (2 * A_SCRIPT if acknowledged else 0)
+    assert group.stats().pending == (2 * A_SCRIPT if acknowledged else 0)
     assert [each.offset for each in group.read(1000)] == list(range(2 * A_SCRIPT, COUNT))
 
 
 def test_no_entry_comes_twice_though_its_time_is_over_within_the_call(
     redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = group_on(redis7, idle_s=0.001)
+    group = group_on(redis7, lease=0.001)
     monkeypatch.setattr(LogGroup, "monotonic", lambda self: 0.0)
     offsets = [each.offset for each in group.read(1000)]
     assert len(offsets) == len(set(offsets))
@@ -139,29 +141,29 @@ def test_who_dies_between_two_pieces_leaves_them_to_others(
     class Killed(BaseException):
         pass
 
-    group = group_on(redis7, idle_s=0.05)
+    group = group_on(redis7, lease=0.05)
     fault_at(monkeypatch, 2, Killed())  # type: ignore[arg-type]
     with pytest.raises(Killed):
         group.read(1000)
-    assert group.info().pending == A_SCRIPT
+    assert group.stats().pending == A_SCRIPT
     found: set[int] = set()
     while len(found) < COUNT:
-        found |= {each.offset for each in group.read(1000, block_ms=5000)}
+        found |= {each.offset for each in group.read(1000, block=5)}
     assert found == set(range(COUNT))
 
 
 def test_settling_goes_in_pieces(any_server: AnyServer, sent: Sent) -> None:
     group = group_on(any_server, max_attempts=1)
     held = group.read(1000)
-    assert group.acknowledge(*held[:450]) == 450
+    assert group.ack(*held[:450]) == 450
     later = later_group(any_server, max_attempts=1)
-    while group.info().pending:
+    while group.stats().pending:
         later.read(1000)
     dead = [each.offset for each in group.dead(1000)]
     assert sorted(dead) == list(range(450, COUNT))
     assert group.revive(*dead[:250]) == 250
     assert group.discard(*dead[250:]) == 250
-    widths = {"group_acknowledge": 2, "group_revive": 1, "group_discard": 1}
+    widths = {"group_ack": 2, "group_revive": 1, "group_discard": 1}
     for script, width in widths.items():
         pieces = [len(args) - 2 for args in args_of(sent, script)]
         assert max(pieces) == A_SCRIPT * width
@@ -194,7 +196,7 @@ def test_what_stays_pending_is_never_left_out(
         if script == "pending":
             calls.append(args)
             if len(calls) == 2:
-                group.acknowledge(*gone)
+                group.ack(*gone)
         return real(self, script, *args, **options)
 
     monkeypatch.setattr(LogGroup, "_operation", between)
@@ -223,7 +225,7 @@ def test_a_piece_has_a_mebibyte_at_most(redis7: RedisServer) -> None:
     client = redis7.client()
     log = Log(client, "l")
     log.append(*[b"x" * 10_000] * 1000)
-    script = log.operation("read", (log.keys.meta, *log.keys.blocks(0, 1)))
+    script = log.on_keys("read", (log.keys.meta, *log.keys.blocks(0, 1)))
     reply = client.eval(
         *(script.script.body, 2, *script.keys),
         *(0, 1000, 1000, 0, BYTES_A_SCRIPT, "", "0"),

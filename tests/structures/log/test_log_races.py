@@ -85,7 +85,7 @@ def compact(log: Any, rng: random.Random, done: Callable[[], bool]) -> int:
     """Seal and compress whatever can be, until it is done; return how many blocks that were."""
     blocks = 0
     while not done():
-        job = LogCompactor(log, limit=3, cold_s=0, codec=rng.choice(CODECS))
+        job = LogCompactor(log, limit=3, cold=0, codec=rng.choice(CODECS))
         try:
             blocks += job.perform(Slice(3, 5.0))
         except Aborted:
@@ -105,7 +105,7 @@ def test_writers_at_once_leave_no_gap_and_keep_batches_together(server: AnyReal)
     log = log_on(server)
     assert (log.length(), log.first(), log.last()) == (1_800, 0, 1_799)
     assert log.read(0, 2_000) == entries
-    assert log.info().blocks == 180
+    assert log.stats().blocks == 180
 
 
 def test_readers_see_the_entry_or_nothing_whatever_goes_on(server: AnyReal) -> None:
@@ -132,7 +132,7 @@ def test_readers_see_the_entry_or_nothing_whatever_goes_on(server: AnyReal) -> N
         """Read what there is and wait for what comes, as a tail does."""
         log, rng, offset = log_on(server), random.Random(1), 0
         while not (done() and offset > log.last()):
-            entries = log.read(offset, rng.randint(1, 40), block_ms=20)
+            entries = log.read(offset, rng.randint(1, 40), block=0.02)
             first = log.first()
             seen.extend((offset + i, entry, first) for i, entry in enumerate(entries))
             offset += len(entries)
@@ -141,9 +141,7 @@ def test_readers_see_the_entry_or_nothing_whatever_goes_on(server: AnyReal) -> N
         """Read anywhere, again and again, so that blocks are met in every form."""
         log, rng = log_on(server), random.Random(2)
         while not done():
-            info, entries = log.read(
-                rng.randrange(log.last() + 2), rng.randint(1, 35), with_info=True
-            )
+            info, entries = log.read_range(rng.randrange(log.last() + 2), rng.randint(1, 35))
             first = log.first()
             assert info.number == len(entries)
             assert info.first <= first
@@ -208,7 +206,7 @@ def test_appends_with_a_backlog_at_once_keep_at_least_that_many(server: AnyReal)
     def look() -> None:
         log = log_on(server)
         while not written.done.is_set():
-            info, _ = log.read(0, 0, with_info=True)
+            info, _ = log.read_range(0, 0)
             shortest.append(info.last + 1 - info.first)
             assert info.last + 1 < 100 or info.last + 1 - info.first >= 100
             assert info.last + 1 - info.first < 100 + BLOCK + 7 + 1
@@ -313,12 +311,12 @@ def test_a_block_that_changes_its_form_between_two_reads_is_the_same(
         return found
 
     assert both() == entries
-    while LogCompactor(writer, limit=1, cold_s=0, codec="none").perform(Slice(1, 5.0)):
+    while LogCompactor(writer, limit=1, cold=0, codec="none").perform(Slice(1, 5.0)):
         assert both() == entries
-    assert writer.info().sealed == 4
-    while LogCompactor(writer, limit=1, cold_s=0, codec=codec).perform(Slice(1, 5.0)):
+    assert writer.stats().sealed == 4
+    while LogCompactor(writer, limit=1, cold=0, codec=codec).perform(Slice(1, 5.0)):
         assert both() == entries
-    assert writer.info().compressed == (0 if codec == "none" else 4)
+    assert writer.stats().compressed == (0 if codec == "none" else 4)
     # What was read from a cache is evicted as soon as it is evicted.
     for offset in (0, 8, 9, 10, 25, 39, 40, 44):
         writer.evict(offset)
@@ -337,7 +335,7 @@ def test_an_iteration_goes_on_while_blocks_are_sealed_and_evicted_under_it(
         log.append(*entries)
         found: list[bytes | None] = []
         steps = reversed(log) if back else iter(log)
-        job = LogCompactor(other, limit=1, cold_s=0, codec="zlib")
+        job = LogCompactor(other, limit=1, cold=0, codec="zlib")
         evicted = 0
         for number, entry in enumerate(steps):
             found.append(entry)
@@ -360,7 +358,7 @@ def test_a_log_that_is_deleted_and_made_anew_is_another_one(server: AnyReal) -> 
     """No block of the old one comes out of a cache, nor is its end where the new one's is."""
     warm, writer = log_on(server), log_on(server)
     writer.append(*[entry_of(1, number) for number in range(35)])
-    while LogCompactor(writer, limit=5, cold_s=0, codec="zlib").perform(Slice(5, 5.0)):
+    while LogCompactor(writer, limit=5, cold=0, codec="zlib").perform(Slice(5, 5.0)):
         pass
     assert len(warm.read(0, 100)) == 35
     log_on(server).delete()
@@ -368,7 +366,7 @@ def test_a_log_that_is_deleted_and_made_anew_is_another_one(server: AnyReal) -> 
     new = [entry_of(2, number) for number in range(12)]
     assert log_on(server).append(*new) == 0
     assert warm.read(0, 100) == new
-    while LogCompactor(log_on(server), limit=5, cold_s=0, codec="zlib").perform(Slice(5, 5.0)):
+    while LogCompactor(log_on(server), limit=5, cold=0, codec="zlib").perform(Slice(5, 5.0)):
         assert warm.read(0, 100) == new
     # A writer that knew the old one's end appends where the new one's is.
     assert writer.append(b"next") == 12

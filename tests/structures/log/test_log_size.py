@@ -32,7 +32,7 @@ def filled(client: Any, content: list[bytes], codec: str | None = None) -> Any:
     for first in range(0, len(content), BLOCK):
         log.append(*content[first : first + BLOCK])
     if codec is not None:
-        job = LogCompactor(log, limit=20, cold_s=0, codec=codec)
+        job = LogCompactor(log, limit=20, cold=0, codec=codec)
         while job.perform(Slice(20, 10.0)):
             pass
     return log
@@ -86,7 +86,7 @@ def test_compressed_entries_take_a_quarter_of_what_a_stream_takes(server: RedisS
 def test_what_info_says_is_what_the_server_counts(server: RedisServer) -> None:
     client = server.client()
     log = filled(client, entries(STORED), "zlib")
-    facts = log.info()
+    facts = log.stats()
     assert (facts.entries, facts.blocks, facts.compressed) == (STORED, 20, 20)
     blocks = sum(client.memory_usage(key) for key in client.scan_iter(log.keys.base + b"b*"))
     assert 0.9 * blocks <= facts.bytes <= 1.1 * memory(client)

@@ -11,8 +11,8 @@ import pytest
 from support.servers import RedisServer
 from support.set_clock import SetClock
 from support.time_shard_queues import ahead_of, queue_on
-from workstealing.structures.time_shard_queue.queue import MAX_ATTEMPTS
 from workstealing.structures.time_shard_queue.rotation import Rotation
+from workstealing.structures.time_shard_queue.rules import MAX_ATTEMPTS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "time_shard_queue.md"
 
@@ -55,7 +55,7 @@ def test_a_dead_consumers_message_waits_for_its_lease_and_n_less_one_periods(
     queue = queue_on(redis7, clock, shards=4)
     queue.put("hello")
     clock.go(2 * 60)
-    assert queue.take("dies", lease=60) is not None
+    assert queue.take("dies", lease_s=60) is not None
     waited = 0
     # The clocks of the server and of the turns go on together, ten seconds at a time.
     while ahead_of(queue, clock, waited * 1000 + 500).take("other") is None:

@@ -10,15 +10,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from redis.exceptions import ResponseError
-
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, LostEntriesError
 from workstealing.spark.sources.log_options import FORMAT, LogOptions, Position, Positions
 from workstealing.spark.sources.options import shared_out
-from workstealing.store.operations import Steps, as_layout_error, drive
+from workstealing.store.operations import Steps, drive
 from workstealing.structures import Log
-from workstealing.structures.log.base import as_bytes
 
 
 class Look(NamedTuple):
@@ -347,22 +344,14 @@ BYTES_A_PAGE = 4 * 1024 * 1024
 Page = tuple[list[int], list[bytes]]
 
 
-def run(client: Any, steps: Steps[Any]) -> Any:
-    """Run steps of a log. Raises: LayoutError for foreign keys; those of redis-py."""
-    try:
-        return drive(client, steps)
-    except ResponseError as error:
-        raise as_layout_error(error) or error from None
-
-
 def looks(client: Any, names: Sequence[str]) -> dict[str, Look]:
     """Look at logs, also at those that do not exist yet; one round trip each."""
-    return {name: run(client, _look(Log(client, name))) for name in names}
+    return {name: drive(client, _look(Log(client, name))) for name in names}
 
 
 def _look(log: Any) -> Steps[Look]:
     # No entries: the keys of no blocks, and the number of none.
-    reply = yield from as_bytes(log.operation("read", (log.keys.meta,), 0, 0, 1, 0, 1, b"", ""))
+    reply = yield log.on_keys("read", (log.keys.meta,), 0, 0, 1, 0, 1, b"", "")
     end, first, _, block, epoch = reply[:5]
     return Look(epoch.decode(), int(first), int(end), int(block))
 
@@ -378,7 +367,7 @@ def pages(options: LogOptions, span: Span) -> Iterator[Page]:
     at, most = span.start, FIRST_PAGE
     while at < span.stop:
         asked = min(most, span.stop - at)
-        info, found = run(client, log.read_steps(at, asked))
+        there, found = drive(client, log.read_steps(at, asked))
         if log.known.epoch != span.epoch.encode():
             # Deleted, or made anew: then what was found belongs to another log.
             found = []
@@ -387,7 +376,7 @@ def pages(options: LogOptions, span: Span) -> Iterator[Page]:
             return
         if found[0] is None:
             # It may be more than was asked for.
-            first = min(info.first, span.stop)
+            first = min(there.first, span.stop)
             _report_lost(options, span, at, first)
             found, at = found[first - at :], first
         if None in found:

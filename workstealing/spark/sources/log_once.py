@@ -13,8 +13,8 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from workstealing.errors import ReplayDiffersError
-from workstealing.spark.sources.log_offsets import run
 from workstealing.spark.sources.log_options import FORMAT
+from workstealing.store.operations import drive
 from workstealing.structures import Log
 from workstealing.structures.log.appending import MOST_BLOCKS, Marker, Written
 
@@ -93,7 +93,7 @@ class _Part:
 
     def append(self, rows: list[bytes]) -> None:
         """Append rows; one round trip."""
-        run(self.client, self.log.append_steps(rows, None))
+        drive(self.client, self.log.append_steps(rows, None))
         self.appended += len(rows)
 
     def finish(self) -> None:
@@ -122,7 +122,7 @@ class _OncePart(_Part):
             assert self.turn is not None
             query, batch, partition = self.turn
             marker = Marker(query, partition, batch, self._position, digest.hexdigest())
-            reply = run(self.client, self.log.append_steps(rows, None, marker))
+            reply = drive(self.client, self.log.append_steps(rows, None, marker))
             if isinstance(reply, Written):
                 self._heed(reply)
                 continue

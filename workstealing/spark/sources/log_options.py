@@ -12,7 +12,7 @@ from typing import Any
 from workstealing.errors import ConfigurationError
 from workstealing.spark.making import ClientSettings
 from workstealing.spark.sources.options import OptionReader, without_path
-from workstealing.structures.log.names import LogNames
+from workstealing.structures.log.base import LogNames
 
 FORMAT = "workstealing.log"
 ENTRIES_A_BATCH = 100_000

@@ -1,16 +1,15 @@
 """Logs with offsets that never change, on any Redis."""
 
 from workstealing.errors import DamagedBlockError, UndecodableEntryError
-from workstealing.structures.log.facts import LogFacts
 from workstealing.structures.log.group import AsyncLogGroup, LogGroup
 from workstealing.structures.log.group_entries import (
     DeadLogEntry,
     GroupEntry,
-    GroupInfo,
+    GroupStats,
     PendingEntry,
 )
 from workstealing.structures.log.log import AsyncLog, Log
-from workstealing.structures.log.reading import LogInfo
+from workstealing.structures.log.reading import LogRange, LogStats
 
 __all__ = [
     "AsyncLog",
@@ -18,11 +17,11 @@ __all__ = [
     "DamagedBlockError",
     "DeadLogEntry",
     "GroupEntry",
-    "GroupInfo",
+    "GroupStats",
     "Log",
-    "LogFacts",
     "LogGroup",
-    "LogInfo",
+    "LogRange",
+    "LogStats",
     "PendingEntry",
     "UndecodableEntryError",
 ]

@@ -16,13 +16,8 @@ from typing import Any, NamedTuple
 from redis.exceptions import RedisError, ResponseError
 
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.store.operations import Steps
-from workstealing.structures.log.base import (
-    Known,
-    LogBase,
-    as_bytes,
-    checked_integer,
-)
+from workstealing.store.operations import Steps, operation
+from workstealing.structures.log.base import Known, LogBase, checked_integer
 from workstealing.structures.log.codecs import encode_all
 from workstealing.structures.names import checked_text
 
@@ -43,7 +38,7 @@ _TRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What a query of Spark notes with the entries that it appends, so that it does so once.
+    """The note of a query of Spark beside its entries, by which it appends them once.
 
     Fields: query; partition; batch, which grows; rows: how many of the batch the partition has
     written into this log before these entries; digest: of all of them, these included, in hex.
@@ -57,7 +52,7 @@ class Marker:
 
 
 class Written(NamedTuple):
-    """What a partition has written already, and so not again: rows of a batch, and their digest."""
+    """The rows that a partition has written already, and writes no more, with their digest."""
 
     batch: int
     rows: int
@@ -65,12 +60,31 @@ class Written(NamedTuple):
 
 
 class Appending(LogBase):
-    """The steps of `append`, and the groups that this process knows of."""
+    """Appending to a log, and waking the groups in which somebody waits."""
 
-    def append_steps(self, entries: Any, backlog: Any, marker: Marker | None = None) -> Steps[Any]:
-        """Append entries; see `Log.append`.
+    @operation
+    def append(self, *entries: Any, backlog: int | None = None) -> Steps[int]:
+        """Append entries behind the last one, all or none.
 
-        Returns: the offset of the first; Written, with nothing appended, if something else was
+        Arguments: entries: 1 to 10,000, of 512 MiB together at most; bytes, or values that the
+        codec takes; backlog: evict whole blocks while at least so many entries stay. Returns: the
+        offset of the first; the others follow without a gap. Raises: ConfigurationError;
+        LayoutError; those of redis-py, of a full server for instance. After an error nothing is
+        written; after a lost connection the entries may be there. A call that is repeated then
+        appends twice, and redis-py repeats calls by itself: give it a client without retries where
+        that matters. One round trip; one more when others have filled a block, or somebody has
+        begun to wait in a group, since the last call; one more for each 64 groups beyond the first
+        64 in which somebody waits. About 12 Redis commands, three for each block and some 15 for
+        each such group.
+        """
+        return self.append_steps(entries, backlog)
+
+    def append_steps(
+        self, entries: Any, backlog: int | None = None, marker: Marker | None = None
+    ) -> Steps[Any]:
+        """Append entries, once for each marker; see `append`.
+
+        Returns: the offset of the first; `Written`, with nothing appended, if something else was
         written than the marker says.
         """
         batch = checked_entries(encode_all(self.codec, entries), self.known.block)
@@ -85,11 +99,16 @@ class Appending(LogBase):
                 checked_integer(marker.rows, "rows", 0),
                 marker.digest,
             )
+        return self._appended(batch, least, written, note)
+
+    def _appended(
+        self, batch: list[bytes], least: int | str, written: bytes, note: tuple[Any, ...]
+    ) -> Steps[Any]:
         for tried in range(_TRIES):
             known = self.known
             spare = min(_SPARE_BLOCKS << tried, _MOST_SPARE_BLOCKS)
             settings = self._arguments(known, batch, least, written, note, spare)
-            reply = yield from as_bytes(self.operation("append", *settings))
+            reply = yield self.on_keys("append", *settings)
             offset = int(reply[0])
             if offset >= 0:
                 self.has_lost(known, offset)
@@ -112,17 +131,17 @@ class Appending(LogBase):
     def _wake(self, groups: Iterable[bytes]) -> Steps[None]:
         """Wake those who wait in groups that the script of an append has not woken.
 
-        Whoever dies in between leaves it to those who wait: they look now and then. So do those
-        whom this cannot wake: it raises nothing of Redis.
+        A writer that dies in between leaves it to the waiting members, who look now and then. The
+        same holds for those that this cannot wake: it raises nothing of Redis.
         """
         left = list(groups)
         while left:
             keys = (self.keys.meta, *self._waking(left[:WOKEN_GROUPS]))
             del left[:WOKEN_GROUPS]
             try:
-                yield from as_bytes(self.operation("wake_groups", keys))
+                yield self.on_keys("wake_groups", keys)
             except (ResponseError, LayoutError):
-                # What is foreign there must not keep the others asleep.
+                # A foreign key there must not keep the others asleep.
                 continue
             except RedisError:
                 # The entries are there: to say that they are not would have them written twice.
@@ -157,7 +176,7 @@ class Appending(LogBase):
 
 
 def checked_entries(entries: list[bytes], block: int) -> list[bytes]:
-    """Return the entries of one call. Errors: ConfigurationError if they are none or too many."""
+    """Return the entries of one call. Raises: ConfigurationError if they are none or too many."""
     count = len(entries)
     if not 1 <= count <= MOST_ENTRIES:
         raise ConfigurationError(

@@ -1,31 +1,93 @@
-"""What all calls on a log stand on: its keys, its settings, and how steps are run."""
+"""The base of all calls on a log: its keys, its settings, and the facts that a process knows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
-
-from redis.client import NEVER_DECODE
-from redis.exceptions import NoScriptError
+from typing import Any, ClassVar
 
 from workstealing.errors import ConfigurationError
-from workstealing.store.operations import Operation, Plain, Steps
+from workstealing.store.keys import to_bytes
+from workstealing.store.operations import AS_BYTES, Operation, same
 from workstealing.store.scripts import Script, load
 from workstealing.store.twin import Twin, is_cluster, twin_for
-from workstealing.structures.log.cache import BlockCache
+from workstealing.structures.log.blocks import BlockCache
 from workstealing.structures.log.codecs import codec_of
-from workstealing.structures.log.names import LogNames
+from workstealing.structures.names import NamesBeside, checked_text
+from workstealing.structures.structure import Structure
 
+LOG_VERSION = "1"
+"""The value of the field `mark` of a log's `meta`, and of a group's state."""
 MOST_OFFSET = 2**53 - 1
 """Lua's numbers are exact up to here."""
 MOST_BLOCK = 100_000
-AS_BYTES: dict[str, Any] = {NEVER_DECODE: True}
-"""The option by which a reply comes as bytes, whatever the client makes of others."""
+
+
+class LogGroupNames:
+    """The keys of one group of one log; see the catalogue in ``lua/README.md``."""
+
+    __slots__ = (
+        "all",
+        "attempts",
+        "dead",
+        "granted",
+        "group",
+        "line",
+        "pending",
+        "revived",
+        "state",
+        "turns",
+        "waking",
+    )
+
+    def __init__(self, base: bytes, group: bytes) -> None:
+        self.group = group
+        self.state = base + b"group:" + group
+        self.line = base + b"line:" + group
+        self.turns = base + b"turns:" + group
+        self.granted = base + b"granted:" + group
+        self.pending = base + b"pending:" + group
+        self.attempts = base + b"attempts:" + group
+        self.dead = base + b"dead:" + group
+        self.revived = base + b"revived:" + group
+        # The keys that an append needs, in the order in which `wake` in Lua takes them.
+        self.waking = (self.state, self.line, self.turns, self.granted)
+        self.all = (*self.waking, self.pending, self.attempts, self.dead, self.revived)
+
+
+class LogNames(NamesBeside[LogGroupNames]):
+    """The keys of one log; all share the slot of its name.
+
+    Arguments: name: of the log. Raises: ConfigurationError for an unusable name.
+    """
+
+    def __init__(self, name: object) -> None:
+        super().__init__(to_bytes(checked_text(name, "log's name")), b"log", LogGroupNames)
+        self.text = self.name.decode()
+        self.news = self.base + b"news"
+        self.full = self.base + b"full"
+        self.raw = self.base + b"raw"
+        self.times = self.base + b"times"
+        self.waiting = self.base + b"waiting"
+
+    def block(self, number: int) -> bytes:
+        """Return the key of a block."""
+        return b"%sb%d" % (self.base, number)
+
+    def blocks(self, first: int, number: int) -> list[bytes]:
+        """Return the keys of so many blocks in a row."""
+        return [b"%sb%d" % (self.base, each) for each in range(first, first + number)]
+
+    def written(self, query: object) -> bytes:
+        """Return the key of the marks of a query of Spark.
+
+        Raises: ConfigurationError for an unusable name of a query.
+        """
+        return self.base + b"written:" + to_bytes(checked_text(query, "query"))
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What this process knows of a log: a guess that only saves round trips.
+    """The facts of a log that this process knows: a guess that only saves round trips.
 
     Fields: block: entries a block; next: the offset of the next entry; kept: the lowest block that
     may take memory; groups: the names of those in which somebody waits; epoch: of the log's making,
@@ -39,29 +101,14 @@ class Known:
     epoch: bytes = b""
 
 
-def same(reply: Any) -> Any:
-    """Return a reply as it is."""
-    return reply
-
-
-def as_bytes(operation: Operation) -> Steps[Any]:
-    """Run a script whose reply holds entries, which are bytes whatever the client makes of replies.
-
-    One round trip; one more the first time that a server sees the script.
-    """
-    try:
-        reply = yield Plain(operation.by_digest(), AS_BYTES)
-    except NoScriptError:
-        reply = yield Plain(operation.by_text(), AS_BYTES)
-    return operation.read(reply)
-
-
-class LogBase:
-    """A client, a log's name and settings, and what this process knows of the log.
+class LogBase(Structure):
+    """A client, a log's name and settings, and the facts that this process knows of the log.
 
     Attributes: name: the log's, as a text; keys; codec; cache: the blocks that were read last;
     clock_shift_ms.
     """
+
+    kind: ClassVar[str] = "log"
 
     def __init__(
         self,
@@ -90,39 +137,38 @@ class LogBase:
 
     def script(self, name: str) -> Script:
         """Return a script of logs, with this object's clock."""
-        return load(f"log_{name}", self.clock_shift_ms)
+        return load(f"log/{name}", self.clock_shift_ms)
 
-    def operation(self, name: str, keys: tuple[Any, ...], *args: Any) -> Operation:
-        """Return one script on keys of the log, whose reply is taken as it is."""
-        return Operation(self.script(name), keys, args, same)
+    def on_keys(self, name: str, keys: tuple[Any, ...], *args: Any) -> Operation:
+        """Return a script on keys of the log; its reply holds bytes, whatever the client decodes.
+
+        Arguments: name: of the script; keys; args.
+        """
+        return Operation(self.script(name), keys, args, same, AS_BYTES)
 
     def note(self, **facts: Any) -> None:
-        """Remember what a reply has told of the log."""
+        """Remember the facts that a reply has told of the log."""
         known = self.known
         if facts.get("block", known.block) != known.block:
-            # Another log of this name, before this one or after it: which, the next read says.
+            # Another log of this name, before this one or after it: the next read says which.
             facts.setdefault("epoch", b"")
         # One assignment: threads see all of it or nothing.
         self.known = replace(known, **facts)
 
     def has_lost(self, asked: Known, tail: int) -> bool:
-        """Say whether the log ends sooner than it did; then let go of what is kept of its blocks.
+        """Say whether the log ends sooner than it did; then forget the cached blocks.
 
-        For its server has come back with older data and gives offsets again, or it is another log.
-        Arguments: asked: what was known before the question; tail: where the log ends by the reply.
+        Its server has come back with older data and gives offsets again, or it is another log.
+        Arguments: asked: the facts known before the question; tail: the log's end by the reply.
         """
         if tail >= asked.next:
             return False
         self.cache.clear()
         return True
 
-    def run(self, steps: Steps[Any]) -> Any:
-        """Run steps: at once, or as something to await."""
-        raise NotImplementedError
-
 
 def checked_integer(value: object, what: str, least: int, most: int = MOST_OFFSET) -> int:
-    """Return a whole number within its bounds. Errors: ConfigurationError for any other value."""
+    """Return a whole number within its bounds. Raises: ConfigurationError for any other value."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ConfigurationError(
             f"{what}={value!r} is not usable: give a whole number from {least} to {most}"

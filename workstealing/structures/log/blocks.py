@@ -24,9 +24,11 @@ only, so that takes about 1.5 bytes an entry less.
 from __future__ import annotations
 
 import importlib
+import os
 import struct
 import threading
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -37,11 +39,13 @@ from workstealing.errors import (
     LayoutError,
     MissingExtraError,
 )
+from workstealing.recruiting.checks import checked_count
 
 __all__ = [
     "HEADER_BYTES",
     "LONGEST_BLOCK_BYTES",
     "MOST_COMPRESSED_BYTES",
+    "BlockCache",
     "BlockHead",
     "SealedBlock",
     "compress",
@@ -396,3 +400,66 @@ def _zstandard() -> Any:
         return importlib.import_module("zstandard")
     except ImportError as error:
         raise MissingExtraError("log", "zstandard") from error
+
+
+# One for all caches, held for less than a microsecond: so that a fork never copies it held.
+_lock = threading.Lock()
+os.register_at_fork(
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+)
+
+
+class BlockCache:
+    """Keeps the sealed blocks that were used last, decompressed; safe for threads and forks.
+
+    A sealed block never changes while its log lives, and compressing it changes nothing of its
+    entries. A log that was deleted and made anew has another epoch, so its blocks are others.
+    Only a server that comes back with older data fills blocks anew: then `clear` them. Whether an
+    entry was evicted is not known here: ask the server first.
+
+    Arguments: blocks: the most it keeps, 0 to keep none; most_bytes: the most that they may take
+    together, decompressed.
+    """
+
+    __slots__ = ("_blocks", "_kept", "_most_bytes", "_size")
+
+    def __init__(self, blocks: int = 16, most_bytes: int = 64 * 1024 * 1024) -> None:
+        self._blocks = checked_count(blocks, "cache_blocks")
+        self._most_bytes = checked_count(most_bytes, "most_bytes")
+        self._kept: OrderedDict[tuple[bytes, int], SealedBlock] = OrderedDict()
+        self._size = 0
+
+    def get(self, epoch: bytes, number: int) -> SealedBlock | None:
+        """Return a kept block, which is then the one used last; None if it is not here. O(1)."""
+        key = (epoch, number)
+        with _lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+            return found
+
+    def put(self, epoch: bytes, number: int, block: SealedBlock) -> None:
+        """Keep a block, and let go of those used longest ago that are too many. O(1)."""
+        if not self._blocks or block.size > self._most_bytes:
+            return
+        key = (epoch, number)
+        with _lock:
+            old = self._kept.pop(key, None)
+            self._size += block.size - (old.size if old else 0)
+            self._kept[key] = block
+            while len(self._kept) > self._blocks or self._size > self._most_bytes:
+                self._size -= self._kept.popitem(last=False)[1].size
+
+    def clear(self) -> None:
+        """Let go of all blocks. O(blocks kept)."""
+        with _lock:
+            self._kept.clear()
+            self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def size(self) -> int:
+        """How many bytes the kept blocks take together."""
+        return self._size

@@ -2,246 +2,311 @@
 
 from __future__ import annotations
 
-import random
-import secrets
-from collections.abc import Awaitable
-from typing import Any, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from workstealing.store.blocking import checked_block
-from workstealing.store.operations import Steps
-from workstealing.store.paging import Page
+from workstealing.clock import Duration, seconds_of
+from workstealing.errors import ConfigurationError
+from workstealing.store.operations import (
+    Asynchronous,
+    AsynchronousWaiting,
+    Blocking,
+    Steps,
+    operation,
+)
+from workstealing.store.paging import LOOKED_AT, Page, oldest
 from workstealing.structures.log.base import checked_integer
 from workstealing.structures.log.group_entries import (
     DeadLogEntry,
     GroupEntry,
-    GroupInfo,
+    GroupStats,
     PendingEntry,
+    dead_entries,
+    pending_entries,
 )
-from workstealing.structures.log.group_reading import MOST_AT_ONCE, GroupReading, checked_member
-from workstealing.structures.log.group_waiting import (
-    Nothing,
-    Place,
-    TurnWaiter,
-    wait_for_turn,
+from workstealing.structures.log.group_reading import (
+    A_SCRIPT,
+    MOST_AT_ONCE,
+    TRIES,
+    GroupReading,
+    checked_place,
 )
+from workstealing.structures.log.reading import Reading
+from workstealing.structures.names import checked_text
+from workstealing.structures.structure import DeadBox, DeadItem, times_text
 
-__all__ = [
-    "AsyncLogGroup",
-    "DeadLogEntry",
-    "GroupEntry",
-    "GroupInfo",
-    "LogGroup",
-    "PendingEntry",
-]
-
-# What a call gives back: the result, or something to await.
-_EntriesT = TypeVar("_EntriesT")
-_IntT = TypeVar("_IntT")
-_PendingT = TypeVar("_PendingT")
-_DeadT = TypeVar("_DeadT")
-_InfoT = TypeVar("_InfoT")
+MOST_LISTED = 10_000
+_DEAD_A_SCRIPT = 100
+_LONGEST_MEMBER_SHOWN = 60
 
 
-class _Group(GroupReading, Generic[_EntriesT, _IntT, _PendingT, _DeadT, _InfoT]):
-    """What the blocking and the asyncio form have in common."""
+class _GroupOperations(GroupReading):
+    """The operations of a group."""
 
+    @operation
     def read(
-        self, count: int = 1, block_ms: float = 0, member: str | bytes | None = None
-    ) -> _EntriesT:
+        self, count: int = 1, block: Duration = 0, member: str | bytes | None = None
+    ) -> Steps[list[GroupEntry]]:
         """Return up to count entries that no other member gets.
 
-        In an acknowledged group those that somebody has had for idle_s come first. Members that
-        wait are served in the order in which they have come, one entry each before any gets two;
-        who has got some goes to the end. Whoever does not wait gets what is nobody's turn. A member
-        that dies or is late when it is its turn withholds nothing for longer than one second from
-        those who read without waiting, two from those who wait (where more than ten wait, up to a
-        tenth of a second for each, 30 at most).
+        In a group with ack, entries that a member has held for longer than the lease come first.
+        Waiting members are served in the order in which they have come, one entry each before any
+        gets two; a member that has got some goes to the end. A member that does not wait gets the
+        entries that are nobody's turn. A member that dies or is late when it is its turn withholds
+        nothing for longer than one second from members that read without waiting, two from those
+        that wait (where more than ten wait, up to a tenth of a second for each, 30 at most).
 
-        Arguments: count: 1 to 1,000; block_ms: how long to wait for the first entry, 0 for not at
-        all; member: a name that `pending` and `dead` tell. Returns: a list of `GroupEntry`, each
-        also a pair of offset and entry, empty if nothing came; it may be shorter than count though
-        there is more, since a reply has a MiB or 8 blocks at most. Entries that were evicted before
-        their turn are left out: the group goes on at the first available one, and `info` counts
-        them as lost. What cannot be read is left out of an acknowledged group's reply as long as
-        there are others; it comes again, and is set aside in the end. Errors: ConfigurationError;
-        LayoutError; UndecodableEntryError, DamagedBlockError and MissingExtraError, where the
-        entries of this call count as handed out. One round trip for each 200 entries, each about 20
-        Redis commands and two for each entry to be acknowledged; one more where the group has moved
-        to another block since, and one for each stretch of entries that is handed out again. Each
-        200 are handed out by themselves: between them others may be served, and a member that dies
-        there has got only what came before. A fault of the connection there returns that.
+        Arguments: count: 1 to 1,000; block: how long to wait for the first entry, in seconds or as
+        a timedelta, 0 for not at all; member: a name that `pending` and `dead` tell. Returns: a
+        list of `GroupEntry`, each also a pair of offset and entry, empty if nothing came; it may be
+        shorter than count though there is more, since a reply has a MiB or 8 blocks at most.
+        Entries that were evicted before their turn are left out: the group goes on at the first
+        available one, and `stats` counts them as lost. With ack, unreadable entries are left out as
+        long as there are others; they come again, and are set aside in the end. Raises:
+        ConfigurationError; LayoutError; UndecodableEntryError, DamagedBlockError and
+        MissingExtraError, where the entries of this call count as handed out. One round trip for
+        each 200 entries, each about 20 Redis commands and two for each entry to be acknowledged;
+        one more where the group has moved to another block since, and one for each stretch of
+        entries that is handed out again. Each 200 are handed out by themselves: between them others
+        may be served, and a member that dies there has got only those before. A fault of the
+        connection there returns those.
         """
-        return self._read_on(  # type: ignore[no-any-return]
+        return self.wait_steps(
             checked_integer(count, "count", 1, MOST_AT_ONCE),
-            checked_block(block_ms),
-            checked_member(member),
+            seconds_of(block, "block"),
+            _checked_member(member),
         )
 
-    def acknowledge(self, *entries: GroupEntry | int) -> _IntT:
+    @operation
+    def ack(self, *entries: GroupEntry | int) -> Steps[int]:
         """Say that entries are done, so that nobody gets them again.
 
-        Arguments: entries: what `read` returned: then only if it has not been handed out to anybody
-        else since, so that a late member takes nothing from who works on it now; or offsets: then
-        whoever has them. Returns: how many were still pending. Errors: ConfigurationError in a
-        plain group; LayoutError. One round trip for each 200, four Redis commands an
-        entry; if it breaks off in between, those before are done, and it may be called again.
+        Arguments: entries: as `read` returned them: an entry that has been handed out to another
+        member since stays that member's; or offsets: then whoever has them. Returns: how many were
+        still pending. Raises: ConfigurationError in a plain group; LayoutError. One round trip for
+        each 200, four Redis commands an entry; if it breaks off in between, those before are done,
+        and it may be called again.
         """
-        return self._run(self.acknowledge_steps(entries))  # type: ignore[no-any-return]
+        if not self.acknowledged:
+            raise ConfigurationError(
+                f"the group {self.name!r} is a plain one, in which nothing is acknowledged: open it"
+                " with ack=True"
+            )
+        flat: list[Any] = []
+        for entry in entries:
+            if isinstance(entry, GroupEntry):
+                flat += [entry.offset, entry.delivery]
+            else:
+                flat += [checked_integer(entry, "offset", 0), ""]
+        return self._in_chunks("ack", flat, 2)
 
-    def offset(self) -> _IntT:
+    @operation
+    def offset(self) -> Steps[int]:
         """Return the offset of the entry that is handed out next.
 
-        It makes the group if there is none: so ``start="last"`` counts from then. One round trip.
-        """
-        return self._run(self.offset_steps())  # type: ignore[no-any-return]
-
-    def seek(self, offset: str | int) -> _IntT:
-        """Move the group back or forth; who waits is woken if there is something now.
-
-        What is pending stays so, and comes again unless it is acknowledged; entries that are handed
-        out anew by this count as one attempt more as long as they are pending. Arguments: offset:
-        of the entry to hand out next, beyond the end too, where it is waited for; negative from the
-        end; ``"first"`` available, or ``"last"`` for the end. Returns: the offset. Errors:
+        It makes the group if there is none: so ``start="last"`` counts from then. Raises:
         ConfigurationError; LayoutError. One round trip.
         """
-        return self._run(self.seek_steps(offset))  # type: ignore[no-any-return]
+        return self._offset()
 
-    def info(self) -> _InfoT:
-        """Say how far the group is, as a `GroupInfo`. One round trip."""
-        return self._run(self.info_steps())  # type: ignore[no-any-return]
+    @operation
+    def seek(self, offset: str | int) -> Steps[int]:
+        """Move the group back or forth; waiting members are woken if there is something now.
 
-    def pending(self, n: int = 100) -> _PendingT:
+        Pending entries stay so, and come again unless they are acknowledged; entries that are
+        handed out anew by this count as one attempt more as long as they are pending. Arguments:
+        offset: of the entry to hand out next, beyond the end too, where it is waited for; negative
+        from the end; ``"first"`` available, or ``"last"`` for the end. Returns: the offset. Raises:
+        ConfigurationError; LayoutError. One round trip.
+        """
+        return self._seeking(checked_place(offset, "offset"))
+
+    @operation
+    def stats(self) -> Steps[GroupStats]:
+        """Say how far the group is, as a `GroupStats`.
+
+        Raises: ConfigurationError; LayoutError. One round trip.
+        """
+        return self._stats()
+
+    @operation
+    def pending(self, n: int = 100) -> Steps[list[PendingEntry]]:
         """List entries that are handed out and not acknowledged, the oldest first.
 
         Arguments: n: 1 to 10,000. Returns: a list of `PendingEntry`, empty in a plain group.
-        Errors: ConfigurationError; LayoutError. One round trip for each 200, each a look of its
-        own: what is acknowledged or handed out meanwhile may be in the list or not.
+        Raises: ConfigurationError; LayoutError. One round trip for each 200, each a look of its
+        own: an entry that is acknowledged or handed out meanwhile may be in the list or not.
         """
-        return self._run(self.pending_steps(n))  # type: ignore[no-any-return]
+        return self._pending(checked_integer(n, "n", 1, MOST_LISTED))
 
-    def dead(self, n: int = 100) -> _DeadT:
+    @operation
+    def dead(self, n: int = 100) -> Steps[Page[DeadLogEntry]]:
         """List entries that were handed out max_attempts times in vain, those of longest ago first.
 
         They are kept apart from the log: evicting does not touch them. Arguments: n: 1 to 10,000.
         Returns: a `Page` of `DeadLogEntry`, a list whose `more` says how many others there are; of
-        more than 1,000 (or n) so many are looked at. Errors: ConfigurationError; LayoutError. One
+        more than 1,000 (or n) so many are looked at. Raises: ConfigurationError; LayoutError. One
         round trip for each 100 that are looked at.
         """
-        return self._run(self.dead_steps(n))  # type: ignore[no-any-return]
+        return self._dead(checked_integer(n, "n", 1, MOST_LISTED))
 
-    def revive(self, *offsets: int) -> _IntT:
+    @operation
+    def revive(self, *offsets: int) -> Steps[int]:
         """Hand dead entries out again at once, their attempts forgotten, evicted or not.
 
-        Returns: how many were dead. Errors: ConfigurationError; LayoutError. One round trip for
+        Returns: how many were dead. Raises: ConfigurationError; LayoutError. One round trip for
         each 200; if it breaks off in between, those before are done, and it may be called again.
         """
-        return self._run(self.of_the_dead_steps("revive", offsets))  # type: ignore[no-any-return]
+        return self._in_chunks("revive", _checked_offsets(offsets), 1)
 
-    def discard(self, *offsets: int) -> _IntT:
+    @operation
+    def discard(self, *offsets: int) -> Steps[int]:
         """Forget dead entries for good.
 
-        Returns: how many were dead. Errors: ConfigurationError; LayoutError. One round trip for
+        Returns: how many were dead. Raises: ConfigurationError; LayoutError. One round trip for
         each 200; if it breaks off in between, those before are done, and it may be called again.
         """
-        return self._run(self.of_the_dead_steps("discard", offsets))  # type: ignore[no-any-return]
+        return self._in_chunks("discard", _checked_offsets(offsets), 1)
 
-    def delete(self) -> _IntT:
+    @operation
+    def delete(self) -> Steps[int]:
         """Delete the group with its pending and dead entries; the log stays.
 
         A member that reads or waits makes it anew, by its own settings. Returns: how many keys were
-        deleted. Errors: LayoutError. One round trip.
+        deleted. Raises: LayoutError. One round trip.
         """
-        return self._run(self.delete_steps())  # type: ignore[no-any-return]
+        return self._deleting()
 
-    def random(self) -> float:
-        """Return a number from 0 to 1, by which those who wait look at different moments."""
-        return random.random()
+    def _offset(self) -> Steps[int]:
+        return (yield from self._stats()).offset
 
-    def _run(self, steps: Steps[Any]) -> Any:
-        return self.log.run(steps)
+    def _seeking(self, place: str | int) -> Steps[int]:
+        reply = yield from self._call(self._operation("seek", place))
+        self._next = int(reply[1])
+        return self._next
 
-    def _place(self, seconds: float, nothing: Nothing) -> Place:
-        return Place(self.log.keys.slot, self.keys.turns, seconds, nothing)
+    def _stats(self) -> Steps[GroupStats]:
+        reply = yield from self._call(self._operation("stats"))
+        offset, tail, first, *counts = map(int, reply[1:])
+        return GroupStats(offset, max(0, tail - max(offset, first)), *counts)
 
-    def _read_on(self, count: int, seconds: float, member: bytes) -> Any:
-        """Look, wait for a turn and look again, until something is found or the time is over."""
-        raise NotImplementedError
+    def _pending(self, n: int) -> Steps[list[PendingEntry]]:
+        found: dict[int, PendingEntry] = {}
+        last: tuple[Any, ...] = ("", "")
+        for _ in range(-(-n // A_SCRIPT) + TRIES):
+            asked = min(n - len(found), A_SCRIPT)
+            _, *listed = yield from self._call(self._operation("pending", asked, *last))
+            # Where the last one has gone, those of its moment come once more.
+            for entry in pending_entries(listed):
+                found.setdefault(entry.offset, entry)
+            if len(found) >= n or len(listed) < 1 + 3 * asked:
+                break
+            last = tuple(listed[-3:-1])
+        return list(found.values())
+
+    def _dead(self, n: int) -> Steps[Page[DeadLogEntry]]:
+        found: dict[Any, Any] = {}
+        cursor, total = b"0", 0
+        while True:
+            reply = yield from self._call(self._operation("dead", cursor, _DEAD_A_SCRIPT))
+            _, total, cursor, *listed = reply
+            found.update(zip(listed[::2], listed[1::2], strict=True))
+            if not int(cursor) or len(found) >= max(n, LOOKED_AT):
+                break
+        flat = [part for pair in found.items() for part in pair]
+        entries = dead_entries(flat, self.log.codec)
+        return oldest(entries, n, lambda each: (each.set_aside, each.offset), int(total))
+
+    def _deleting(self) -> Steps[int]:
+        return int((yield self._operation("delete", whole=False)))
+
+    def _in_chunks(self, script: str, values: list[Any], width: int) -> Steps[int]:
+        total = 0
+        step = A_SCRIPT * width
+        for first in range(0, len(values), step):
+            some = values[first : first + step]
+            reply = yield from self._call(self._operation(script, *some))
+            total += int(reply[1])
+        return total
 
 
-class LogGroup(_Group[list[GroupEntry], int, list[PendingEntry], Page[DeadLogEntry], GroupInfo]):
+class LogGroup(_GroupOperations, Blocking):
     """A group of a log's readers: each entry goes to one of them.
 
     Made by `Log.group`; no command before the first call, which makes the group in Redis, and the
-    log if there is none yet. A plain group is at-most-once: what a member has got and not done when
-    it dies is lost. One with ``acknowledged=True`` is at-least-once: what is not acknowledged
-    within idle_s goes to the next who reads, and after max_attempts into the dead set.
+    log if there is none yet. A plain group is at-most-once: an entry of a member that dies before
+    it is done is lost. One with ``ack=True`` is at-least-once: an entry that is not acknowledged
+    within the lease goes to the next member that reads, and after max_attempts into the dead set.
 
     Arguments: log; name; start: where a new group begins: ``"first"`` available entry, ``"last"``
-    for those that come from now on, or an offset, negative from the end; acknowledged; idle_s: how
-    many seconds a member may take; max_attempts: how often an entry is handed out at most. All but
-    start must be the same for every member. Safe under threads.
+    for those that come from now on, or an offset, negative from the end; ack; lease: how long a
+    member may take, in seconds or as a timedelta; max_attempts: how often an entry is handed out at
+    most. All but start must be the same for every member. Safe under threads.
 
     Source: the RCP for Redis streams of 2016 (TREAD's GROUP with BLOCK), with acknowledgement,
     and turns that end, added.
     """
 
-    def _read_on(self, count: int, seconds: float, member: bytes) -> list[GroupEntry]:
-        if not seconds:
-            found = self._run(self.read_steps(count, member))
-            return [] if isinstance(found, Nothing) else found
-        waiter, turn, end = secrets.token_hex(8), b"", self.monotonic() + seconds
-        while True:
-            left = end - self.monotonic()
-            found = self._run(self.read_steps(count, member, waiter, left > 0, turn))
-            if not isinstance(found, Nothing):
-                return found  # type: ignore[no-any-return]
-            if left <= 0:
-                return []
-            turn = wait_for_turn(
-                self.log.twin,
-                self._place(left, found),
-                lambda: self._run(self.look_steps(0, member, waiter, True)),
-                self.random,
-            )
 
-
-class AsyncLogGroup(
-    _Group[
-        Awaitable[list[GroupEntry]],
-        Awaitable[int],
-        Awaitable[list[PendingEntry]],
-        Awaitable[Page[DeadLogEntry]],
-        Awaitable[GroupInfo],
-    ]
-):
+class AsyncLogGroup(_GroupOperations, AsynchronousWaiting):
     """A `LogGroup` of an `AsyncLog`: every method is awaited.
 
     A `read` that is cancelled just as entries come may have been given them: they are then as those
     of a member that has died.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._waiter = TurnWaiter(self.log.twin)
 
-    async def aclose(self) -> None:
-        """Close the connections on which reads have waited."""
-        await self._waiter.close()
+class GroupDead(DeadBox):
+    """The dead entries of one group of a log, as `Structure.dead_steps` gives them.
 
-    async def _read_on(self, count: int, seconds: float, member: bytes) -> list[GroupEntry]:
-        if not seconds:
-            found = await self._run(self.read_steps(count, member))
-            return [] if isinstance(found, Nothing) else found
-        waiter, turn, end = secrets.token_hex(8), b"", self.monotonic() + seconds
-        while True:
-            left = end - self.monotonic()
-            found = await self._run(self.read_steps(count, member, waiter, left > 0, turn))
-            if not isinstance(found, Nothing):
-                return found  # type: ignore[no-any-return]
-            if left <= 0:
-                return []
-            turn = await self._waiter.wait_for_turn(
-                self._place(left, found),
-                lambda: self._run(self.look_steps(0, member, waiter, True)),
-                self.random,
+    Arguments: log; name: of the group; lease_ms and max_attempts: its settings, as it says itself;
+    size: how many there are.
+    """
+
+    def __init__(
+        self, log: Reading, name: bytes, lease_ms: int, max_attempts: int, size: int
+    ) -> None:
+        kind = AsyncLogGroup if isinstance(log, Asynchronous) else LogGroup
+        self._group = kind(log, name, "first", True, lease_ms / 1000, max_attempts)
+        self.name = f"group {self._group.name}"
+        self.size = size
+
+    def list_steps(self, n: int) -> Steps[Sequence[DeadItem]]:
+        """List up to n dead entries, those of longest ago first: a `Page`."""
+        listed = yield from _GroupOperations.dead.steps(self._group, min(n, MOST_LISTED))
+        items = [
+            DeadItem(
+                each.offset,
+                each.attempts,
+                (each.set_aside,),
+                payload=each.entry,
+                error=_why(each),
+                shown=f"entry {each.offset}",
             )
+            for each in listed
+        ]
+        return Page(items, listed.total)
+
+    def revive_steps(self, members: Sequence[Any]) -> Steps[int]:
+        """Hand dead entries out again; return how many were dead."""
+        return _GroupOperations.revive.steps(self._group, *map(int, members))
+
+    def discard_steps(self, members: Sequence[Any]) -> Steps[int]:
+        """Forget dead entries for good; return how many were dead."""
+        return _GroupOperations.discard.steps(self._group, *map(int, members))
+
+
+def _why(entry: DeadLogEntry) -> str:
+    last = "" if entry.member is None else f"; {entry.member[:_LONGEST_MEMBER_SHOWN]} had it last"
+    return f"handed out {times_text(entry.attempts)} and never acknowledged{last}"
+
+
+def _checked_member(member: object) -> bytes:
+    if member is None:
+        return b""
+    name = checked_text(member, "member")
+    return name if isinstance(name, bytes) else name.encode()
+
+
+def _checked_offsets(offsets: Sequence[int]) -> list[int]:
+    return [checked_integer(offset, "offset", 0) for offset in offsets]

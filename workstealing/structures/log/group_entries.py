@@ -20,7 +20,7 @@ class GroupEntry:
 
     Fields: offset; entry: as the log's codec reads it; attempts: how often it has been handed out
     to the members of this group, this time included, always 1 in a plain group; delivery: the
-    number of this handing out, by which `acknowledge` knows that it was the last one.
+    number of this handing out, by which `ack` knows that it was the last one.
     """
 
     offset: int
@@ -38,14 +38,14 @@ class PendingEntry(NamedTuple):
     """An entry that was handed out and is not acknowledged.
 
     Fields: offset; member: what `read` was told, None if nothing; attempts; handed_out: when, in
-    Unix seconds; idle_s: for how long, by the server's clock.
+    Unix seconds; idle_seconds: for how long, by the server's clock.
     """
 
     offset: int
     member: str | None
     attempts: int
     handed_out: float
-    idle_s: float
+    idle_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class DeadLogEntry:
     set_aside: float
 
 
-class GroupInfo(NamedTuple):
+class GroupStats(NamedTuple):
     """How far a group is.
 
     Fields: offset: of the entry that is handed out next; lag: how many available entries have not

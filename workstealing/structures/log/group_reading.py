@@ -1,63 +1,86 @@
-"""What a group of a log does: hand out entries, move, and settle what its members have done.
+"""Handing out the entries of a log to the members of a group, once and by turns.
 
 A group's offset says which blocks a read needs, but the keys come before the script has looked. So
-a member passes the blocks that he expects from what he has read last; if he was wrong, nothing is
-changed, and he calls again with the one that the reply names.
+a member passes the blocks that it expects after its last read; if it was wrong, nothing is changed,
+and it calls again with the one that the reply names.
+
+Why no wake-up is lost. A look that finds nothing puts the member into the group's line in the same
+script; an append gives as many turns as there are members in the line, or entries. A turn that was
+given before the member blocks is found by BLPOP; one that is given later goes to the member that
+has been blocked longest, which is BLPOP's own rule. The wait stands from the first moment to the
+last on one connection, so no member loses its place.
+
+A member may die with a turn. So each waiting member looks now and then, by the application's own
+client, while its wait goes on: such a look gives unused turns anew, to the member that has waited
+longest, and those for pending entries whose time has come.
 """
 
 from __future__ import annotations
 
 import math
+import random
+import secrets
 import time
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
+from workstealing.clock import Duration, seconds_of
 from workstealing.errors import (
     ConfigurationError,
     DamagedBlockError,
     LayoutError,
     UndecodableEntryError,
 )
-from workstealing.store.operations import Operation, Steps
-from workstealing.store.paging import LOOKED_AT, Page, oldest
-from workstealing.structures.log.base import Known, as_bytes, checked_integer, same
+from workstealing.store.keys import to_bytes
+from workstealing.store.operations import AS_BYTES, Operation, Steps, Wait, same
+from workstealing.structures.log.base import Known, checked_integer
 from workstealing.structures.log.codecs import decode_all
-from workstealing.structures.log.group_entries import (
-    DeadLogEntry,
-    GroupEntry,
-    GroupInfo,
-    PendingEntry,
-    dead_entries,
-    pending_entries,
-)
-from workstealing.structures.log.group_waiting import Nothing
+from workstealing.structures.log.group_entries import GroupEntry
 from workstealing.structures.log.reading import BLOCKS_A_SCRIPT, BYTES_A_SCRIPT, Reading
-from workstealing.structures.names import checked_text
 
 MOST_AT_ONCE = 1000
 """How many entries a call reads at most."""
 A_SCRIPT = 200
 """How many entries one script hands out, settles or lists: for so long it holds the server up."""
-MOST_LISTED = 10_000
-_LONGEST_IDLE_S = 365 * 86400
+_LONGEST_LEASE = 365 * 86400.0
+_LEAST_SECONDS = 0.001
 
 _FOUND, _NOTHING, _OTHER_BLOCK = range(3)
 _NO_GROUP, _OTHER_KIND = -1, -2
-_DEAD_A_SCRIPT = 100
 # How often a group may be deleted while one call makes it anew, and entries be found to be dead.
-_TRIES = 100
+TRIES = 100
 # Blocks past those that are needed, for what others read meanwhile, twice as many at each try.
 _MOST_SPARE_BLOCKS = 1023
 _PLAIN = "plain"
 
 
-class GroupReading:
-    """The steps of a group, which never wait.
+class Nothing(NamedTuple):
+    """The answer of a look that found nothing.
 
-    Attributes: name: the group's, as a text; log; keys; start; acknowledged; idle_s; max_attempts.
+    Fields: pause_ms: until the next look while waiting; due_ms: until a pending entry is to be
+    handed out again, -1 if none is.
+    """
+
+    pause_ms: int
+    due_ms: int
+
+    def pause_seconds(self, chance: float) -> float:
+        """Return when to look again. Arguments: chance: so that not all do at one moment."""
+        pause = self.pause_ms * (0.5 + chance / 2)
+        if self.due_ms >= 0:
+            # The server's clock has whole milliseconds; of many, a few look at the first moment.
+            pause = min(pause, self.due_ms + 1 + chance * max(0, self.pause_ms - 1000) / 10)
+        return max(_LEAST_SECONDS, pause / 1000)
+
+
+class GroupReading:
+    """A group's settings, and the steps that hand out entries.
+
+    Attributes: name: the group's, as a text; log; keys; start; acknowledged; lease: in seconds;
+    max_attempts.
     """
 
     def __init__(  # noqa: PLR0917 - the settings that `Log.group` has in this order
@@ -65,26 +88,51 @@ class GroupReading:
         log: Reading,
         name: str | bytes,
         start: str | int = "first",
-        acknowledged: bool = False,
-        idle_s: float = 60.0,
+        ack: bool = False,
+        lease: Duration = 60,
         max_attempts: int = 5,
     ) -> None:
         self.log = log
+        self.client, self.twin = log.client, log.twin
         self.keys = log.keys.group(name)
         self.name = self.keys.group.decode(errors="backslashreplace")
         self.start = checked_place(start, "start")
-        self.acknowledged = bool(acknowledged)
-        self.idle_s = _checked_idle(idle_s)
+        self.acknowledged = bool(ack)
+        self.lease = seconds_of(lease, "lease", 0.001, _LONGEST_LEASE)
         self.max_attempts = checked_integer(max_attempts, "max_attempts", 1, 1_000_000)
         self._kind = _PLAIN
         if self.acknowledged:
-            self._kind = f"acknowledged:{round(self.idle_s * 1000)}:{self.max_attempts}"
+            self._kind = f"acknowledged:{round(self.lease * 1000)}:{self.max_attempts}"
         self._fixed = (log.keys.meta, *self.keys.all, log.keys.waiting)
         # Where the next read is expected: a guess that only saves round trips.
         self._next = 0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.log.name!r}>"
+
+    def wait_steps(self, count: int, seconds: float, member: bytes) -> Steps[list[GroupEntry]]:
+        """Look, wait for a turn and look again, until something is found or the time is over."""
+        if not seconds:
+            found = yield from self.read_steps(count, member)
+            return [] if isinstance(found, Nothing) else found
+        waiter, turn, end = secrets.token_hex(8), b"", self.monotonic() + seconds
+
+        def look() -> Steps[float]:
+            seen = yield from self.look_steps(0, member, waiter, True)
+            assert isinstance(seen, Nothing)
+            return seen.pause_seconds(self.random())
+
+        while True:
+            left = end - self.monotonic()
+            found = yield from self.read_steps(count, member, waiter, left > 0, turn)
+            if not isinstance(found, Nothing):
+                return found
+            if left <= 0:
+                return []
+            waiting = ("BLPOP", self.keys.turns, max(_LEAST_SECONDS, round(left, 3)))
+            pause = found.pause_seconds(self.random())
+            reply = yield Wait(self.log.keys.slot, waiting, left, look, pause)
+            turn = to_bytes(reply[1]) if reply else b""
 
     def look_steps(
         self, count: int, member: bytes, waiter: str = "", waits: bool = False, turn: bytes = b""
@@ -95,7 +143,7 @@ class GroupReading:
         the line; waits: whether it is to stand there if there is nothing; turn: that has woken it.
         One round trip if it goes as expected; one for those that are handed out again.
         """
-        for tried in range(_TRIES):
+        for tried in range(TRIES):
             known = self.log.known
             spare = min((1 << tried) - 1, _MOST_SPARE_BLOCKS)
             low, kept, operation = self._read(count, waiter, waits, turn, member, spare)
@@ -130,7 +178,7 @@ class GroupReading:
             return piece
         found = {each.offset: each for each in piece}
         # Long before the first ones come again.
-        end = self.monotonic() + (self.idle_s / 2 if self.acknowledged else math.inf)
+        end = self.monotonic() + (self.lease / 2 if self.acknowledged else math.inf)
         while len(piece) == asked and len(found) < count and self.monotonic() < end:
             asked = min(count - len(found), A_SCRIPT)
             try:
@@ -152,6 +200,10 @@ class GroupReading:
         """Return this process's own clock in seconds, by which a call waits."""
         return time.monotonic()
 
+    def random(self) -> float:
+        """Return a number from 0 to 1, so that waiting members look at different moments."""
+        return random.random()
+
     def _read(  # noqa: PLR0917 - what a look and its try have
         self, count: int, waiter: str, waits: bool, turn: bytes, member: bytes, spare: int
     ) -> tuple[int, list[Any], Operation]:
@@ -172,6 +224,7 @@ class GroupReading:
                 "".join("0" if each is None else "1" for each in kept),
             ),
             same,
+            AS_BYTES,
         )
         return low, kept, operation
 
@@ -181,7 +234,7 @@ class GroupReading:
         block, epoch, tail, start, read, delivery, attempts, again, condemned, kinds, *items = reply
         log = self.log
         log.note(block=block, epoch=epoch, next=tail)
-        # What was kept here may be none of it.
+        # The blocks that were kept here may be another log's.
         is_sure = not log.has_lost(known, tail)
         if condemned:
             yield from self._bury(condemned)
@@ -214,7 +267,7 @@ class GroupReading:
         tries: Sequence[int],
         numbers: Sequence[int],
     ) -> list[GroupEntry]:
-        """Return what can be read of entries that were handed out.
+        """Return the readable ones of entries that were handed out.
 
         In an acknowledged group the others come again, and are set aside in the end. Where that is
         not so, or nothing else is there, the error is raised.
@@ -292,101 +345,17 @@ class GroupReading:
             text = entry if isinstance(entry, bytes) else b""
             yield from self._call(self._operation("bury", offset, history, text))
 
-    def acknowledge_steps(self, entries: Sequence[GroupEntry | int]) -> Steps[int]:
-        """Acknowledge entries; see `LogGroup.acknowledge`."""
-        if not self.acknowledged:
-            raise ConfigurationError(
-                f"the group {self.name!r} is a plain one, in which nothing is acknowledged: open it"
-                " with acknowledged=True"
-            )
-        flat: list[Any] = []
-        for entry in entries:
-            if isinstance(entry, GroupEntry):
-                flat += [entry.offset, entry.delivery]
-            else:
-                flat += [checked_integer(entry, "offset", 0), ""]
-        return (yield from self._in_chunks("acknowledge", flat, 2))
-
-    def pending_steps(self, n: int) -> Steps[list[PendingEntry]]:
-        """List pending entries; see `LogGroup.pending`."""
-        checked_integer(n, "n", 1, MOST_LISTED)
-        found: dict[int, PendingEntry] = {}
-        last: tuple[Any, ...] = ("", "")
-        for _ in range(-(-n // A_SCRIPT) + _TRIES):
-            asked = min(n - len(found), A_SCRIPT)
-            _, *listed = yield from self._call(self._operation("pending", asked, *last))
-            # Where the last one has gone, those of its moment come once more.
-            for entry in pending_entries(listed):
-                found.setdefault(entry.offset, entry)
-            if len(found) >= n or len(listed) < 1 + 3 * asked:
-                break
-            last = tuple(listed[-3:-1])
-        return list(found.values())
-
-    def dead_steps(self, n: int) -> Steps[Page[DeadLogEntry]]:
-        """List dead entries; see `LogGroup.dead`."""
-        checked_integer(n, "n", 1, MOST_LISTED)
-        found: dict[Any, Any] = {}
-        cursor, total = b"0", 0
-        while True:
-            reply = yield from self._call(self._operation("dead", cursor, _DEAD_A_SCRIPT))
-            _, total, cursor, *listed = reply
-            found.update(zip(listed[::2], listed[1::2], strict=True))
-            if not int(cursor) or len(found) >= max(n, LOOKED_AT):
-                break
-        flat = [part for pair in found.items() for part in pair]
-        entries = dead_entries(flat, self.log.codec)
-        return oldest(entries, n, lambda each: (each.set_aside, each.offset), int(total))
-
-    def of_the_dead_steps(self, script: str, offsets: Sequence[int]) -> Steps[int]:
-        """Revive or discard dead entries; see `LogGroup.revive`."""
-        return (
-            yield from self._in_chunks(
-                script, [checked_integer(offset, "offset", 0) for offset in offsets], 1
-            )
-        )
-
-    def info_steps(self) -> Steps[GroupInfo]:
-        """Say how far the group is; see `LogGroup.info`."""
-        reply = yield from self._call(self._operation("info"))
-        offset, tail, first, *counts = map(int, reply[1:])
-        return GroupInfo(offset, max(0, tail - max(offset, first)), *counts)
-
-    def offset_steps(self) -> Steps[int]:
-        """Return the offset of the entry that is handed out next."""
-        info = yield from self.info_steps()
-        return info.offset
-
-    def seek_steps(self, offset: str | int) -> Steps[int]:
-        """Move the group; see `LogGroup.seek`."""
-        reply = yield from self._call(self._operation("seek", checked_place(offset, "offset")))
-        self._next = int(reply[1])
-        return self._next
-
-    def delete_steps(self) -> Steps[int]:
-        """Delete the group; see `LogGroup.delete`."""
-        return int((yield self._operation("delete", whole=False)))
-
     def _operation(self, script: str, *args: Any, whole: bool = True) -> Operation:
         first = (self.keys.group, self._kind) if whole else (self.keys.group,)
-        return Operation(self.log.script(f"group_{script}"), self._fixed, (*first, *args), same)
-
-    def _in_chunks(self, script: str, values: list[Any], width: int) -> Steps[int]:
-        total = 0
-        step = A_SCRIPT * width
-        for first in range(0, len(values), step):
-            some = values[first : first + step]
-            reply = yield from self._call(self._operation(script, *some))
-            total += int(reply[1])
-        return total
+        script_ = self.log.script(f"group_{script}")
+        return Operation(script_, self._fixed, (*first, *args), same, AS_BYTES)
 
     def _call(self, operation: Operation) -> Steps[Any]:
         """Run a script on the group, which is made if there is none."""
-        for _ in range(_TRIES):
-            reply = yield from as_bytes(operation)
+        for _ in range(TRIES):
+            reply = yield operation
             if reply[0] == _NO_GROUP:
-                join = self._operation("join", self.start, self.log.known.block)
-                reply = yield from as_bytes(join)
+                reply = yield self._operation("join", self.start, self.log.known.block)
                 if reply[0] != _OTHER_KIND:
                     continue
             if reply[0] == _OTHER_KIND:
@@ -404,7 +373,7 @@ class GroupReading:
 
 
 def checked_place(offset: object, what: str) -> str | int:
-    """Return where a group is to be. Errors: ConfigurationError for what is no place in a log."""
+    """Return where a group is to be. Raises: ConfigurationError for anything but a place."""
     if offset in ("first", "last"):
         return str(offset)
     if isinstance(offset, str | bytes):
@@ -414,28 +383,8 @@ def checked_place(offset: object, what: str) -> str | int:
     return checked_integer(offset, what, -(2**53) + 1)
 
 
-def checked_member(member: object) -> bytes:
-    """Return a member's name as bytes. Errors: ConfigurationError for what is no name."""
-    if member is None:
-        return b""
-    name = checked_text(member, "member")
-    return name if isinstance(name, bytes) else name.encode()
-
-
-def _checked_idle(idle_s: object) -> float:
-    if (
-        isinstance(idle_s, bool)
-        or not isinstance(idle_s, int | float)
-        or not 0.001 <= idle_s <= _LONGEST_IDLE_S
-    ):
-        raise ConfigurationError(
-            f"idle_s={idle_s!r} is no time that a member may take: give seconds, 0.001 or more"
-        )
-    return idle_s
-
-
 def _kind_text(kind: str) -> str:
     if kind == _PLAIN:
-        return "a plain one (acknowledged=False)"
+        return "a plain one (ack=False)"
     _, idle, most = kind.split(":")
-    return f"acknowledged=True with idle_s={int(idle) / 1000:g} and max_attempts={most}"
+    return f"one with ack=True, lease={int(idle) / 1000:g} and max_attempts={most}"

@@ -8,12 +8,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import repeat
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_count
-
-__all__ = ["checked_iteration", "iterate", "iterate_async"]
+from workstealing.structures.log.reading import LogRange
 
 # Small blocks are read several at a time: a round trip costs as much as hundreds of entries.
 _FEWEST_ENTRIES = 1000
@@ -21,19 +20,11 @@ _FEWEST_ENTRIES = 1000
 T = TypeVar("T")
 
 
-class _Info(Protocol):
-    """What is needed of a read's info: the first available offset."""
-
-    @property
-    def first(self) -> int:
-        """Where what is not evicted begins."""
-
-
-Loaded = tuple[_Info, list[Any]]
+Loaded = tuple[LogRange, list[Any]]
 
 
 def checked_iteration(start: object, stop: object, prefetch: object) -> None:
-    """Raise ConfigurationError for what is no place to begin, to end, or no number of reads."""
+    """Raise ConfigurationError for an unusable beginning, end or number of reads."""
     for what, offset in (("start", start), ("stop", stop)):
         if isinstance(offset, bool) or not isinstance(offset, int | None):
             raise ConfigurationError(f"{what} is {offset!r}; expected an offset, an int")
@@ -52,19 +43,19 @@ def iterate(
 ) -> Iterator[Any]:
     """Yield entries start..stop-1 in order, or from stop-1 down to start; None for evicted ones.
 
-    Arguments: read: what returns the info and the entries of an offset and a number; bounds: the
-    first available offset and the end (the offset of the next entry) as they are now: what is
-    appended meanwhile is not part of it; block: entries a block; start, stop: offsets, negative
+    Arguments: read: returns the range and the entries of an offset and a number; bounds: the
+    first available offset and the end (the offset of the next entry) as they are now: later
+    entries are not part of it; block: entries a block; start, stop: offsets, negative
     ones from the end, clamped as Python's slices are; reverse: from the last to the first;
     prefetch: how many reads are made ahead of the one whose entries are used, by a thread of this
-    iteration's own; 0 for none, and no thread. Errors: ConfigurationError at once; those of read
-    where its entries would have come.
+    iteration's own; 0 for none, and no thread. Raises: ConfigurationError at once; those of
+    read where its entries would have come.
 
     One read for each block (for several together, where a block has less than 1,000 entries), and
-    no block is in two reads; no read for what is known to be evicted. Memory: the entries of
+    no block is in two reads; entries known to be evicted are not read. Memory: the entries of
     prefetch + 1 reads. Source: read-ahead, as of any operating system's sequential files.
     """
-    return _iterated(read, _Plan(bounds, block, start, stop, reverse=reverse, prefetch=prefetch))
+    return _iterated(read, _Spans(bounds, block, start, stop, reverse=reverse, prefetch=prefetch))
 
 
 def iterate_async(
@@ -77,14 +68,14 @@ def iterate_async(
     reverse: bool = False,
     prefetch: int = 1,
 ) -> AsyncGenerator[Any, None]:
-    """Yield as `iterate` does, for an awaitable read; what is read ahead are tasks of the loop."""
+    """Yield as `iterate` does, for an awaitable read; tasks of the loop read ahead."""
     return _iterated_async(
-        read, _Plan(bounds, block, start, stop, reverse=reverse, prefetch=prefetch)
+        read, _Spans(bounds, block, start, stop, reverse=reverse, prefetch=prefetch)
     )
 
 
 def _iterated(
-    read: Callable[[int, int], Loaded], plan: _Plan[Callable[[], Loaded]]
+    read: Callable[[int, int], Loaded], spans: _Spans[Callable[[], Loaded]]
 ) -> Iterator[Any]:
     pool: ThreadPoolExecutor | None = None
 
@@ -96,40 +87,40 @@ def _iterated(
         )
 
     try:
-        while (next_one := plan.next(begin)) is not None:
+        while (next_one := spans.next(begin)) is not None:
             number, load = next_one
             loaded = None if load is None else load()
-            if plan.goes_on and plan.prefetch and pool is None:
+            if spans.goes_on and spans.prefetch and pool is None:
                 pool = ThreadPoolExecutor(1, "workstealing-log-prefetch")
-            yield from plan.shown(number, loaded, begin)
+            yield from spans.shown(number, loaded, begin)
     finally:
         if pool is not None:
-            # Whoever breaks off does not wait for what is under way.
+            # A caller who breaks off does not wait for the read that is under way.
             pool.shutdown(wait=False, cancel_futures=True)
 
 
 async def _iterated_async(
-    read: Callable[[int, int], Awaitable[Loaded]], plan: _Plan[asyncio.Future[Loaded]]
+    read: Callable[[int, int], Awaitable[Loaded]], spans: _Spans[asyncio.Future[Loaded]]
 ) -> AsyncGenerator[Any, None]:
     def begin(offset: int, number: int) -> asyncio.Future[Loaded]:
         return asyncio.ensure_future(read(offset, number))
 
     # Also the one that is awaited: a cancelled iteration leaves no task behind.
     try:
-        while (next_one := plan.next(begin)) is not None:
+        while (next_one := spans.next(begin)) is not None:
             number, load = next_one
             loaded = None if load is None else await load
-            for entry in plan.shown(number, loaded, begin):
+            for entry in spans.shown(number, loaded, begin):
                 yield entry
     finally:
-        left = plan.left()
+        left = spans.left()
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 
 
-class _Plan(Generic[T]):
-    """Which spans are read, which of them have begun, and what is evicted as far as known."""
+class _Spans(Generic[T]):
+    """The spans to read, those of them that have begun, and where the evicted ones end."""
 
     def __init__(
         self,
@@ -169,12 +160,12 @@ class _Plan(Generic[T]):
         if loaded is None:
             return repeat(None, number)
         entries = loaded[1]
-        # Shorter than it was: somebody has deleted the log.
+        # Shorter than it was: the log has been deleted.
         entries += [None] * (number - len(entries))
         return reversed(entries) if self._reverse else iter(entries)
 
     def left(self) -> list[T]:
-        """Return what has begun and is not used."""
+        """Return the reads that have begun and are not used."""
         return [load for _, load in self._begun if load is not None]
 
     def _begin(self, most: int, begin: Callable[[int, int], T]) -> None:

@@ -1,44 +1,57 @@
-"""Reading: entries from an offset on, whatever form their blocks have.
+"""Reading: entries from an offset on, whatever form their blocks have, and what the log has.
 
 The keys of the blocks follow from the offset, so one script finds all entries of a read. Of a raw
 block it sends the part that is asked for, with the ends of the entries there; a compressed one is
 sent as a whole, opened here and kept, since it never changes.
+
+A read may wait for one very offset. The stream `news` holds one entry, whose id is the offset of
+the next entry: 18-0 once entry 17 is there. So XREAD BLOCK from the id 17-0 returns when entry 17
+exists, and at once if it has come since the look: nothing is missed, and entries before that one
+wake no reader of it.
 """
 
 from __future__ import annotations
 
+import random
 import struct
+import time
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
+from workstealing.clock import Duration, seconds_of
 from workstealing.errors import LayoutError
-from workstealing.store.operations import Operation, Plain, Steps
+from workstealing.store.blocking import milliseconds
+from workstealing.store.operations import AS_BYTES, Operation, Steps, Wait, command, operation
 from workstealing.structures.log.base import (
-    AS_BYTES,
+    LOG_VERSION,
     MOST_OFFSET,
     Known,
     LogBase,
-    as_bytes,
     checked_integer,
 )
 from workstealing.structures.log.blocks import SealedBlock, damaged, head_of, open_block
-from workstealing.structures.log.names import LOG_VERSION
+from workstealing.structures.log.codecs import decode_all
 
 BYTES_A_SCRIPT = 1024 * 1024
 """How many bytes of entries one script returns, or a single entry or compressed block more."""
 BLOCKS_A_SCRIPT = 8
 ENTRIES_A_SCRIPT = 5_000
 """How many entries one script returns at most: for so long it holds the server up."""
+BLOCKS_LOOKED_AT = 128
+"""How many blocks `stats` measures at most."""
+# A look now and then shows that the connection is alive.
+_MOST_SECONDS = 30.0
 _FACTS = ("mark", "epoch", "next", "first")
 _MARK = LOG_VERSION.encode()
 # The letters of a reply's items.
 _LIST, _RAW, _KEPT = b"LRC"
 
 
-class LogInfo(NamedTuple):
-    """What a log has, and what a read has returned of it.
+class LogRange(NamedTuple):
+    """The available entries of a log, and those of them that a read has returned.
 
     Fields: first: the offset of the first available entry, or of the next one if there is none;
     last: of the last entry, first - 1 if there is none; offset: of the first entry of the reply;
@@ -51,11 +64,121 @@ class LogInfo(NamedTuple):
     number: int
 
 
-class Reading(LogBase):
-    """The steps of `read`, which never wait."""
+class LogStats(NamedTuple):
+    """The parts of a log, and the memory that they take.
 
-    def read_steps(self, offset: int, count: int) -> Steps[tuple[LogInfo, list[bytes | None]]]:
-        """Read entries as bytes; see `Log.read`.
+    Fields: entries: that are available; blocks: that take memory; open: those of them that are
+    still lists; sealed: those that are one string each; compressed: those of the sealed that are
+    compressed; bytes: of memory that the blocks take, as the server counts it, an estimate from 128
+    of them at random where there are more; bytes_per_entry: of all entries in these blocks, 0 if
+    there are none.
+    """
+
+    entries: int
+    blocks: int
+    open: int
+    sealed: int
+    compressed: int
+    bytes: int
+    bytes_per_entry: float
+
+
+class Reading(LogBase):
+    """Reading entries of a log, and describing it."""
+
+    @operation
+    def read(self, offset: int, count: int = 1, block: Duration = 0) -> Steps[list[Any]]:
+        """Return entries from an offset on; None stands for each that was evicted.
+
+        Arguments: offset: of the first; a negative one counts from the end, -1 being the last
+        entry; count: how many at most, 0 for none; block: how long to wait for the entry of that
+        very offset if it has not come yet, in seconds or as a timedelta, 0 for not at all. Returns:
+        a list, which ends where the log does. Raises: ConfigurationError; LayoutError;
+        MissingExtraError for a block whose compression is not installed here; DamagedBlockError;
+        UndecodableEntryError for an entry that another codec has written. One round trip for each
+        MiB, 5,000 entries or 8 blocks; one more if the client knows too little of the log. Two to
+        four Redis commands for each block, wherever in the log it is. Each round trip is a look of
+        its own: an entry that is evicted before the last of them may be None there though it was
+        available at the first.
+        """
+        return self._values(*_checked_read(offset, count, block))
+
+    @operation
+    def read_range(
+        self, offset: int, count: int = 1, block: Duration = 0
+    ) -> Steps[tuple[LogRange, list[Any]]]:
+        """Read as `read` does, and say which entries the log has.
+
+        Arguments, errors and cost: as of `read`; a count of 0 gives the range alone. Returns: a
+        `LogRange`, and the list.
+        """
+        return self._reading(*_checked_read(offset, count, block))
+
+    @operation
+    def length(self) -> Steps[int]:
+        """Say how many entries are available: last() - first() + 1. Raises: LayoutError.
+
+        One round trip.
+        """
+        return self._length()
+
+    @operation
+    def first(self) -> Steps[int]:
+        """Return the offset of the first available entry.
+
+        If there is none, it is the offset that the next entry will have. Raises: LayoutError. One
+        round trip.
+        """
+        return self._first()
+
+    @operation
+    def last(self) -> Steps[int]:
+        """Return the offset of the last entry, first() - 1 if there is none. Raises: LayoutError.
+
+        One round trip.
+        """
+        return self._last()
+
+    @operation
+    def stats(self) -> Steps[LogStats]:
+        """Describe the log: its entries, its blocks and its memory, as a `LogStats`.
+
+        Raises: LayoutError. Two round trips; a Redis command for each block, at most 128.
+        """
+        return self._stats()
+
+    def _length(self) -> Steps[int]:
+        found, _ = yield from self.read_steps(0, 0)
+        return found.last - found.first + 1
+
+    def _first(self) -> Steps[int]:
+        return (yield from self.read_steps(0, 0))[0].first
+
+    def _last(self) -> Steps[int]:
+        return (yield from self.read_steps(0, 0))[0].last
+
+    def _values(self, offset: int, count: int, seconds: float) -> Steps[list[Any]]:
+        return (yield from self._reading(offset, count, seconds))[1]
+
+    def _reading(
+        self, offset: int, count: int, seconds: float
+    ) -> Steps[tuple[LogRange, list[Any]]]:
+        """Look, wait and look again, until something is found or the time is over."""
+        end = time.monotonic() + seconds if seconds and count else None
+        while True:
+            there, found = yield from self.read_steps(offset, count)
+            left = 0.0 if end is None or found else end - time.monotonic()
+            if left <= 0:
+                return there, decode_all(self.codec, found, there.offset)
+            left = min(left, _MOST_SECONDS)
+            waiting = (
+                *("XREAD", "COUNT", 1, "BLOCK", milliseconds(left)),
+                *("STREAMS", self.keys.news, b"%d-0" % there.offset),
+            )
+            yield Wait(self.keys.slot, waiting, left)
+
+    def read_steps(self, offset: int, count: int) -> Steps[tuple[LogRange, list[bytes | None]]]:
+        """Read entries as bytes, without waiting; see `read`.
 
         Arguments: both checked. One round trip for each MiB, 5,000 entries or 8 blocks.
         """
@@ -82,7 +205,7 @@ class Reading(LogBase):
                 for block in kept:
                     found += block.entries(begin, stop)
                     begin, stop = 0, stop - known.block
-                return LogInfo(first, tail - 1, offset, count), found
+                return LogRange(first, tail - 1, offset, count), found
         return (yield from self._read_there(offset, count))
 
     def _kept(self, epoch: bytes, low: int, entries: int) -> list[SealedBlock] | None:
@@ -99,9 +222,9 @@ class Reading(LogBase):
 
     @cached_property
     def _look(self) -> Operation:
-        return Plain(("HMGET", self.keys.meta, *_FACTS), AS_BYTES)
+        return command("HMGET", self.keys.meta, *_FACTS, options=AS_BYTES)
 
-    def _read_there(self, offset: int, count: int) -> Steps[tuple[LogInfo, list[bytes | None]]]:
+    def _read_there(self, offset: int, count: int) -> Steps[tuple[LogRange, list[bytes | None]]]:
         """Read entries by a script, which sends nothing of the blocks that are kept here."""
         found: list[bytes | None] = []
         made: bytes | None = None
@@ -113,13 +236,11 @@ class Reading(LogBase):
             some = min(left, ENTRIES_A_SCRIPT)
             low, number = self.expected_blocks(known, position, some)
             kept = [self.cache.get(known.epoch, low + each) for each in range(number)]
-            tail, first, lowest, block, epoch, where, kinds, *items = yield from as_bytes(
-                self.operation(
-                    "read",
-                    (self.keys.meta, *self.keys.blocks(low, number)),
-                    *(position, some, known.block, low, BYTES_A_SCRIPT, known.epoch),
-                    "".join("0" if each is None else "1" for each in kept),
-                )
+            tail, first, lowest, block, epoch, where, kinds, *items = yield self.on_keys(
+                "read",
+                (self.keys.meta, *self.keys.blocks(low, number)),
+                *(position, some, known.block, low, BYTES_A_SCRIPT, known.epoch),
+                "".join("0" if each is None else "1" for each in kept),
             )
             self._note_read(known, tail, lowest, block, epoch)
             if made is None:
@@ -130,7 +251,7 @@ class Reading(LogBase):
                 break
             stop = min(stop, tail)
             if self.has_lost(known, tail):
-                # What was kept here may be none of it.
+                # The blocks that were kept here may be another log's.
                 kinds, items = b"", []
             if position < min(first, stop):
                 found += [None] * (min(first, stop) - position)
@@ -145,17 +266,12 @@ class Reading(LogBase):
             left = stop - position
             if left <= 0:
                 break
-        return LogInfo(first, tail - 1, start, len(found)), found
+        return LogRange(first, tail - 1, start, len(found)), found
 
     def _note_read(self, known: Known, tail: int, lowest: int, block: int, epoch: bytes) -> None:
         """Remember what a read has told, unless that is what is known."""
         if (tail, lowest, block, epoch) != (known.next, known.kept, known.block, known.epoch):
             self.note(next=tail, kept=lowest, block=block, epoch=epoch)
-
-    def info_steps(self) -> Steps[LogInfo]:
-        """Say which entries there are; one round trip."""
-        info, _ = yield from self.read_steps(0, 0)
-        return info
 
     def expected_blocks(self, known: Known, position: int, left: int) -> tuple[int, int]:
         """Return the first block that a read needs, and how many of them it may pass."""
@@ -203,12 +319,43 @@ class Reading(LogBase):
         assert block is not None
         return block.entries(begin, min(size, begin + stop - position))
 
+    def _stats(self) -> Steps[LogStats]:
+        reply = yield self._stats_of(())
+        tail, first, kept, block, *_ = reply
+        if not block:
+            return LogStats(0, 0, 0, 0, 0, 0, 0.0)
+        numbers: Sequence[int] = range(kept, -(-tail // block))
+        if len(numbers) > BLOCKS_LOOKED_AT:
+            numbers = random.sample(numbers, BLOCKS_LOOKED_AT)
+        reply = yield self._stats_of(tuple(self.keys.block(number) for number in numbers))
+        tail, first, kept, block, full, raw, sizes = reply
+        blocks = -(-tail // block) - kept if block else 0
+        # One that has gone since the first look has no size.
+        sizes = [size for size in sizes if size]
+        size = round(blocks * sum(sizes) / len(sizes)) if sizes else 0
+        lists = full + (1 if block and tail % block else 0)
+        sealed = blocks - lists
+        entries = tail - kept * block
+        return LogStats(
+            entries=tail - first,
+            blocks=blocks,
+            open=lists,
+            sealed=sealed,
+            compressed=sealed - raw,
+            bytes=size,
+            bytes_per_entry=size / entries if entries else 0.0,
+        )
+
+    def _stats_of(self, blocks: tuple[bytes, ...]) -> Operation:
+        keys = self.keys
+        return self.on_keys("stats", (keys.meta, keys.full, keys.raw, *blocks))
+
 
 def split(start: int, ends: bytes, data: bytes) -> list[bytes]:
     """Return the entries of a part of a raw block.
 
     Arguments: start: where the first of them begins; ends: where each one ends, 4 bytes each; data:
-    the bytes from start on. Errors: DamagedBlockError if the ends are not in order. O(entries).
+    the bytes from start on. Raises: DamagedBlockError if the ends are not in order. O(entries).
     """
     found = []
     begin = 0
@@ -223,7 +370,6 @@ def split(start: int, ends: bytes, data: bytes) -> list[bytes]:
     return found
 
 
-def checked_read(offset: object, count: object) -> tuple[int, int]:
-    """Return the offset and the count of a read. Errors: ConfigurationError."""
+def _checked_read(offset: int, count: int, block: Duration) -> tuple[int, int, float]:
     checked_integer(count, "count", 0)
-    return checked_integer(offset, "offset", -MOST_OFFSET), count  # type: ignore[return-value]
+    return checked_integer(offset, "offset", -MOST_OFFSET), count, seconds_of(block, "block")

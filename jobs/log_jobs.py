@@ -1,0 +1,107 @@
+"""The common part of the jobs that keep logs small: each slice serves one log of several."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import ClassVar
+
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting.checks import checked_limit
+from workstealing.recruiting.job import (
+    Backlog,
+    DivisibleJob,
+    InTurn,
+    PartJob,
+    drawn,
+    groups_of,
+    refuse_dry_run,
+)
+from workstealing.recruiting.slice import Slice
+from workstealing.store.budget import Budget
+from workstealing.structures.log.base import LogBase
+
+
+class LogEngine(abc.ABC):
+    """The work of a job on one log, through its twin's one-attempt connections."""
+
+    @abc.abstractmethod
+    def work(self, slice: Slice, *, dry_run: bool) -> int:
+        """Do a slice; return the number of items handled (on a dry run: that would be)."""
+
+    @abc.abstractmethod
+    def backlog(self, budget: Budget) -> Backlog:
+        """Count the waiting items; nothing is changed."""
+
+
+class LogJob(DivisibleJob):
+    """A job on one log or several, with an engine for each of them.
+
+    Arguments: log; limit; dry_run; name; random: see `LogCompactor`. A subclass sets `_kind`: what
+    it is called if it has no other name; `_done`: its work in one word; and `_engines`.
+    """
+
+    _kind: ClassVar[str]
+    _done: ClassVar[str]
+    _engines: Sequence[LogEngine]
+
+    def __init__(
+        self,
+        log: LogBase | Iterable[LogBase],
+        limit: int,
+        dry_run: bool,
+        name: str | None,
+        random: Callable[[], float],
+    ) -> None:
+        self.logs = _checked_logs(log, self._done)
+        self.structures = self.logs
+        self.limit = checked_limit(limit)
+        self.dry_run: bool = dry_run
+        self._random = random
+        self.dependency: Hashable = self.logs[0].twin.identity
+        self.name = f"{self._kind}.{self.logs[0].name}" if name is None else name
+
+    def perform(self, slice: Slice) -> int:
+        """Do a slice of one of the logs; see the class for its items, errors and cost."""
+        return self.serve(drawn(len(self.logs), self._random), slice)
+
+    def serve(self, number: int, slice: Slice) -> int:
+        """Do a slice of one log by its number, as `perform`."""
+        return self._engines[number].work(slice, dry_run=self.dry_run)
+
+    def warm_up(self) -> None:
+        """Load the structure's scripts and prepare connections; no round trip."""
+        self.logs[0].twin.warm_up("log/")
+
+    def parts(self, n: int) -> list[tuple[int, ...]]:
+        """Divide for a sweep: each part is a group of logs, by number. No round trip."""
+        refuse_dry_run(self.name, dry_run=self.dry_run)
+        return groups_of(range(len(self.logs)), n)
+
+    def for_part(self, part: Sequence[int]) -> PartJob:
+        """Return the job that serves some of the logs in turn, one in each slice."""
+        return InTurn(self.name, self.limit, self.serve, part)
+
+    def backlog(self, seconds: float = 5.0) -> Backlog:
+        """Count the blocks that wait in all logs, and say for how long the oldest has.
+
+        Arguments: seconds: how long it may take. Raises: LayoutError; connection faults. Two or
+        three round trips a log.
+        """
+        budget = Budget(seconds, timeout=1.0)
+        found = [each.backlog(budget) for each in self._engines]
+        return Backlog(
+            sum(each.count for each in found),
+            max(each.oldest_seconds or 0.0 for each in found),
+            found[0].what,
+            all(each.exact for each in found),
+        )
+
+
+def _checked_logs(log: LogBase | Iterable[LogBase], done: str) -> tuple[LogBase, ...]:
+    found = (log,) if isinstance(log, LogBase) else log
+    logs = tuple(found) if isinstance(found, Iterable) else ()
+    if not logs or not all(isinstance(each, LogBase) for each in logs):
+        shown = "no log" if isinstance(log, Iterable) and not logs else f"a {type(log).__name__}"
+        raise ConfigurationError(f"{shown} cannot be {done}: give a Log, or several of them")
+    return logs

@@ -1,2 +1,0 @@
--- What `mark` of a log's meta says.
-local LOG_VERSION = '1'

@@ -1,0 +1,94 @@
+-- What becomes of messages of a time shard: the rules that takes and sweepers share. Each removes before
+-- it writes, so that a server without memory lets the rest of the script pass.
+--   KEYS: mark, waiting, leased, messages, history, consumed, released, dead
+--@include time_shard
+--@include time_shard_history
+local waiting, leased, messages, history = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local consumed, released, dead = KEYS[6], KEYS[7], KEYS[8]
+local KINDS = { 'zset', 'zset', 'hash', 'hash', 'set', 'zset', 'zset' }
+
+-- Removes all that there is of a message.
+local function clear(id)
+  local takes = read_history(redis.call('HGET', history, id))
+  if takes then
+    redis.call('ZREM', released, takes .. ' ' .. id)
+  end
+  redis.call('ZREM', waiting, id)
+  redis.call('ZREM', leased, id)
+  redis.call('ZREM', dead, id)
+  redis.call('HDEL', messages, id)
+  redis.call('HDEL', history, id)
+  redis.call('SREM', consumed, id)
+end
+
+-- Reads a release, an entry "takes id" of `released`. Returns id, takes, how often it was given back and
+-- the consumer; nil where it is void: somebody else's later lease is none of the releaser's, and what
+-- is consumed stays so.
+local function read_release(entry)
+  local of, id = string.match(entry, '^(%d+) (.*)$')
+  if not id or redis.call('SISMEMBER', consumed, id) == 1 then
+    return nil
+  end
+  local takes, given_back, _, consumer = read_history(redis.call('HGET', history, id))
+  local is_there = redis.call('ZSCORE', leased, id) or redis.call('ZSCORE', waiting, id)
+  if takes == of and is_there then
+    return id, takes, given_back, consumer
+  end
+end
+
+-- Applies a release, whose score is the due time: the lease ends, its attempt is forgotten, and the
+-- message waits. Returns whether it has changed anything but the entry itself.
+local function settle_release(entry, due)
+  local id, takes, given_back, consumer = read_release(entry)
+  redis.call('ZREM', released, entry)
+  if not id then
+    return false
+  end
+  if redis.call('ZREM', leased, id) == 1 then
+    redis.call('HSET', history, id, write_history(takes, given_back + 1, due, consumer))
+  end
+  redis.call('ZADD', waiting, due, id)
+  return true
+end
+
+-- Says what is to become of a message whose lease has ended; changes nothing. Returns
+-- 'cleared', 'returned' with the due time and the entry of its release, 'extended' with the new end,
+-- 'buried', or 'ended' with its due time; see settle_ended().
+local function fate_of(id, instant, most)
+  local takes, given_back, due, _, extended = read_history(redis.call('HGET', history, id))
+  if not takes or redis.call('SISMEMBER', consumed, id) == 1 then
+    return 'cleared'
+  end
+  local entry = takes .. ' ' .. id
+  local later = redis.call('ZSCORE', released, entry)
+  if later then
+    return 'returned', later, entry
+  end
+  if tonumber(extended) > tonumber(instant) then
+    return 'extended', extended
+  end
+  return takes - given_back >= most and 'buried' or 'ended', due
+end
+
+-- Says what becomes of a message whose lease has ended, and does it where it is not to be worked on
+-- again at once. Returns
+--   'cleared'   it was consumed, or is no message any more
+--   'returned'  it was released, and waits for its due time
+--   'extended'  its holder has said that it needs longer, and has it until then
+--   'buried'    it has been taken `most` times, released ones not counted: it is set aside
+--   'ended'     nothing was changed; the second value is its due time: take it anew, or let it wait
+local function settle_ended(id, instant, most)
+  local fate, due, entry = fate_of(id, instant, most)
+  if fate == 'cleared' then
+    clear(id)
+  elseif fate == 'returned' then
+    settle_release(entry, due)
+  elseif fate == 'extended' then
+    redis.call('ZREM', leased, id)
+    redis.call('ZADD', leased, due, id)
+  elseif fate == 'buried' then
+    redis.call('ZREM', leased, id)
+    redis.call('ZADD', dead, instant, id)
+  end
+  return fate, due
+end

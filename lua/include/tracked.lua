@@ -1,0 +1,44 @@
+-- What every script on a sub-set of a tracked set shares.
+--   KEYS[1] the ids, a set
+--   KEYS[2] the state, a hash: mark -> the layout's, generation -> a number that grows with each
+--           call that has tracked or untracked ids of this sub-set
+--   ARGV[1] the mark that the caller was written for
+--@include call_in_runs
+--@include refuse_mark
+local ids, state = KEYS[1], KEYS[2]
+
+-- Refuses a foreign layout and wrong types before anything is written. Returns an error reply, or nil.
+local function refuse()
+  local found = redis.pcall('HGET', state, 'mark')
+  local problem = refuse_mark(state, found, ARGV[1], 'the state of a tracked set')
+  if problem then
+    return problem
+  end
+  local size = redis.pcall('SCARD', ids)
+  if type(size) == 'table' then
+    return layout_error(ids, 'does not hold the ids of a tracked set')
+  end
+  if not found then
+    local reply = redis.pcall('HSET', state, 'mark', ARGV[1])
+    if type(reply) == 'table' then
+      return reply
+    end
+  end
+end
+
+-- Raises the generation, which SADD of a present member would leave unseen. Returns an error or nil.
+local function bump()
+  local step = 1
+  if redis.call('HEXISTS', state, 'generation') == 0 then
+    -- From the time on: if the state was lost, nobody must take a new generation for one of before.
+    local clock = redis.call('TIME')
+    step = string.format('%d%06d', clock[1], clock[2])
+  end
+  local reply = redis.pcall('HINCRBY', state, 'generation', step)
+  if type(reply) == 'table' then
+    if string.find(tostring(reply.err), 'OOM', 1, true) then
+      return reply
+    end
+    return layout_error(state, 'holds no number as its generation')
+  end
+end

@@ -1,0 +1,152 @@
+-- Appends entries to a log, all or none, and wakes who waits for them.
+-- KEYS: meta, news, full, raw, times, what a query has written (meta if none appends), waiting, the blocks to write, the blocks to evict,
+--   state, line, turns and granted of each group in which somebody is believed to wait, as log.lua has them.
+-- ARGV: entries a block, in how many groups one call wakes at most, backlog or '', number of the first block to write, how many of them
+--   follow, number of the first block to evict, how many of them follow, partition or '', batch, how many rows of the batch the
+--   partition has written before, digest of its rows up to the last of these entries, then the entries.
+-- Returns { offset of the first entry, kept, group in which somebody may wait, ... }: those whose keys were not passed are still to be
+-- woken; or, having changed nothing, { -1, next, kept, block, group in which somebody may wait, ... } if the caller does not know the
+-- end, or a group, while all of them could have been passed; or { -2, batch, rows, digest } of what the partition has written, if that
+-- is not what was said.
+--@include now
+--@include log
+--@include free
+local HEAD = 11
+-- Numbers are exact up to here.
+local MOST_NEXT = 2 ^ 53 - 1
+local news, written, waiting = KEYS[2], KEYS[6], KEYS[7]
+local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'block', 'first', 'kept', 'joined')
+local problem = refuse(facts)
+if problem then
+  return problem
+end
+local partition, batch, rows = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
+if partition ~= '' then
+  local before = redis.pcall('HGET', written, partition)
+  if is_error(before) then
+    return refusal(before, written, 'does not hold what a query has written')
+  end
+  local last_batch, last_rows, digest = batch, 0, ''
+  if before then
+    last_batch, last_rows, digest = string.match(before, '^(%d+) (%d+) (%x+)$')
+    if not last_batch then
+      return layout_error(written, 'does not hold what a query has written')
+    end
+    last_batch, last_rows = tonumber(last_batch), tonumber(last_rows)
+  end
+  if last_batch > batch or (last_batch == batch and last_rows or 0) ~= rows then
+    return { -2, last_batch, last_rows, digest }
+  end
+end
+local tail, first, kept = tonumber(facts[2] or 0), tonumber(facts[4] or 0), tonumber(facts[5] or 0)
+local block, joined = tonumber(facts[3] or ARGV[1]), facts[6]
+local number, keys = tonumber(ARGV[4]), tonumber(ARGV[5])
+local evicted, evicted_keys = tonumber(ARGV[6]), tonumber(ARGV[7])
+local count = #ARGV - HEAD
+local stop = tail + count
+local low, high = math.floor(tail / block), math.floor((stop - 1) / block)
+local at = now()
+local groups, passed, woken, unknown = 8 + keys + evicted_keys, {}, {}, 0
+-- A log that no group has ever joined is not asked for those who wait.
+local names = joined and joined ~= '0' and redis.pcall('ZRANGEBYSCORE', waiting, '(' .. whole(at), '+inf') or {}
+if is_error(names) then
+  return refusal(names, waiting, 'does not hold the groups of a log in which somebody waits')
+end
+local function with_names(reply)
+  for i = 1, #names do
+    reply[#reply + 1] = names[i]
+  end
+  return reply
+end
+for i = groups, #KEYS, 4 do
+  -- All keys begin alike: what is behind `group:` in that of the state is the group.
+  passed[string.sub(KEYS[i], #meta + 3)] = i
+end
+for i = 1, #names do
+  local index = passed[names[i]]
+  if index then
+    woken[#woken + 1] = index
+  else
+    unknown = unknown + 1
+  end
+end
+if
+  block ~= tonumber(ARGV[1])
+  or low < number
+  or high >= number + keys
+  or (unknown > 0 and #names <= tonumber(ARGV[2]))
+then
+  return with_names({ -1, tail, kept, block })
+end
+problem = refuse_sets()
+if problem then
+  return problem
+end
+if stop > MOST_NEXT then
+  return layout_error(meta, 'has no offsets left for so many entries')
+end
+for each = low, high do
+  local key = KEYS[8 + each - number]
+  local length = redis.pcall('LLEN', key)
+  if is_error(length) then
+    return refusal(length, key, 'does not hold the entries that the log has there')
+  end
+  if length ~= (each == low and tail - low * block or 0) then
+    return layout_error(key, 'does not hold the entries that the log has there')
+  end
+end
+problem, woken = with_lines(woken)
+if problem then
+  return problem
+end
+-- A full server refuses the first write of a script or none of them.
+local told = redis.pcall('XADD', news, 'MAXLEN', 1, whole(stop) .. '-0', 'n', '1')
+if is_error(told) then
+  -- Not a text in fakeredis.
+  local why = tostring(told.err)
+  if string.find(why, 'WRONGTYPE', 1, true) or string.find(why, 'equal or smaller', 1, true) then
+    return layout_error(news, 'does not hold the news of this log')
+  end
+  return told
+end
+local argument = HEAD + 1
+for each = low, high do
+  local key = KEYS[8 + each - number]
+  -- The last argument that this block has room for.
+  local last = HEAD + math.min(count, (each + 1) * block - tail)
+  while argument <= last do
+    -- unpack() has its limits.
+    local most = math.min(last, argument + 3999)
+    redis.call('RPUSH', key, unpack(ARGV, argument, most))
+    argument = most + 1
+  end
+  redis.call('ZADD', times, whole(at), whole(each))
+  if (each + 1) * block <= stop then
+    redis.call('ZADD', full, whole(at), whole(each))
+  end
+end
+if not facts[1] then
+  make_log(whole(block), new_epoch())
+end
+redis.call('HSET', meta, 'next', whole(stop))
+if partition ~= '' then
+  redis.call('HSET', written, partition, whole(batch) .. ' ' .. whole(rows + count) .. ' ' .. ARGV[11])
+  -- Both keys begin alike; so delete() finds it.
+  redis.call('HSET', meta, string.sub(written, #meta - 3), '1')
+end
+if ARGV[3] ~= '' then
+  local boundary = math.floor((stop - ARGV[3]) / block)
+  if boundary * block > first then
+    first = boundary * block
+    redis.call('HSET', meta, 'first', whole(first))
+  end
+  local left = free_blocks(kept, math.floor(first / block), 8 + keys, evicted, evicted_keys)
+  -- A small backlog may leave little of the batch itself.
+  left = free_blocks(left, math.floor(first / block), 8, number, keys)
+  if left > kept then
+    kept = left
+    redis.call('HSET', meta, 'kept', whole(kept))
+  end
+end
+wake_all(woken, at, stop, first)
+return with_names({ tail, kept })

@@ -1,0 +1,68 @@
+--@library
+-- What every script on a group of a log begins with.
+--   KEYS[1] meta; then of the group: KEYS[2] state, a hash: mark, kind, epoch (of the log), offset (of the entry to hand out
+--   next), turn, delivery (the numbers given last), lost (entries evicted before they were handed out); KEYS[3] line,
+--   KEYS[4] turns, KEYS[5] granted, as in log.lua; KEYS[6] pending, a sorted set: offset with 16
+--   digits, so that those of one moment are in order -> when (ms) it was handed out;
+--   KEYS[7] attempts, a hash: offset -> "attempts delivery member"; KEYS[8] dead, a hash: offset -> the entry and its
+--   history; KEYS[9] revived, a hash: offset -> an entry that was dead; KEYS[10] waiting, as in log.lua
+--   ARGV[1] the group's name; ARGV[2] its kind: plain, or "acknowledged:<idle ms>:<most attempts>"
+--@include log
+local state, line, turns, granted = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local pending, attempts, dead, revived, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+
+-- Refuses what is no group, before anything is written. Returns an error reply or nil.
+local function refuse_all()
+  local problem = refuse_group(state, line, turns, granted)
+    or refuse_key('ZCARD', pending, 'the pending entries of a group of a log')
+    or refuse_key('ZCARD', waiting, 'the groups of a log in which somebody waits')
+  for _, key in ipairs({ KEYS[7], KEYS[8], KEYS[9] }) do
+    problem = problem or refuse_key('HLEN', key, 'entries of a group of a log')
+  end
+  return problem
+end
+
+-- Returns a reply, if there is no such group ({ -1 }) or one of another kind ({ -2, kind }); else nil and a table of
+-- what holds: tail, first and block of the log; offset of the group; idle and most of one that is acknowledged.
+local function open_group()
+  local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'first', 'block', 'epoch', 'group:' .. ARGV[1])
+  local problem = refuse(facts) or refuse_all()
+  if problem then
+    return problem
+  end
+  local own = redis.call('HMGET', state, 'mark', 'kind', 'epoch', 'offset')
+  -- The state of a log that was deleted and made anew says nothing of this one.
+  if not facts[6] or not own[1] or own[3] ~= facts[5] then
+    return { -1 }
+  end
+  if own[2] ~= ARGV[2] then
+    return { -2, own[2] }
+  end
+  local idle, most = string.match(own[2], '^acknowledged:(%d+):(%d+)$')
+  return nil, {
+    tail = tonumber(facts[2]), first = tonumber(facts[3]), block = tonumber(facts[4]), epoch = facts[5],
+    offset = tonumber(own[4]), idle = tonumber(idle), most = tonumber(most),
+  }
+end
+
+-- The offset that "first", "last" or a number, from the end if it is negative, stands for.
+local function offset_of(text, tail, first)
+  if text == 'first' then
+    return first
+  end
+  if text == 'last' then
+    return tail
+  end
+  local offset = tonumber(text)
+  return offset < 0 and math.max(first, tail + offset) or offset
+end
+
+-- An offset as `pending` has it.
+local function digits(offset)
+  return string.format('%016.0f', tonumber(offset))
+end
+
+-- How many entries are due to be handed out again.
+local function due_of(group, at)
+  return group.idle and redis.call('ZCOUNT', pending, '-inf', whole(at - group.idle)) or 0
+end

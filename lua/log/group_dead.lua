@@ -1,0 +1,17 @@
+-- Lists the entries that a group of a log has set aside, piece by piece, for a caller who sorts them.
+-- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting. ARGV: group, kind, the cursor to go on
+-- from, '0' at first, how many at most, some tens more at times.
+-- Returns { 0, how many there are, next cursor or '0', offset, "<ms of the last delivery> <ms when set aside> <length of the
+-- history>:<history><entry>", ... }; and as open_group() does.
+--@include group
+--@include some_of
+local problem = open_group()
+if problem then
+  return problem
+end
+local cursor, found = some_of(dead, ARGV[3], tonumber(ARGV[4]))
+local reply = { 0, redis.call('HLEN', dead), cursor }
+for i = 1, #found do
+  reply[i + 3] = found[i]
+end
+return reply

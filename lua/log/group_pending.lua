@@ -1,0 +1,28 @@
+-- Lists the entries that a group of a log has handed out and nobody has acknowledged, the oldest first.
+-- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting.
+-- ARGV: group, kind, how many at most, the last one that the caller has and when it was handed out, or '' twice.
+-- Returns { 0, server's time in ms, offset, when (ms) it was handed out, its history, ... }; and as open_group() does.
+--@include now
+--@include group
+local problem = open_group()
+if problem then
+  return problem
+end
+local start = 0
+if ARGV[4] ~= '' then
+  local score = redis.call('ZSCORE', pending, ARGV[4])
+  if score and tonumber(score) == tonumber(ARGV[5]) then
+    start = redis.call('ZRANK', pending, ARGV[4]) + 1
+  else
+    -- It has gone: from the first one of that moment on, which the caller has seen in part.
+    start = redis.call('ZCOUNT', pending, '-inf', '(' .. ARGV[5])
+  end
+end
+local found = redis.call('ZRANGE', pending, start, start + ARGV[3] - 1, 'WITHSCORES')
+local reply = { 0, now() }
+for i = 1, #found, 2 do
+  reply[#reply + 1] = found[i]
+  reply[#reply + 1] = found[i + 1]
+  reply[#reply + 1] = redis.call('HGET', attempts, whole(tonumber(found[i]))) or ''
+end
+return reply

@@ -1,0 +1,160 @@
+-- Hands out entries of a log to a member of a group: those that others have not acknowledged in time first, then new ones.
+-- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, the blocks.
+-- ARGV: group, kind, how many entries at most, by what name it waits or '', '1' if it will wait when there is nothing, the
+--   turn that has woken it or '', the member, entries a block, number of the first block, most bytes, epoch of the blocks that
+--   the caller has, '1' for each block that it has and '0' for others.
+-- Returns { 0, entries a block, epoch, next offset of the log, offset of the first new entry, how many are new, delivery of the first
+-- one, attempts of the new ones if any was handed out before, { { offset, attempts, delivery, entry or nil } handed out again, ... },
+-- { offset, its history } of those handed out too often, kinds, item, ... as read_entries() has them }; { 1, ms until to look again, ms
+-- until an entry is due or -1 } if there is nothing; { 2, block, entries a block, epoch } if another block is needed; and as open_group() does.
+--@include now
+--@include group
+--@include entries
+local problem, group = open_group()
+if problem then
+  return problem
+end
+local at = now()
+local count, name, turn, member = tonumber(ARGV[3]), ARGV[4], ARGV[6], ARGV[7]
+local block, tail = group.block, group.tail
+local start = math.max(group.offset, group.first)
+local fresh, due = math.max(0, tail - start), due_of(group, at)
+local live = live_turns(turns, granted, at)
+local available = fresh + due
+-- What is the turn of others is left to them; who has one takes his share.
+local most = available - live
+if turn ~= '' and redis.call('ZSCORE', granted, turn) then
+  most = math.max(1, math.floor(available / live))
+end
+most = math.min(most, count, available)
+
+-- Says that this member does not wait any more.
+local function leave()
+  if name ~= '' then
+    redis.call('ZREM', line, name)
+  end
+  if turn ~= '' then
+    redis.call('ZREM', granted, turn)
+  end
+end
+
+local again, condemned, lost = {}, {}, 0
+local chosen = {}
+if most > 0 and due > 0 then
+  -- Some more than wanted, since some may have to be set aside.
+  local found = redis.call('ZRANGEBYSCORE', pending, '-inf', whole(at - group.idle), 'LIMIT', 0, most + 16)
+  for i = 1, #found do
+    found[i] = whole(tonumber(found[i]))
+  end
+  local histories = redis.call('HMGET', attempts, unpack(found))
+  for i = 1, #found do
+    local tries = tonumber(string.match(histories[i] or '', '^%d+') or 0)
+    local is_kept = redis.call('HEXISTS', revived, found[i]) == 1
+    if tonumber(found[i]) >= start then
+      -- After a seek back its turn comes with the new ones, and only then.
+    elseif tonumber(found[i]) < group.first and not is_kept then
+      redis.call('ZREM', pending, digits(found[i]))
+      redis.call('HDEL', attempts, found[i])
+      lost = lost + 1
+      redis.call('HINCRBY', state, 'lost', 1)
+    elseif tries >= group.most then
+      condemned[#condemned + 1], condemned[#condemned + 2] = found[i], histories[i]
+    elseif #chosen < most then
+      chosen[#chosen + 1] = { found[i], tries, is_kept }
+    end
+  end
+end
+local wanted = math.min(fresh, most - #chosen)
+local items, read = { kinds = '' }, 0
+if wanted > 0 and block == tonumber(ARGV[8]) then
+  local known = ARGV[11] == group.epoch and ARGV[12] or ''
+  items = read_entries(start, start + wanted, block, 11, tonumber(ARGV[9]), #KEYS, known, tonumber(ARGV[10]))
+  if is_error(items) then
+    return items
+  end
+  for i = 1, #items do
+    local kind = string.sub(items.kinds, i, i)
+    if kind == 'L' then
+      read = read + #items[i]
+    elseif kind == 'R' then
+      read = read + math.floor(#items[i][2] / 4)
+    else
+      local from = start + read
+      read = math.min(wanted, (math.floor(from / block) + 1) * block - start)
+    end
+  end
+end
+if wanted > 0 and read == 0 and #chosen == 0 then
+  return { 2, math.floor(start / block), block, group.epoch }
+end
+-- Behind what was evicted there may be more that is due: then the caller looks again.
+if read == 0 and #chosen == 0 and #condemned == 0 and lost == 0 then
+  if turn ~= '' then
+    redis.call('ZREM', granted, turn)
+  end
+  local next_due = -1
+  if group.idle then
+    local first = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')
+    next_due = first[2] and math.max(0, tonumber(first[2]) + group.idle - at) or -1
+  end
+  if ARGV[5] ~= '1' then
+    leave()
+    return { 1, 0, next_due }
+  end
+  -- However many wait, together they look about ten times a second whether somebody has died with a turn.
+  local pause = math.max(1000, math.min(30000, 100 * redis.call('ZCARD', line)))
+  -- A ZADD alone is refused where memory is full, but not after another write.
+  local stop = whole(at + 5000 + 3 * pause)
+  redis.call('ZREM', line, name)
+  redis.call('ZADD', line, stop, name)
+  -- Appends look only at groups that stand here: never for a shorter time than any of the line.
+  redis.call('ZREMRANGEBYSCORE', waiting, '-inf', whole(at))
+  redis.call('ZADD', waiting, 'GT', stop, ARGV[1])
+  wake(state, line, turns, granted, at, tail, group.first, due)
+  return { 1, pause, next_due }
+end
+-- An HSET alone is refused where memory is full: but who reads makes room.
+redis.call('HDEL', state, '')
+leave()
+local delivery = tonumber(redis.call('HINCRBY', state, 'delivery', #chosen + read))
+local first_delivery = delivery - read + 1
+for i = 1, #chosen do
+  local offset, tries, is_kept = chosen[i][1], chosen[i][2] + 1, chosen[i][3]
+  local number = delivery - read - #chosen + i
+  redis.call('ZADD', pending, whole(at), digits(offset))
+  redis.call('HSET', attempts, offset, whole(tries) .. ' ' .. whole(number) .. ' ' .. member)
+  again[i] = { tonumber(offset), tries, number, is_kept and redis.call('HGET', revived, offset) }
+end
+local earlier = {}
+if read > 0 then
+  if start > group.offset then
+    redis.call('HINCRBY', state, 'lost', whole(start - group.offset))
+  end
+  redis.call('HSET', state, 'offset', whole(start + read))
+  if group.idle then
+    local offsets, times, histories = {}, {}, {}
+    for i = 1, read do
+      offsets[i] = whole(start + i - 1)
+    end
+    -- After a seek back an entry may be pending already.
+    local before, is_earlier = redis.call('HMGET', attempts, unpack(offsets)), false
+    for i = 1, read do
+      local tries = tonumber(string.match(before[i] or '', '^%d+') or 0) + 1
+      is_earlier = is_earlier or tries > 1
+      earlier[i] = tries
+      times[2 * i - 1], times[2 * i] = whole(at), digits(offsets[i])
+      histories[2 * i - 1], histories[2 * i] = offsets[i], whole(tries) .. ' ' .. whole(first_delivery + i - 1) .. ' ' .. member
+    end
+    redis.call('ZADD', pending, unpack(times))
+    redis.call('HSET', attempts, unpack(histories))
+    if not is_earlier then
+      earlier = {}
+    end
+  end
+end
+wake(state, line, turns, granted, at, tail, group.first, due - #chosen)
+local reply = { 0, block, group.epoch, tail, start, read, first_delivery, earlier, again, condemned, items.kinds }
+for i = 1, #items do
+  reply[11 + i] = items[i]
+end
+return reply

@@ -1,0 +1,136 @@
+--@library
+-- What every script on a log shares: the facts that its `meta` holds.
+--   KEYS[1] meta, a hash: mark, block, next, first, kept, epoch, joined, group:<G>, written:<Q>
+--@include layout_error
+--@include is_error
+--@include refuse_key
+--@include whole
+
+-- What `mark` of a log's meta says.
+local LOG_VERSION = '1'
+local meta = KEYS[1]
+
+-- Refuses facts, which begin with the mark, that are no log's. Returns an error reply or nil.
+local function refuse(facts)
+  if facts.err then
+    return refusal(facts, meta, 'does not hold the facts of a log')
+  end
+  if facts[1] then
+    if facts[1] ~= LOG_VERSION then
+      return layout_error(meta, 'says ' .. facts[1] .. ' where ' .. LOG_VERSION .. ' was expected')
+    end
+  elseif redis.call('EXISTS', meta) == 1 then
+    return layout_error(meta, 'does not hold the facts of a log')
+  end
+end
+
+-- make_log(): the facts of a log that has no entry yet.
+
+-- What tells this log from one of the same name that was deleted.
+local function new_epoch()
+  local clock = redis.call('TIME')
+  return string.format('%010d%06d', clock[1], clock[2])
+end
+
+-- Returns the reply, which is an error where the server is full.
+local function make_log(block, epoch)
+  return redis.pcall('HSET', meta, 'mark', LOG_VERSION, 'block', block, 'next', '0', 'first', '0', 'kept', '0', 'epoch',
+    epoch, 'joined', '0')
+end
+
+-- Turns: how the blocked members of a log's group are woken, who has waited longest first.
+--   state    a hash, the group's own; line, a sorted set: member that waits, or was woken and has not looked yet ->
+--            until when (ms) it is believed to be there, unless it says so again
+--   turns    a list: what wakes, a number a turn; BLPOP gives them to who has been blocked longest
+--   granted  a sorted set: turn -> when (ms) it was given; until it is used, or too old, others leave an entry for it
+-- Whoever waits has been in the line since the very look that found nothing. So whatever comes after that look finds him
+-- there, and BLPOP finds a turn that was given before it. These four keys stand in this order in KEYS.
+--   waiting  a sorted set, of the log: group -> until when (ms) it is believed that anybody waits there. Put there by the same look,
+--            and never for a shorter time than in the line; so an append finds all whom it has to wake, and looks at no other group
+
+-- Whoever was woken and does not look for so long withholds nothing any more.
+local TURN_MS = 1000
+
+-- Refuses what is no group of a log. Returns an error reply or nil.
+local function refuse_group(state, line, turns, granted)
+  local mark = redis.pcall('HGET', state, 'mark')
+  if is_error(mark) then
+    return refusal(mark, state, 'does not hold the state of a group of a log')
+  end
+  if mark and mark ~= LOG_VERSION then
+    return layout_error(state, 'does not hold the state of a group of a log')
+  end
+  return refuse_key('ZCARD', line, 'who waits in a group of a log')
+    or refuse_key('LLEN', turns, 'the turns of a group of a log')
+    or refuse_key('ZCARD', granted, 'when turns of a group of a log were given')
+end
+
+-- Takes back turns that nobody has used in time. Returns how many are still given.
+local function live_turns(turns, granted, at)
+  redis.call('ZREMRANGEBYSCORE', granted, '-inf', whole(at - TURN_MS))
+  local live = redis.call('ZCARD', granted)
+  if live == 0 then
+    redis.call('DEL', turns)
+  else
+    -- Those that are still given are the last ones; what is before them would wake for nothing.
+    redis.call('LTRIM', turns, -live, -1)
+  end
+  return live
+end
+
+-- Wakes as many of those who wait as there are entries that are nobody's turn yet.
+-- tail and first: of the log, as they are now; due: how many entries are to be handed out again.
+local function wake(state, line, turns, granted, at, tail, first, due)
+  if redis.call('ZCARD', line) == 0 then
+    return
+  end
+  local offset = redis.call('HGET', state, 'offset')
+  local available = math.max(0, tail - math.max(tonumber(offset or tail), first)) + due
+  if available < 1 then
+    return
+  end
+  redis.call('ZREMRANGEBYSCORE', line, '-inf', whole(at))
+  local waiting = redis.call('ZCARD', line)
+  local new = math.min(waiting, available) - live_turns(turns, granted, at)
+  if new < 1 then
+    return
+  end
+  local last = tonumber(redis.call('HINCRBY', state, 'turn', whole(new)))
+  local numbers, given = {}, {}
+  for turn = last - new + 1, last do
+    numbers[#numbers + 1] = whole(turn)
+    given[#given + 1], given[#given + 2] = whole(at), whole(turn)
+    -- unpack() has its limits.
+    if #numbers == 1000 or turn == last then
+      redis.call('ZADD', granted, unpack(given))
+      redis.call('RPUSH', turns, unpack(numbers))
+      numbers, given = {}, {}
+    end
+  end
+end
+
+-- indices: of the first key of each of some groups. Returns an error reply about what is no group, or nil; and the indices of those
+-- groups in whose line is anybody.
+local function with_lines(indices)
+  local found = {}
+  for i = 1, #indices do
+    local index = indices[i]
+    -- Most of those who were waiting a moment ago are busy: one look for these.
+    if redis.pcall('ZCARD', KEYS[index + 1]) ~= 0 then
+      local problem = refuse_group(KEYS[index], KEYS[index + 1], KEYS[index + 2], KEYS[index + 3])
+      if problem then
+        return problem
+      end
+      found[#found + 1] = index
+    end
+  end
+  return nil, found
+end
+
+-- Wakes those who wait in these groups.
+local function wake_all(indices, at, tail, first)
+  for i = 1, #indices do
+    local index = indices[i]
+    wake(KEYS[index], KEYS[index + 1], KEYS[index + 2], KEYS[index + 3], at, tail, first, 0)
+  end
+end

@@ -1,0 +1,40 @@
+-- Says what blocks a log has, and how much memory some of them take.
+-- KEYS: meta, full, raw, the blocks.
+-- ARGV: nothing.
+-- Returns { next, first, kept, entries a block, full blocks that are lists, sealed blocks that are not compressed, bytes of each block }.
+--@include log
+local full, raw = KEYS[2], KEYS[3]
+local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'first', 'kept', 'block')
+local problem = refuse(facts)
+if problem then
+  return problem
+end
+local lists, sealed = redis.pcall('ZCARD', full), redis.pcall('ZCARD', raw)
+if is_error(lists) then
+  return refusal(lists, full, 'does not hold blocks of a log')
+end
+if is_error(sealed) then
+  return refusal(sealed, raw, 'does not hold blocks of a log')
+end
+local bytes = {}
+for i = 4, #KEYS do
+  local size = redis.pcall('MEMORY', 'USAGE', KEYS[i], 'SAMPLES', 0)
+  if is_error(size) then
+    -- fakeredis has no such command: the bytes of the entries, then.
+    local kind = redis.call('TYPE', KEYS[i]).ok
+    size = kind == 'string' and redis.call('STRLEN', KEYS[i]) or 0
+    for _, entry in ipairs(kind == 'list' and redis.call('LRANGE', KEYS[i], 0, -1) or {}) do
+      size = size + #entry
+    end
+  end
+  bytes[#bytes + 1] = size or 0
+end
+return {
+  tonumber(facts[2] or 0),
+  tonumber(facts[3] or 0),
+  tonumber(facts[4] or 0),
+  tonumber(facts[5] or 0),
+  lists,
+  sealed,
+  bytes,
+}

@@ -1,0 +1,22 @@
+-- Lists messages that were set aside in a time shard, those of longest ago first.
+-- KEYS: mark, messages, history, consumed, dead. ARGV: the caller's mark, how many to look at, how many to pass over.
+-- Returns { how many were looked at, { id, when, message, due, attempts, consumer, ... } }.
+--@include time_shard
+--@include time_shard_history
+local problem = refuse({ 'hash', 'hash', 'set', 'zset' })
+if problem then
+  return problem
+end
+local found = {}
+local listed = redis.call('ZRANGE', KEYS[5], ARGV[3], ARGV[3] + ARGV[2] - 1, 'WITHSCORES')
+for i = 1, #listed, 2 do
+  local id = listed[i]
+  local message = redis.call('HGET', KEYS[2], id)
+  local takes, released, due, consumer = read_history(redis.call('HGET', KEYS[3], id))
+  if message and takes and redis.call('SISMEMBER', KEYS[4], id) == 0 then
+    for _, part in ipairs({ id, listed[i + 1], message, due, takes - released, consumer }) do
+      found[#found + 1] = part
+    end
+  end
+end
+return { #listed / 2, found }

@@ -1,0 +1,25 @@
+-- Asks that a lease last longer; whoever finds that it has ended, a take or a sweeper, applies it. It
+-- writes no key that a sweeper WATCHes, and passes without memory.
+-- KEYS: mark, leased, history, consumed, released. ARGV: the caller's mark, the id, the lease's token,
+-- for how many ms from now on.
+-- Returns 1, or 0 if the lease holds no more.
+--@include time_shard
+--@include time_shard_history
+--@include now
+local problem = refuse({ 'zset', 'hash', 'set', 'zset' })
+if problem then
+  return problem
+end
+local id = ARGV[2]
+local takes, given_back, due, consumer, extended = read_history(redis.call('HGET', KEYS[3], id))
+if takes ~= ARGV[3] or not redis.call('ZSCORE', KEYS[2], id) then
+  return 0
+end
+if redis.call('SISMEMBER', KEYS[4], id) == 1 or redis.call('ZSCORE', KEYS[5], takes .. ' ' .. id) then
+  return 0
+end
+extended = math.max(extended, now() + ARGV[4])
+-- A removal first: a server without memory then lets the rest of the script pass.
+redis.call('HDEL', KEYS[3], id)
+redis.call('HSET', KEYS[3], id, write_history(takes, given_back, due, consumer, extended))
+return 1

@@ -1,0 +1,28 @@
+-- Asks that a lease be ended early; the next take of the time shard, or a sweeper, applies it. It writes
+-- no key that a sweeper WATCHes, and passes without memory.
+-- KEYS: mark, history, consumed, dead, released. ARGV: the caller's mark, the id, the lease's token ('':
+-- whoever has it), the due time in ms ('': what it was), 1 if that counts from now, else 0.
+-- Returns 1, or 0 if somebody else has taken the message since, or it is consumed or dead.
+--@include time_shard
+--@include time_shard_history
+--@include time_shard_due
+local problem = refuse({ 'hash', 'set', 'zset', 'zset' })
+if problem then
+  return problem
+end
+local id = ARGV[2]
+local takes, _, due = read_history(redis.call('HGET', KEYS[2], id))
+if not takes or (ARGV[3] ~= '' and ARGV[3] ~= takes) then
+  return 0
+end
+if redis.call('SISMEMBER', KEYS[3], id) == 1 or redis.call('ZSCORE', KEYS[4], id) then
+  return 0
+end
+if ARGV[4] ~= '' then
+  due = due_at(ARGV[4], ARGV[5])
+end
+local entry = takes .. ' ' .. id
+-- A removal first: a server without memory then lets the rest of the script pass.
+redis.call('ZREM', KEYS[5], entry)
+redis.call('ZADD', KEYS[5], due, entry)
+return 1

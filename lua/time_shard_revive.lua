@@ -1,0 +1,20 @@
+-- Lets messages of the dead set of a time shard wait again, their attempts forgotten.
+-- KEYS: mark, waiting, history, consumed, dead. ARGV: the caller's mark, ids.
+-- Returns how many.
+--@include time_shard
+--@include time_shard_history
+local problem = refuse({ 'zset', 'hash', 'set', 'zset' })
+if problem then
+  return problem
+end
+local count = 0
+for i = 2, #ARGV do
+  local id = ARGV[i]
+  local takes, _, due, consumer = read_history(redis.call('HGET', KEYS[3], id))
+  if takes and redis.call('SISMEMBER', KEYS[4], id) == 0 and redis.call('ZREM', KEYS[5], id) == 1 then
+    redis.call('HSET', KEYS[3], id, write_history(takes, takes, due, consumer))
+    redis.call('ZADD', KEYS[2], due, id)
+    count = count + 1
+  end
+end
+return count

@@ -1,0 +1,65 @@
+-- Returns ended leases of a time shard and clears away what was consumed; looks at each anew, so that it
+-- is right whatever has come between, and does nothing to what has changed.
+-- KEYS: mark, waiting, leased, messages, history, consumed, released, dead. ARGV: the caller's mark, from
+-- how many attempts on a message is set aside, 1 to change nothing or 0, then ids, each with an `i`
+-- before it, and entries of released, each with an `r` before it.
+-- Returns { how many messages wait again, how many were set aside, how many cleared }. An entry that is
+-- void counts as cleared. The first write removes something: a server without memory lets the rest pass.
+--@include time_shard_settle
+--@include now
+local problem = refuse(KINDS)
+if problem then
+  return problem
+end
+local most, is_dry = tonumber(ARGV[2]), ARGV[3] == '1'
+local time = now()
+local instant = string.format('%.0f', time)
+-- What was extended is left to its holder: nothing that counts was done.
+local counts = { cleared = 0, returned = 0, buried = 0, extended = 0 }
+
+local function count(fate)
+  counts[fate] = counts[fate] + 1
+end
+
+local function sweep_release(entry)
+  local due = redis.call('ZSCORE', released, entry)
+  if due then
+    count(read_release(entry) and 'returned' or 'cleared')
+    if not is_dry then
+      settle_release(entry, due)
+    end
+  end
+end
+
+local function sweep_ended(id)
+  if is_dry then
+    local fate = fate_of(id, instant, most)
+    count(fate == 'ended' and 'returned' or fate)
+    return
+  end
+  local fate, due = settle_ended(id, instant, most)
+  if fate == 'ended' then
+    redis.call('ZREM', leased, id)
+    redis.call('ZADD', waiting, due, id)
+    fate = 'returned'
+  end
+  count(fate)
+end
+
+for i = 4, #ARGV do
+  local kind, name = string.sub(ARGV[i], 1, 1), string.sub(ARGV[i], 2)
+  if kind == 'r' then
+    sweep_release(name)
+  else
+    local ends = redis.call('ZSCORE', leased, name)
+    if ends and tonumber(ends) <= time then
+      sweep_ended(name)
+    elseif redis.call('SISMEMBER', consumed, name) == 1 then
+      count('cleared')
+      if not is_dry then
+        clear(name)
+      end
+    end
+  end
+end
+return { counts.returned, counts.buried, counts.cleared }

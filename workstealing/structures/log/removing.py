@@ -1,0 +1,119 @@
+"""Removing entries: evicting the oldest, and deleting the log.
+
+An eviction moves the first available offset at once, and frees memory by whole blocks. Deleting
+evicts all entries first, block by block, and then deletes the rest at once: a client that dies in
+between leaves an empty log that is whole.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.store.operations import AS_BYTES, Steps, command, operation
+from workstealing.structures.log.base import Known, LogBase, checked_integer
+
+BLOCKS_A_SCRIPT = 100
+_TRIES = 100
+
+
+class Removing(LogBase):
+    """Evicting entries of a log, and deleting it."""
+
+    @operation
+    def evict(self, offset: int | None = None, *, keep: int | None = None) -> Steps[int]:
+        """Evict old entries: those up to and including an offset, or all but the last ones.
+
+        They are gone for all readers at once; their memory is freed by whole blocks. All other
+        entries keep their offsets. Arguments: one of offset, 0 or more, and keep: how many entries
+        stay. Returns: how many were evicted. Raises: ConfigurationError; LayoutError. One round
+        trip for each 100 blocks, and one more if the client knows too little of the log; if it dies
+        in between, the next eviction or `LogTrimmer` frees the rest.
+        """
+        if (offset is None) == (keep is None):
+            raise ConfigurationError(
+                "evict() needs a bound: give it the offset up to which entries go, or keep="
+            )
+        until: int | str = "" if offset is None else _checked_until(offset) + 1
+        return self._evicting(until, 0 if keep is None else checked_integer(keep, "keep", 0))
+
+    @operation
+    def delete(self) -> Steps[bool]:
+        """Delete the log with its entries, its groups and their dead.
+
+        Returns: whether there was one. Raises: LayoutError, also if it is appended to faster than
+        it can be deleted. One round trip for each 100 blocks, and three more. It is not atomic, but
+        an append in between loses nothing that a reader could still have found.
+        """
+        return self._deleting()
+
+    def _evicting(self, until: int | str, last: int) -> Steps[int]:
+        evicted, made = 0, b""
+        some: int
+        while True:
+            known, keys = self.known, self.keys
+            some, first, kept, block, tail, epoch = yield self.on_keys(
+                "evict",
+                (
+                    *(keys.meta, keys.news, keys.full, keys.raw, keys.times),
+                    *keys.blocks(known.kept, BLOCKS_A_SCRIPT),
+                ),
+                *(known.block, until, last, known.kept, made),
+            )
+            self.note(kept=kept, block=block, next=tail)
+            evicted += some
+            # Once the log was deleted and made anew, its entries are those of another one.
+            if kept >= first // block or (made and epoch != made):
+                return evicted
+            # Entries that come meanwhile push nothing out any more.
+            until, made = first, epoch
+
+    def _deleting(self) -> Steps[bool]:
+        keys = self.keys
+        for _ in range(_TRIES):
+            yield from self._evicting("", 0)
+            try:
+                flat = yield command("HGETALL", keys.meta, options=AS_BYTES)
+            except ResponseError as error:
+                if "WRONGTYPE" not in str(error):
+                    raise
+                # The script says it in its own words.
+                flat = {}
+            meta: dict[bytes, Any] = (
+                flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+            )
+            if not meta:
+                self.note(next=0, kept=0, epoch=b"", groups=())
+                return False
+            tail, kept, block = (int(meta[name]) for name in (b"next", b"kept", b"block"))
+            others = [keys.news, keys.full, keys.raw, keys.times, keys.waiting]
+            others += keys.blocks(kept, -(-tail // block) - kept)
+            for name in meta:
+                kind, _, rest = name.partition(b":")
+                if kind == b"group":
+                    others += keys.group(rest).all
+                elif kind == b"written":
+                    others.append(keys.written(rest))
+            deleted = yield self.on_keys(
+                "delete",
+                (keys.meta, *others),
+                *(tail, kept, meta.get(b"joined", b"0"), len(meta)),
+            )
+            if deleted >= 0:
+                self.known = Known(block)
+                return True
+        raise LayoutError(
+            f"the log {self.name!r} is appended to faster than it can be deleted: stop its writers"
+            " first; its entries of before were evicted"
+        )
+
+
+def _checked_until(offset: Any) -> int:
+    if isinstance(offset, int) and offset < 0:
+        raise ConfigurationError(
+            f"offset={offset} evicts nothing: give the offset up to which entries go, 0 or more, or"
+            f" keep={-offset} for how many stay"
+        )
+    return checked_integer(offset, "offset", 0)
