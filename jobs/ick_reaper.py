@@ -100,7 +100,7 @@ class IckReaper(DivisibleJob):
 
     def warm_up(self) -> None:
         """Load the structure's scripts and prepare connections; no round trip."""
-        self._icks()[0].twin.warm_up("ick_")
+        self._icks()[0].twin.warm_up("ick/")
 
     def parts(self, n: int) -> list[tuple[int, ...]]:
         """Divide for a sweep: each part is a group of Icks, by number. No round trip.
@@ -295,11 +295,11 @@ class _Reaper:
         return found.since is not None and look.now - found.since >= self._lease_ms
 
     def _look_command(self, members: int, enough: int) -> tuple[Any, ...]:
-        script, keys = load("ick_look"), self._names.all
+        script, keys = load("ick/look"), self._names.all
         return ("EVAL", script.body, len(keys), *keys, members, self._lease_ms, enough)
 
     def _reap_command(self, token: bytes, steps: list[_Decision]) -> tuple[Any, ...]:
-        script, keys = load("ick_reap"), self._names.all
+        script, keys = load("ick/reap"), self._names.all
         parts = [part for step in steps for part in step]
         return ("EVAL", script.body, len(keys), *keys, token, *parts)
 

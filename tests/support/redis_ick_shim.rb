@@ -24,7 +24,7 @@ module OnWorkstealing
     when Redis::Ick::LUA_ICKADD then add(keys, args)
     when Redis::Ick::LUA_ICKEXCHANGE then exchange(keys, *args)
     when Redis::Ick::LUA_ICKSTATS then stats(keys)
-    when Redis::Ick::LUA_ICKDEL then run('ick_delete', keys, [])
+    when Redis::Ick::LUA_ICKDEL then run('ick/delete', keys, [])
     else raise "a call of redis-ick's that has no script of ours"
     end
   end
@@ -42,8 +42,8 @@ module OnWorkstealing
   end
 
   def add(keys, pairs)
-    replies = pairs.each_slice(2 * PIECE).map { |some| run('ick_add', keys.first(3), some) }
-    replies = [run('ick_add', keys.first(3), [])] if replies.empty?
+    replies = pairs.each_slice(2 * PIECE).map { |some| run('ick/add', keys.first(3), some) }
+    replies = [run('ick/add', keys.first(3), [])] if replies.empty?
     replies.one? ? replies.first : replies.transpose.map(&:sum)
   end
 
@@ -52,14 +52,14 @@ module OnWorkstealing
     key = keys.first
     keys = keys.first(5)
     *earlier, last = members.flatten.each_slice(PIECE).to_a
-    committed = earlier.sum { |some| run('ick_commit', keys, [@tokens[key], *some]) }
+    committed = earlier.sum { |some| run('ick/ack', keys, [@tokens[key], *some]) }
     flag = backwash ? 1 : 0
-    reply = run('ick_exchange', keys, [size, flag, @tokens[key], *last])
+    reply = run('ick/exchange', keys, [size, flag, @tokens[key], *last])
     @read = lambda do |(count, token, list, left)|
       @tokens[key] = token unless token.empty?
       until left.empty?
         argv = [token, size, left, list.size / 2]
-        more, left = run('ick_reserve_on', keys, argv)
+        more, left = run('ick/reserve_on', keys, argv)
         list += more
       end
       [count + committed, *list]
@@ -68,7 +68,7 @@ module OnWorkstealing
   end
 
   def stats(keys)
-    reply = run('ick_stats', keys.values_at(0, 1, 2, 6), [])
+    reply = run('ick/stats', keys.values_at(0, 1, 2, 6), [])
     @read = lambda do |found|
       found && described(keys, found)
     end

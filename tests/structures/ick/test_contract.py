@@ -428,7 +428,7 @@ class TestPieces:
         operation = next(steps)
         reply = send(ick.client, operation)
         going_on = steps.send(reply)
-        assert going_on.script.name == "ick_reserve_on"
+        assert going_on.script.name == "ick/reserve_on"
         theirs = other.reserve(500)
         with pytest.raises(StopIteration) as ended:
             steps.send(send(ick.client, going_on))

@@ -23,7 +23,7 @@ from support.servers import RedisServer
 from workstealing.store.scripts import load
 
 SUPPORT = Path(__file__).parents[2] / "support"
-SCRIPTS = ("ick_add", "ick_commit", "ick_exchange", "ick_reserve_on", "ick_stats", "ick_delete")
+SCRIPTS = ("ick/add", "ick/ack", "ick/exchange", "ick/reserve_on", "ick/stats", "ick/delete")
 BESIDE = ("redis-key_hash", "redis-script_manager")
 CHECKOUT = "WORKSTEALING_REDIS_ICK"
 ONE_TEST = re.compile(r"^Redis::IckTest#(\S+) = [\d.]+ s = (\S)$", re.MULTILINE)
@@ -155,8 +155,8 @@ def test_random_calls_find_a_script_that_differs(redis7: RedisServer, scripts: P
     gem = find_gem(("redis/ick",))
     spoiled = json.loads(scripts.read_text())
     # Of the four things that once differed: a size of nought put nothing back.
-    spoiled["ick_exchange"] = (
-        "if ARGV[1] == '0' and ARGV[2] == '1' then ARGV[2] = '0' end\n" + spoiled["ick_exchange"]
+    spoiled["ick/exchange"] = (
+        "if ARGV[1] == '0' and ARGV[2] == '1' then ARGV[2] = '0' end\n" + spoiled["ick/exchange"]
     )
     scripts.write_text(json.dumps(spoiled))
     beside = SUPPORT / "redis_ick_beside.rb"

@@ -60,7 +60,7 @@ class TestLeases:
         replies: Any = None
         for _ in range(3):
             operations = steps.send(replies)
-            if isinstance(operations, list) and operations[0].script.name == "sharded_ick_take":
+            if isinstance(operations, list) and operations[0].script.name == "sharded_ick/take":
                 break
             replies = drive(sharded.client, _one_round(operations))
         with other.lease("somebody", lease=60):

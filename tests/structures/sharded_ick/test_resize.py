@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import redis
 
 from support.recording import Recording
 from support.servers import AnyServer, RedisServer
 from support.steps import send
 from workstealing.errors import ConfigurationError
+from workstealing.store.scripts import load
 from workstealing.structures import AsyncShardedIck, NoLease, ShardedIck
 from workstealing.structures.sharded_ick.layout import shard_of
 from workstealing.structures.sharded_ick.resizing import resize
@@ -302,12 +304,38 @@ def test_more_was_reserved_than_one_script_sets_aside(redis7: RedisServer) -> No
     seen = Recording(redis7.client())
     steps = resize(ShardedIck(seen, "orders", clock_shift_ms=0).core, 3, 10_000)
     step: Any = next(steps)
-    while isinstance(step, list) or step.script.name != "sharded_ick_begin":
+    while isinstance(step, list) or step.script.name != "sharded_ick/begin":
         step = steps.send(send(seen, step))
     step = steps.send(send(seen, step))
-    assert step.script.name == "sharded_ick_begin"
+    assert step.script.name == "sharded_ick/begin"
     steps.close()
     finish(sharded_on(redis7, None, ahead_ms=10_000), 3)
     sharded.add({})
     assert placed(sharded) == members | {"m0000": -1.0}
     assert len(batch) == 3_200
+
+
+@pytest.mark.parametrize("command", ["hmget", "zcard", "get", "getrange"])
+def test_a_refused_command_is_no_foreign_key(redis7: RedisServer, command: str) -> None:
+    """A user without the right to a command is told so, and not to look for a foreign key."""
+    sharded = filled(redis7, 2)
+    sharded.resize(3, limit=1)
+    names = sharded.core.names(0)
+    page = load("sharded_ick/page")
+    keys = (names.moving, names.moving_dead, names.moving_attempts)
+    redis7.client().zadd(names.moving, {"left": 1})
+    rights = {"keys": ["*"], "commands": ["+@all", f"-{command}"]}
+    redis7.client().acl_setuser("mover", enabled=True, passwords=["+secret"], **rights)
+    try:
+        user = redis7.client(username="mover", password="secret")
+        mover = ShardedIck(user, "orders", clock_shift_ms=60_000)
+        calls: dict[str, Any] = {
+            "hmget": lambda: user.eval(page.body, len(keys), *keys, 5),
+            "zcard": lambda: mover.add("a"),
+            "get": lambda: mover.add("a"),
+            "getrange": lambda: mover.resize(3),
+        }
+        with pytest.raises(redis.ResponseError, match="can't run this command"):
+            calls[command]()
+    finally:
+        redis7.client().acl_deluser("mover")

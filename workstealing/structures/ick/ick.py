@@ -161,7 +161,7 @@ class _IckOperations:
         Of two scores the lower one wins. Returns: how many were dead. Raises: LayoutError. One
         script for each 500 members, each atomic, in one round trip.
         """
-        return burying(self.names, "ick_revive", members)
+        return burying(self.names, "ick/revive", members)
 
     @operation
     def discard(self, *members: Member) -> Steps[int]:
@@ -170,7 +170,7 @@ class _IckOperations:
         Returns: how many were dead. Raises: LayoutError. One script for each 500 members, in one
         round trip.
         """
-        return burying(self.names, "ick_discard", members)
+        return burying(self.names, "ick/discard", members)
 
     @operation
     def delete(self, unlink: bool = True) -> Steps[int]:
@@ -209,14 +209,14 @@ class _IckOperations:
         return [self._ack(members[start : start + MEMBERS_A_CHUNK], token) for start in starts]
 
     def _ack(self, members: Sequence[bytes], token: str) -> Operation:
-        return Operation(load("ick_commit"), self.names.reserved, (token, *members), int)
+        return Operation(load("ick/ack"), self.names.reserved, (token, *members), int)
 
     def _exchanging(
         self, n: int, members: Sequence[bytes], backwash: bool, token: str
     ) -> Steps[Batch]:
         split = max(0, len(members) - MEMBERS_A_CHUNK)
         args = (n, int(bool(backwash)), token, *members[split:])
-        last = Operation(load("ick_exchange"), self.names.reserved, args)
+        last = Operation(load("ick/exchange"), self.names.reserved, args)
         if split:
             *earlier, reply = yield [*self._acks(members[:split], token), last]
         else:
@@ -236,7 +236,7 @@ class _IckOperations:
         """Go on with a reservation of which one script made a piece; return all its members."""
         while left:
             args = (token, n, left, len(flat) // 2)
-            reply = yield Operation(load("ick_reserve_on"), self.names.reserved, args)
+            reply = yield Operation(load("ick/reserve_on"), self.names.reserved, args)
             if reply is None:
                 # Another reservation stands in place of this one.
                 break
@@ -252,7 +252,7 @@ class _IckOperations:
         return stats  # type: ignore[no-any-return]
 
     def _deleting(self, unlink: bool) -> Steps[int]:
-        script = load("ick_unlink" if unlink else "ick_delete")
+        script = load("ick/unlink" if unlink else "ick/delete")
         return (yield Operation(script, self.names.all, (), int))  # type: ignore[no-any-return]
 
 
@@ -376,11 +376,11 @@ class DeadMembers(DeadBox):
 
     def revive_steps(self, members: Sequence[Any]) -> Steps[int]:
         """Put dead members back; return how many were dead."""
-        return burying(self._names, "ick_revive", members)
+        return burying(self._names, "ick/revive", members)
 
     def discard_steps(self, members: Sequence[Any]) -> Steps[int]:
         """Forget dead members for good; return how many were dead."""
-        return burying(self._names, "ick_discard", members)
+        return burying(self._names, "ick/discard", members)
 
 
 def listing_dead(names: IckNames, n: int) -> Steps[Page[DeadMember]]:
@@ -388,7 +388,7 @@ def listing_dead(names: IckNames, n: int) -> Steps[Page[DeadMember]]:
     found: dict[Any, DeadMember] = {}
     cursor: Any = 0
     while True:
-        piece = Operation(load("ick_dead"), names.buried, (MEMBERS_A_CHUNK, cursor))
+        piece = Operation(load("ick/dead"), names.buried, (MEMBERS_A_CHUNK, cursor))
         total, cursor, *flat = yield piece
         for member in dead_members(flat):
             found.setdefault(member.member, member)
@@ -440,7 +440,7 @@ def description(names: IckNames) -> Operation:
         stats["mixed_units"] = len(units) > 1
         return stats, units
 
-    return Operation(load("ick_stats"), names.buried, (), described)
+    return Operation(load("ick/stats"), names.buried, (), described)
 
 
 def warn_of_units(key: str, units: list[str]) -> None:

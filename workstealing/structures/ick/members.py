@@ -176,8 +176,8 @@ def _is_timed(pair: tuple[bytes, Any]) -> bool:
 def adding(chunk: Pairs) -> tuple[str, tuple[Any, ...]]:
     """Return the name of the script that adds a chunk, without its prefix, and its arguments."""
     if chunk and chunk[0][1] is None:
-        return "ick_add_now", tuple(member for member, _ in chunk)
-    return "ick_add", tuple(part for member, score in chunk for part in (score, member))
+        return "ick/add_now", tuple(member for member, _ in chunk)
+    return "ick/add", tuple(part for member, score in chunk for part in (score, member))
 
 
 def scored(flat: list[Any]) -> list[tuple[Any, float]]:

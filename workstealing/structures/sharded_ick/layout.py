@@ -124,7 +124,7 @@ class Core:
 
         Its result is a `Layout`, which this object goes by from then on, or None.
         """
-        return Operation(load("sharded_ick_open"), (self.layout_key,), fields, self._read)
+        return Operation(load("sharded_ick/open"), (self.layout_key,), fields, self._read)
 
     def _read(self, reply: Any) -> Layout | None:
         self._found = read_pairs(

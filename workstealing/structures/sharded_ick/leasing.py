@@ -181,7 +181,7 @@ class _LeasedOperations:
         """
         names = self._names
         return Operation(
-            self._core.script("sharded_ick_exchange"),
+            self._core.script("sharded_ick/exchange"),
             (*names.sets, names.held, names.attempts, names.lease, names.mark),
             (
                 *(n, int(bool(backwash)), self.token, self.lease_token, self._lease_ms),
@@ -197,7 +197,7 @@ class _LeasedOperations:
         """
         names = self._names
         return Operation(
-            self._core.script("sharded_ick_reserve_on"),
+            self._core.script("sharded_ick/reserve_on"),
             (*names.sets, names.held, names.attempts, names.lease, names.mark),
             (
                 *(self.token, self.lease_token, self._lease_ms, self._mark, int(counts)),
@@ -213,7 +213,7 @@ class _LeasedOperations:
         fixed = (self.token, self.lease_token, self._lease_ms)
         replies = yield [
             Operation(
-                self._core.script("sharded_ick_commit"),
+                self._core.script("sharded_ick/ack"),
                 keys,
                 (*fixed, *members[start : start + MEMBERS_A_CHUNK]),
                 int,
@@ -228,11 +228,11 @@ class _LeasedOperations:
         return done[self.ick_shard]
 
     def _renewing(self) -> Steps[None]:
-        if not (yield self.on_lease("sharded_ick_renew", self._lease_ms)):
+        if not (yield self.on_lease("sharded_ick/renew", self._lease_ms)):
             raise self._lost()
 
     def _releasing(self) -> Steps[bool]:
-        return bool((yield self.on_lease("sharded_ick_release")))
+        return bool((yield self.on_lease("sharded_ick/release")))
 
     def on_lease(self, script: str, *args: Any) -> Operation:
         """Return the operation that renews or releases the lease; for the package itself."""
@@ -268,7 +268,7 @@ class _LeasesOperations(list[LeasedT], Generic[LeasedT]):
 
         Returns: the ick shards whose lease is lost. Raises: LayoutError. One round trip.
         """
-        return self._each("sharded_ick_renew", self._lease_ms)
+        return self._each("sharded_ick/renew", self._lease_ms)
 
     @operation
     def release(self) -> Steps[list[int]]:
@@ -276,7 +276,7 @@ class _LeasesOperations(list[LeasedT], Generic[LeasedT]):
 
         Returns: those that were not held any more. Raises: LayoutError. One round trip.
         """
-        return self._each("sharded_ick_release")
+        return self._each("sharded_ick/release")
 
     @operation
     def reserve(self, counts: Mapping[int, int]) -> Steps[dict[int, tuple[str, int]]]:
@@ -392,7 +392,7 @@ def shard_look(core: Core, shard: int) -> Operation:
     """Return the operation that asks who waits in an ick shard, and who has its lease."""
     names = core.names(shard)
     keys = (*names.sets, names.lease, names.moving, names.moving_dead)
-    return Operation(core.script("sharded_ick_need"), keys, (), _look_of)
+    return Operation(core.script("sharded_ick/look"), keys, (), _look_of)
 
 
 def _look_of(reply: list[Any]) -> ShardLook:
@@ -485,7 +485,7 @@ def take_all(
         if all(tokens):
             return layout, list(enumerate(tokens))
         taken = [(shard, token) for shard, token in enumerate(tokens) if token]
-        yield [_on_lease(core, "sharded_ick_release", shard, token) for shard, token in taken]
+        yield [_on_lease(core, "sharded_ick/release", shard, token) for shard, token in taken]
         # Somebody came in between, or a resize has begun: the next look says who.
 
 
@@ -499,7 +499,7 @@ def taking(
     """
     names = core.names(shard)
     return Operation(
-        core.script("sharded_ick_take"),
+        core.script("sharded_ick/take"),
         (*names.sets, names.lease, names.mark),
         (layout.mark, *holder, int(take_over)),
         as_token,
@@ -540,7 +540,7 @@ def _acking_reservations(
             lease_token, token = reservations[shard]
             operations.append(
                 Operation(
-                    core.script("sharded_ick_finish"),
+                    core.script("sharded_ick/ack_all"),
                     (*names.sets, names.held, names.attempts, names.lease),
                     (token, lease_token, lease_ms, MEMBERS_AN_ACK),
                     lambda reply: reply or (0, 0),
@@ -576,7 +576,7 @@ def reserved_page(core: Core, shard: int, token: str, start: int) -> Steps[Reser
     names = core.names(shard)
     # As bytes, for every client.
     flat = yield Operation(
-        core.script("sharded_ick_reserved"),
+        core.script("sharded_ick/reserved"),
         (*names.sets, names.held),
         (token, start, MEMBERS_A_PAGE),
         options=AS_BYTES,

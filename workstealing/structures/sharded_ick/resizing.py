@@ -90,7 +90,7 @@ def _begun(core: Core, ick_shards: int) -> Steps[Layout]:
 
 def _relayout(core: Core, layout: Layout, ick_shards: int, moving_from: int) -> Steps[Layout]:
     args = (layout.generation, ick_shards, moving_from)
-    yield Operation(load("sharded_ick_relayout"), (core.layout_key,), args, int)
+    yield Operation(load("sharded_ick/relayout"), (core.layout_key,), args, int)
     found = yield from core.read_layout()
     if found is None:
         raise _overtaken(core)
@@ -100,14 +100,14 @@ def _relayout(core: Core, layout: Layout, ick_shards: int, moving_from: int) -> 
 def _progress(core: Core, layout: Layout, shard: int) -> Operation:
     names = core.names(shard)
     keys = (names.moving, names.moving_dead, names.begun)
-    return Operation(load("sharded_ick_progress"), keys, (layout.generation,), bool)
+    return Operation(load("sharded_ick/progress"), keys, (layout.generation,), bool)
 
 
 def _move(core: Core, layout: Layout, holder: tuple[int, str], limit: int) -> Steps[int]:
     """Move at most so many members of an ick shard whose lease is held; return how many."""
     shard, token = holder
     names = core.names(shard)
-    script = core.script("sharded_ick_begin")
+    script = core.script("sharded_ick/begin")
     keys = (*names.sets, names.held, names.attempts, names.lease, names.mark)
     beside = (names.dead, names.moving, names.moving_dead, names.begun, names.moving_attempts)
     args = (layout.mark, token, layout.generation)
@@ -119,7 +119,7 @@ def _move(core: Core, layout: Layout, holder: tuple[int, str], limit: int) -> St
         page = min(MEMBERS_A_PAGE, limit - moved)
         # As bytes, for every client: they decide where a member belongs.
         rows, graves = yield Operation(
-            load("sharded_ick_page"),
+            load("sharded_ick/page"),
             (names.moving, names.moving_dead, names.moving_attempts),
             (page,),
             options=AS_BYTES,
@@ -137,7 +137,7 @@ def _move(core: Core, layout: Layout, holder: tuple[int, str], limit: int) -> St
             return moved
         moved += dropped
     lease = (names.lease,)
-    yield Operation(core.script("sharded_ick_release"), lease, (token,), int)
+    yield Operation(core.script("sharded_ick/release"), lease, (token,), int)
     return moved
 
 
@@ -154,7 +154,7 @@ def _copies(
         names = core.names(target)
         keys = (*names.sets, names.mark, names.attempts, names.dead)
         args = (layout.mark, len(flat) // 3, *flat, *graves)
-        operations.append(Operation(load("sharded_ick_copy"), keys, args))
+        operations.append(Operation(load("sharded_ick/copy"), keys, args))
     return operations
 
 
@@ -169,7 +169,7 @@ def _drop(
     flat = [part for member, score, _ in members for part in (member, score)]
     graves = [part for row in dead for part in row]
     return Operation(
-        core.script("sharded_ick_drop"),
+        core.script("sharded_ick/drop"),
         (names.lease, names.moving, names.moving_dead, names.moving_attempts),
         (token, HOLDER.lease_ms, len(members), *flat, *graves),
     )

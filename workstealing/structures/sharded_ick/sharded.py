@@ -489,4 +489,4 @@ def _deleting(core: Core) -> Steps[int]:
 def _deletion(core: Core, layout: Layout, shard: int) -> Operation:
     names = core.names(shard)
     beside = (*names.all[3:], names.moving, names.moving_dead, names.moving_attempts)
-    return Operation(load("sharded_ick_delete"), (*names.sets, names.mark, *beside), (layout.mark,))
+    return Operation(load("sharded_ick/delete"), (*names.sets, names.mark, *beside), (layout.mark,))

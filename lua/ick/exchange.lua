@@ -1,0 +1,31 @@
+-- Acknowledges members of an Ick, and then reserves, or begins to.
+-- KEYS: version, producer set, consumer set, held, attempts. ARGV: how many to reserve, 1 for
+-- backwash or 0, the caller's token ('' for none), members to acknowledge (at most 1,000).
+-- Returns { members acknowledged, token ('' if there is no new reservation), { member, score, ... }, what is
+-- left to be done ('' for nothing, else for ick/reserve_on) }. Of a caller whose token is not the one
+-- that holds nothing is acknowledged. Without anything to reserve, backwash puts back what the caller holds:
+-- all that is reserved, unless the caller has a token that does not hold any more.
+--@include reservation
+-- First what is only read: refuse(true) makes an Ick where there is none.
+local current = current_token()
+local problem = type(current) == 'table' and current or refuse(true)
+if problem then
+  return problem
+end
+local n, backwash, token = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3]
+if n == 0 then
+  local acked = ack(current, token, 4)
+  local is_late = token ~= '' and current ~= '' and token ~= current
+  if not backwash or is_late or redis.call('EXISTS', cset) == 0 then
+    return { acked, '', {}, '' }
+  end
+  redis.call('DEL', held)
+  local _, left, new = reserve(current, 0, true)
+  return { acked, new, {}, left }
+end
+-- A server that is out of memory lets a script go on that has begun by deleting something: without
+-- that, nobody could work off what fills it.
+redis.call('DEL', held)
+local acked = ack(current, token, 4)
+local list, left, new = reserve(current, n, backwash)
+return { acked, new, list, left }

@@ -1,0 +1,19 @@
+-- Puts dead members of an Ick back into the producer set; the lower score wins.
+-- KEYS: version, producer set, consumer set, dead. ARGV: members (at most 500).
+-- Returns how many were dead.
+--@include ick
+local problem = refuse_grave(true)
+if problem then
+  return problem
+end
+local revived = 0
+for _, member in ipairs(ARGV) do
+  local history = redis.call('HGET', KEYS[4], member)
+  if history then
+    redis.call('HDEL', KEYS[4], member)
+    -- What has no readable score waits first in line.
+    redis.call('ZADD', pset, 'LT', string.match(history, '^{"score": "([^"]+)"') or 0, member)
+    revived = revived + 1
+  end
+end
+return revived

@@ -1,0 +1,10 @@
+-- Deletes an Ick with all that stands beside it.
+-- KEYS: version, producer set, consumer set, held, attempts, seen, dead. Returns how many of
+-- the first three were deleted, 0 if there was no Ick.
+--@include ick
+local problem = refuse_all()
+if problem then
+  return problem
+end
+redis.call('UNLINK', unpack(KEYS, 4))
+return redis.call('UNLINK', version, pset, cset)

@@ -1,0 +1,56 @@
+-- Begins to move the members of an ick shard: sets them aside, once for each change of the layout.
+-- From then on only callers who know the new layout add here. What is reserved is set aside too.
+-- KEYS: version, producer set, consumer set, held, attempts, lease, mark, dead,
+-- moving, moving dead, begun, moving attempts.
+-- ARGV: the caller's mark, the token of its lease, the layout's generation.
+-- Returns how many members are to be moved; -1 if it is to be called again, because more was reserved than
+-- one script sets aside; nil, with nothing changed, if the lease is not held any more or the caller's layout
+-- is out of date.
+--@include reservation
+--@include shard
+--@include refuse_key
+local problem, exists = refuse(false)
+local wrong, lease = held_lease(KEYS[6], ARGV[2])
+local unmarked, state = mark_state(KEYS[7], ARGV[1])
+local current = problem or wrong or unmarked or current_token()
+if type(current) == 'table' then
+  return current
+end
+if state == 'newer' or not lease then
+  return false
+end
+local moving = KEYS[9]
+problem = refuse_key('HLEN', KEYS[8], 'the dead members of an Ick')
+  or refuse_key('HLEN', KEYS[10], 'the dead members of an Ick')
+  or refuse_key('ZCARD', moving, 'members that are being moved')
+if problem then
+  return problem
+end
+if redis.call('GET', KEYS[11]) ~= ARGV[3] then
+  local reply = redis.pcall('SET', KEYS[7], ARGV[1])
+  if reply.err then
+    return reply
+  end
+  if redis.call('EXISTS', moving) == 1 then
+    -- Left by a resize whose layout was lost, or added since the call before this one.
+    fold(pset, moving, PIECE)
+  elseif redis.call('EXISTS', pset) == 1 then
+    redis.call('RENAME', pset, moving)
+  end
+  if redis.call('EXISTS', KEYS[10]) == 0 and redis.call('EXISTS', KEYS[8]) == 1 then
+    redis.call('RENAME', KEYS[8], KEYS[10])
+  end
+  if redis.call('EXISTS', KEYS[12]) == 0 and redis.call('EXISTS', attempts) == 1 then
+    redis.call('RENAME', attempts, KEYS[12])
+  end
+  fold(cset, moving, PIECE)
+  if exists then
+    -- Whoever reserved here before has nothing to acknowledge any more.
+    hold_list(current, {})
+  end
+  if redis.call('EXISTS', pset, cset) > 0 then
+    return -1
+  end
+  redis.call('SET', KEYS[11], ARGV[3])
+end
+return redis.call('ZCARD', moving) + redis.call('HLEN', KEYS[10])

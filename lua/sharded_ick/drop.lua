@@ -1,0 +1,27 @@
+-- Removes members that were copied from those set aside, if they are still what was copied.
+-- KEYS: lease, moving, moving dead, moving attempts. ARGV: the token of the caller's lease, its time to live
+-- in ms, how many members, member, score, ..., dead member, history, ...
+-- Returns how many were removed; nil, with nothing changed, if the lease is not held any more.
+--@include shard
+local problem, lease = held_lease(KEYS[1], ARGV[1])
+if not lease then
+  return problem or false
+end
+extend_if_short(KEYS[1], lease, ARGV[2])
+local removed, last = 0, 3 + 2 * ARGV[3]
+for i = 4, last, 2 do
+  if redis.call('ZSCORE', KEYS[2], ARGV[i]) == ARGV[i + 1] then
+    removed = removed + redis.call('ZREM', KEYS[2], ARGV[i])
+    redis.call('HDEL', KEYS[4], ARGV[i])
+  end
+end
+for i = last + 1, #ARGV, 2 do
+  if redis.call('HGET', KEYS[3], ARGV[i]) == ARGV[i + 1] then
+    removed = removed + redis.call('HDEL', KEYS[3], ARGV[i])
+  end
+end
+if redis.call('EXISTS', KEYS[2], KEYS[3]) == 0 then
+  -- Those of members that had gone before.
+  redis.call('UNLINK', KEYS[4])
+end
+return removed

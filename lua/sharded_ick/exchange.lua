@@ -1,0 +1,41 @@
+-- Acknowledges members of a leased ick shard, and then reserves, or begins to; renews a lease that is half over.
+-- KEYS: version, producer set, consumer set, held, attempts, lease, mark. ARGV: how many to
+-- reserve, 1 for backwash or 0, the reservation's token ('' for none), the lease's token, its time to
+-- live in ms, the mark that the lease was taken under, 1 to be told how many members were
+-- reserved in place of which, or 0, members to acknowledge (at most 1,000).
+-- Returns { members acknowledged, token ('' if there is no new reservation), { member, score, ... } or how many,
+-- what is left to be done ('' for nothing, else for sharded_ick/reserve_on) }; nil, with nothing changed, if
+-- the lease is not held any more. Nothing is reserved where the mark is newer: the members are to be moved.
+-- Without anything to reserve, backwash puts back all that is reserved, unless the caller has a token that
+-- does not hold any more.
+--@include reservation
+--@include shard
+local wrong, lease = held_lease(KEYS[6], ARGV[4])
+if not lease then
+  return wrong or false
+end
+local unmarked, state = mark_state(KEYS[7], ARGV[6])
+local current = unmarked or current_token()
+if type(current) == 'table' then
+  return current
+end
+local problem = refuse(true)
+if problem then
+  return problem
+end
+local n, backwash, token = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3]
+local none = ARGV[7] == '1' and 0 or {}
+local is_late = token ~= '' and current ~= '' and token ~= current
+if state == 'newer' or n == 0 and (not backwash or is_late) then
+  local acked = ack(current, token, 8)
+  if acked > 0 then
+    extend_if_short(KEYS[6], lease, ARGV[5])
+  end
+  return { acked, '', none, '' }
+end
+-- As in ick/exchange: a server that is out of memory lets go on what has begun by deleting.
+redis.call('DEL', held)
+local acked = ack(current, token, 8)
+extend_if_short(KEYS[6], lease, ARGV[5])
+local list, left, new = reserve(current, n, backwash)
+return { acked, new, ARGV[7] == '1' and #list / 2 or list, left }

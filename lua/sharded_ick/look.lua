@@ -1,0 +1,35 @@
+-- Says how much an ick shard needs a consumer, and who has it.
+-- KEYS: version, producer set, consumer set, lease, moving, moving dead. Returns { lowest score of the producer
+-- set, of the consumer set ('' where empty), ms left of the lease (0: free), when it was last taken in
+-- ms, its consumer, its token, members that are being moved, dead ones, sizes of the producer set and
+-- of the consumer set }.
+--@include ick
+--@include shard
+local problem = refuse(false)
+if problem then
+  return problem
+end
+local wrong, lease = read_lease(KEYS[4])
+if wrong then
+  return wrong
+end
+local moving = redis.pcall('ZCARD', KEYS[5])
+if type(moving) == 'table' then
+  return refused(moving, KEYS[5], 'does not hold members that are being moved')
+end
+local graves = redis.pcall('HLEN', KEYS[6])
+if type(graves) == 'table' then
+  return refused(graves, KEYS[6], 'does not hold dead members that are being moved')
+end
+return {
+  redis.call('ZRANGE', pset, 0, 0, 'WITHSCORES')[2] or '',
+  redis.call('ZRANGE', cset, 0, 0, 'WITHSCORES')[2] or '',
+  lease.left,
+  lease.taken,
+  lease.consumer,
+  lease.token,
+  moving,
+  graves,
+  redis.call('ZCARD', pset),
+  redis.call('ZCARD', cset),
+}

@@ -1,0 +1,18 @@
+-- Looks at a part of what a reservation holds in an ick shard; nobody's lease is asked for.
+-- KEYS: version, producer set, consumer set, held. ARGV: the reservation's token, how many members to
+-- pass over, how many to return at most (1,000).
+-- Returns { member, score, ... }, the lowest scores first; nil if another reservation holds.
+--@include ick
+local problem = refuse(false)
+if problem then
+  return problem
+end
+local head = redis.pcall('GETRANGE', KEYS[4], 0, #ARGV[1])
+if type(head) == 'table' then
+  return refused(head, KEYS[4], 'does not hold the reservation of an Ick')
+end
+if ARGV[1] == '' or head ~= ARGV[1] .. ' ' then
+  return false
+end
+local first = tonumber(ARGV[2])
+return redis.call('ZRANGE', cset, first, first + math.min(ARGV[3], 1000) - 1, 'WITHSCORES')

@@ -1,0 +1,100 @@
+--@library
+-- What the scripts on an ick shard share: its mark, and its lease.
+--@include reservation
+--@include now
+
+-- Compares the mark of an ick shard, "version:generation:ick_shards", with
+-- the caller's. Returns an error reply, or nil and one of
+--   'same'
+--   'older': the layout has changed since the ick shard was last written; the caller may go on
+--   'newer': the caller's layout is out of date; it must change nothing and read the layout again
+-- A missing mark is an older one. Generations are tokens.
+local function mark_state(key, mine)
+  local found = redis.pcall('GET', key)
+  if type(found) == 'table' then
+    return refused(found, key, 'does not hold the mark of an ick shard')
+  end
+  if found == mine then
+    return nil, 'same'
+  end
+  if not found then
+    return nil, 'older'
+  end
+  local release, generation = string.match(found, '^(%d+):(%d+):')
+  local my_release, my_generation = string.match(mine, '^(%d+):(%d+):')
+  if release ~= my_release then
+    return layout_error(key, 'says ' .. found .. ' where ' .. mine .. ' was expected')
+  end
+  return nil, is_greater(generation, my_generation) and 'newer' or 'older'
+end
+
+-- Adds score, member, ... to an ick shard unless the caller's layout is out of date. Returns { new members,
+-- members whose score became lower }, nil if it is, or an error reply.
+--   KEYS[4] the mark; ARGV[1] the caller's
+local function add_marked(list)
+  local problem, state = mark_state(KEYS[4], ARGV[1])
+  if problem or state == 'newer' then
+    return problem or false
+  end
+  local reply = add_pairs(list)
+  if state == 'older' and not reply.err then
+    redis.call('SET', KEYS[4], ARGV[1])
+  end
+  return reply
+end
+
+-- The lease of an ick shard, a hash: consumer, token, deadline and taken (ms of the server's TIME).
+-- It has run out when its deadline has passed; the token grows with each new holder, for ever.
+-- Returns an error reply, or nil and the lease.
+local function read_lease(key)
+  local found = redis.pcall('HMGET', key, 'token', 'deadline', 'taken', 'consumer')
+  if found.err then
+    return refused(found, key, 'does not hold the lease of an ick shard')
+  end
+  return nil,
+    {
+      token = found[1] or '',
+      left = math.max(0, tonumber(found[2] or 0) - now()),
+      taken = found[3] or '0',
+      consumer = found[4] or '',
+    }
+end
+
+-- Returns an error reply, or nil and the lease; neither if it is not the token's any more.
+local function held_lease(key, token)
+  local problem, lease = read_lease(key)
+  if problem or lease.token ~= token or lease.left <= 0 then
+    return problem
+  end
+  return nil, lease
+end
+
+-- It begins by deleting, which a server lets pass that is out of memory, and then what follows.
+local function extend(key, ttl)
+  redis.call('HDEL', key, 'deadline')
+  redis.call('HSET', key, 'deadline', string.format('%.0f', now() + tonumber(ttl)))
+end
+
+-- Extends a lease of which less than half is left.
+local function extend_if_short(key, lease, ttl)
+  if lease.left * 2 < tonumber(ttl) then
+    extend(key, ttl)
+  end
+end
+
+-- What every acknowledgement in a leased ick shard begins with.
+--   KEYS as the library reservation has them; KEYS[6] the lease
+-- token: of the lease. Returns an error reply; or nil, the token of the reservation that holds, and the
+-- lease, nil if it is not held any more.
+local function open_held(token)
+  local problem = refuse(false)
+  if problem then
+    return problem
+  end
+  local wrong, lease = held_lease(KEYS[6], token)
+  local current = wrong or current_token()
+  if type(current) == 'table' then
+    return current
+  end
+  return nil, current, lease
+end

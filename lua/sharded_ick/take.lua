@@ -1,0 +1,30 @@
+-- Takes the lease of an ick shard if nobody holds it, or, if that is asked for, a consumer of this name.
+-- KEYS: version, producer set, consumer set, lease, mark. ARGV: the caller's mark, the consumer, time
+-- to live in ms, 1 to take it over from a holder of the same name or 0. Returns the new token, '' if
+-- somebody holds it; nil, with nothing changed, if the caller's layout is out of date.
+--@include shard
+--@include token
+local problem = refuse(false)
+local wrong, lease = read_lease(KEYS[4])
+local unmarked, state = mark_state(KEYS[5], ARGV[1])
+if problem or wrong or unmarked then
+  return problem or wrong or unmarked
+end
+if state == 'newer' then
+  return false
+end
+if lease.left > 0 and not (ARGV[4] == '1' and lease.consumer == ARGV[2]) then
+  if state == 'older' then
+    -- From now on its holder is given no more members, so that a resize comes to its end.
+    redis.pcall('SET', KEYS[5], ARGV[1])
+  end
+  return ''
+end
+extend(KEYS[4], ARGV[3])
+if state == 'older' then
+  redis.call('SET', KEYS[5], ARGV[1])
+end
+local token = next_token(lease.token, server_time())
+local taken = string.format('%.0f', now())
+redis.call('HSET', KEYS[4], 'token', token, 'consumer', ARGV[2], 'taken', taken)
+return token

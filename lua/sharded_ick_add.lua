@@ -1,6 +1,0 @@
--- Adds members with scores to an ick shard; the lower of two scores wins.
--- KEYS: version, producer set, consumer set, mark. ARGV: the caller's mark, score, member, ... (at
--- most 1,000 pairs). Returns { new members, members whose score became lower }; nil, with nothing
--- changed, if the caller's layout is out of date.
---@include sharded_ick_add_pairs
-return add_marked({ unpack(ARGV, 2) })

@@ -1,9 +1,0 @@
--- Renews the lease of an ick shard for its holder.
--- KEYS: lease. ARGV: the holder's token, time to live in ms. Returns 1; 0 if it is not held any more.
---@include sharded_ick_lease
-local problem, lease = held_lease(KEYS[1], ARGV[1])
-if not lease then
-  return problem or 0
-end
-extend(KEYS[1], ARGV[2])
-return 1

@@ -1,0 +1,27 @@
+--@library
+-- Tokens: microseconds since the epoch as text, 16 digits until the year 2286 and 17 from then on. A number of
+-- Lua is exact up to 2255 only, so they are never made numbers.
+--@include now
+
+-- The clock of the server as TIME gives it, in seconds and microseconds.
+local function server_time()
+  local clock = redis.call('TIME')
+  return { clock[1] + math.floor(CLOCK_SHIFT_MS / 1000), clock[2] }
+end
+
+-- Whether a token is greater than another: more digits, or the same number and later ones.
+local function is_greater(a, b)
+  return #a > #b or #a == #b and a > b
+end
+
+-- next_token(previous, clock): the token of a new holder, greater than the one before, '' for none.
+local function next_token(previous, clock)
+  local token = string.format('%.0f%06d', clock[1], clock[2])
+  if is_greater(token, previous) then
+    return token
+  end
+  -- A clock that was set back must not repeat a token.
+  local kept, nines = string.match(previous, '^(%d-)(9*)$')
+  local last = tonumber(string.sub(kept, -1)) or 0
+  return string.sub(kept, 1, -2) .. last + 1 .. string.rep('0', #nines)
+end
