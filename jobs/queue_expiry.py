@@ -1,4 +1,4 @@
-"""The job that deletes shuffle queues which nobody has used for their time to live."""
+"""The job that deletes shuffle queues that have been idle for their time to live."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class QueueExpiry(CollectingJob):
     due queues.
 
     One slice: at most two round trips to find queues that are due, and two for each script. Each
-    script looks once more whether the queue is due, so that whoever comes in between wins. What was
-    deleted until then is gone, and what is left is a whole queue; one that is due is found until
+    script looks once more whether the queue is due, so that a user who comes in between wins. The
+    keys deleted until then are gone, and the rest is a whole queue; one that is due is found until
     its last key has gone, in one script with its place in the due index.
     """
 

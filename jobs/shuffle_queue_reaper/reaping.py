@@ -29,7 +29,7 @@ LEAST_ENTRIES = 32
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """What a script has done to one stream, for one group.
+    """The work of a script on one stream, for one group.
 
     Fields: handled: entries that were returned, set aside, cleared away or put right; stale: how
     many stale entries were seen; oldest_ms: for how long the oldest was held; ended: whether the
@@ -173,7 +173,7 @@ class QueueReaper(Tidying):
             is_more = is_more or number in self._noted
         return handled, is_more
 
-    # What a slice does.
+    # The parts of a slice.
 
     def _recover(self, facts: Facts, group: GroupNames, slice: Slice, limit: int) -> int:
         due, _ = self._due_streams(facts, group, slice)

@@ -32,7 +32,7 @@ SCRIPTS_A_CONSUMER = 4
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a queue's meta says: the server's time in ms, the span, and the groups.
+    """The facts in a queue's meta: the server's time in ms, the span, and the groups.
 
     is_overdue: whether the earliest deadline of all messages has passed; overdue_seconds: for how
     long it has, 0.0 if not.
@@ -47,7 +47,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a reaper goes by: lease_ms, max_attempts, consumer_idle_ms; random, in [0, 1)."""
+    """The settings of a reaper: lease_ms, max_attempts, consumer_idle_ms; random, in [0, 1)."""
 
     lease_ms: int
     max_attempts: int
@@ -260,7 +260,7 @@ class Tidying(Upkeep):
             ],
             Budget(slice.remaining()),
         )
-        # What somebody works on is no garbage, however long that takes.
+        # A message that somebody works on is no garbage, however long that takes.
         backlog = waiting + max(0, self._overdue - int(in_hand))
         slice.observe(oldest_seconds=int(oldest_ms) / 1000, backlog=backlog)
         return int(dropped)

@@ -1,7 +1,9 @@
 -- Says that a consumer is alive, which keeps its queue, and checks the types of its group's keys.
--- KEYS: meta, due index, layout mark, consumers, ring, state, pending, returned, delayed, tracking, dead, deadlines.
+-- KEYS: meta, due index, layout mark, consumers, ring, state, pending, returned, delayed, tracking,
+-- dead, deadlines.
 -- ARGV: layout mark, queue, ttl in ms, group, consumer, pickup delays that it has seen, in ms.
--- Returns 1; or, having changed nothing, 0 if the group is not registered, -1 if there is no queue at all.
+-- Returns 1; or, having changed nothing, 0 if the group is not registered, -1 if there is no queue
+-- at all.
 --@include queue
 --@include message
 local consumers, state = KEYS[4], KEYS[6]

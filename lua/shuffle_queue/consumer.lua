@@ -1,7 +1,9 @@
--- Removes one consumer of a group from some streams, if it has been idle for long and owns nothing there: decided and done at
--- once. It leaves the list of consumers with the last streams, unless it owns something in any.
--- KEYS: meta, laps, consumers, then streams. ARGV: consumer, idle ms, number of the first of the streams as the list goes on, how
--- many there are in all, and for each stream what the group is called there.
+-- Removes one consumer of a group from some streams, if it has been idle for long and owns nothing
+-- there: decided and done at once. It leaves the list of consumers with the last streams, unless it
+-- owns something in any.
+-- KEYS: meta, laps, consumers, then streams. ARGV: consumer, idle ms, number of the first of the
+-- streams as the list goes on, how many there are in all, and for each stream what the group is
+-- called there.
 -- Returns { 1 if the consumer has left the list, where to go on, or -1 if it is not idle }.
 --@include upkeep
 local laps, consumers = KEYS[2], KEYS[3]

@@ -1,6 +1,9 @@
--- Lists messages that a group of a shuffle queue has set aside, piece by piece, for a caller who sorts them.
--- KEYS: meta, dead. ARGV: the cursor to go on from, '0' at first; how many at most, some tens more at times.
--- Returns { how many there are, next cursor or '0', { place, attempts, ms of the last delivery, ms of its end, fields and values }, ... }.
+-- Lists messages that a group of a shuffle queue has set aside, piece by piece, for a caller who
+-- sorts them.
+-- KEYS: meta, dead. ARGV: the cursor to go on from, '0' at first; how many at most, some tens more
+-- at times.
+-- Returns { how many there are, next cursor or '0', { place, attempts, ms of the last delivery, ms
+-- of its end, fields and values }, ... }.
 --@include upkeep
 --@include some_of
 local dead = KEYS[2]

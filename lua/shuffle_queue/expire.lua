@@ -1,12 +1,14 @@
--- Deletes some keys of a shuffle queue that has been idle for its time to live, unless somebody came in between.
--- KEYS: meta, due index, then the keys. ARGV: the queue's name, 1 to delete it whatever the due index says, joined and span as they were
--- at the look, what is deleted, and by that:
+-- Deletes some keys of a shuffle queue that has been idle for its time to live, unless somebody
+-- came in between.
+-- KEYS: meta, due index, then the keys. ARGV: the queue's name, 1 to delete it whatever the due
+-- index says, joined and span as they were at the look, what is deleted, and by that:
 --   streams: the span that is left
---   group: most keys; the group. KEYS[3] is its dead: messages there are left, and so is the group, unless all is deleted
---   rest: most keys; ms from now to the next look if a group is left, or else an empty text: then meta goes at last, and with it
---   the queue's place in the due index
--- Returns { keys deleted, 1 if this part is done }, or { -1, 0 } if somebody came in between, or the queue is another
--- namespace's: then only its place in this due index goes.
+--   group: most keys; the group. KEYS[3] is its dead: messages there are left, and so is the group,
+--     unless all is deleted
+--   rest: most keys; ms from now to the next look if a group is left, or else an empty text: then
+--     meta goes at last, and with it the queue's place in the due index
+-- Returns { keys deleted, 1 if this part is done }, or { -1, 0 } if somebody came in between, or
+-- the queue is another namespace's: then only its place in this due index goes.
 --@include queue
 local due = KEYS[2]
 local about = redis.pcall('HMGET', meta, 'mark', 'joined', 'span', 'namespace')
@@ -35,7 +37,8 @@ if (about[2] or '') ~= ARGV[3] or (about[3] or '') ~= ARGV[4] then
 end
 local deleted = 0
 
--- Deletes the keys from the first one on, unless `limit` are deleted before. Returns whether all are.
+-- Deletes the keys from the first one on, unless `limit` are deleted before. Returns whether all
+-- are.
 local function unlink_from(first, limit)
   for i = first, #KEYS do
     if deleted == limit then

@@ -1,4 +1,5 @@
--- Says that messages are still being worked on: their idle time starts anew, and so does the queue's.
+-- Says that messages are still being worked on: their idle time starts anew, and so does the
+-- queue's.
 -- KEYS: meta, due index, layout mark, legacy stream, the streams.
 -- ARGV: layout mark, queue, ttl in ms, group, then for each message: the place of its stream among
 --   these (0: legacy), its stream's number, its entry's id, its consumer, its attempts.

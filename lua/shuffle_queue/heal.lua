@@ -1,8 +1,8 @@
--- Puts right, for one group and some streams, what a loss of keys beside the streams has left: a stream with something to
--- read that is in no ring, one with pending entries that no list names, consumers that no list names, and a note of what waits to
--- be served again.
--- KEYS: meta, ring, pending, returned, delayed, consumers, notifications, then streams. ARGV: the group, 1 to change nothing, most to put right,
--- and for each stream its number.
+-- Puts right, for one group and some streams, what a loss of keys beside the streams has left: a
+-- stream with something to read that is in no ring, one with pending entries that no list names,
+-- consumers that no list names, and a note of what waits to be served again.
+-- KEYS: meta, ring, pending, returned, delayed, consumers, notifications, then streams. ARGV: the
+-- group, 1 to change nothing, most to put right, and for each stream its number.
 -- Returns { put right, numbers of streams that hold anything ... }.
 --@include upkeep
 local ring, pending, returned, delayed = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -25,8 +25,8 @@ if not exists then
   return result
 end
 local span = tonumber(redis.call('HGET', meta, 'span') or 0)
--- A full server refuses the first write of a script: then nothing is put right, and what can be trimmed
--- is told all the same.
+-- A full server refuses the first write of a script: then nothing is put right, and what can be
+-- trimmed is told all the same.
 if not is_dry and limit > 0 and is_error(redis.pcall('HSET', meta, 'mark', QUEUE_VERSION)) then
   limit = 0
 end

@@ -1,8 +1,9 @@
 --@library
--- The parts of a message that are the queue's own, and the texts that stand for a message elsewhere.
+-- The parts of a message that are the queue's own, and the texts that stand for a message
+-- elsewhere.
 
--- What the queue itself has written into a message, behind the user's fields: for which group it is,
--- if for one alone; the moment in ms from which on nobody wants it; what it is tracked by.
+-- What the queue itself has written into a message, behind the user's fields: for which group it
+-- is, if for one alone; the moment in ms from which on nobody wants it; what it is tracked by.
 local function own_of(fields)
   local only, deadline, tracked
   for i = #fields - 1, math.max(1, #fields - 7), -2 do
@@ -20,14 +21,16 @@ local function own_of(fields)
   return only, deadline, tracked
 end
 
--- What a message with a deadline stands as in the index: `number:entry id`, and its tracking id behind a colon if it has one.
+-- What a message with a deadline stands as in the index: `number:entry id`, and its tracking id
+-- behind a colon if it has one.
 local function deadline_member(number, id, tracked)
   local place = number .. ':' .. id
   return tracked and tracked ~= '' and place .. ':' .. tracked or place
 end
 
--- What is kept of a message that was set aside: attempts, the times in ms of its last delivery and of its
--- end, then its fields and values; each stands behind its length. Nil for what was not written so.
+-- What is kept of a message that was set aside: attempts, the times in ms of its last delivery and
+-- of its end, then its fields and values; each stands behind its length. Nil for what was not
+-- written so.
 local function parts_of(kept)
   local parts, at = {}, 1
   while at <= #kept do
@@ -42,7 +45,8 @@ local function parts_of(kept)
 end
 
 -- Adds pickup delays to the histogram of a group, whose buckets have powers of two as tops.
--- Arguments: the group's state; delays in ms, a text of `ms:how many`. A full server may count none of them.
+-- Arguments: the group's state; delays in ms, a text of `ms:how many`. A full server may count none
+-- of them.
 local function count_delays(state, delays)
   -- Most of them have the top of the one before.
   local counts, top = {}, 1

@@ -1,7 +1,8 @@
 -- Gives messages back, to be served again at their streams' turns, now or after a delay.
--- KEYS: meta, due index, layout mark, notifications, ring, returned, delayed, legacy stream, the streams.
+-- KEYS: meta, due index, layout mark, notifications, ring, returned, delayed, legacy stream, the
+-- streams.
 -- ARGV: layout mark, queue, ttl in ms, group, delay in ms, then for each message: the place of its
---   stream among these (0: legacy), its stream's number, its entry's id, its consumer, its attempts.
+-- stream among these (0: legacy), its stream's number, its entry's id, its consumer, its attempts.
 -- Returns how many were given back: those that were still the consumer's.
 --@include queue
 local notifications, ring, returned, delayed, legacy = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]

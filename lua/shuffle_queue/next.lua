@@ -1,11 +1,12 @@
--- Serves one message of the stream whose turn it is by a group's plan: the usual read. What is not as
--- planned is left to shuffle_queue/read.
--- KEYS: meta, the streams that the caller expects, in the order of their turns. ARGV: group, consumer, the
---   plan's name, the number of the stream that is served before these.
--- Returns { server's time in s, and its microseconds, stream number, { entry id, fields and values } } for a message of that
--- stream; { false, false, stream number, entry id } for one that was read but is not to be served: it is overdue, or
--- another group's; or, having changed nothing, a text: the number of the stream that was served last, the plan's name and its streams, if
--- these are others; '' if the plan is of no use.
+-- Serves one message of the stream whose turn it is by a group's plan: the usual read. What is not
+-- as planned is left to shuffle_queue/read.
+-- KEYS: meta, the streams that the caller expects, in the order of their turns. ARGV: group,
+-- consumer, the plan's name, the number of the stream that is served before these.
+-- Returns { server's time in s, and its microseconds, stream number, { entry id, fields and values
+-- } } for a message of that stream; { false, false, stream number, entry id } for one that was read
+-- but is not to be served: it is overdue, or another group's; or, having changed nothing, a text:
+-- the number of the stream that was served last, the plan's name and its streams, if these are
+-- others; '' if the plan is of no use.
 --@include queue
 local turn = 'group:' .. ARGV[1]
 local facts = redis.pcall('HMGET', KEYS[1], 'mark', 'plan:' .. ARGV[1], turn)

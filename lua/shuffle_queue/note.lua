@@ -1,5 +1,7 @@
--- Puts into the index of deadlines what a stream holds and the index has lost, or never had: an older release wrote none.
--- KEYS: meta, deadlines, stream. ARGV: number of the stream, id to begin at, entries to look at, most to put in.
+-- Puts into the index of deadlines what a stream holds and the index has lost, or never had: an
+-- older release wrote none.
+-- KEYS: meta, deadlines, stream. ARGV: number of the stream, id to begin at, entries to look at,
+-- most to put in.
 -- Returns { put in, id to go on at or an empty text at the end }.
 --@include upkeep
 local deadlines, stream = KEYS[2], KEYS[3]

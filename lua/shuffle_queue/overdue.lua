@@ -1,6 +1,8 @@
--- Lists messages of a shuffle queue whose deadline has passed, those of the earliest deadline first.
+-- Lists messages of a shuffle queue whose deadline has passed, those of the earliest deadline
+-- first.
 -- KEYS: meta, deadlines. ARGV: how many to pass over, how many at most.
--- Returns { how many there are in all, what a message stands as in the index, its deadline in ms, ... }.
+-- Returns { how many there are in all, what a message stands as in the index, its deadline in ms,
+-- ... }.
 --@include upkeep
 local deadlines = KEYS[2]
 local problem = refuse_meta() or refuse_key('ZCARD', deadlines, 'an index of deadlines')

@@ -1,8 +1,9 @@
 --@library
 -- The facts, the rings and the place in the due index of a shuffle queue, for all of its scripts.
---   KEYS[1] meta, a hash: mark, namespace, span, joined, groups, group:<G>, back:<G>, plan:<G>, turns:<G>
+--   KEYS[1] meta, a hash: mark, namespace, span, joined, groups, group:<G>, back:<G>, plan:<G>,
+--     turns:<G>
 -- Scripts by which a queue is in use begin with refuse_queue() and end with keep_alive(). For them:
---   KEYS[2] the due index, a sorted set: queue -> the moment from which it has been idle for its ttl
+--   KEYS[2] the due index, a sorted set: queue -> the moment from which it is idle for its ttl
 --   KEYS[3] the layout mark of the index shard, a string
 --   ARGV[1] the mark that the caller was written for; ARGV[2] the queue; ARGV[3] its ttl in ms
 --@include now
@@ -47,8 +48,9 @@ end
 local is_named
 
 -- Writes down that the queue is in use, in the due index of its one namespace: the job of a second
--- namespace would delete it as soon as it is idle there alone. A full server refuses it as a first write.
--- found: what the mark says; at: the queue's entry; moment: the server's time in ms, nil to ask for it.
+-- namespace would delete it as soon as it is idle there alone. A full server refuses it as a first
+-- write. found: what the mark says; at: the queue's entry; moment: the server's time in ms, nil to
+-- ask for it.
 local function keep_alive(found, at, longer_ms, moment)
   if not found then
     redis.call('SET', KEYS[3], ARGV[1])
@@ -63,9 +65,9 @@ local function keep_alive(found, at, longer_ms, moment)
   end
 end
 
--- Refuses a foreign queue, a foreign namespace, and a queue of another one. facts: of the queue, the mark
--- first; named: the namespace that they name, if any. Returns an error reply, or nil, what the layout
--- mark says, and the entry.
+-- Refuses a foreign queue, a foreign namespace, and a queue of another one. facts: of the queue,
+-- the mark first; named: the namespace that they name, if any. Returns an error reply, or nil, what
+-- the layout mark says, and the entry.
 local function refuse_queue(facts, named)
   local due, mark = KEYS[2], KEYS[3]
   local problem = refuse(facts)
@@ -101,7 +103,8 @@ local function with_groups(list)
 end
 
 -- Puts a stream into a ring. Returns whether the ring was empty: then those who sleep must be told,
--- in this script; is_empty: that it is known to be. Otherwise those who were to be served next are so no more; an empty ring has no plan.
+-- in this script; is_empty: that it is known to be. Otherwise those who were to be served next are
+-- so no more; an empty ring has no plan.
 local function ring_in(ring, number, is_empty)
   if redis.call('ZADD', ring, 'NX', number, number) == 0 then
     return false
@@ -114,8 +117,9 @@ local function ring_in(ring, number, is_empty)
   return false
 end
 
--- Wakes every reader that sleeps. Returns the reply, which may be an error. The last notification is what
--- counts; to keep that one alone the server would pass over some fifty deleted ones each time.
+-- Wakes every reader that sleeps. Returns the reply, which may be an error. The last notification
+-- is what counts; to keep that one alone the server would pass over some fifty deleted ones each
+-- time.
 local function notify(notifications, number)
   return redis.pcall('XADD', notifications, 'MAXLEN', '~', 1, '*', 's', number)
 end
@@ -137,8 +141,9 @@ local function give_back(ring, returned, delayed, group, number, id, at)
   return ring_in(ring, number)
 end
 
--- Whether a pending entry is still the delivery that a consumer speaks of. The consumer's name alone
--- does not say so: it may have been recovered, and delivered to the same consumer again since.
+-- Whether a pending entry is still the delivery that a consumer speaks of. The consumer's name
+-- alone does not say so: it may have been recovered, and delivered to the same consumer again
+-- since.
 local function is_held(stream, reader, id, consumer, attempts)
   local found = redis.pcall('XPENDING', stream, reader, id, id, 1)
   if is_error(found) or not found[1] then

@@ -1,15 +1,17 @@
--- Serves what a group is to work on next: one message of the stream whose turn it is, and so on; and
--- plans whom shuffle_queue/next serves after it.
--- KEYS: meta, notifications, legacy stream, ring, state, pending, returned, delayed, tracking, deadlines, streams.
--- ARGV: group, consumer, how many messages, how many heads of the ring to tell, the number of a stream
---   that goes first or '', 1 if the ring is likely to be no longer than those heads, pickup delays
---   in ms that the caller has seen since, each with how many, what was read of the first stream in KEYS and not served or '',
---   the numbers of the streams in KEYS.
--- Returns { kind, server's time in ms, heads of the ring next, ... }: kind 0: the plan's name and streams, instead of the heads, or '', and messages
--- follow, each as { stream number, entry id, deliveries, fields and values }; 1: there is nothing: last id of the
--- notifications, last id of the legacy stream, ms until a delayed message returns or -1; 2: the first
--- head is missing in KEYS, here is the span; 3: what was found was overdue or gone, look again; 4: the group
--- is not registered. The caller's delays are counted by 0 and 1 alone.
+-- Serves what a group is to work on next: one message of the stream whose turn it is, and so on;
+-- and plans whom shuffle_queue/next serves after it.
+-- KEYS: meta, notifications, legacy stream, ring, state, pending, returned, delayed, tracking,
+-- deadlines, streams.
+-- ARGV: group, consumer, how many messages, how many heads of the ring to tell, the number of a
+-- stream that goes first or '', 1 if the ring is likely to be no longer than those heads, pickup
+-- delays in ms that the caller has seen since, each with how many, what was read of the first
+-- stream in KEYS and not served or '', the numbers of the streams in KEYS.
+-- Returns { kind, server's time in ms, heads of the ring next, ... }: kind 0: the plan's name and
+-- streams, instead of the heads, or '', and messages follow, each as { stream number, entry id,
+-- deliveries, fields and values }; 1: there is nothing: last id of the notifications, last id of
+-- the legacy stream, ms until a delayed message returns or -1; 2: the first head is missing in
+-- KEYS, here is the span; 3: what was found was overdue or gone, look again; 4: the group is not
+-- registered. The caller's delays are counted by 0 and 1 alone.
 --@include queue
 --@include message
 local notifications, legacy, ring, state = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -26,8 +28,9 @@ local at = now()
 if not facts[2] then
   return { 4, at, {} }
 end
--- How many streams are planned: many, where a plan of few has lasted. One that goes round for as long as the ring stays as
--- it is, which its name tells, is not made anew, unless there is a legacy stream now.
+-- How many streams are planned: many, where a plan of few has lasted. One that goes round for as
+-- long as the ring stays as it is, which its name tells, is not made anew, unless there is a legacy
+-- stream now.
 local PLAN, is_round = 9, false
 if facts[5] then
   is_round = string.sub(facts[5], -1) == 'r' and redis.call('EXISTS', legacy) == 0
@@ -69,7 +72,8 @@ local function serve(number, id, deliveries, fields)
   served[#served + 1] = { number, id, deliveries, fields }
 end
 
--- Says whether a message is not for this group, or past its deadline; then it is deleted, for every group.
+-- Says whether a message is not for this group, or past its deadline; then it is deleted, for every
+-- group.
 local function drop_overdue(stream, reader, number, id, fields)
   local only, deadline, tracked = own_of(fields)
   if only and only ~= group then
@@ -193,8 +197,8 @@ local function look(is_short)
   end
 end
 
--- Writes down who is served next, as far as that is certain while the ring stays as it is. All of them
--- are marked as pending now: later than their first delivery would be too late.
+-- Writes down who is served next, as far as that is certain while the ring stays as it is. All of
+-- them are marked as pending now: later than their first delivery would be too late.
 local function plan(following)
   local stands = is_round and not gone and redis.call('HGET', meta, 'turns:' .. group)
   if stands then
@@ -209,8 +213,8 @@ local function plan(following)
     end
     named[i] = number
   end
-  -- Who comes after the last one of a ring that is seen as a whole is known: the first one. Otherwise the last one is not served by the
-  -- plan: it says with what the next plan begins.
+  -- Who comes after the last one of a ring that is seen as a whole is known: the first one.
+  -- Otherwise the last one is not served by the plan: it says with what the next plan begins.
   local goes_round = is_whole and #named > 0 and #named == #following
   local turns = goes_round and #named or #named - 1
   -- Where one stream has not been read before, the next one has not either.
@@ -219,7 +223,8 @@ local function plan(following)
     redis.call('HSET', meta, 'group:' .. group, last)
     return ''
   end
-  -- Where as many are marked as there are streams, all are: to say so again would cost the most of a plan.
+  -- Where as many are marked as there are streams, all are: to say so again would cost the most of
+  -- a plan.
   if redis.call('ZCARD', pending) ~= tonumber(facts[4]) or redis.call('ZSCORE', pending, '-1') then
     local marks, moment = {}, whole(at)
     for i = 1, turns do

@@ -1,12 +1,15 @@
--- Takes from consumers of one group, on one stream, what they have held for too long: a lap over the stream's
--- pending entries, some further each time, which begins anew when it has come to the end.
--- KEYS: meta, ring, laps, pending, returned, delayed, consumers, dead, tracking, notifications, deadlines, stream,
--- then returned and delayed of every other group that reads the stream under the same name.
--- ARGV: the group, number of the stream, idle ms, attempts at most, most items, most entries to look at.
--- Returns { returned, set aside, cleared away, put right, stale entries seen, age of the oldest in ms,
--- whether the lap has come to its end }.
--- Commands of stream groups break no WATCH: so this script decides and does. What it writes first deletes or moves, which a full
--- server lets pass, and what follows a write in a script passes too.
+-- Takes from consumers of one group, on one stream, what they have held for too long: a lap over
+-- the stream's pending entries, some further each time, which begins anew when it has come to the
+-- end.
+-- KEYS: meta, ring, laps, pending, returned, delayed, consumers, dead, tracking, notifications,
+-- deadlines, stream, then returned and delayed of every other group that reads the stream under the
+-- same name.
+-- ARGV: the group, number of the stream, idle ms, attempts at most, most items, most entries to
+-- look at.
+-- Returns { returned, set aside, cleared away, put right, stale entries seen, age of the oldest in
+-- ms, whether the lap has come to its end }. Commands of stream groups break no WATCH: so this
+-- script decides and does. What it writes first deletes or moves, which a full server lets pass,
+-- and what follows a write in a script passes too.
 --@include upkeep
 local ring, laps, pending, returned, delayed = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local consumers, dead, tracking, notifications = KEYS[7], KEYS[8], KEYS[9], KEYS[10]

@@ -1,8 +1,10 @@
 -- Writes messages that a group has set aside into their streams again, for this group alone.
--- KEYS: meta, due index, layout mark, notifications, tracking, dead, deadlines, the streams, the rings of the groups.
--- ARGV: layout mark, queue, ttl in ms, the group, the caller's `joined`, how many streams follow, and the place of
--- the message for each of them (at most 100).
--- Returns how many there were; or, if the caller does not know all groups, having changed nothing, { joined, group, ... }.
+-- KEYS: meta, due index, layout mark, notifications, tracking, dead, deadlines, the streams, the
+-- rings of the groups.
+-- ARGV: layout mark, queue, ttl in ms, the group, the caller's `joined`, how many streams follow,
+-- and the place of the message for each of them (at most 100).
+-- Returns how many there were; or, if the caller does not know all groups, having changed nothing,
+-- { joined, group, ... }.
 --@include upkeep
 local notifications, tracking, dead, deadlines = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local group, width = ARGV[4], tonumber(ARGV[6])

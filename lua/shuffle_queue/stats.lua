@@ -1,8 +1,10 @@
 -- Says what one group's own keys of a shuffle queue say, before its streams are looked at.
 -- KEYS: meta, the group's state, its returned entries, its delayed ones, its consumers, its dead.
--- ARGV: the most consumers to name, the group, pickup delays in ms that the caller has seen since, then the counters of the state that are asked for. Returns { time
--- in ms, span and number of cancelled messages ('' without any), number of returned entries, of delayed ones, of dead ones, number
--- of consumers, those seen last with when each was seen, the counters ('' for one of nothing) }.
+-- ARGV: the most consumers to name, the group, pickup delays in ms that the caller has seen since,
+-- then the counters of the state that are asked for. Returns { time in ms, span and number of
+-- cancelled messages ('' without any), number of returned entries, of delayed ones, of dead ones,
+-- number of consumers, those seen last with when each was seen, the counters ('' for one of
+-- nothing) }.
 --@include upkeep
 local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'cancelled', 'group:' .. ARGV[2])
 local state, returned, delayed, consumers, dead = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]

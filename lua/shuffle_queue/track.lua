@@ -1,6 +1,6 @@
 -- Forgets tracking ids whose message has gone.
--- KEYS: meta, tracking, then the stream of each id. ARGV: most to forget, and for each stream the tracking id,
--- what it stands for, and the entry's id.
+-- KEYS: meta, tracking, then the stream of each id. ARGV: most to forget, and for each stream the
+-- tracking id, what it stands for, and the entry's id.
 -- Returns how many were forgotten.
 --@include upkeep
 local tracking, forgotten = KEYS[2], 0

@@ -1,5 +1,6 @@
 -- Deletes entries of one stream that every group has acknowledged, and what they are tracked by.
--- KEYS: meta, tracking, deadlines, stream. ARGV: number of the stream, id to begin at, entries to look at, most to delete.
+-- KEYS: meta, tracking, deadlines, stream. ARGV: number of the stream, id to begin at, entries to
+-- look at, most to delete.
 -- Returns { deleted, id to go on at or an empty text at the end }.
 --@include upkeep
 local tracking, deadlines, stream = KEYS[2], KEYS[3], KEYS[4]

@@ -20,7 +20,8 @@ local function is_after(id, other)
   return is_more(sequence, other_sequence)
 end
 
--- Those who read a stream, by name: what XINFO says of each, as a table. None if there is no stream.
+-- Those who read a stream, by name: what XINFO says of each, as a table. None if there is no
+-- stream.
 local function readers_of(stream)
   local readers = {}
   local found = redis.pcall('XINFO', 'GROUPS', stream)
@@ -37,9 +38,9 @@ local function readers_of(stream)
   return readers
 end
 
--- Whether a registered group has not begun to read a stream: it will need everything.
--- number: of the stream; the legacy one is read under its own name by all groups, and what its other
--- groups, if it has any, may need is not ours to say.
+-- Whether a registered group has not begun to read a stream: it will need everything. number: of
+-- the stream; the legacy one is read under its own name by all groups, and what its other groups,
+-- if it has any, may need is not ours to say.
 local function awaits_readers(stream, number, readers)
   if number == '-1' then
     return not readers[stream] or next(readers, next(readers)) ~= nil
@@ -69,7 +70,8 @@ local function refuse_meta()
   return refuse(facts), facts[1] and true
 end
 
--- Deletes an entry that nobody needs, and what it is tracked and timed by. fields: its fields and values.
+-- Deletes an entry that nobody needs, and what it is tracked and timed by. fields: its fields and
+-- values.
 local function delete_entry(stream, tracking, deadlines, number, id, fields)
   redis.call('XDEL', stream, id)
   local _, deadline, tracked = own_of(fields)

@@ -1,7 +1,8 @@
 -- Writes a message into the shortest of a tenant's streams, and tells those who sleep.
--- KEYS: meta, due index, layout mark, notifications, tracking, deadlines, the streams, the rings of the groups.
--- ARGV: layout mark, queue, ttl in ms, the caller's `joined`, its number of streams, 1 to notify, how
---   many streams follow in KEYS, tracking id or '', deadline in ms or '', then fields and values.
+-- KEYS: meta, due index, layout mark, notifications, tracking, deadlines, the streams, the rings of
+-- the groups.
+-- ARGV: layout mark, queue, ttl in ms, the caller's `joined`, its number of streams, 1 to notify,
+-- how many streams follow in KEYS, tracking id or '', deadline in ms or '', then fields and values.
 -- Returns the message's id; or, if the caller does not know all groups, having changed nothing,
 -- { joined, group, ... }.
 --@include queue
@@ -93,7 +94,8 @@ if ARGV[9] ~= '' then
   --@include message
   redis.call('ZADD', KEYS[6], ARGV[9], deadline_member(number, id, ARGV[8]))
 end
--- The first entry of a millisecond is named by the clock; one of a stream whose clock was ahead is not.
+-- The first entry of a millisecond is named by the clock; one of a stream whose clock was ahead is
+-- not.
 local moment = string.match(id, '^(%d+)-0$')
 keep_alive(marked, alive, 0, moment and moment + CLOCK_SHIFT_MS)
 return number .. '-' .. id

@@ -316,6 +316,8 @@ def tenants() -> None:
     assert_type(queue.revive("workers", *[each.id for each in dead]), int)
     assert_type(queue.discard("workers", dead[0].id), int)
     assert_type(queue.delete(), int)
+    assert_type(ShuffleQueueReaper(queue, lease=timedelta(minutes=1)).backlog(), Backlog)
+    assert_type(QueueExpiry(client).backlog(), Backlog)
     recruiter.install(ShuffleQueueReaper(queue, lease=60), rate=0.01)
     recruiter.install(QueueExpiry(client), rate=0.001)
 

@@ -24,7 +24,7 @@ def streams_of(tenant: str | bytes, streams: int, streams_per_tenant: int) -> tu
     Arguments: tenant: a text (read as UTF-8) or bytes; streams: how many there are, 1 to 4,096;
     streams_per_tenant: how many of them the tenant has, 1 to `streams`. Returns: so many different
     numbers in 0..streams-1, in the order of choice, which is the order in which a write looks at
-    them; every selection is as likely as any other. Errors: ConfigurationError. No Redis
+    them; every selection is as likely as any other. Raises: ConfigurationError. No Redis
     command; about 20 us for four streams, and then remembered for the last 8,192 tenants.
 
     The algorithm is a part of the layout, and other languages can follow it. The SHA-256 digest of
@@ -44,7 +44,7 @@ def overlap_probability(streams: int, streams_per_tenant: int, at_least: int = 1
 
     Arguments: streams and streams_per_tenant as in `streams_of`; at_least: 0 to streams_per_tenant.
     Returns: the tail of the hypergeometric distribution, computed in whole numbers and rounded
-    once. Errors: ConfigurationError. No Redis command.
+    once. Raises: ConfigurationError. No Redis command.
     """
     checked_streams(streams, streams_per_tenant)
     if not _is_number(at_least, 0, streams_per_tenant):
@@ -61,7 +61,7 @@ def overlap_probability(streams: int, streams_per_tenant: int, at_least: int = 1
 
 
 def checked_streams(streams: object, streams_per_tenant: object) -> None:
-    """Check both numbers. Errors: ConfigurationError, which says what can be given."""
+    """Check both numbers. Raises: ConfigurationError, which says what can be given."""
     if not _is_number(streams, 1, MOST_STREAMS):
         raise ConfigurationError(
             f"streams={streams!r} is no number of streams: give 1 to {MOST_STREAMS}"
@@ -74,7 +74,7 @@ def checked_streams(streams: object, streams_per_tenant: object) -> None:
 
 
 def checked_tenant(tenant: object) -> bytes:
-    """Return a tenant as bytes. Errors: ConfigurationError for what is neither text nor bytes."""
+    """Return a tenant as bytes. Raises: ConfigurationError for what is neither text nor bytes."""
     if isinstance(tenant, str | bytes):
         try:
             return to_bytes(tenant)

@@ -26,7 +26,7 @@ LOOK_AGAIN_MS = 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What one step has deleted.
+    """The result of one step of a deletion.
 
     Fields: keys: how many; is_done: whether nothing is left to do; came_back: whether somebody has
     used the queue since, or deleted some of it, so that nothing was done.

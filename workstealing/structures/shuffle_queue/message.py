@@ -15,7 +15,7 @@ TENANT, DEADLINE, TRACKING = "ws:tenant", "ws:deadline", "ws:tracking"
 GROUP = "ws:group"
 """The fields of an entry that are the queue's own; the last is of one revived for one group."""
 _LATEST_MS = 2**52
-# What redis-py can send; of the numbers it takes no bool.
+# The types that redis-py can send; of the numbers it takes no bool.
 _SENT = (str, bytes, int, float, bytearray, memoryview)
 _SENT_AT_ONCE = frozenset(_SENT)
 
@@ -80,7 +80,7 @@ def message_id(number: int, entry_id: str) -> str:
 def split_id(message_id: object) -> tuple[int, str]:
     """Return the stream's number and the entry's id of a message's id.
 
-    Errors: ConfigurationError for what is no message's id.
+    Raises: ConfigurationError for what is no message's id.
     """
     try:
         place, ms, sequence = str(message_id).split("-")
@@ -154,7 +154,7 @@ _OWN: dict[Any, str] = {
 def checked_fields(fields: object) -> list[Any]:
     """Return the user's fields as a flat list.
 
-    Errors: ConfigurationError for what is no mapping, for a name of the queue's own, and for a name
+    Raises: ConfigurationError for what is no mapping, for a name of the queue's own, and for a name
     or a value of a type that Redis has no form for.
     """
     if not isinstance(fields, Mapping):
@@ -200,7 +200,7 @@ def unwritable(fields: Mapping[Any, Any], error: UnicodeEncodeError) -> Configur
 def deadline_ms(deadline: object) -> int:
     """Return a deadline in ms since the epoch.
 
-    Arguments: deadline: an aware datetime, or Unix seconds. Errors: ConfigurationError.
+    Arguments: deadline: an aware datetime, or Unix seconds. Raises: ConfigurationError.
     """
     seconds = deadline
     if isinstance(deadline, dt.datetime):

@@ -1,4 +1,4 @@
-"""What the keys of a shuffle queue are called, and of the namespace whose due index finds it."""
+"""The names of the keys of a shuffle queue, and of the namespace whose due index finds it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SHUFFLE_QUEUES = NamespaceKind(
     evicted="streams of a queue with all their messages",
 )
 QUEUE_VERSION = "1"
-"""What the field `mark` of a queue's `meta` says."""
+"""The value of the field `mark` of a queue's `meta`."""
 MOST_STREAMS = 4096
 MESSAGES_A_SCRIPT = 100
 """How many messages one script reads, settles, recovers, revives or lists at most.
 
-Who asks for more gets it in so many pieces, so that no script holds the server up for long; each
-piece is atomic, and what lies between two of them is said where the call is described.
+A call for more goes in so many pieces, so that no script holds the server up for long. Each piece
+is atomic; the description of a call says what may happen between two of them.
 """
 LEGACY = -1
 """The number by which the legacy stream stands in a ring, and in the ids of entries."""
@@ -76,7 +76,7 @@ class GroupNames:
 class QueueNames(NamesBeside[GroupNames]):
     """The keys of one queue; all share the slot of its name.
 
-    Arguments: name: of the queue, and of the legacy stream that is read too. Errors:
+    Arguments: name: of the queue, and of the legacy stream that is read too. Raises:
     ConfigurationError for what is no name.
     """
 

@@ -80,7 +80,7 @@ class _GroupsDead(DeadBox):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """What the part is called."""
+        """The name of the part."""
         return f"group {self.group}"
 
     def list_steps(self, n: int) -> Steps[Page[DeadItem]]:
@@ -117,8 +117,8 @@ class ShuffleQueue(_Operations, Blocking):
 
     A tenant's messages go to the shortest of a few streams that are its own by a stable choice; two
     tenants rarely share all of theirs. Readers go round the streams that have messages, one message
-    each, so that a tenant with a million messages delays nobody but who shares its streams.
-    At least once: what is delivered stays pending until `ack`.
+    each, so that a tenant with a million messages delays only those tenants that share its streams.
+    At least once: a delivered message stays pending until `ack`.
 
     Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncShuffleQueue` takes an
     asyncio client); name: the queue's; all its keys share one hash slot, and on a cluster a

@@ -1,26 +1,25 @@
 """Reading: the ring of a group says whose turn it is, whatever the number of streams.
 
 A script must be told its keys before it knows whose turn it is. So a reader passes the few streams
-that it expects next, which every reply names; if it was wrong, nothing is changed, and it calls
-again with those that the reply names then; the third time it passes all of them.
+that it expects next, which every reply names. If it was wrong, the script changes nothing, and the
+reader calls again with the streams that the reply names; the third time it passes all streams.
 
-The usual read has a small script of its own: it goes by the plan that the last full read has left
-in the queue, of whom is served next while no other stream gets messages. Whoever makes another
-stream come in, or an entry return, removes the plan in the same script, so that it is always right.
+The usual read has a small script of its own. It goes by a plan that the last full read has left in
+the queue: the streams that are served next while no other stream gets messages. A script by which
+another stream comes in, or an entry returns, removes the plan, so that the plan is always right.
 
-Why no wake-up is lost. Whoever puts a stream into a group's ring that is empty adds a notification
-in the same script. A look that finds nothing has left the ring empty, and returns the last id that
-the notifications had in that same script. So whatever comes into the ring after the look comes with
-a notification of a greater id; and XREAD BLOCK from that id returns at once if the notification was
-added before it, however many others were: the stream keeps the last one, and one is enough, since
-everybody who wakes looks for himself. While a ring holds anything, whoever sleeps has therefore a
-notification coming that is newer than his look. The legacy stream's writers add no notification, so
-the same XREAD waits on that stream too, from its last id at the look. A delayed message returns by
-the clock: a look tells when the next one does, and who delays one adds a notification.
+Why no wake-up is lost. A script that puts a stream into an empty ring adds a notification. A look
+that finds nothing has left the ring empty, and returns the last id of the notifications. So a
+stream that comes in after the look comes with a notification of a greater id. XREAD BLOCK from that
+id returns at once if the notification was added before it, however many others were: the stream
+keeps the last one, and one is enough, since each reader that wakes looks for itself. The writers of
+the legacy stream add no notification, so the same XREAD waits on that stream too, from its last id
+at the look. A delayed message returns by the clock: a look tells when the next one does, and the
+script that delays one adds a notification.
 
-A notification names the stream that came in, and so whoever wakes looks there first. That is a
-guess, like all that a reader expects: the look serves the stream whose turn it is, whatever it was
-told, and finds nothing only where the ring is empty.
+A notification names the stream that came in, and a reader that wakes looks there first. The name is
+a guess, like all that a reader expects: the look serves the stream whose turn it is, and finds
+nothing only where the ring is empty.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class Turns:
 
 @dataclass(slots=True)
 class View:
-    """What this process knows of one group: a guess that only saves round trips.
+    """The knowledge of this process about one group: a guess that only saves round trips.
 
     Fields: names: of the group's keys; fixed: the keys that every read passes; text: the group's
     name; heads: numbers of the streams that are expected next; window: how many are passed;
@@ -132,7 +131,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """What a look that found nothing says, so that not a moment is missed after it.
+    """The reply of a look that found nothing, so that not a moment is missed after it.
 
     Fields: notification and legacy: the last ids of these streams at the very look; wait_ms: until
     a delayed message returns, None if none does.
@@ -154,7 +153,7 @@ class Patience:
         self, seconds: float, ttl: float, polls: bool, monotonic: Callable[[], float]
     ) -> None:
         self._monotonic = monotonic
-        # Whoever sleeps uses the queue too.
+        # A sleeper uses the queue too.
         self._most = min(MOST_SECONDS, ttl / 3)
         self._end = monotonic() + seconds if seconds else None
         self._polls = polls
@@ -213,8 +212,8 @@ class Reading(QueueBase):
     ) -> Steps[Message | None]:
         """Return the message whose turn it is, or None. Never more than one is taken.
 
-        The streams that have messages for the group take turns, whoever reads. A message stays
-        pending until `ack`; `nack` gives it back.
+        The streams that have messages for the group take turns, one order for all readers. A
+        message stays pending until `ack`; `nack` gives it back.
 
         Arguments: group: it is created when needed, and gets every message that is there; consumer:
         a name of this reader's own; block: for how long to wait for a message, in seconds or a
@@ -447,7 +446,7 @@ class Reading(QueueBase):
         missed = 0
         expected = view.heads[: max(view.window, n)]
         if woken is not None and not left:
-            # What filled an empty ring is most likely the one that is in it.
+            # The stream that filled an empty ring is most likely the one that is in it.
             expected = () if woken == LEGACY else (woken,)
         while True:
             if prefer is not None and prefer not in expected:
@@ -480,7 +479,7 @@ class Reading(QueueBase):
                 is_cut = bool(heads) and heads[0] not in expected
                 return self._messages(view, consumer, now, rest), len(rest) >= n or is_cut
             if kind == _NOTHING:
-                # Whoever was served before is the likeliest to be next, but that is a guess.
+                # The one that was served before is the likeliest to be next, but that is a guess.
                 view.fresh = False
                 wait = int(rest[2])
                 return Nothing(as_text(rest[0]), as_text(rest[1]), None if wait < 0 else wait)
@@ -559,7 +558,7 @@ class Reading(QueueBase):
             yield from self._joining(view)
             due, mark, text = self._place or (yield from self._placing())
         if len(view.announced) >= CONSUMERS_KNOWN:
-            # Whoever still reads is announced once more.
+            # Those who still read are announced once more.
             view.announced = {}
         view.announced[consumer] = self.monotonic()
 

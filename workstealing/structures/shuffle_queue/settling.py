@@ -57,9 +57,9 @@ class Settling(QueueBase):
 
     @operation
     def ack(self, *messages: Message) -> Steps[int]:
-        """Say that messages are done. What every group has acknowledged is deleted.
+        """Say that messages are done. A message that every group has acknowledged is deleted.
 
-        Returns: how many were still pending, whoever had them. Raises: ConfigurationError;
+        Returns: how many were still pending, with any consumer. Raises: ConfigurationError;
         LayoutError. One round trip for each group and 100 messages, each atomic: those of the
         pieces that a fault or a kill has prevented stay pending, and the reaper returns them. Three
         Redis commands a message with one group, more with several.
@@ -82,11 +82,11 @@ class Settling(QueueBase):
     def nack(self, *messages: Message, delay: Duration = 0.0) -> Steps[int]:
         """Give messages back, to be delivered again at their streams' turns, to any consumer.
 
-        Arguments: messages; delay: seconds before they may be. Returns: how many were given back:
-        not those that have been delivered again since, be it to this consumer. A message that fails
-        for ever is given back for ever: `ShuffleQueueReaper` sets it aside past its cap, which is
-        its own setting, so that no `nack` decides by another. Raises: ConfigurationError;
-        LayoutError. One round trip for each group and 100 messages, in pieces as of `ack`.
+        A message that fails for ever is given back for ever, until `ShuffleQueueReaper` sets it
+        aside by its own max_attempts. Arguments: messages; delay: before they may be delivered, in
+        seconds or a timedelta. Returns: how many were given back; a message that has been delivered
+        again since is not. Raises: ConfigurationError; LayoutError. One round trip for each group
+        and 100 messages, in pieces as of `ack`.
         """
         delay_ms = int(seconds_of(delay, "delay") * 1000)
         return self._nacking(_in_parts(messages), delay_ms)
@@ -165,11 +165,11 @@ class Settling(QueueBase):
         """Write messages that were set aside into their streams again, their attempts forgotten.
 
         They get new ids, wait at the end of their stream, and are delivered to this group alone
-        (those of the legacy stream to whoever reads it). Arguments: group; ids: of `dead`. Returns:
-        how many were dead. Raises: ConfigurationError for what is no id; LayoutError; those of
-        redis-py: a server that is out of memory has changed nothing of the 100 at hand. One round
-        trip for each 100, each atomic, and one when the groups have changed; those that a fault or
-        a kill has prevented are dead still.
+        (those of the legacy stream to any of its readers). Arguments: group; ids: of `dead`.
+        Returns: how many were dead. Raises: ConfigurationError for what is no id; LayoutError;
+        those of redis-py: a server that is out of memory has changed nothing of the 100 at hand.
+        One round trip for each 100, each atomic, and one when the groups have changed. Messages
+        that a fault or a kill has prevented are dead still.
         """
         return self._reviving(self.keys.group(group), _places(ids))
 

@@ -73,7 +73,7 @@ class Stats(QueueBase):
           of at most top ms, and of more than half of it (tops are powers of two; not cumulative);
           see `percentile`;
         - consumers: name -> pending, and seen_s, the seconds since it was last seen (None: its
-          name is not known any more); the last 1,000 seen, and whoever has anything pending;
+          name is not known any more); the last 1,000 seen, and all with anything pending;
         - tenants: tenant (None: entries of the legacy stream without one) -> waiting, pending,
           returned and delayed;
         - exact: whether all messages were looked at. If not, the tenants' counts are of those that
@@ -103,7 +103,7 @@ class Stats(QueueBase):
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of one stream so far."""
+    """One stream, as far as it is known."""
 
     number: int
     length: int = 0
@@ -248,7 +248,7 @@ class _Looking:
             seen.waiting += counts[0]
             looked += counts[0]
         self.budget -= looked
-        # What came in after the first look need not be found.
+        # An entry that came in after the first look need not be found.
         is_all = seen.delivered + seen.waiting >= seen.length
         seen.cursor = f"({as_text(last)}" if last and not is_all else None
 

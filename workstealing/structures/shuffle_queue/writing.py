@@ -79,7 +79,7 @@ class Writing(QueueBase):
         try:
             known = self._tenants.get(tenant)
         except TypeError:
-            # What cannot be looked up is no tenant either, and is told so.
+            # Such a thing is no tenant either; the check says so.
             known = None
         streams = known or self._learn(tenant)
         settings = (self.streams, int(self.notify), len(streams), tracked, ends, *flat)
