@@ -50,13 +50,13 @@ _BYTES_A_SECOND = {
     "zlib": ((6, 25e6), (9, 8e6)),
     "zstd": ((4, 100e6), (9, 30e6), (15, 8e6), (22, 2e6)),
 }
-"""Up to which level a codec handles so many bytes: what is reckoned with at first."""
+"""Up to which level a codec handles so many bytes: the pace reckoned with at first."""
 
 _HOPE = 1.25
 """How much faster a compactor takes itself to be after each slice in which nothing fitted."""
 
 _FADING = 0.95
-"""What is left of the best pace after each slice that has been slower."""
+"""The share of the best pace that is left after each slice that has been slower."""
 
 _MOST_LEFT = 1000
 _WHAT = "blocks to compact"
@@ -72,27 +72,30 @@ class LogCompactor(LogJob):
     seal only; level: of the compression, by default 3 of zstd's 1 to 22 and 6 of zlib's 0 to 9;
     idle: compress only blocks that nobody has read for so long by the server's own record, which
     it does not keep where its maxmemory-policy counts uses; 0 not to ask; most_bytes: the most that
-    a slice reads from the server; dry_run: count what would be done, and change nothing; name: what
-    the job is called, by default ``log_compactor.<log>``; random: returns a float in [0, 1).
-    Raises: ConfigurationError; MissingExtraError for ``zstd`` without the extra ``log``.
+    a slice reads from the server; dry_run: count the blocks that it would handle, and change
+    nothing; name: of the job, by default ``log_compactor.<log>``; random: returns a float in
+    [0, 1). Raises: ConfigurationError; MissingExtraError for ``zstd`` without the extra ``log``.
 
-    Whoever reads finds one form or the other at any moment, with the same entries; a read changes
-    nothing, so it aborts no slice. Who evicts or deletes a block meanwhile comes first, and the
-    slice is aborted. Every reader of the log needs
-    the codec: choose ``zlib`` if some of them lack the extra.
+    Readers find one form or the other at any moment, with the same entries; a read changes nothing,
+    so it aborts no slice. An eviction or a deletion of a block meanwhile comes first, and the slice
+    is aborted. Every reader of the log needs the codec: choose ``zlib`` if some of them lack the
+    extra.
 
     Each process learns how many bytes a second it compresses (reckoned at first as 100 MB/s with
-    zstd, 25 MB/s with zlib, less at higher levels), and a slice begins only what fits into what is
-    left of it. A block that fits into no whole slice at that pace, or is larger than most_bytes, or
-    than 32 MiB where it is to be compressed, is left as it is; that is logged once, and `too_large`
-    counts them. Where a block would fit into another slice but not into the rest of this one, or
-    the machine was slower than it had been, the slice ends as out of time, with nothing changed. A
-    server without MEMORY USAGE cannot tell sizes: there every block is read.
+    zstd, 25 MB/s with zlib, less at higher levels), and a slice begins only blocks that fit into
+    the rest of it. A block that fits into no whole slice at that pace, or is larger than
+    most_bytes, or than 32 MiB where it is to be compressed, is left as it is; that is logged once,
+    and `too_large` counts them. Where a block would fit into another slice but not into the rest of
+    this one, or the machine was slower than it had been, the slice ends as out of time, with
+    nothing changed. A server without MEMORY USAGE cannot tell sizes: there every block is read.
 
     One slice: two round trips to look, one where nothing is to be done; one for the sizes, one to
     read and one to write, in one attempt. A server whose memory is full refuses that attempt; then
-    one script, in one more round trip, compresses what has not changed since it was read. Sealing,
-    which frees nothing, waits for room: a slice that finds nothing else to do raises the error.
+    one script, in one more round trip, compresses the blocks that have not changed since they were
+    read. Sealing, which frees nothing, waits for room: a slice that finds nothing else to do raises
+    the server's error. A slice also raises Aborted; OutOfTime if no block fits into its rest;
+    LayoutError; DamagedBlockError; connection faults; the server's error if idle is set and the
+    server keeps no such record.
     """
 
     _kind = "log_compactor"
@@ -156,7 +159,7 @@ class _Settings:
 
     @property
     def bytes_a_second(self) -> float:
-        """What is reckoned with before this process has measured anything."""
+        """The pace reckoned with before this process has measured anything."""
         speeds = _BYTES_A_SECOND[self.codec]
         return next(speed for level, speed in speeds if (self.level or 0) <= level)
 
@@ -200,7 +203,7 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What a slice does to a block.
+    """The change that a slice makes to a block.
 
     Fields: candidate; size: how many entries its list or bytes its string has, None if it is lost;
     form: its next one, empty to keep this one; is_finished: whether compactors are done with it.
@@ -219,7 +222,7 @@ class _Change:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What one look has found; times in ms of the server's clock."""
+    """The findings of one look; times in ms of the server's clock."""
 
     now: float
     cold_before: float

@@ -140,7 +140,7 @@ class TestReading:
         log = log_on(redis7, block=5)
         log.append(*ENTRIES[:200])
         (now,) = looks(redis7.client(), ["activity"]).values()
-        operation, calls = Log.operation, 0
+        operation, calls = Log.on_keys, 0
 
         def delayed(self: Any, name: str, *settings: Any) -> Any:
             nonlocal calls
@@ -150,7 +150,7 @@ class TestReading:
                 log.evict(69)
             return operation(self, name, *settings)
 
-        monkeypatch.setattr(Log, "operation", delayed)
+        monkeypatch.setattr(Log, "on_keys", delayed)
         span = Span("activity", now.epoch, 0, 150)
         found = read(options_on(redis7, failOnDataLoss="false"), span)
         assert found == {i: ENTRIES[i] for i in (*range(40), *range(70, 150))}

@@ -10,29 +10,15 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from workstealing.errors import ConfigurationError, Moved, OutOfTime, is_connection_fault
+from workstealing.errors import Moved, OutOfTime, is_connection_fault
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command
 from workstealing.store.twin import Twin
 
 # How much longer than the block the connection waits for the reply.
 MARGIN_SECONDS = 5.0
-LONGEST_MS = 100 * 365 * 86400 * 1000
 # After a fault while waiting: the application's own client then looks, and says what is wrong.
 _PAUSE_SECONDS = 0.05
-
-
-def checked_block(block_ms: object) -> float:
-    """Return for how many seconds to wait. Errors: ConfigurationError for what is no such time."""
-    if (
-        isinstance(block_ms, bool)
-        or not isinstance(block_ms, int | float)
-        or not 0 <= block_ms <= LONGEST_MS
-    ):
-        raise ConfigurationError(
-            f"block_ms={block_ms!r} is no time to wait: give milliseconds, 0 for not at all"
-        )
-    return block_ms / 1000
 
 
 def milliseconds(seconds: float) -> int:

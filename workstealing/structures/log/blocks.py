@@ -91,7 +91,7 @@ class SealedBlock:
     """The entries of a sealed block, decompressed but not yet split; it never changes.
 
     Arguments: data: bytes that hold the raw body; base: where in them it begins; count: how many
-    entries it has. Errors: DamagedBlockError if the table of ends and the length do not agree.
+    entries it has. Raises: DamagedBlockError if the table of ends and the length do not agree.
     """
 
     __slots__ = ("_base", "_data", "_table", "count")
@@ -115,7 +115,7 @@ class SealedBlock:
     def entries(self, start: int = 0, stop: int | None = None) -> list[bytes]:
         """Return entries start..stop-1, both clamped to the block, as Python's slices do.
 
-        Arguments: start, stop: positions within the block, from 0. Errors: DamagedBlockError. O(of
+        Arguments: start, stop: positions within the block, from 0. Raises: DamagedBlockError. O(of
         what is returned): the others are not touched.
         """
         start, stop, _ = slice(start, stop).indices(self.count)
@@ -144,7 +144,7 @@ def seal(entries: Sequence[bytes], codec: str = "raw", level: int | None = None)
     """Return the entries as one sealed block.
 
     Arguments: entries: bytes, in order; codec: ``raw``, ``zlib``, ``zstd``; level: as of
-    `compress`. Errors: ConfigurationError if they are too long for one string of Redis or the
+    `compress`. Raises: ConfigurationError if they are too long for one string of Redis or the
     codec is unknown; MissingExtraError.
     """
     ends = list(accumulate(map(len, entries)))
@@ -169,7 +169,7 @@ def compress(
 
     Arguments: block: a sealed block of any codec; codec: ``raw``, ``zlib`` or ``zstd``; level: of
     the compression, 0 to 9 for zlib, 1 to 22 for zstd, by default 6 and 3; between: is called after
-    each 64 KiB with how many bytes are done, and may raise to break off. Errors:
+    each 64 KiB with how many bytes are done, and may raise to break off. Raises:
     ConfigurationError, also for more than 32 MiB of entries; MissingExtraError; DamagedBlockError;
     LayoutError.
     """
@@ -180,7 +180,7 @@ def compress(
 def compress_codec(codec: str = "auto") -> str:
     """Return the codec that compresses here: zstd where it is installed, else zlib, for ``auto``.
 
-    Arguments: codec: ``auto``, or ``zstd`` or ``zlib`` to insist. Errors: ConfigurationError;
+    Arguments: codec: ``auto``, or ``zstd`` or ``zlib`` to insist. Raises: ConfigurationError;
     MissingExtraError for ``zstd`` without the extra ``log``.
     """
     if codec == "auto":
@@ -202,7 +202,7 @@ def compress_codec(codec: str = "auto") -> str:
 def head_of(block: bytes) -> BlockHead:
     """Return what a sealed block's first `HEADER_BYTES` bytes say.
 
-    Errors: DamagedBlockError if it is no sealed block; LayoutError if it is of a newer format.
+    Raises: DamagedBlockError if it is no sealed block; LayoutError if it is of a newer format.
     """
     if len(block) < HEADER_BYTES or block[:3] != _MAGIC:
         raise damaged("it does not begin as one")
@@ -231,7 +231,7 @@ def head_of(block: bytes) -> BlockHead:
 def open_block(block: bytes) -> SealedBlock:
     """Return a sealed block decompressed, ready to be kept and read from often.
 
-    Errors: MissingExtraError if its codec is not installed; DamagedBlockError, for one that says
+    Raises: MissingExtraError if its codec is not installed; DamagedBlockError, for one that says
     that it is larger than a compressed block may be before any room is made for it; LayoutError.
     """
     head = head_of(block)
@@ -245,7 +245,7 @@ def open_block(block: bytes) -> SealedBlock:
 def entries_of(block: bytes, start: int = 0, stop: int | None = None) -> list[bytes]:
     """Return entries start..stop-1 of a sealed block.
 
-    Arguments: block: as the server has it; start, stop: as of `SealedBlock.entries`. Errors: as of
+    Arguments: block: as the server has it; start, stop: as of `SealedBlock.entries`. Raises: as of
     `open_block`. A compressed block is decompressed as a whole; only what is asked for is split.
     """
     return open_block(block).entries(start, stop)

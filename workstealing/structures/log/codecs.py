@@ -87,7 +87,7 @@ def codec_of(codec: Any = None) -> Codec:
     """Return the codec that a log's argument ``codec`` asks for.
 
     Arguments: codec: None for bytes; ``"json"``; ``"msgpack"``; or an object with encode() and
-    decode(). Errors: ConfigurationError; MissingExtraError for ``"msgpack"`` without the extra
+    decode(). Raises: ConfigurationError; MissingExtraError for ``"msgpack"`` without the extra
     ``log``. No command.
     """
     if codec is None:
@@ -110,7 +110,7 @@ def codec_of(codec: Any = None) -> Codec:
 def encode_all(codec: Codec, entries: Iterable[Any]) -> list[bytes]:
     """Return the entries as bytes, all of them or none.
 
-    Arguments: codec: of `codec_of`; entries: values in the log's order. Errors: ConfigurationError
+    Arguments: codec: of `codec_of`; entries: values in the log's order. Raises: ConfigurationError
     that names the entry's place in the call, for what the codec cannot write. O(entries).
     """
     encode = codec.encode
@@ -141,7 +141,7 @@ def decode_all(codec: Codec, entries: Sequence[bytes | None], first: int = 0) ->
     """Return the values of entries that were read; None stays None, for what was evicted.
 
     Arguments: codec: of `codec_of`; entries: as read; first: the offset of the first one, for the
-    error's text. Errors: UndecodableEntryError that names the offset. O(entries).
+    error's text. Raises: UndecodableEntryError that names the offset. O(entries).
     """
     if codec is _BYTES:
         return list(entries)
