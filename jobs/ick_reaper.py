@@ -79,7 +79,7 @@ class IckReaper(DivisibleJob):
         self.ick = ick
         self.limit = checked_limit(limit)
         self.dry_run = dry_run
-        self.structures = (ick,) if isinstance(ick, Structure) else ()
+        self.structures = (ick,) if isinstance(ick, Structure) else tuple(self._icks())
         self._random = random
         first = self._icks()[0]
         self.dependency: Hashable = first.twin.identity

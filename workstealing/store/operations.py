@@ -456,23 +456,10 @@ class Plan:
         return self.combine([operation.read(reply) for operation, reply in pairs])
 
 
-def Plain(args: tuple[Any, ...], options: Mapping[str, Any] = _NO_OPTIONS) -> Operation:  # noqa: N802
-    """Return a command with options."""
-    return Operation(None, args[1:2], args, same, options)
-
-
 def perform(client: Any, plan: Plan) -> Any:
     """Run a plan on a blocking client."""
     try:
         return plan.combine([run(client, operation) for operation in plan.operations])
-    except ResponseError as error:
-        raise as_layout_error(error) or error from None
-
-
-async def perform_async(client: Any, plan: Plan) -> Any:
-    """Run a plan on an asyncio client."""
-    try:
-        return plan.combine([await run_async(client, operation) for operation in plan.operations])
     except ResponseError as error:
         raise as_layout_error(error) or error from None
 

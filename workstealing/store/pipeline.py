@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -331,31 +331,3 @@ class Filling:
             else:
                 results.append(as_layout_error(error) or error)
         return results
-
-
-class CommandQueue(Generic[QueuedT]):
-    """What a pipeline keeps until `execute`; a method it does not have is the user's own command.
-
-    Arguments: queue_plain: queues one of the user's own commands; see `PlainCommands`.
-    """
-
-    def __init__(self, queue_plain: Callable[[str, tuple[Any, ...], dict[str, Any]], Any]) -> None:
-        self._queue: list[QueuedT] = []
-        self.plain: Any = PlainCommands(queue_plain)
-
-    def __len__(self) -> int:
-        """Return how many commands are queued."""
-        return len(self._queue)
-
-    def __bool__(self) -> bool:
-        """Return True: a pipeline is a thing, however little is queued on it."""
-        return True
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "plain":
-            raise AttributeError(name)
-        return getattr(self.plain, name)
-
-    def reset(self) -> None:
-        """Forget what is queued."""
-        self._queue = []

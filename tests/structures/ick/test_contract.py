@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import math
 import sys
@@ -21,7 +22,14 @@ from workstealing.errors import ConfigurationError, CrossSlotError, LayoutError
 from workstealing.jobs import IckReaper, ick_reaper
 from workstealing.recruiting import Slice
 from workstealing.store.scripts import load
-from workstealing.structures import AsyncIck, Ick
+from workstealing.structures import (
+    AsyncIck,
+    AsyncIckPipeline,
+    AsyncShardedIck,
+    Ick,
+    IckPipeline,
+    ShardedIck,
+)
 from workstealing.structures.ick import ick as ick_module
 
 pytestmark = pytest.mark.contract
@@ -652,3 +660,43 @@ def test_consumers_can_work_off_a_server_that_is_full(
 def _server_seconds(client: Any) -> float:
     seconds, microseconds = client.eval("return redis.call('TIME')", 1, "k")
     return int(seconds) + int(microseconds) / 1e6
+
+
+@pytest.mark.parametrize("form", [Ick, AsyncIck, ShardedIck, AsyncShardedIck])
+def test_it_answers_as_all_structures_do(redis7: RedisServer, form: Any) -> None:
+    """Its size, its dead and its checks, for an asyncio client too."""
+    is_async = form.__name__.startswith("Async")
+    is_sharded = form in (ShardedIck, AsyncShardedIck)
+    client = redis7.async_client() if is_async else redis7.client()
+    asked = form(client, "orders", 1) if is_sharded else form(client, "orders")
+    blocking = (
+        ShardedIck(redis7.client(), "orders", 1) if is_sharded else Ick(redis7.client(), "orders")
+    )
+    (check,) = asked.inspect(asked.check_steps())
+    assert (check.level, check.said) == (
+        "note",
+        f"{asked.kind} orders: nothing has been written yet",
+    )
+    blocking.add({"\udcff".encode("utf-8", "surrogateescape"): 1, "b": 2, "c": 3})
+    (one,) = blocking.icks if isinstance(blocking, ShardedIck) else (blocking,)
+    one.reserve(1)
+    redis7.client().hset(one.names.dead, b"\xfe", '{"score": "5", "attempts": 3, "times": [7000]}')
+    assert asked.inspect(asked.size_steps()) == 3
+    (box,) = asked.inspect(asked.dead_steps())
+    assert (box.name, box.size) == ("ick shard 0" if is_sharded else "", 1)
+    (item,) = asked.inspect(box.list_steps(10))
+    assert (item.member, item.attempts, item.times) == (b"\xfe", 3, (7.0,))
+    assert item.error == "its reservation went stale 3 times"
+    assert asked.inspect(box.revive_steps([b"\xfe"])) == 1
+    assert asked.inspect(box.discard_steps([b"\xfe"])) == 0
+    assert asked.inspect(asked.size_steps()) == 4
+    (check,) = asked.inspect(asked.check_steps())
+    assert (check.level, asked.kind in check.said) == ("ok", True)
+
+
+def test_editors_are_shown_an_operation_in_every_form() -> None:
+    """One signature and one docstring; nothing of the descriptor that makes a method of it."""
+    for kind in (Ick, AsyncIck, IckPipeline, AsyncIckPipeline):
+        assert str(inspect.signature(kind.add)) == "(self, members: 'Members | Member') -> 'Added'"
+        assert kind.exchange.__doc__ is not None
+        assert kind.exchange.__doc__.startswith("Acknowledge members and then reserve")
