@@ -89,7 +89,7 @@ class _Collector(DueCollector):
     hashes by its name; clock: measures how long an attempt takes.
     """
 
-    scripts = "volatile_"
+    scripts = "volatile_hashes/"
     what = "expired fields"
 
     def __init__(
@@ -289,7 +289,7 @@ class _Collector(DueCollector):
         For sweeps: each hash is one script, as atomic as an attempt and never aborted. Raises:
         Aborted if the server knows the script no more, which the next call sends again.
         """
-        script = self._script("volatile_collect")
+        script = self._script("volatile_hashes/collect")
         node = self._twin.node_of(found[0].shard)
         each = max(1, most // len(found))
         commands: list[tuple[Any, ...]] = []
@@ -318,7 +318,7 @@ class _Collector(DueCollector):
     def _collect_when_full(self, due: DueKey, slice: Slice, limit: int) -> int:
         """Do by a script what a full server refused as a transaction (law 3)."""
         keys = (*self._names.for_reading(due.key), self._names.due(due.shard))
-        script = self._script("volatile_collect")
+        script = self._script("volatile_hashes/collect")
         command = ("EVAL", script.body, len(keys), *keys, limit)
         (removed,) = checked(
             self._twin.call(self._twin.node_of(due.shard), [command], Budget(slice.remaining()))

@@ -70,7 +70,7 @@ class _Collector(DueCollector):
     Arguments: index: of the namespace; script: gives a script of durable keys by its name.
     """
 
-    scripts = "durable_"
+    scripts = "durable_keys/"
     what = "keys past their deadline"
 
     def __init__(self, index: DueIndex, script: Callable[[str], Script]) -> None:

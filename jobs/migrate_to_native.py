@@ -96,7 +96,7 @@ class MigrateToNative(DivisibleJob):
 
     def warm_up(self) -> None:
         """Load the structure's scripts and prepare connections; no round trip."""
-        self.hashes.twin.warm_up("volatile_", LAYOUT_SCRIPTS, "server_facts")
+        self.hashes.twin.warm_up("volatile_hashes/", LAYOUT_SCRIPTS, "server_facts")
 
     def parts(self, n: int) -> list[DuePart]:
         """Divide the namespace for a sweep, by index shards; see `DivisibleJob.parts`.
@@ -218,7 +218,7 @@ class _Migrator:
 
     def close(self, layout: Layout, slice: Slice) -> None:
         """Close the index shards in use, and the migration if all of them are empty."""
-        script = load("volatile_close_shard")
+        script = load("volatile_hashes/close_shard")
         native = layout.mark_of(NATIVE)
         all_closed = True
         # The registry is read after the layout was changed, and a writer looks at the layout after

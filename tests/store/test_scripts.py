@@ -336,6 +336,6 @@ def test_a_library_holds_definitions_alone(folder: dict[str, str]) -> None:
 
 
 def test_a_script_is_made_once() -> None:
-    assert load("volatile_hget") is load("volatile_hget")
-    assert load("volatile_hget") is not load("volatile_hget", 5)
-    assert load("volatile_hget").sha != load("volatile_hget", 5).sha
+    assert load("volatile_hashes/hget") is load("volatile_hashes/hget")
+    assert load("volatile_hashes/hget") is not load("volatile_hashes/hget", 5)
+    assert load("volatile_hashes/hget").sha != load("volatile_hashes/hget", 5).sha

@@ -266,7 +266,7 @@ class Translator:
 
     def script(self, name: str) -> Script:
         """Return a script by its name, with the clock of this translator."""
-        return load(f"durable_{name}", self.clock_shift_ms)
+        return load(f"durable_keys/{name}", self.clock_shift_ms)
 
     def shards(self, layout: Layout, args: Arguments) -> set[int]:
         """Return the index shards that a command may write to, none if it only reads."""
@@ -295,7 +295,7 @@ class Translator:
         if word == "EXISTS":
             return self._each("exists", layout, args[1:])
         if word in ("DEL", "UNLINK"):
-            return self._each("delete" if word == "DEL" else "unlink", layout, args[1:])
+            return self._each("delete", layout, args[1:], word)
         if word == "SET":
             # With GET the reply is the value before, whatever it says.
             read = same if options.get("get") or "GET" in _words(args[3:]) else _is_set
@@ -325,11 +325,11 @@ class Translator:
         keys = self._names.for_writing(to_bytes(name), layout)
         return Pieces((Operation(self.script(script), keys, (layout.mark, *values), read),))
 
-    def _each(self, script: str, layout: Layout, names: Arguments) -> Pieces:
+    def _each(self, script: str, layout: Layout, names: Arguments, word: str = "") -> Pieces:
         """Return the pieces of a command that counts, one script for each slot on a cluster."""
         is_reading = script == "exists"
         keys_of = self._names.for_reading if is_reading else self._names.for_writing
-        values = () if is_reading else (layout.mark,)
+        values = () if is_reading else (layout.mark, word)
         operations = tuple(
             Operation(
                 self.script(script), sum((keys_of(name, layout) for name in some), ()), values, int

@@ -59,37 +59,59 @@ class _Command:
     keys: int = 1
     # Whether a reading script must know which backend holds the deadlines.
     checked: bool = False
+    # What the script is told of the command, before the user's arguments.
+    told: tuple[str | int, ...] = ()
 
 
 def _reading(name: str, read: Callable[[Any], Any] = _same) -> _Command:
-    return _Command(f"volatile_{name}", False, read)
+    return _Command(f"volatile_hashes/{name}", False, read)
 
 
 def _writing(name: str, read: Callable[[Any], Any] = _same, keys: int = 1) -> _Command:
-    return _Command(f"volatile_{name}", True, read, keys)
+    return _Command(f"volatile_hashes/{name}", True, read, keys)
+
+
+def _lasting(name: str, unit_ms: int, relative: int) -> _Command:
+    told = (name.lower(), unit_ms, relative)
+    return _Command("volatile_hashes/hexpire", writes=True, told=told)
+
+
+def _telling(unit_ms: int, relative: int) -> _Command:
+    told = (unit_ms, relative)
+    return _Command("volatile_hashes/httl", writes=False, checked=True, told=told)
 
 
 _COMMANDS: dict[str, _Command] = {
     **{name.upper(): _reading(name) for name in ("hget", "hmget", "hlen", "hkeys", "hvals")},
-    **{name.upper(): _reading(name) for name in ("hstrlen", "hrandfield", "exists", "ttl", "pttl")},
+    **{name.upper(): _reading(name) for name in ("hstrlen", "hrandfield", "exists")},
+    "HTTL": _telling(1000, 1),
+    "HPTTL": _telling(1, 1),
+    "HEXPIRETIME": _telling(1000, 0),
+    "HPEXPIRETIME": _telling(1, 0),
     **{
-        name.upper(): _Command(f"volatile_{name}", writes=False, checked=True)
-        for name in ("httl", "hpttl", "hexpiretime", "hpexpiretime")
+        name: _Command("volatile_hashes/ttl", writes=False, told=(name,))
+        for name in ("TTL", "PTTL", "EXPIRETIME", "PEXPIRETIME")
     },
-    **{name.upper(): _reading(name) for name in ("expiretime", "pexpiretime")},
     "HEXISTS": _reading("hexists", bool),
     "HGETALL": _reading("hgetall", _pairs),
     "HSCAN": _reading("hscan", _scanned),
     **{name.upper(): _writing(name) for name in ("hset", "hsetnx", "hsetex", "hgetex", "hgetdel")},
     **{name.upper(): _writing(name) for name in ("hdel", "hpersist")},
-    **{name.upper(): _writing(name) for name in ("hexpire", "hpexpire", "hexpireat", "hpexpireat")},
+    "HEXPIRE": _lasting("HEXPIRE", 1000, 1),
+    "HPEXPIRE": _lasting("HPEXPIRE", 1, 1),
+    "HEXPIREAT": _lasting("HEXPIREAT", 1000, 0),
+    "HPEXPIREAT": _lasting("HPEXPIREAT", 1, 0),
     "HMSET": _writing("hset", _is_done),
     "HINCRBY": _writing("hincrby", int),
     "HINCRBYFLOAT": _writing("hincrbyfloat", float),
-    "DEL": _writing("delete"),
-    "UNLINK": _writing("unlink"),
-    **{name: _writing(name.lower(), bool) for name in ("EXPIRE", "PEXPIRE", "EXPIREAT")},
-    "PEXPIREAT": _writing("pexpireat", bool),
+    **{
+        name: _Command("volatile_hashes/delete", writes=True, told=(name,))
+        for name in ("DEL", "UNLINK")
+    },
+    **{
+        name: _Command("volatile_hashes/expire", writes=True, read=bool, told=(name,))
+        for name in ("EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT")
+    },
     "PERSIST": _writing("persist", bool),
     "RENAME": _writing("rename", _is_ok, keys=2),
     "RENAMENX": _writing("renamenx", bool, keys=2),
@@ -167,13 +189,14 @@ class Translator:
             keys = self._names.for_reading(name)
             if command.checked:
                 keys += (self._names.mark(layout.shard_of(key_slot(name))),)
-                return Operation(script, keys, (layout.mark, *args[2:]), read)
-            return Operation(script, keys, tuple(args[2:]), read)
+                return Operation(script, keys, (layout.mark, *command.told, *args[2:]), read)
+            return Operation(script, keys, (*command.told, *args[2:]), read)
         layout.require_writable()
         keys = self._names.for_writing(name, layout)
         if command.keys == 2:
             keys += self._names.for_writing(to_bytes(args[2]), layout)
-        return Operation(script, keys, (layout.mark, *args[1 + command.keys :]), command.read)
+        values = (layout.mark, *command.told, *args[1 + command.keys :])
+        return Operation(script, keys, values, command.read)
 
     def moves(self, layout: Layout, args: Arguments) -> list[Operation]:
         """Return the operations that hand a command's hashes over to the server before it runs."""
@@ -183,7 +206,7 @@ class Translator:
         """Return the operation that hands at most so many fields of a hash over to the server."""
         marks = (layout.mark_of(MIGRATING), layout.mark_of(EMULATED), layout.mark_of(NATIVE))
         args = (*marks, "" if most is None else most)
-        script = self.script("volatile_migrate")
+        script = self.script("volatile_hashes/migrate")
         return Operation(script, self._names.for_writing(key, layout), args, int)
 
     def substitute(self, args: Arguments) -> Operation:

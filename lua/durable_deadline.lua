@@ -1,7 +1,0 @@
--- What TTL, PTTL, EXPIRETIME and PEXPIRETIME are made from, for a durable key.
--- KEYS: key, due index. Returns the deadline in ms since the epoch (-1 without one, -2 without a
--- key), and the server's time in ms.
---@include durable
-local at = now()
-local kind, deadline, problem = look(KEYS[1], KEYS[2], at)
-return problem or { kind == 'none' and -2 or deadline or -1, at }

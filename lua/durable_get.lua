@@ -1,5 +1,0 @@
--- GET key, for a durable key.
--- KEYS: key, due index. Returns the value, or nil if it is missing or its deadline has passed.
---@include durable_value
-local value, problem = live_value(KEYS[1], KEYS[2])
-return problem or value

@@ -1,0 +1,13 @@
+-- EXISTS key [key ...], for durable keys.
+-- KEYS: key, due index, and so on in pairs. Returns how many are there; a key that is named twice counts
+-- twice, and another type counts as Redis counts it.
+--@include keys
+local count, at = 0, now()
+for i = 1, #KEYS, 2 do
+  local kind, _, problem = look(KEYS[i], KEYS[i + 1], at)
+  if problem then
+    return problem
+  end
+  count = count + (kind == 'none' and 0 or 1)
+end
+return count

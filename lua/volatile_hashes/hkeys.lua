@@ -1,0 +1,14 @@
+-- HKEYS hash, for a volatile hash: live fields only.
+-- KEYS: hash, deadlines. Returns a list of fields.
+--@include hash
+local list = redis.pcall('HKEYS', hash)
+if list.err or #list == 0 then
+  return list
+end
+local past, live = past_fields(now()), {}
+for _, field in ipairs(list) do
+  if not past[field] then
+    live[#live + 1] = field
+  end
+end
+return live

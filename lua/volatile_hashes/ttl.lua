@@ -1,0 +1,7 @@
+-- TTL hash, and its siblings, for a whole volatile hash.
+-- KEYS: hash, deadlines. ARGV: the command. Returns as the command does; -2 also when no field is live.
+--@include hash
+if redis.call('TYPE', hash).ok == 'hash' and not has_live() then
+  return -2
+end
+return redis.pcall(ARGV[1], hash)

@@ -1,5 +1,0 @@
--- HEXPIREAT hash amount [NX | XX | GT | LT] FIELDS n field [field ...], for a volatile hash.
--- KEYS: hash, deadlines, due, mark. ARGV: mark, amount (seconds since the epoch), [condition], FIELDS, n, fields.
--- Returns: see include/expire_fields.lua.
---@include expire_fields
-return expire_fields('hexpireat', 1000, false)
