@@ -102,7 +102,6 @@ class QueueBase(Namespaced[Any]):
         # The due index, the mark and what it says, once the layout is known.
         self._place: tuple[bytes, bytes, str] | None = None
         self._delays: dict[bytes, PickupDelays] = {}
-        self._scripts: dict[str, Script] = {}
         self._tenants: dict[Any, tuple[bytes, ...]] = {}
 
     def __repr__(self) -> str:
@@ -141,10 +140,7 @@ class QueueBase(Namespaced[Any]):
 
     def _script(self, name: str) -> Script:
         """Return a script of shuffle queues, with this object's clock."""
-        script = self._scripts.get(name)
-        if script is None:
-            script = self._scripts[name] = load(f"shuffle_queue/{name}", self.clock_shift_ms)
-        return script
+        return load(f"shuffle_queue/{name}", self.clock_shift_ms)
 
     def _step(self, name: str, keys: tuple[Any, ...], *args: Any) -> Operation:
         """Return one script on keys of the queue."""

@@ -82,11 +82,15 @@ class Writing(QueueBase):
             # Such a thing is no tenant either; the check says so.
             known = None
         streams = known or self._learn(tenant)
-        settings = (self.streams, int(self.notify), len(streams), tracked, ends, *flat)
-        return self._writing(streams, settings, fields)
+        return self._writing(streams, tracked, ends, flat, fields)
 
     def _writing(
-        self, streams: tuple[bytes, ...], settings: tuple[Any, ...], fields: Any
+        self,
+        streams: tuple[bytes, ...],
+        tracked: str | bytes,
+        ends: int | str,
+        flat: list[Any],
+        fields: Mapping[Any, Any],
     ) -> Steps[str]:
         due, mark, text = self._place or (yield from self._placing())
         keys = self.keys
@@ -94,7 +98,18 @@ class Writing(QueueBase):
         named = (keys.notifications, keys.tracking, keys.deadlines, *streams)
         for _ in range(_TRIES):
             joined, rings = self._known
-            args = (text, keys.name, self.ttl_ms, joined, *settings)
+            args = (
+                text,
+                keys.name,
+                self.ttl_ms,
+                joined,
+                self.streams,
+                int(self.notify),
+                len(streams),
+                tracked,
+                ends,
+                *flat,
+            )
             try:
                 reply = yield Operation(script, (keys.meta, due, mark, *named, *rings), args)
             except UnicodeEncodeError as error:
