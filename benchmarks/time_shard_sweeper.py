@@ -96,7 +96,7 @@ def _cost(server: RedisServer) -> Figure:
         return (time.perf_counter() - begun) / (CALLS * LIMIT)
 
     def sweeping() -> float:
-        while job.backlog().consumed < CALLS * LIMIT:
+        while job.backlog().count < CALLS * LIMIT:
             traffic()
         wall.seconds = start + 4 * 60
         costs = []

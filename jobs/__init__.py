@@ -8,7 +8,7 @@ from workstealing.jobs.log_trimmer import LogTrimmer
 from workstealing.jobs.migrate_to_native import MigrateToNative
 from workstealing.jobs.queue_expiry import QueueExpiry
 from workstealing.jobs.shuffle_queue_reaper import ShuffleQueueReaper
-from workstealing.jobs.time_shard_sweeper import TimeShardBacklog, TimeShardSweeper
+from workstealing.jobs.time_shard_sweeper import TimeShardSweeper
 from workstealing.jobs.track_queued import TrackQueued
 from workstealing.jobs.untrack_done import UntrackDone
 from workstealing.recruiting.job import Backlog
@@ -23,7 +23,6 @@ __all__ = [
     "MigrateToNative",
     "QueueExpiry",
     "ShuffleQueueReaper",
-    "TimeShardBacklog",
     "TimeShardSweeper",
     "TrackQueued",
     "UntrackDone",

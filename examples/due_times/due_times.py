@@ -92,7 +92,7 @@ class Newsroom:
         print("   s ", *(f"{head:>9}" for head in heads), "leased consumed")
         start = time.monotonic()
         while not self.closed.wait(PERIOD):
-            left = observe(self.queue, time.monotonic() - start)
+            left = look_at(self.queue, time.monotonic() - start)
             is_done = len(self.published) == EDITORS * ARTICLES and not left
             if is_done or time.monotonic() > start + PATIENCE:
                 self.closed.set()
@@ -107,7 +107,7 @@ class Newsroom:
         figures = self.recruiter.stats()
         sweeps = figures["jobs"][f"time_shard_sweeper.{self.queue.name}"]
         lost = len(self.due) - len(self.published)
-        left = self.queue.observe()
+        left = self.queue.stats()
         print()
         for what, value in (
             ("articles put", len(self.due)),
@@ -134,12 +134,12 @@ class Newsroom:
         return lost
 
 
-def observe(queue: TimeShardQueue, seconds: float) -> int:
+def look_at(queue: TimeShardQueue, seconds: float) -> int:
     """Print a line about the time shards; return how much they hold, consumed or not.
 
     For each: P or C where editors or publishers are, articles that wait / are due of these.
     """
-    found = queue.observe()
+    found = queue.stats()
     cells = [f"{SIGNS[each.role]}{each.waiting:>4}/{each.due:<3}" for each in found]
     leased, consumed = sum(each.leased for each in found), sum(each.consumed for each in found)
     print(f"{seconds:4.1f} ", *(f"{cell:>9}" for cell in cells), f"{leased:6} {consumed:8}")
@@ -169,7 +169,7 @@ def main() -> int:
     newsroom.run()
     lost = newsroom.report()
     # Nobody uses it any more: not even what it was made like is left behind.
-    queue.drop()
+    queue.delete()
     return 1 if lost else 0
 
 

@@ -17,7 +17,7 @@ local producer_size, producer_min, producer_max = describe(pset)
 local consumer_size, consumer_min, consumer_max = describe(cset)
 local dead = redis.pcall('HLEN', KEYS[4])
 if type(dead) == 'table' then
-  return refused(dead, KEYS[4], 'does not hold the dead members of an Ick')
+  return refusal(dead, KEYS[4], 'does not hold the dead members of an Ick')
 end
 local units = {}
 for i, low in ipairs({ '1e8', '1e11', '1e14' }) do

@@ -7,7 +7,7 @@
 local function open_layout(new)
   local found = redis.pcall('HGETALL', KEYS[1])
   if found.err then
-    return layout_error(KEYS[1], 'does not hold a layout')
+    return refusal(found, KEYS[1], 'does not hold a layout')
   end
   if #found > 0 or #new == 0 then
     return found

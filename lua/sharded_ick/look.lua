@@ -15,11 +15,11 @@ if wrong then
 end
 local moving = redis.pcall('ZCARD', KEYS[5])
 if type(moving) == 'table' then
-  return refused(moving, KEYS[5], 'does not hold members that are being moved')
+  return refusal(moving, KEYS[5], 'does not hold members that are being moved')
 end
 local graves = redis.pcall('HLEN', KEYS[6])
 if type(graves) == 'table' then
-  return refused(graves, KEYS[6], 'does not hold dead members that are being moved')
+  return refusal(graves, KEYS[6], 'does not hold dead members that are being moved')
 end
 return {
   redis.call('ZRANGE', pset, 0, 0, 'WITHSCORES')[2] or '',

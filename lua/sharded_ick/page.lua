@@ -12,7 +12,7 @@ for i = 1, #list, 2 do
 end
 local attempts = redis.pcall('HMGET', KEYS[3], unpack(members))
 if attempts.err then
-  return refused(attempts, KEYS[3], 'does not hold the attempts of an Ick')
+  return refusal(attempts, KEYS[3], 'does not hold the attempts of an Ick')
 end
 local rows = {}
 for i, member in ipairs(members) do

@@ -9,7 +9,7 @@ if problem then
 end
 local head = redis.pcall('GETRANGE', KEYS[4], 0, #ARGV[1])
 if type(head) == 'table' then
-  return refused(head, KEYS[4], 'does not hold the reservation of an Ick')
+  return refusal(head, KEYS[4], 'does not hold the reservation of an Ick')
 end
 if ARGV[1] == '' or head ~= ARGV[1] .. ' ' then
   return false

@@ -12,7 +12,7 @@
 local function mark_state(key, mine)
   local found = redis.pcall('GET', key)
   if type(found) == 'table' then
-    return refused(found, key, 'does not hold the mark of an ick shard')
+    return refusal(found, key, 'does not hold the mark of an ick shard')
   end
   if found == mine then
     return nil, 'same'
@@ -49,7 +49,7 @@ end
 local function read_lease(key)
   local found = redis.pcall('HMGET', key, 'token', 'deadline', 'taken', 'consumer')
   if found.err then
-    return refused(found, key, 'does not hold the lease of an ick shard')
+    return refusal(found, key, 'does not hold the lease of an ick shard')
   end
   return nil,
     {

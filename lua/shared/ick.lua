@@ -22,7 +22,7 @@ local function refuse(create)
   for i = 2, 3 do
     local size = redis.pcall('ZCARD', KEYS[i])
     if type(size) == 'table' then
-      return refused(size, KEYS[i], 'does not hold a set of an Ick')
+      return refusal(size, KEYS[i], 'does not hold a set of an Ick')
     end
     if size > 0 and not found then
       return layout_error(KEYS[i], 'holds members, but there is no version of an Ick at ' .. version)

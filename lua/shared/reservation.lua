@@ -47,14 +47,14 @@ local function current_token()
     held_head, token = head_of(text)
   end
   if type(text) == 'table' then
-    return refused(text, held, 'does not hold the reservation of an Ick')
+    return refusal(text, held, 'does not hold the reservation of an Ick')
   end
   if not token then
     return layout_error(held, 'does not hold the reservation of an Ick')
   end
   has_attempts = redis.pcall('HLEN', attempts)
   if type(has_attempts) == 'table' then
-    return refused(has_attempts, attempts, 'does not hold the attempts of an Ick')
+    return refusal(has_attempts, attempts, 'does not hold the attempts of an Ick')
   end
   return token
 end

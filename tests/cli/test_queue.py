@@ -35,7 +35,7 @@ def mails(redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> ShuffleQueue:
 def reminders(redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> TimeShardQueue:
     monkeypatch.setenv("REDIS_URL", redis7.url)
     monkeypatch.delenv("WORKSTEALING_REDIS_URL", raising=False)
-    return TimeShardQueue(RedisStore(redis7.client()), "mails", shards=5, period_s=3600)
+    return TimeShardQueue(RedisStore(redis7.client()), "mails", shards=5, period=3600)
 
 
 @pytest.fixture
@@ -90,13 +90,13 @@ def test_the_kind_is_that_of_what_is_there(command: Any, mails: ShuffleQueue) ->
     # A plain stream of other producers is a queue that nobody has moved yet.
     mails.client.xadd("plain", {"a": "b"})
     assert command.json("queue", "plain", "--once")["kind"] == "shuffle"
-    TimeShardQueue(RedisStore(mails.client), "mails", period_s=3600).put("x")
+    TimeShardQueue(RedisStore(mails.client), "mails", period=3600).put("x")
     both = command.refused("queue", "mails", "--once")
     assert "there is a ShuffleQueue and a TimeShardQueue 'mails': say which by --kind" in both
     assert command.json("queue", "mails", "--kind", "shuffle")["kind"] == "shuffle"
     assert command.json("queue", "mails", "--kind", "time")["kind"] == "time"
     mails.client.delete("ws:shuffle_queue:mails")
-    TimeShardQueue(RedisStore(mails.client), "alone", period_s=3600).put("x")
+    TimeShardQueue(RedisStore(mails.client), "alone", period=3600).put("x")
     said = command.refused("queue", "alone", "--group", "g")
     assert "--group is for a ShuffleQueue, and this is a TimeShardQueue: leave it out" in said
 
@@ -226,9 +226,13 @@ def test_it_shows_each_time_shard_and_writes_nothing(command: Any, redis7: Redis
     client = redis7.client()
     arguments = ("queue", "mails", "--url", redis7.url)
     unknown = command.json(*arguments, "--once", "--kind", "time")
-    assert (len(unknown["time_shards"]), unknown["total"], unknown["period_s"]) == (4, 0, 60.0)
+    assert (len(unknown["time_shards"]), unknown["total"], unknown["period_seconds"]) == (
+        4,
+        0,
+        60.0,
+    )
     assert client.dbsize() == 0
-    queue = TimeShardQueue(RedisStore(client), "mails", shards=7, period_s=3600)
+    queue = TimeShardQueue(RedisStore(client), "mails", shards=7, period=3600)
     for number in range(3):
         queue.put(str(number))
     queue.put("later", due=time.time() + 60)
@@ -260,7 +264,7 @@ def test_a_look_that_fails_is_said_and_the_next_one_comes(
     command: Any, reminders: TimeShardQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reminders.open()
-    seen, observe = [], TimeShardQueue.observe
+    seen, observe = [], TimeShardQueue.stats
 
     def fail_first(self: TimeShardQueue) -> Any:
         seen.append(1)
@@ -268,7 +272,7 @@ def test_a_look_that_fails_is_said_and_the_next_one_comes(
             raise ConnectionError("cut\x1b[31m")
         return observe(self)
 
-    monkeypatch.setattr(TimeShardQueue, "observe", fail_first)
+    monkeypatch.setattr(TimeShardQueue, "stats", fail_first)
     arguments = ("queue", "mails", "--interval", "1ms")
     text = command(*arguments, "--times", "2")
     assert "! the queue could not be asked: ConnectionError: cut\\x1b[31m" in text
@@ -288,7 +292,7 @@ def test_nobody_listens_there(command: Any) -> None:
 def test_a_cluster_is_used_like_a_server(command: Any, cluster: RedisCluster3) -> None:
     client = cluster.client()
     ShuffleQueue(client, "mails").write("acme", {"a": "b"})
-    TimeShardQueue(RedisStore(client), "reminders", period_s=3600).put("x")
+    TimeShardQueue(RedisStore(client), "reminders", period=3600).put("x")
     assert command.json("queue", "mails", "--url", cluster.url)["length"] == 1
     assert command.json("queue", "reminders", "--url", cluster.url)["total"] == 1
 

@@ -35,7 +35,7 @@ APP = """
     mails = ShuffleQueue(client, "mails", clock_shift_ms=600_000, ttl=86400.0)
     recruiter.install(ShuffleQueueReaper(mails, lease=0.001), rate=0.1)
     recruiter.install(QueueExpiry(client), rate=0.1)
-    reminders = TimeShardQueue(RedisStore(client), "reminders", shards={shards}, period_s=3600)
+    reminders = TimeShardQueue(RedisStore(client), "reminders", shards={shards}, period=3600)
     recruiter.install(TimeShardSweeper(reminders), rate=0.1)
 """
 
@@ -51,14 +51,14 @@ def fill(server: RedisServer | RedisCluster3) -> None:
     for number in range(5):
         mails.write("acme", {"n": str(number)})
     assert len(mails.read_many("g", "gone", 3)) == 3
-    reminders = TimeShardQueue(RedisStore(client), "reminders", shards=6, period_s=3600)
+    reminders = TimeShardQueue(RedisStore(client), "reminders", shards=6, period=3600)
     for number in range(4):
         reminders.put(str(number))
-    assert len(reminders.take_many("gone", 2, lease_s=0.001, drain_all=True)) == 2
+    assert len(reminders.take_many("gone", 2, lease=0.001, drain_all=True)) == 2
     reaper = ShuffleQueueReaper(mails, lease=0.001)
     sweeper = TimeShardSweeper(reminders)
     wait_until(
-        lambda: reaper.backlog().count == 3 and sweeper.backlog().ended == 2, "an idle moment"
+        lambda: reaper.backlog().count == 3 and sweeper.backlog().count == 2, "an idle moment"
     )
 
 
@@ -164,7 +164,7 @@ def test_doctor_says_that_a_queue_is_being_dropped(
     (found,) = [each for each in said["checks"] if "time_shard_sweeper" in each["what"]]
     assert found["level"] == "fault"
     assert "being dropped" in found["said"]
-    assert "call drop() once more" in found["said"]
+    assert "call delete() once more" in found["said"]
 
 
 def test_a_drain_looks_for_what_waits_wherever_a_sweeper_may_work_now(
@@ -175,14 +175,14 @@ def test_a_drain_looks_for_what_waits_wherever_a_sweeper_may_work_now(
     clock.now = time.time() // 3600 * 3600 + 1800
     sweeper = TimeShardSweeper(queue)
     queue.delete(queue.put("in the producers' time shard"))
-    assert (sweeper.backlog().messages, known_backlog(sweeper)) == (1, 0)
+    assert (sweeper.backlog().count, known_backlog(sweeper)) == (1, 0)
     clock.now += 8 * 3600
     queue.delete(queue.put("where nobody works now"))
     clock.now -= 8 * 3600
-    assert (sweeper.backlog().messages, known_backlog(sweeper)) == (2, 1)
+    assert (sweeper.backlog().count, known_backlog(sweeper)) == (2, 1)
     # Of eleven time shards a slice looks into one: idle ones alone do not say that it is drained.
     name = app_module(app(redis7, shards=16))
     said = command.json("drain", "time_shard_sweeper.reminders", "--idle", "10", "--app", name)
     assert said["drained"] is True
     assert said["jobs"]["time_shard_sweeper.reminders"]["items"] == 1
-    assert sweeper.backlog().messages == 1
+    assert sweeper.backlog().count == 1

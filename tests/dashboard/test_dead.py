@@ -72,9 +72,9 @@ def shuffle_queue(client: Any, payload: bytes) -> Any:
 
 def time_shard_queue(client: Any, payload: bytes) -> Any:
     """Return a queue with a dead message."""
-    made = TimeShardQueue(RedisStore(client), "later", period_s=3600, max_attempts=1)
+    made = TimeShardQueue(RedisStore(client), "later", period=3600, max_attempts=1)
     made.put(payload)
-    made.take_many("gone", 1, lease_s=0.001, drain_all=True)
+    made.take_many("gone", 1, lease=0.001, drain_all=True)
     until(lambda: [made.take("other", drain_all=True), made.dead()][-1])
     return made
 

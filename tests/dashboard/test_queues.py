@@ -57,16 +57,16 @@ def test_every_server_tells_of_idle_queues(any_server: AnyServer) -> None:
 
 def test_every_server_tells_of_a_time_shard_queue(any_server: AnyServer) -> None:
     client = any_server.client()
-    queue = TimeShardQueue(RedisStore(client), "mails", shards=5, period_s=3600)
+    queue = TimeShardQueue(RedisStore(client), "mails", shards=5, period=3600)
     before = set(client.scan_iter())
     assert (figures(queue).size, figures(queue).dead_size, figures(queue).due) == (0, 0, None)
     assert set(client.scan_iter()) == before
     for number in range(4):
         queue.put(str(number))
-    one, two, _ = queue.take_many("gone", 3, lease_s=0.001, drain_all=True)
+    one, two, _ = queue.take_many("gone", 3, lease=0.001, drain_all=True)
     queue.ack(one, two)
     sweeper = TimeShardSweeper(queue)
-    wait_until(lambda: sweeper.backlog().ended == 3, "the leases' end")
+    wait_until(lambda: sweeper.backlog().count == 3, "the leases' end")
     found = figures(sweeper)
     assert (found.size, found.due.count, found.due.what) == (2, 5, "messages to sweep")
     assert found.watched.job == "time_shard_sweeper.mails"
@@ -143,9 +143,9 @@ def item_key_of(watched: Watched, member: str, part: str = "") -> str:
 
 
 def test_dead_messages_of_a_time_shard_queue_are_put_back(redis7: RedisServer) -> None:
-    queue = TimeShardQueue(RedisStore(redis7.client()), "mails", period_s=3600, max_attempts=1)
+    queue = TimeShardQueue(RedisStore(redis7.client()), "mails", period=3600, max_attempts=1)
     ids = sorted(queue.put(str(number)) for number in range(3))
-    queue.take_many("gone", 3, lease_s=0.001, drain_all=True)
+    queue.take_many("gone", 3, lease=0.001, drain_all=True)
     while not queue.dead():
         queue.take("other", drain_all=True)
     watched = watch(queue)

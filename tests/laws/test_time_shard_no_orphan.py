@@ -36,7 +36,7 @@ def live(client: Any, name: str = "queue") -> None:
     wall = Wall()
     queue = queue_on(client, wall, name=name, max_attempts=1)
     ids = [queue.put(f"message {number}", 1.0) for number in range(6)]
-    queue.delete(ids[0])
+    queue.cancel(ids[0])
     wall.seconds = START + 2 * PERIOD
     acked, released, dies = queue.take_many("consumer", 3, 0.001)
     queue.extend(dies, 0.001)

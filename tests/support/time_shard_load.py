@@ -182,7 +182,7 @@ class Load:
                 self._ack(queue, each)
             elif fate < 0.8:
                 queue.release(each)
-            elif queue.delete(each.id):
+            elif queue.cancel(each.id):
                 with self._lock:
                     self.tally.acked[each.id] = time.monotonic()
 
@@ -193,7 +193,8 @@ class Load:
 
     def _sweep(self, queue: TimeShardQueue, rng: random.Random) -> None:
         """Sweep for as long as anybody else works."""
-        sweep = queue.time_shards.sweep
+        job = TimeShardSweeper(queue, 5, random=rng.random)
+        sweep = job.sweeping.sweep
 
         def recorded(time_shard: int, **options: Any) -> Any:
             if self._where is not None:
@@ -218,8 +219,7 @@ class Load:
                 with self._lock:
                     self.tally.attempts.append(attempted)
 
-        queue.time_shards.sweep = recorded
-        job = TimeShardSweeper(queue, 5, random=rng.random)
+        job.sweeping.sweep = recorded  # type: ignore[method-assign]
         try:
             while self._busy:
                 try:
@@ -227,4 +227,4 @@ class Load:
                 except (Aborted, redis.TimeoutError):
                     continue
         finally:
-            queue.time_shards.sweep = sweep
+            job.sweeping.sweep = sweep  # type: ignore[method-assign]

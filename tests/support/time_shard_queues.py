@@ -44,7 +44,7 @@ def everything(server: AnyServer) -> dict[bytes, Any]:
 
 def totals(queue: TimeShardQueue) -> dict[str, int]:
     """Return the counts of all time shards, summed up, without those that are 0."""
-    found = queue.observe()
+    found = queue.stats()
     names = ("waiting", "due", "leased", "consumed", "dead")
     sums = {name: sum(getattr(each, name) for each in found) for name in names}
     return {name: number for name, number in sums.items() if number}

@@ -12,7 +12,7 @@ from workstealing.jobs import TimeShardSweeper
 from workstealing.recruiting import Slice
 from workstealing.store.keys import to_bytes
 from workstealing.structures.time_shard_queue import RedisStore, TimeShardQueue
-from workstealing.structures.time_shard_queue.names import TimeShardNames, layout_key
+from workstealing.structures.time_shard_queue.redis_store import TimeShardNames, layout_key
 
 PERIOD = 60.0
 # Nothing is special about it: whole periods since the epoch, divisible by 4, 5, 6, 7 and 16.
@@ -63,7 +63,7 @@ def queue_on(
         RedisStore(client),
         name,
         shards=shards,
-        period_s=PERIOD,
+        period=PERIOD,
         max_attempts=max_attempts,
         clock=wall.skewed(skew),
     )
@@ -115,7 +115,7 @@ def finish(queue: TimeShardQueue, wall: Wall) -> list[str]:
     Leases must have ended, or end by themselves in no time.
     """
     found: list[str] = []
-    while any(each.waiting + each.leased > each.consumed for each in queue.observe()):
+    while any(each.waiting + each.leased > each.consumed for each in queue.stats()):
         taken = queue.take_many("last", 500, 600.0, drain_all=True)
         found += [each.id for each in taken]
         queue.ack(*taken)
@@ -128,7 +128,7 @@ def sweep_away(queue: TimeShardQueue, wall: Wall) -> None:
     job = TimeShardSweeper(queue, limit=500)
     for _ in range(20 * queue.rotation.time_shards):
         found = job.backlog()
-        if not found.consumed + found.ended:
+        if not found.count:
             return
         wall.seconds = (wall.seconds // PERIOD + 1) * PERIOD + 20
         while job.perform(Slice(500, 5.0)):

@@ -70,8 +70,8 @@ from workstealing.structures import (
     ShardedIckPipeline,
     ShuffleQueue,
     Taken,
-    TimeShardCounts,
     TimeShardQueue,
+    TimeShardStats,
     TrackedSet,
     TrackedSetPipeline,
     VolatileHashes,
@@ -340,7 +340,7 @@ async def tenants_awaited() -> None:
 
 
 def time_shards() -> None:
-    queue = TimeShardQueue(RedisStore(connect()), "reminders", shards=6, period_s=60)
+    queue = TimeShardQueue(RedisStore(connect()), "reminders", shards=6, period=60)
     assert_type(queue, TimeShardQueue)
     assert_type(queue.put("remind 17", due=0.5), str)
     taken = queue.take("worker 7")
@@ -350,17 +350,20 @@ def time_shards() -> None:
         assert_type(queue.release(taken), bool)
         assert_type(queue.extend(taken, 60.0), bool)
     assert_type(queue.take_many("worker 7", 10, drain_all=True), list[Taken])
-    assert_type(queue.observe(), list[TimeShardCounts])
+    assert_type(queue.stats(), list[TimeShardStats])
+    assert_type(queue.cancel("1-ab"), bool)
     recruiter.install(TimeShardSweeper(queue), rate=0.05)
-    assert_type(queue.drop(), int)
+    assert_type(queue.delete(), int)
 
 
 async def time_shards_awaited() -> None:
     queue = AsyncTimeShardQueue(AsyncRedisStore(connect_async()), "reminders")
     assert_type(queue, AsyncTimeShardQueue)
     assert_type(await queue.take("worker 7"), Taken | None)
-    assert_type(await queue.delete("1-ab"), bool)
-    assert_type(await queue.drop(), int)
+    assert_type(await queue.cancel("1-ab"), bool)
+    assert_type(await queue.stats(), list[TimeShardStats])
+    assert_type(await queue.delete(), int)
+    assert_type(await queue.put("remind 17"), str)
 
 
 def logs(client: redis.Redis) -> None:

@@ -25,7 +25,7 @@ from workstealing.structures import (
     TimeShardQueue,
 )
 from workstealing.structures.structure import FAULT, NOTE, OK, WARNING, Check, Structure
-from workstealing.structures.time_shard_queue.names import layout_key, parse
+from workstealing.structures.time_shard_queue.redis_store import layout_key, read_rotation
 from workstealing.structures.time_shard_queue.rotation import FEWEST_WITH_A_QUIET_ONE, Rotation
 from workstealing.structures.volatile_hashes.layout import (
     NATIVE_COMMANDS,
@@ -296,9 +296,10 @@ def _structure(what: str, structure: Structure) -> Iterator[Check]:
 def _time_shards(what: str, queue: TimeShardQueue | AsyncTimeShardQueue) -> Check:
     named = f"queue {printable(queue.name)}"
     # None where the queue is kept in another database.
-    twin: Twin | None = getattr(queue.time_shards, "twin", None)
+    twin: Twin | None = queue.twin
+    shards: Any = queue.time_shards
     try:
-        rotation = None if twin is None else _rotation_of(twin, layout_key(queue.time_shards.name))
+        rotation = None if twin is None else _rotation_of(twin, layout_key(shards.name))
     except (WorkStealingError, *FAULTS) as error:
         return Check(what, FAULT, f"{named}: {said(error)}")
     if rotation is None:
@@ -318,7 +319,8 @@ def _rotation_of(twin: Twin, key: bytes) -> Rotation | None:
     (reply,) = twin.call_keys((key,), [("HGETALL", key)], Budget(SECONDS))
     if isinstance(reply, Exception):
         raise reply
-    return parse(key, reply)
+    found = read_rotation(key, reply)
+    return None if found is None else found.own
 
 
 def _turns(rotation: Rotation) -> str:

@@ -118,7 +118,7 @@ def _require_groups(options: argparse.Namespace, kind: str | None) -> None:
 
 def _kind_of(client: Any, name: bytes) -> str:
     from workstealing.structures.shuffle_queue.names import QueueNames
-    from workstealing.structures.time_shard_queue.names import layout_key
+    from workstealing.structures.time_shard_queue.redis_store import layout_key
 
     names = QueueNames(name)
     # A ShuffleQueue also reads the plain stream of its name.

@@ -13,7 +13,7 @@ from workstealing.structures import ShuffleQueue
 from workstealing.structures.shuffle_queue.message import as_text
 from workstealing.structures.shuffle_queue.stats import percentile
 from workstealing.structures.time_shard_queue import RedisStore, TimeShardQueue
-from workstealing.structures.time_shard_queue.names import layout_key, parse
+from workstealing.structures.time_shard_queue.redis_store import layout_key, read_rotation
 
 MOST_MESSAGES = 2000
 """How many messages a look reads to tell the tenants apart: it may come every second."""
@@ -72,10 +72,11 @@ class TimeLook:
 
     def __init__(self, client: Any, name: bytes) -> None:
         self._client, self._key = client, layout_key(name)
-        found = parse(self._key, self._layout())
+        found = read_rotation(self._key, self._layout())
         known: dict[str, Any] = {}
         if found is not None:
-            known = {"shards": found.time_shards, "period_s": found.period_ms / 1000}
+            rotation = found.own
+            known = {"shards": rotation.time_shards, "period": rotation.period_ms / 1000}
         self._queue: TimeShardQueue = TimeShardQueue(RedisStore(client), name, **known)
 
     def _layout(self) -> Any:
@@ -90,14 +91,14 @@ class TimeLook:
     def look(self) -> dict[str, Any]:
         """Count the messages of each time shard. One round trip, and one for each dead set."""
         rotation = self._queue.rotation
-        shards = [{**each._asdict(), "total": each.total} for each in self._queue.observe()]
+        shards = [{**each._asdict(), "total": each.total} for each in self._queue.stats()]
         together = {name: sum(each[name] for each in shards) for name in (*_TIME_COUNTS, "total")}
         return {
             "queue": self._queue.name,
             "kind": TIME,
-            "period_s": rotation.period_ms / 1000,
+            "period_seconds": rotation.period_ms / 1000,
             **together,
-            "overdue_s": max(each["overdue_s"] for each in shards),
+            "overdue_seconds": max(each["overdue_seconds"] for each in shards),
             "time_shards": shards,
             "dead_messages": listed(
                 self._queue.dead(LISTED), "id", "consumer", "attempts", "since"
@@ -106,10 +107,10 @@ class TimeLook:
 
     def pictures(self, seen: dict[str, Any]) -> list[Picture]:
         """Return a row for each time shard, and one for all."""
-        total, overdue = seen["total"], seen["overdue_s"]
+        total, overdue = seen["total"], seen["overdue_seconds"]
         parts = [f"TimeShardQueue {seen['queue']}: {total:,} message{'' if total == 1 else 's'}"]
         parts += [f"the oldest is overdue by {spell(overdue)}"] if overdue else []
-        parts.append(f"a turn is {figure(seen['period_s'])} s")
+        parts.append(f"a turn is {figure(seen['period_seconds'])} s")
         rows = [
             (str(each["time_shard"]), each["role"], *_time_cells(each))
             for each in seen["time_shards"]
@@ -163,4 +164,4 @@ def _tenants(group: dict[str, Any]) -> list[Picture]:
 
 def _time_cells(of: dict[str, Any]) -> tuple[str, ...]:
     counts = (f"{of[name]:,}" for name in (*_TIME_COUNTS, "total"))
-    return (*counts, spell(of["overdue_s"]) if of["overdue_s"] else "-")
+    return (*counts, spell(of["overdue_seconds"]) if of["overdue_seconds"] else "-")

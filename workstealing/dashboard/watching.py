@@ -185,17 +185,15 @@ def _time_shard_queue(thing: TimeShardQueue | TimeShardSweeper) -> Watched:
 
     def due() -> Backlog:
         assert job is not None
-        backlog = job.backlog()
-        oldest = backlog.oldest_seconds if backlog.ended else None
-        return Backlog(backlog.ended + backlog.consumed, oldest, "messages to sweep")
+        return job.backlog(seconds=SECONDS)
 
     return Watched(
         queue.name,
         "time shard queue",
-        lambda: sum(each.total for each in queue.observe()),
+        lambda: sum(each.total for each in queue.stats()),
         due if job is not None else None,
         lambda: [("", TimeShardsDead(queue))],
-        lambda: sum(each.dead for each in queue.observe()),
+        lambda: sum(each.dead for each in queue.stats()),
         None if job is None else job.name,
     )
 

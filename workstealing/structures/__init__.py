@@ -36,8 +36,8 @@ from workstealing.structures.time_shard_queue import (
     AsyncTimeShardQueue,
     RedisStore,
     Taken,
-    TimeShardCounts,
     TimeShardQueue,
+    TimeShardStats,
 )
 from workstealing.structures.tracked_set import (
     AsyncTrackedSet,
@@ -94,8 +94,8 @@ __all__ = [
     "ShardedIckPipeline",
     "ShuffleQueue",
     "Taken",
-    "TimeShardCounts",
     "TimeShardQueue",
+    "TimeShardStats",
     "TrackedSet",
     "TrackedSetPipeline",
     "VolatileHashes",

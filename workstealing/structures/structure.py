@@ -114,15 +114,20 @@ class Structure:
         Arguments: steps; seconds: how long all of them may take. Raises: LayoutError; OutOfTime;
         connection faults; those of the steps. Replies come as bytes.
         """
-        budget = Budget(seconds)
+        return inspect_steps(self.twin, steps, seconds)
 
-        def send(step: Any) -> Any:
-            several = isinstance(step, list)
-            asked = step if several else [step]
-            replies = _ask(self.twin, [_operation(each) for each in asked], budget)
-            return replies if several else replies[0]
 
-        return drive_by(send, steps)
+def inspect_steps(twin: Twin, steps: Steps[T], seconds: float) -> T:
+    """Run a question's steps on a twin's connections; see `Structure.inspect`."""
+    budget = Budget(seconds)
+
+    def send(step: Any) -> Any:
+        several = isinstance(step, list)
+        asked = step if several else [step]
+        replies = _ask(twin, [_operation(each) for each in asked], budget)
+        return replies if several else replies[0]
+
+    return drive_by(send, steps)
 
 
 def _operation(step: Any) -> Operation:

@@ -71,7 +71,7 @@ def test_the_one_of_59_where_something_waits_is_found_at_once_after_a_count(plac
     dirty = place.leave(20)
     for seed in range(10):
         job = place.sweeper(seed, dry_run=True)
-        assert job.within_reach().messages == 1
+        assert job.within_reach().count == 1
         assert perform(job) == 1
     assert held(place.client, NAMES[dirty])["consumed"]
 
@@ -136,7 +136,7 @@ def test_one_that_was_remembered_is_forgotten_once_it_is_clean(real: Place) -> N
 def test_one_that_others_work_in_now_is_left_alone_however_dirty(real: Place) -> None:
     real.leave(0)
     job = real.sweeper()
-    assert job.backlog().messages == 1
+    assert job.backlog().count == 1
     assert [perform(job) for _ in range(30)] == [0] * 30
 
 
@@ -164,4 +164,4 @@ def test_on_a_cluster_all_of_them_are_found(cluster: Any) -> None:
         place.leave(ahead)
     job = place.sweeper()
     assert sum(perform(job) for _ in range(2000 // 10)) == SHARDS - 10
-    assert job.within_reach().messages == 0
+    assert job.within_reach().count == 0

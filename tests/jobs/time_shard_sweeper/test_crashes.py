@@ -58,7 +58,7 @@ class Case:
         poison = self.taken["poison"].id
         client.hset(SHARD.history, poison, "5 0 1000 0 c")
         self.queue.ack(self.taken["acked"])
-        self.queue.delete(self.taken["deleted"].id)
+        self.queue.cancel(self.taken["deleted"].id)
         self.queue.release(self.taken["released"])
         self.wall.seconds = start + 241
 
@@ -104,7 +104,7 @@ class Case:
         attempts = {each.message.decode(): each.attempts for each in again}
         assert attempts == {"released": 1, "returned": 2, "waiting": 1}
         self.queue.ack(*again)
-        self.queue.delete(self.taken["poison"].id)
+        self.queue.cancel(self.taken["poison"].id)
         self.wall.seconds += 2 * 60
         assert self.sweep(self.client) == 4
         only_layout_is_left([self.client])

@@ -14,10 +14,10 @@ from support.servers import RedisServer
 from support.time_shard_load import Load
 from support.time_shards import Wall, only_layout_is_left, queue_on
 from workstealing.jobs import TimeShardSweeper
+from workstealing.jobs.time_shard_sweeper import Swept, sweeping_of
 from workstealing.recruiting import Slice
 from workstealing.structures.time_shard_queue import TimeShardQueue
 from workstealing.structures.time_shard_queue.rotation import Rotation
-from workstealing.structures.time_shard_queue.store import Swept
 
 STEPS = 60
 
@@ -105,6 +105,11 @@ class _Told:
         return Swept(1, 0, 0)
 
 
+@sweeping_of.register
+def _(told: _Told) -> Any:
+    return told
+
+
 # Ends of a period, an hour, a day, a leap day and years, and any other moment.
 DAY_MS = 86_400_000
 ENDS_MS = [0, 3_600_000, DAY_MS, 19_782 * DAY_MS, 20_454 * DAY_MS, 20_819 * DAY_MS]
@@ -123,7 +128,7 @@ class TestWhere:
     def chosen(shards: int, now_ms: int, seconds: float, chance: float) -> int | None:
         told = _Told()
         clock = Wall(now_ms / 1000).skewed()
-        queue = TimeShardQueue(told, "queue", shards=shards, period_s=60, clock=clock)  # type: ignore[call-overload]
+        queue = TimeShardQueue(told, "queue", shards=shards, period=60, clock=clock)  # type: ignore[call-overload]
         TimeShardSweeper(queue, random=lambda: chance).perform(Slice(5, seconds))
         return told.swept[0] if told.swept else None
 

@@ -20,8 +20,9 @@ from support.time_shards import (
     queue_on,
 )
 from workstealing.errors import Aborted, ConfigurationError, LayoutError
-from workstealing.jobs import TimeShardBacklog, TimeShardSweeper
+from workstealing.jobs import TimeShardSweeper
 from workstealing.recruiting import Slice
+from workstealing.recruiting.job import Backlog
 from workstealing.structures.time_shard_queue import TimeShardQueue
 
 pytestmark = pytest.mark.contract
@@ -48,9 +49,9 @@ class Place:
         self.at_period(0)
         return [self.queue.put(message, due) for message in messages]
 
-    def take(self, n: int, lease_s: float = 600.0) -> list[Any]:
+    def take(self, n: int, lease: float = 600.0) -> list[Any]:
         self.at_period(2)
-        return self.queue.take_many("consumer", n, lease_s)
+        return self.queue.take_many("consumer", n, lease)
 
     def lose(self, n: int) -> list[Any]:
         """Take messages whose leases then end."""
@@ -177,7 +178,7 @@ class TestConsumed:
         _, released = place.take(2)
         place.queue.release(released)
         for id_ in list(place.held()["messages"]):
-            assert place.queue.delete(id_.decode())
+            assert place.queue.cancel(id_.decode())
         while place.sweep():
             pass
         only_layout_is_left(nodes(place.server))
@@ -217,7 +218,7 @@ class TestTheJob:
         before = place.held()
         assert place.sweep(limit=4, dry_run=True) == 4
         assert place.sweep(limit=50, dry_run=True) == 8
-        store = place.queue.time_shards
+        store = TimeShardSweeper(place.queue).sweeping
         options: Any = {"limit": 50, "random": lambda: 0.5, "dry_run": True}
         swept = [
             store.sweep(0, max_attempts=most, slice=Slice(50, SECONDS), **options)
@@ -228,13 +229,25 @@ class TestTheJob:
 
     def test_its_backlog(self, place: Place) -> None:
         job = TimeShardSweeper(place.queue)
-        assert job.backlog() == TimeShardBacklog(0, 0, 0.0)
+        assert job.backlog() == Backlog(0, 0.0, "messages to sweep")
         place.put(*"abcde")
         taken = place.lose(3)
         place.queue.ack(*taken[:2])
+        every = range(place.queue.rotation.time_shards)
+        unswept = job.sweeping.unswept(every)
+        assert (sum(each.ended for each in unswept), sum(each.consumed for each in unswept)) == (
+            3,
+            2,
+        )
         backlog = job.backlog()
-        assert (backlog.ended, backlog.consumed) == (3, 2)
+        assert (backlog.count, backlog.exact) == (5, True)
+        assert backlog.oldest_seconds is not None
         assert backlog.oldest_seconds > 1e9
+
+    def test_nobody_knows_how_long_a_consumed_message_has_waited(self, place: Place) -> None:
+        ids = place.put(*"ab")
+        place.queue.ack(*ids)
+        assert TimeShardSweeper(place.queue).backlog() == Backlog(2, None, "messages to sweep")
 
     def test_what_it_observes(self, place: Place) -> None:
         place.put(*"abcde")
@@ -253,7 +266,7 @@ class TestTheJob:
     def test_its_name_and_dependency(self, place: Place) -> None:
         job = TimeShardSweeper(place.queue)
         assert job.name == "time_shard_sweeper.queue"
-        assert job.dependency == place.queue.time_shards.identity
+        assert job.dependency == job.sweeping.identity
         assert TimeShardSweeper(place.queue, name="mine").name == "mine"
 
     @pytest.mark.parametrize("most", [0, -1, 1.5, True, "5"])
@@ -287,7 +300,7 @@ class TestTheJob:
 class TestRaces:
     """Somebody comes between the read of an attempt and its EXEC."""
 
-    @pytest.mark.parametrize("how", ["ack", "delete"])
+    @pytest.mark.parametrize("how", ["ack", "cancel"])
     def test_a_late_acknowledgement_wins(self, real: Place, how: str) -> None:
         real.put("a")
         (taken,) = real.lose(1)

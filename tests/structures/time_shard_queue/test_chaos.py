@@ -103,7 +103,7 @@ class Chaos:
         while time.monotonic() < self.end:
             try:
                 # Where everybody else is: what it does must be right there too.
-                done = queue.time_shards.sweep(
+                done = job.sweeping.sweep(
                     chance.randrange(SHARDS),
                     limit=10,
                     max_attempts=3,
@@ -138,6 +138,6 @@ def test_everybody_at_once(redis7: RedisServer) -> None:
     for each in names:
         end_leases(client, each)
     sweep_away(queue, chaos.wall)
-    assert sum(each.waiting + each.leased + each.dead for each in queue.observe()) == 0
-    assert queue.drop() == 0
+    assert sum(each.waiting + each.leased + each.dead for each in queue.stats()) == 0
+    assert queue.delete() == 0
     assert client.dbsize() == 0

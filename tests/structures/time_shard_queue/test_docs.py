@@ -55,7 +55,7 @@ def test_a_dead_consumers_message_waits_for_its_lease_and_n_less_one_periods(
     queue = queue_on(redis7, clock, shards=4)
     queue.put("hello")
     clock.go(2 * 60)
-    assert queue.take("dies", lease_s=60) is not None
+    assert queue.take("dies", lease=60) is not None
     waited = 0
     # The clocks of the server and of the turns go on together, ten seconds at a time.
     while ahead_of(queue, clock, waited * 1000 + 500).take("other") is None:

@@ -12,7 +12,7 @@ def test_no_script_leases_or_lists_more_than_its_piece(redis7: RedisServer) -> N
     seen = Recording(redis7.client())
     queue = TimeShardQueue(RedisStore(seen), "q", max_attempts=1)
     expected = [queue.put(f"{i:04}", due=1_000 + i) for i in range(750)]
-    taken = queue.take_many("worker", 700, lease_s=0.001, drain_all=True)
+    taken = queue.take_many("worker", 700, lease=0.001, drain_all=True)
     assert [each.id for each in taken] == expected[:700]
     assert {each.attempts for each in taken} == {1}
     assert queue.ack(*taken[:450]) == 450

@@ -16,7 +16,7 @@ def queue_of(server: AnyServer, shards: int) -> Any:
     return TimeShardQueue(RedisStore(server.client()), "letters", shards, clock=SetClock())
 
 
-@pytest.mark.parametrize("call", ["put", "take", "observe", "drop"])
+@pytest.mark.parametrize("call", ["put", "take", "stats", "delete"])
 def test_who_was_refused_is_so_only_as_long_as_the_other_one_is_there(
     any_server: AnyServer, call: str
 ) -> None:
@@ -26,12 +26,12 @@ def test_who_was_refused_is_so_only_as_long_as_the_other_one_is_there(
     calls = {
         "put": lambda: six.put("new"),
         "take": lambda: six.take("worker", drain_all=True),
-        "observe": six.observe,
-        "drop": six.drop,
+        "stats": six.stats,
+        "delete": six.delete,
     }
     with pytest.raises(ConfigurationError, match="has 4 time shards"):
         calls[call]()
-    four.drop()
+    four.delete()
     calls[call]()
     made = queue_of(any_server, 6)
     made.put("newer")

@@ -169,11 +169,11 @@ def test_what_is_no_number_of_time_shards(shards: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "period_s", [0, -1, True, "60", None, float("nan"), float("inf"), 0.0005, 1.00005]
+    "period", [0, -1, True, "60", None, float("nan"), float("inf"), 0.0005, 1.00005]
 )
-def test_what_is_no_period(period_s: object) -> None:
-    with pytest.raises(ConfigurationError, match="period_s="):
-        rotation_of(4, period_s)
+def test_what_is_no_period(period: object) -> None:
+    with pytest.raises(ConfigurationError, match="period="):
+        rotation_of(4, period)
 
 
 def test_periods_of_whole_milliseconds() -> None:

@@ -121,7 +121,7 @@ class TestOrder:
         assert taken[0] is not None
         assert abs(taken[0].due.timestamp() - (now - 1000)) < 0.002
         ahead = ahead_of(queue, clock, 3_601_000)
-        assert [each.message for each in ahead.take_many("reader", 9, lease_s=9)][:2] == [
+        assert [each.message for each in ahead.take_many("reader", 9, lease=9)][:2] == [
             *(b"later", b"much later"),
         ]
 
@@ -151,7 +151,7 @@ class TestOrder:
     ) -> None:
         """More of it than one look of the script clears away."""
         for number in range(60):
-            assert queue.delete(queue.put(str(number), due=1000.0))
+            assert queue.cancel(queue.put(str(number), due=1000.0))
         last = queue.put("last", due=2000.0)
         clock.go(TURN)
         taken = queue.take("reader")
@@ -170,13 +170,13 @@ class TestObserving:
         first, second = queue.take_many("reader", 2)
         queue.ack(first)
         queue.release(second, due=timedelta(hours=1))
-        found = queue.observe()
+        found = queue.stats()
         assert [each.time_shard for each in found] == list(range(6))
         assert [each.role for each in found] == [
             *("consuming", "quiet", "producing", "quiet", "quiet", "quiet"),
         ]
         assert found[0][2:7] == (5, 3, 1, 1, 0)
-        assert 45 < found[0].overdue_s < 50 + GUARD_SECONDS
+        assert 45 < found[0].overdue_seconds < 50 + GUARD_SECONDS
         assert found[0].total == 5
         assert found[2][2:7] == (1, 1, 0, 0, 0)
         assert found[1][2:] == (0, 0, 0, 0, 0, 0.0)
@@ -188,7 +188,7 @@ class TestObserving:
         clock.go(TURN)
         queue.take("reader")
         before = everything(any_server)
-        queue.observe()
+        queue.stats()
         queue.dead()
         assert everything(any_server) == before
 
@@ -201,11 +201,11 @@ class TestObserving:
         assert other.take("reader", drain_all=True) is None
         assert other.dead() == []
         assert other.ack("1-ab") == other.revive("1-ab") == other.discard("1-ab") == 0
-        assert other.release("1-ab") is other.delete("1-ab") is False
+        assert other.release("1-ab") is other.cancel("1-ab") is False
         assert everything(any_server) == {}
         queue_on(any_server, clock).put("hello")
         with pytest.raises(ConfigurationError, match="give shards=6"):
-            other.observe()
+            other.stats()
 
 
 class TestMessages:
@@ -225,7 +225,7 @@ class TestMessages:
         assert all(type(each.id) is str and type(each.token) is str for each in taken)
         assert queue.release(taken[0])
         assert queue.ack(*taken) == 7
-        assert [each.total for each in queue.observe()] == [0] * 6
+        assert [each.total for each in queue.stats()] == [0] * 6
         assert queue.dead() == []
 
     @pytest.mark.parametrize("message", [None, 17, ["a"], "\ud800"])
@@ -263,7 +263,7 @@ class TestArguments:
             *((queue.take, "c", float("nan")), (queue.take_many, "c", 0)),
             *((queue.take_many, "c", 1001), (queue.take_many, "c", True), (queue.dead, 0)),
             *((queue.ack, "6-ab"), (queue.ack, "00-ab"), (queue.ack, "x"), (queue.ack, 5)),
-            *((queue.delete, "1-AB"), (queue.release, "1-"), (queue.release, "1-ab", "soon")),
+            *((queue.cancel, "1-AB"), (queue.release, "1-"), (queue.release, "1-ab", "soon")),
             *((queue.revive, b"1-ab"), (queue.discard, "-1-ab")),
         ]
         for method, *arguments in bad:
@@ -282,16 +282,16 @@ class TestArguments:
         with pytest.raises(ConfigurationError, match="RedisStore"):
             TimeShardQueue(any_server.client(), "name")  # type: ignore[call-overload]
 
-    @pytest.mark.parametrize(("shards", "period_s"), [(7, 60), (6, 61), (4, 30)])
+    @pytest.mark.parametrize(("shards", "period"), [(7, 60), (6, 61), (4, 30)])
     def test_another_number_or_period_is_refused_by_name(
-        self, any_server: AnyServer, clock: SetClock, shards: int, period_s: int
+        self, any_server: AnyServer, clock: SetClock, shards: int, period: int
     ) -> None:
         queue_on(any_server, clock).put("hello")
         before = everything(any_server)
         store = RedisStore(any_server.client())
-        other: TimeShardQueue = TimeShardQueue(store, "letters", shards, period_s, clock=clock)
-        for call in (lambda: other.put("x"), lambda: other.take("c"), other.observe, other.open):
-            with pytest.raises(ConfigurationError, match="give shards=6 and period_s=60"):
+        other: TimeShardQueue = TimeShardQueue(store, "letters", shards, period, clock=clock)
+        for call in (lambda: other.put("x"), lambda: other.take("c"), other.stats, other.open):
+            with pytest.raises(ConfigurationError, match="give shards=6 and period=60"):
                 call()
         assert everything(any_server) == before
 
@@ -313,7 +313,7 @@ class TestArguments:
             lambda: queue.discard(message_id),
             lambda: queue.take("c", drain_all=True),
             queue.dead,
-            queue.observe,
+            queue.stats,
         ):
             with pytest.raises(LayoutError, match="1:4:60000"):
                 call()
@@ -362,7 +362,7 @@ class TestArguments:
             (lambda: queue.ack("4-ab"), {"mark", "messages", "consumed"}),
             (lambda: queue.release("4-ab"), {"mark", "history", "consumed", "dead", "released"}),
             (lambda: queue.take("c", drain_all=True), {part}),
-            (queue.observe, {"mark", "waiting", "leased", "consumed", "released", "dead"}),
+            (queue.stats, {"mark", "waiting", "leased", "consumed", "released", "dead"}),
             (queue.dead, {"mark", "messages", "history", "consumed", "dead"}),
         ]
         for call, parts in calls:
@@ -387,9 +387,9 @@ class TestAsyncio:
             assert [each.id for each in rest] == ids[1:]
             assert await queue.release(rest[0]) is True
             assert await queue.ack(first, rest[1]) == 2
-            assert await queue.delete(ids[3]) is True
+            assert await queue.cancel(ids[3]) is True
             assert await queue.dead() == []
-            assert (await queue.observe())[0][2:7] == (1, 1, 4, 3, 0)
+            assert (await queue.stats())[0][2:7] == (1, 1, 4, 3, 0)
             assert await queue.revive("1-ab") == await queue.discard("1-ab") == 0
             drained = await queue.take("reader", drain_all=True)
             assert drained is not None

@@ -42,7 +42,7 @@ def fill(queue: TimeShardQueue, clock: Any) -> int:
     queue.put("waits")
     clock.go(60)
     queue.put("elsewhere")
-    queue.delete(queue.put("deleted"))
+    queue.cancel(queue.put("deleted"))
     return 7
 
 
@@ -55,9 +55,9 @@ class TestDropping:
         # Another queue's name that looks alike stays as it is.
         queue_on(any_server, clock, name="letters2").put("hello")
         other = {key for key in everything(any_server) if key.endswith(b"letters2")}
-        assert queue.drop() == held
+        assert queue.delete() == held
         assert set(everything(any_server)) == other
-        assert queue.drop() == 0
+        assert queue.delete() == 0
         anew = queue_on(any_server, clock, shards=4)
         message_id = anew.put("hello")
         clock.go(TURN)
@@ -68,17 +68,17 @@ class TestDropping:
     def test_the_same_queue_can_be_used_anew(self, any_server: AnyServer, clock: SetClock) -> None:
         queue = queue_on(any_server, clock)
         queue.put("hello")
-        assert queue.drop() == 1
+        assert queue.delete() == 1
         queue.put("again")
         assert LAYOUT in everything(any_server)
-        assert [each.waiting for each in queue.observe()] == [1, 0, 0, 0, 0, 0]
+        assert [each.waiting for each in queue.stats()] == [1, 0, 0, 0, 0, 0]
 
     def test_a_process_from_before_it_cannot_put_into_a_queue_of_another_kind(
         self, any_server: AnyServer, clock: SetClock
     ) -> None:
         old = queue_on(any_server, clock)
         old.put("hello")
-        queue_on(any_server, clock).drop()
+        queue_on(any_server, clock).delete()
         queue_on(any_server, clock, shards=4).put("hello")
         clock.go(60)
         before = everything(any_server)
@@ -92,7 +92,7 @@ class TestDropping:
         queue_on(any_server, clock).put("hello")
         before = everything(any_server)
         with pytest.raises(ConfigurationError, match="give shards=6"):
-            queue_on(any_server, clock, shards=16).drop()
+            queue_on(any_server, clock, shards=16).delete()
         assert everything(any_server) == before
 
     @pytest.mark.parametrize("kind", ["text", "other"])
@@ -106,7 +106,7 @@ class TestDropping:
             client.hset(LAYOUT, "structure", "mine")
         before = everything(any_server)
         with pytest.raises(LayoutError, match="layout"):
-            queue_on(any_server, clock).drop()
+            queue_on(any_server, clock).delete()
         assert everything(any_server) == before
 
     def test_a_foreign_key_in_a_parts_place_is_left_alone(
@@ -118,58 +118,58 @@ class TestDropping:
         theirs = queue.time_shards.names(0).released
         client.set(theirs, "mine")
         with pytest.raises(LayoutError, match="time_shard:released:0:letters"):
-            queue.drop()
+            queue.delete()
         assert client.get(theirs) == b"mine"
         client.delete(theirs)
-        assert queue.drop() == 1
+        assert queue.delete() == 1
         assert everything(any_server) == {}
 
     async def test_with_asyncio(self, any_server: AnyServer, clock: SetClock) -> None:
         async with any_server.async_client() as client:
             queue = AsyncTimeShardQueue(AsyncRedisStore(client), "letters", 6, 60, clock=clock)
             await queue.put("hello")
-            assert await queue.drop() == 1
+            assert await queue.delete() == 1
             assert everything(any_server) == {}
 
 
 @pytest.mark.real
 class TestWhoeverComesBetween:
     def cut(self, queue: TimeShardQueue, at: int) -> None:
-        """Drop a queue until so many time shards are gone."""
-        shards = queue.time_shards
-        real = shards._perform
-        dropped: list[str] = []
+        """Delete a queue until so many time shards are gone."""
+        shards: Any = queue.time_shards
+        real = shards._operation
+        deleted: list[str] = []
 
-        def perform(operation: Any) -> Any:
-            if operation.script.name == "time_shard_drop":
-                if len(dropped) == at:
+        def make(script: str, *parts: Any) -> Any:
+            if script == "delete":
+                if len(deleted) == at:
                     raise redis.ConnectionError("cut")
-                dropped.append("one")
-            return real(operation)
+                deleted.append("one")
+            return real(script, *parts)
 
-        shards._perform = perform
+        shards._operation = make
         with pytest.raises(redis.ConnectionError):
-            queue.drop()
-        shards._perform = real
+            queue.delete()
+        shards._operation = real
 
-    def test_while_it_is_being_dropped_nobody_opens_it_nor_fills_what_is_gone(
+    def test_while_it_is_being_deleted_nobody_opens_it_nor_fills_what_is_gone(
         self, redis7: RedisServer, clock: SetClock
     ) -> None:
         user = queue_on(redis7, clock)
         user.put("hello")
         clock.go(60)
         user.put("hello")
-        dropper = queue_on(redis7, clock)
-        self.cut(dropper, 1)
+        deleter = queue_on(redis7, clock)
+        self.cut(deleter, 1)
         before = everything(redis7)
         clock.go(-60)
-        with pytest.raises(LayoutError, match=r"being dropped.*call drop\(\) once more"):
+        with pytest.raises(LayoutError, match=r"being deleted.*call delete\(\) once more"):
             user.put("in the time shard that is gone")
-        for call in (lambda: queue_on(redis7, clock).put("x"), dropper.observe):
-            with pytest.raises(LayoutError, match="being dropped"):
+        for call in (lambda: queue_on(redis7, clock).put("x"), deleter.stats):
+            with pytest.raises(LayoutError, match="being deleted"):
                 call()
         assert everything(redis7) == before
-        assert queue_on(redis7, clock).drop() == 1
+        assert queue_on(redis7, clock).delete() == 1
         assert everything(redis7) == {}
 
     def test_who_is_late_does_not_remove_the_layout_of_the_next_queue(
@@ -177,20 +177,18 @@ class TestWhoeverComesBetween:
     ) -> None:
         queue = queue_on(redis7, clock)
         queue.put("hello")
-        shards = queue.time_shards
-        real, layouts = shards._perform, []
+        shards: Any = queue.time_shards
+        real = shards._delete_layout
 
-        def perform(operation: Any) -> Any:
-            if operation.script.name == "time_shard_drop_layout":
-                layouts.append(operation)
-                if len(layouts) == 2:
-                    queue_on(redis7, clock).drop()
-                    queue_on(redis7, clock).put("of the next queue")
-            return real(operation)
+        def make(*, is_empty: bool) -> Any:
+            if is_empty:
+                queue_on(redis7, clock).delete()
+                queue_on(redis7, clock).put("of the next queue")
+            return real(is_empty=is_empty)
 
-        shards._perform = perform
-        assert queue.drop() == 1
-        assert queue_on(redis7, clock).observe()[0].waiting == 1
+        shards._delete_layout = make
+        assert queue.delete() == 1
+        assert queue_on(redis7, clock).stats()[0].waiting == 1
         assert LAYOUT in everything(redis7)
 
     def test_a_process_that_dies_at_any_command(self, redis7: RedisServer) -> None:
@@ -210,13 +208,13 @@ class TestWhoeverComesBetween:
                 queue: TimeShardQueue = TimeShardQueue(
                     RedisStore(client), "letters", 6, 60, clock=clock
                 )
-                queue.drop()
+                queue.delete()
 
             for _ in every_death([door], work, prepare):
                 left = everything(redis7)
                 if left:
                     assert LAYOUT in left, "nobody knows how many time shards to look for"
-                queue_on(redis7, clock).drop()
+                queue_on(redis7, clock).delete()
                 assert everything(redis7) == {}
                 deaths += 1
         assert deaths > 2 * 8
@@ -230,7 +228,7 @@ class TestWhoeverComesBetween:
         server.client().config_set("maxmemory", 1)
         with pytest.raises(OutOfMemoryError):
             queue.put("more")
-        assert queue.drop() == 7
+        assert queue.delete() == 7
         assert everything(server) == {}
 
     def test_a_large_one_holds_nobody_up(
@@ -245,7 +243,7 @@ class TestWhoeverComesBetween:
             client.zadd(names.waiting, dict.fromkeys(ids, 1))
             client.hset(names.messages, mapping=dict.fromkeys(ids, "m" * 20))
         client.config_resetstat()
-        assert queue.drop() == 300_001
+        assert queue.delete() == 300_001
         # Its memory is freed in the background: freeing it here takes 100 ms.
         assert client.info("commandstats")["cmdstat_unlink"]["usec_per_call"] < 2_000
         assert everything(server) == {}

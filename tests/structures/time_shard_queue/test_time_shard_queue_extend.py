@@ -64,9 +64,9 @@ class TestExtensions:
         taken = take_one(queue, clock)
         assert queue.extend(taken, 100.0) is True
         later = ahead_of(queue, clock, LATER_MS)
-        before = queue.time_shards.unswept([0])
+        before = TimeShardSweeper(queue).sweeping.unswept([0])
         assert sweep(later, clock, dry_run=True, max_attempts=1) == 0
-        assert queue.time_shards.unswept([0]) == before
+        assert TimeShardSweeper(queue).sweeping.unswept([0]) == before
         assert sweep(later, clock, max_attempts=1) == 0
         assert abs(end_of(queue, taken) - time.time() - 100) < 40
         assert later.take("other") is None
@@ -139,13 +139,11 @@ class TestExtensions:
         assert queue.extend(last, LEASE) is False
         assert totals(queue) == {}
 
-    @pytest.mark.parametrize(
-        "lease_s", [0, -1, float("nan"), float("inf"), 10**400, True, "1", None]
-    )
-    def test_what_is_no_lease(self, queue: TimeShardQueue, clock: SetClock, lease_s: Any) -> None:
+    @pytest.mark.parametrize("lease", [0, -1, float("nan"), float("inf"), 10**400, True, "1", None])
+    def test_what_is_no_lease(self, queue: TimeShardQueue, clock: SetClock, lease: Any) -> None:
         taken = take_one(queue, clock)
-        with pytest.raises(ConfigurationError, match="lease_s="):
-            queue.extend(taken, lease_s)
+        with pytest.raises(ConfigurationError, match="lease="):
+            queue.extend(taken, lease)
         with pytest.raises(ConfigurationError, match="give the Taken"):
             queue.extend(taken.id, LEASE)  # type: ignore[arg-type]
 

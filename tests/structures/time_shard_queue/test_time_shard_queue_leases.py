@@ -58,7 +58,7 @@ class TestLeases:
         assert queue.ack(*(each.id for each in taken[10:50])) == 30
         assert queue.ack(taken[0], taken[0].id, "0-abc") == 0
         assert totals(queue) == {"leased": 50, "consumed": 50}
-        assert [each.total for each in queue.observe()] == [0] * 6
+        assert [each.total for each in queue.stats()] == [0] * 6
         later = ahead_of(queue, clock, LATER_MS)
         assert later.take("other") is None
         # On its way it has cleared them away.
@@ -84,8 +84,8 @@ class TestLeases:
         message_id = queue.put("hello")
         clock.go(TURN)
         assert queue.take("reader", LEASE) is not None
-        assert queue.delete(message_id) is True
-        assert queue.delete(message_id) is False
+        assert queue.cancel(message_id) is True
+        assert queue.cancel(message_id) is False
         assert ahead_of(queue, clock, LATER_MS).take("other") is None
 
 
@@ -243,7 +243,7 @@ class TestTheDead:
     ) -> None:
         (message_id,) = self.bury(queue, clock)
         assert queue.release(message_id) is False
-        assert queue.delete(message_id) is True
+        assert queue.cancel(message_id) is True
         assert queue.dead() == []
         assert queue.revive(message_id) == 0
         assert queue.take("reader") is None

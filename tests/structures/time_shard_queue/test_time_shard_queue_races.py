@@ -25,7 +25,7 @@ from support.time_shard_queues import TURN, ahead_of, everything, queue_on
 from workstealing.errors import EvictionPolicyError
 from workstealing.store.keys import key_slot
 from workstealing.structures import RedisStore, Taken, TimeShardQueue
-from workstealing.structures.time_shard_queue.names import TimeShardNames
+from workstealing.structures.time_shard_queue.redis_store import TimeShardNames
 
 LEASE = 30.0
 LATER_MS = 60_000
@@ -252,12 +252,11 @@ class TestWhatTheSweeperWatches:
     ) -> None:
         shards = queue_on(redis7, clock).time_shards
         names = shards.names(3)
-        operations = [
-            shards.consume_operation(3, ["3-ab"]),
-            shards.release_operation(3, "3-ab", "1", None),
-        ]
-        for operation in operations:
-            assert not set(names.watched) & set(operation.keys)
+        for steps in (
+            shards.consume(3, ["3-ab"]),
+            shards.release(3, "3-ab", "1", None),
+        ):
+            assert not set(names.watched) & set(next(steps).keys)
         assert set(names.watched) == {names.waiting, names.leased}
 
     @pytest.mark.parametrize("which", ["redis7", "redis8", "valkey8"])
@@ -274,8 +273,8 @@ class TestWhatTheSweeperWatches:
             (lambda: queue.ack(ids[5]), False),
             (lambda: queue.release(taken[1]), False),
             (lambda: queue.release(taken[2], due=5.0), False),
-            (lambda: queue.delete(ids[4]), False),
-            (queue.observe, False),
+            (lambda: queue.cancel(ids[4]), False),
+            (queue.stats, False),
             (lambda: queue.take("other"), True),
         ]
         for call, breaks in calls:
@@ -334,7 +333,7 @@ class TestFullMemory:
         assert taken[0].id == first.id
         assert len(taken) == 30
         assert queue.ack(*taken[:20]) == 20
-        assert queue.delete(taken[20]) is True
+        assert queue.cancel(taken[20]) is True
         later = ahead_of(queue, clock, LATER_MS)
         rest = later.take_many("other", 30)
         assert {each.id for each in rest} == {each.id for each in taken[21:]}
@@ -409,7 +408,7 @@ class TestModel:
                 if known:
                     chosen = known[number % len(known)]
                     assert queue.ack(chosen) == 1
-                    assert queue.delete(chosen) is False
+                    assert queue.cancel(chosen) is False
                     waiting.pop(chosen, None)
                     leased.pop(chosen, None)
                     extended.discard(chosen)
@@ -455,5 +454,5 @@ class TestModel:
                     taken_in_vain[each.id] += 1
                     assert each.attempts == taken_in_vain[each.id]
                     leased[each.id] = each
-        counts = queues[ends].observe()
+        counts = queues[ends].stats()
         assert sum(each.total for each in counts) == len(waiting) + len(leased)

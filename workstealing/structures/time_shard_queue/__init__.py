@@ -1,6 +1,6 @@
 """TimeShardQueue: a queue by due time whose producers and consumers never meet."""
 
-from workstealing.structures.time_shard_queue.message import DeadMessage, Taken, TimeShardCounts
+from workstealing.structures.time_shard_queue.message import DeadMessage, Taken, TimeShardStats
 from workstealing.structures.time_shard_queue.queue import AsyncTimeShardQueue, TimeShardQueue
 from workstealing.structures.time_shard_queue.redis_store import AsyncRedisStore, RedisStore
 from workstealing.structures.time_shard_queue.rotation import Rotation
@@ -14,6 +14,6 @@ __all__ = [
     "Rotation",
     "Store",
     "Taken",
-    "TimeShardCounts",
     "TimeShardQueue",
+    "TimeShardStats",
 ]

@@ -1,4 +1,4 @@
-"""What a TimeShardQueue's callers give and are given."""
+"""The arguments and results of a TimeShardQueue: messages, their ids and their due times."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from workstealing.clock import seconds_of
 from workstealing.errors import ConfigurationError
 from workstealing.structures.time_shard_queue.store import Due
 
@@ -34,13 +35,13 @@ class Taken(NamedTuple):
     time_shard: int
 
 
-class TimeShardCounts(NamedTuple):
-    """What one time shard holds.
+class TimeShardStats(NamedTuple):
+    """How many messages one time shard holds.
 
     Fields: time_shard: its number; role: now, by this process's clock: producing, consuming or
-    quiet; waiting: messages that nobody has a lease of; due: those of them whose time has come;
-    leased; consumed: acknowledged or deleted ones, which are counted in the fields before until
-    they are cleared away; dead: set aside; overdue_s: for how long the lowest due one has waited.
+    quiet; waiting: messages without a lease; due: those of them whose time has come; leased;
+    consumed: acknowledged or cancelled ones, which the fields before count until they are cleared
+    away; dead: set aside; overdue_seconds: for how long the lowest due one has waited.
     """
 
     time_shard: int
@@ -50,7 +51,7 @@ class TimeShardCounts(NamedTuple):
     leased: int
     consumed: int
     dead: int
-    overdue_s: float
+    overdue_seconds: float
 
     @property
     def total(self) -> int:
@@ -62,7 +63,7 @@ class DeadMessage(NamedTuple):
     """A message that was set aside because its lease has ended too often.
 
     Fields: id; message: bytes; due: aware datetime; attempts; since: when it was set aside, aware;
-    consumer: who had it last.
+    consumer: the last one that had it.
     """
 
     id: str
@@ -84,7 +85,7 @@ def new_id(time_shard: int, now_s: float) -> str:
 def time_shard_of(message_id: Any, time_shards: int) -> int:
     """Return the time shard that an id names.
 
-    Errors: ConfigurationError for what is no id of a queue with so many time shards.
+    Raises: ConfigurationError for anything but an id of a queue with so many time shards.
     """
     found = _ID.fullmatch(message_id) if isinstance(message_id, str) else None
     if found is None or int(found[1]) >= time_shards:
@@ -96,7 +97,7 @@ def time_shard_of(message_id: Any, time_shards: int) -> int:
 
 
 def message_bytes(message: Any) -> bytes:
-    """Return a message as bytes, text in UTF-8. Errors: ConfigurationError for anything else."""
+    """Return a message as bytes, text in UTF-8. Raises: ConfigurationError for anything else."""
     if isinstance(message, str):
         try:
             return message.encode()
@@ -110,9 +111,9 @@ def message_bytes(message: Any) -> bytes:
 
 
 def due_of(due: Any) -> Due:
-    """Return what a due time means to a store: None is now, a timedelta counts from now.
+    """Return a due time as a store takes it: None is now, a timedelta counts from now.
 
-    Errors: ConfigurationError for a datetime without a time zone, and for what is no time.
+    Raises: ConfigurationError for a datetime without a time zone, and for anything but a time.
     """
     if due is None:
         return Due(0, True)
@@ -136,19 +137,12 @@ def moment(ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=min(ms, _LAST_MS))
 
 
-def milliseconds(name: str, seconds: Any) -> int:
-    """Return a duration above 0, in seconds, as whole milliseconds.
+def milliseconds(name: str, duration: Any) -> int:
+    """Return a duration, in seconds or as a timedelta, in whole milliseconds: 1 or more.
 
-    Errors: ConfigurationError for what is none, naming the argument.
+    Raises: ConfigurationError for anything else, naming the argument.
     """
-    if (
-        isinstance(seconds, bool)
-        or not isinstance(seconds, int | float)
-        # Compared and not converted: no float holds a huge int, and nan is in no range.
-        or not 0 < seconds <= 10**9
-    ):
-        raise ConfigurationError(f"{name}={seconds!r} is no duration: give seconds, above 0")
-    return max(1, round(seconds * 1000))
+    return round(1000 * seconds_of(duration, name, least=0.001))
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -2,286 +2,494 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
-from workstealing.errors import ConfigurationError
-from workstealing.store.paging import Page
+from redis.exceptions import DataError
+
+from workstealing.clock import SYSTEM_CLOCK, Duration, WallClock
+from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.store.keys import require_users_name, to_bytes
+from workstealing.store.operations import Asynchronous, Blocking, Steps, operation
+from workstealing.store.paging import Page, oldest
+from workstealing.store.twin import wrong_form
+from workstealing.structures.structure import (
+    FAULT,
+    INSPECT_SECONDS,
+    NOTE,
+    OK,
+    Check,
+    DeadBox,
+    DeadItem,
+    Structure,
+)
 from workstealing.structures.time_shard_queue.message import (
     LONGEST_CONSUMER,
     DeadMessage,
     DueTime,
     Taken,
-    TimeShardCounts,
+    TimeShardStats,
     due_of,
     message_bytes,
     milliseconds,
+    moment,
+    new_id,
+    time_shard_of,
 )
-from workstealing.structures.time_shard_queue.rules import (
-    MOST_AT_ONCE,
-    Rules,
-    Steps,
-    checked_number,
-    is_utf8,
+from workstealing.structures.time_shard_queue.rotation import (
+    FEWEST_WITH_A_QUIET_ONE,
+    Rotation,
+    rotation_of,
 )
-from workstealing.structures.time_shard_queue.store import Store
+from workstealing.structures.time_shard_queue.store import (
+    Buried,
+    Counts,
+    Due,
+    Entry,
+    Held,
+    TimeShards,
+)
 
-# What a call gives back: the result, or something to await.
-_NoneT = TypeVar("_NoneT")
-_IdT = TypeVar("_IdT")
-_TakenT = TypeVar("_TakenT")
-_ManyT = TypeVar("_ManyT")
-_IntT = TypeVar("_IntT")
-_BoolT = TypeVar("_BoolT")
-_CountsT = TypeVar("_CountsT")
-_DeadT = TypeVar("_DeadT")
+T = TypeVar("T")
 
-
-class BlockingStore(Store, Protocol):
-    """A store whose time shards answer at once."""
-
-    @property
-    def asynchronous(self) -> Literal[False]:
-        """Whether what `bind` returns is for asyncio."""
-        ...
+MAX_ATTEMPTS = 5
+MOST_AT_ONCE = 1000
+# How many ids one script of the store is given, so that none holds the server for long.
+CHANGED_A_PIECE = 200
 
 
-class AsyncStore(Store, Protocol):
-    """A store whose time shards are awaited."""
+class _TimeShardQueueOperations(Structure):
+    """The operations of both forms, over the steps of a store."""
 
-    @property
-    def asynchronous(self) -> Literal[True]:
-        """Whether what `bind` returns is for asyncio."""
-        ...
+    kind = "time shard queue"
 
+    def __init__(
+        self,
+        store: Any,
+        name: str | bytes,
+        shards: int = 4,
+        period: Duration = 60,
+        *,
+        max_attempts: int = MAX_ATTEMPTS,
+        clock: WallClock = SYSTEM_CLOCK,
+    ) -> None:
+        if not isinstance(name, str | bytes) or not name or not _is_utf8(name):
+            raise ConfigurationError(f"the name {name!r} is not usable: give a text or bytes")
+        require_users_name(to_bytes(name))
+        if not callable(getattr(store, "bind", None)):
+            raise ConfigurationError(
+                f"a store was expected, not {type(store).__name__}: give RedisStore(client)"
+            )
+        if bool(getattr(store, "asynchronous", False)) is not isinstance(self, Asynchronous):
+            raise wrong_form(self, "store")
+        self.rotation: Rotation = rotation_of(shards, period)
+        """Which time shards have their turn when; pure functions of a clock."""
+        self.max_attempts: int = _checked_number("max_attempts", max_attempts, 10**6)
+        self.store = store
+        # Of a store on Redis.
+        on_redis: dict[str, Any] = {"client": None, "twin": None} | vars(store)
+        self.client, self.twin = on_redis["client"], on_redis["twin"]
+        self.time_shards: TimeShards = store.bind(to_bytes(name), self.rotation)
+        """This queue in its store."""
+        self.clock = clock
+        self.name = to_bytes(name).decode(errors="backslashreplace")
 
-class _Queue(Rules, Generic[_NoneT, _IdT, _TakenT, _ManyT, _IntT, _BoolT, _CountsT, _DeadT]):
-    """What both forms have in common."""
+    def now_ms(self) -> int:
+        """Return the time of day, by this process's own clock, that chooses time shards."""
+        return int(self.clock.time() * 1000)
 
-    def _do(self, steps: Steps) -> Any:
-        raise NotImplementedError
+    def inspect(self, steps: Steps[T], seconds: float = INSPECT_SECONDS) -> T:
+        """Run a question's steps by the store's own way of doing so; see `Structure.inspect`."""
+        found: T = self.store.inspect(steps, seconds)
+        return found
 
-    def open(self) -> _NoneT:
+    @operation
+    def open(self) -> Steps[None]:
         """Check the layout, or write it down, as the first put does; every call checks it, once.
 
-        Errors: ConfigurationError for another number of time shards or another period than the
+        Raises: ConfigurationError for another number of time shards or another period than the
         queue has; LayoutError; EvictionPolicyError. Two or three round trips the first time,
         then none.
         """
-        result: _NoneT = self._do(self._opened(create=True))
-        return result
+        return self._opening(create=True)
 
-    def put(self, message: str | bytes, due: DueTime = None) -> _IdT:
+    @operation
+    def put(self, message: str | bytes, due: DueTime = None) -> Steps[str]:
         """Put a message into the producers' time shard.
 
         Arguments: message: bytes, or text, kept as UTF-8; due: from when on it may be taken: an
         aware datetime, Unix seconds, or a timedelta from now; None: now. Judged by the store's
-        clock, never by this process's. Returns: its id. Errors: ConfigurationError; LayoutError;
+        clock, never by this process's. Returns: its id. Raises: ConfigurationError; LayoutError;
         with Redis, OutOfMemoryError if it is full. One round trip; three for the first message of a
         time shard.
         """
-        body, when = message_bytes(message), due_of(due)
-        result: _IdT = self._do(self._putting(body, when))
-        return result
+        return self._putting(message_bytes(message), due_of(due))
 
-    def take(self, consumer: str, lease_s: float = 60.0, drain_all: bool = False) -> _TakenT:
+    @operation
+    def take(
+        self, consumer: str, lease: Duration = 60.0, drain_all: bool = False
+    ) -> Steps[Taken | None]:
         """Lease the message with the lowest due time of the consumers' time shard.
 
         Messages that are due in the future stay. Where no others are left, one whose lease has
         ended is leased anew; one that has been taken `max_attempts` times in vain is set aside.
 
-        Arguments: consumer: a name, for people to read; lease_s: seconds until the lease ends by
-        itself, to be longer than the work takes; drain_all: look at every other time shard too,
-        if there is nothing in the consumers'. Returns: a `Taken`, or None. Errors:
+        Arguments: consumer: a name, for people to read; lease: seconds, or a timedelta, until the
+        lease ends by itself, to be longer than the work takes; drain_all: look at every other time
+        shard too, if there is nothing in the consumers'. Returns: a `Taken`, or None. Raises:
         ConfigurationError; LayoutError. One round trip; with drain_all at most N.
         """
-        arguments = (*_checked_taking(consumer, lease_s), 1, drain_all)
-        result: _TakenT = self._do(self._taking_one(*arguments))
-        return result
+        return self._taking_one(*_checked_taking(consumer, lease), drain_all)
 
+    @operation
     def take_many(
-        self, consumer: str, n: int, lease_s: float = 60.0, drain_all: bool = False
-    ) -> _ManyT:
+        self, consumer: str, n: int, lease: Duration = 60.0, drain_all: bool = False
+    ) -> Steps[list[Taken]]:
         """Lease up to n messages; see `take`.
 
         Arguments: n: 1 to 1,000. Returns: a list of `Taken`, in each time shard those with the
         lowest due times first. With Redis a round trip for each 100, each atomic: if the process
         dies between two of them, the leases of those taken end by themselves.
         """
-        checked_number("n", n, MOST_AT_ONCE)
-        result: _ManyT = self._do(self._taking(*_checked_taking(consumer, lease_s), n, drain_all))
-        return result
+        _checked_number("n", n, MOST_AT_ONCE)
+        return self._taking(*_checked_taking(consumer, lease), n, drain_all)
 
-    def ack(self, *messages: Taken | str) -> _IntT:
-        """Say that messages are done: nobody is given them again, whoever has a lease of them.
+    @operation
+    def ack(self, *messages: Taken | str) -> Steps[int]:
+        """Say that messages are done: no take returns them again, whether or not they are leased.
 
         An acknowledgement always wins, a late one too. Arguments: `Taken` or ids. Returns: how many
-        were known and not consumed before. Errors: ConfigurationError for what is no id of this
-        queue. One round trip for each time shard they lie in and 200 messages there.
+        were known and not consumed before. Raises: ConfigurationError for anything but an id of
+        this queue. One round trip for each time shard they lie in and 200 messages there.
         """
-        result: _IntT = self._do(self._changing("consume", messages))
-        return result
+        return self._changing("consume", self._placed(messages))
 
-    def delete(self, message: Taken | str) -> _BoolT:
-        """Remove a message, whether or not it was taken. Returns: whether it was there to remove.
+    @operation
+    def cancel(self, message: Taken | str) -> Steps[bool]:
+        """Take a message out of the queue, leased or not. Returns: whether it was there.
 
-        A consumer that has it now is not stopped. Errors: as of `ack`. One round trip.
+        A consumer that has it now is not stopped. Raises: as `ack`. One round trip.
         """
-        result: _BoolT = self._do(self._deleting(message))
-        return result
+        return self._cancelling(self._placed((message,)))
 
-    def release(self, message: Taken | str, due: DueTime = None) -> _BoolT:
+    @operation
+    def release(self, message: Taken | str, due: DueTime = None) -> Steps[bool]:
         """End a lease early, so that the message is taken again at its time shard's turn.
 
-        This attempt is forgotten. Arguments: a `Taken`, whose lease must be the last one; or an id:
-        whoever has the lease; due: a new due time, None for the old one. Returns: whether it was
-        released; False if somebody else has taken it since, or it is consumed or set aside. Errors:
+        This attempt is forgotten. Arguments: a `Taken`, whose lease must be the last one; or an id,
+        for any lease; due: a new due time, None for the old one. Returns: whether it was released;
+        False if another consumer has taken it since, or it is consumed or set aside. Raises:
         ConfigurationError. One round trip.
         """
         when = None if due is None else due_of(due)
-        result: _BoolT = self._do(self._releasing(message, when))
-        return result
+        token = message.token if isinstance(message, Taken) else None
+        return self._releasing(*self._place(message), token, when)
 
-    def extend(self, taken: Taken, lease_s: float = 60.0) -> _BoolT:
+    @operation
+    def extend(self, taken: Taken, lease: Duration = 60.0) -> Steps[bool]:
         """Let a lease last longer, for work that takes longer than was thought.
 
-        Arguments: taken: a `Taken`, whose lease must be the last one; lease_s: for how many seconds
-        from now on, by the store's clock; a lease that lasts longer anyhow is not shortened.
-        Returns: whether the lease still holds; False if somebody else has taken the message since,
-        it waits again, or it was released, consumed or set aside: then stop working on it. Errors:
-        ConfigurationError. One round trip.
+        Arguments: taken: a `Taken`, whose lease must be the last one; lease: for how long from now
+        on, in seconds or as a timedelta, by the store's clock; a lease that lasts longer anyhow is
+        not shortened. Returns: whether the lease still holds. False if another consumer has taken
+        the message since, it waits again, or it was released, consumed or set aside: then stop
+        working on it. Raises: ConfigurationError. One round trip.
         """
         if not isinstance(taken, Taken):
             raise ConfigurationError(
                 f"{taken!r} is no lease: give the Taken that a take has returned"
             )
-        lease_ms = milliseconds("lease_s", lease_s)
-        result: _BoolT = self._do(self._extending(taken, lease_ms))
-        return result
+        return self._extending(*self._place(taken), taken.token, milliseconds("lease", lease))
 
-    def drop(self) -> _IntT:
-        """Remove the queue with all its messages, the dead ones too, and what it is made like.
+    @operation
+    def delete(self) -> Steps[int]:
+        """Remove the queue with all its messages, the dead ones too, and its layout.
 
         After that the name can be used anew, with other time shards and another period. Nobody may
-        use the queue meanwhile: what is put while it is dropped may be removed or refused. If a
-        call is cut off, the layout says so to whoever opens the queue, and another call finishes.
+        use the queue meanwhile: a message that is put meanwhile may be removed or refused. If a
+        call is cut off, the next use of the queue is told so, and another call finishes.
 
-        Returns: how many messages it held that had not been consumed. Errors: ConfigurationError
+        Returns: how many messages it held that had not been consumed. Raises: ConfigurationError
         for another number of time shards or another period than the queue has, in which case
         nothing was removed; LayoutError. One round trip for each time shard, and three.
         """
-        result: _IntT = self._do(self._dropping())
-        return result
+        return self.time_shards.delete()
 
-    def observe(self) -> _CountsT:
-        """Count what is in each time shard; return a list of `TimeShardCounts`. One round trip."""
-        result: _CountsT = self._do(self._observing())
-        return result
+    @operation
+    def stats(self) -> Steps[list[TimeShardStats]]:
+        """Count the messages in each time shard; return a list of `TimeShardStats`.
 
-    def dead(self, n: int = 100) -> _DeadT:
+        Raises: ConfigurationError for another rotation than the queue has; LayoutError. One round
+        trip.
+        """
+        return self._counting()
+
+    @operation
+    def dead(self, n: int = 100) -> Steps[Page[DeadMessage]]:
         """List messages that were set aside, those of longest ago first.
 
         Arguments: n: 1 to 1,000. Returns: a `Page` of `DeadMessage`, a list whose `more` says how
-        many others there are. One round trip a time shard for each 200, and one to count if there
-        are n or more.
+        many others there are. Raises: ConfigurationError; LayoutError. One round trip a time shard
+        for each 200, and one to count if there are n or more.
         """
-        checked_number("n", n, MOST_AT_ONCE)
-        result: _DeadT = self._do(self._listing_dead(n))
-        return result
+        return self._listing_dead(_checked_number("n", n, MOST_AT_ONCE))
 
-    def revive(self, *ids: str) -> _IntT:
+    @operation
+    def revive(self, *ids: str) -> Steps[int]:
         """Let dead messages wait again, each in its time shard, their attempts forgotten.
 
-        Returns: how many were dead. Errors: as of `ack`. One round trip a time shard.
+        Returns: how many were dead. Raises: as `ack`. One round trip a time shard.
         """
-        result: _IntT = self._do(self._changing("revive", ids))
-        return result
+        return self._changing("revive", self._placed(ids))
 
-    def discard(self, *ids: str) -> _IntT:
+    @operation
+    def discard(self, *ids: str) -> Steps[int]:
         """Remove dead messages for good.
 
-        Returns: how many were dead. Errors: as of `ack`. One round trip a time shard.
+        Returns: how many were dead. Raises: as `ack`. One round trip a time shard.
         """
-        result: _IntT = self._do(self._changing("discard", ids))
-        return result
+        return self._changing("discard", self._placed(ids))
+
+    def size_steps(self) -> Steps[int | None]:
+        """Count the messages that are still to be worked on. One round trip to each node."""
+        return sum(each.total for each in (yield from self._counting()))
+
+    def dead_steps(self) -> Steps[Sequence[DeadBox]]:
+        """Return the dead set of all time shards, if anything is in it; costs as `stats`."""
+        size = sum(each.dead for each in (yield from self._counting()))
+        return (_DeadSet(self, size),) if size else ()
+
+    def check_steps(self) -> Steps[Sequence[Check]]:
+        """Say whether the layout is there, and this process's. One round trip, two the first."""
+        named = f"queue {self.name}"
+        try:
+            rotation = yield from self.time_shards.open(only_read=True)
+        except LayoutError as error:
+            return (Check("", FAULT, f"{named}: {error}"),)
+        if rotation is None:
+            return (Check("", NOTE, f"{named}: nothing has been written yet"),)
+        if rotation != self.rotation:
+            mine = f"and this process {_turns(self.rotation)}"
+            return (Check("", FAULT, f"{named}: has {_turns(rotation)}, {mine}"),)
+        few = rotation.time_shards < FEWEST_WITH_A_QUIET_ONE
+        careful = "; with 6 or more its sweeper would never meet anybody" if few else ""
+        return (Check("", OK, f"{named}: {_turns(rotation)}{careful}"),)
+
+    def _opening(self, create: bool = False, only_read: bool = False) -> Steps[None]:
+        # Only a put writes down the layout.
+        found = yield from self.time_shards.open(create, only_read)
+        self.rotation.require(found, self.name)
+
+    def _putting(self, body: bytes, due: Due) -> Steps[str]:
+        yield from self._opening(create=True)
+        now_s = self.clock.time()
+        time_shard = self.rotation.producing(int(now_s * 1000))
+        message_id = new_id(time_shard, now_s)
+        yield from self.time_shards.put(time_shard, [Entry(message_id, body, due)])
+        return message_id
+
+    def _taking(self, consumer: str, lease_ms: int, n: int, drain_all: bool) -> Steps[list[Taken]]:
+        yield from self._opening()
+        taken: list[Taken] = []
+        mine = self.rotation.consuming(self.now_ms())
+        count = self.rotation.time_shards if drain_all else 1
+        for i in range(count):
+            # Backwards: the messages that producers write now come last but few, the oldest first.
+            time_shard = (mine - i) % self.rotation.time_shards
+            wanted = n - len(taken)
+            try:
+                held = yield from self.time_shards.take(
+                    time_shard, consumer, lease_ms, wanted, self.max_attempts
+                )
+            except self.time_shards.faults:
+                if not taken:
+                    raise
+                # Or they would have been taken in vain, again and again, until they are set aside.
+                break
+            taken += [_taken(each, time_shard) for each in held]
+            if len(taken) >= n:
+                break
+        return taken
+
+    def _taking_one(self, consumer: str, lease_ms: int, drain_all: bool) -> Steps[Taken | None]:
+        taken = yield from self._taking(consumer, lease_ms, 1, drain_all)
+        return taken[0] if taken else None
+
+    def _changing(self, method: str, placed: dict[int, list[str]]) -> Steps[int]:
+        yield from self._opening()
+        change: Callable[[int, list[str]], Steps[int]] = getattr(self.time_shards, method)
+        count = 0
+        for time_shard, ids in placed.items():
+            for first in range(0, len(ids), CHANGED_A_PIECE):
+                count += yield from change(time_shard, ids[first : first + CHANGED_A_PIECE])
+        return count
+
+    def _cancelling(self, placed: dict[int, list[str]]) -> Steps[bool]:
+        return (yield from self._changing("consume", placed)) == 1
+
+    def _releasing(
+        self, time_shard: int, message_id: str, token: str | None, due: Due | None
+    ) -> Steps[bool]:
+        yield from self._opening()
+        return (yield from self.time_shards.release(time_shard, message_id, token, due))
+
+    def _extending(
+        self, time_shard: int, message_id: str, token: str, lease_ms: int
+    ) -> Steps[bool]:
+        yield from self._opening()
+        return (yield from self.time_shards.extend(time_shard, message_id, token, lease_ms))
+
+    def _counting(self) -> Steps[list[TimeShardStats]]:
+        yield from self._opening(only_read=True)
+        numbers = range(self.rotation.time_shards)
+        found: list[Counts] = yield from self.time_shards.counts(numbers)
+        now_ms = self.now_ms()
+        return [
+            TimeShardStats(
+                number, self.rotation.role(number, now_ms), *each[:-1], each.overdue_ms / 1000
+            )
+            for number, each in zip(numbers, found, strict=True)
+        ]
+
+    def _listing_dead(self, n: int) -> Steps[Page[DeadMessage]]:
+        yield from self._opening(only_read=True)
+        every = range(self.rotation.time_shards)
+        found: list[Buried] = []
+        for time_shard in every:
+            found += yield from self.time_shards.dead(time_shard, n)
+        total = len(found)
+        if total >= n:
+            counts = yield from self.time_shards.counts(every)
+            total = sum(each.dead for each in counts)
+        first = oldest(found, n, lambda each: (each.since_ms, each.id), total)
+        return Page(map(_dead, first), first.total)
+
+    def _place(self, message: Taken | str) -> tuple[int, str]:
+        message_id = message.id if isinstance(message, Taken) else message
+        return time_shard_of(message_id, self.rotation.time_shards), message_id
+
+    def _placed(self, messages: Sequence[Taken | str]) -> dict[int, list[str]]:
+        """Return the ids of messages by the time shard that they lie in."""
+        groups: defaultdict[int, list[str]] = defaultdict(list)
+        for message in messages:
+            time_shard, message_id = self._place(message)
+            groups[time_shard].append(message_id)
+        return groups
 
 
-class TimeShardQueue(
-    _Queue[
-        None,
-        str,
-        Taken | None,
-        list[Taken],
-        int,
-        bool,
-        list[TimeShardCounts],
-        Page[DeadMessage],
-    ]
-):
-    """A queue by due time, whose producers and consumers never touch the same time shard at once.
+class TimeShardQueue(_TimeShardQueueOperations, Blocking):
+    """A queue by due time whose producers and consumers never touch the same time shard at once.
 
     With t = whole periods since the Unix epoch by the caller's own clock, producers write into time
     shard t mod N and consumers read (t - 2) mod N, so that clocks which differ by up to a period do
     no harm. A message therefore waits for its time shard's turn: see `docs/time_shard_queue.md`.
     Messages are delivered at least once: a take is a lease.
 
-    Arguments: store: where it is kept, `RedisStore(client)` (`AsyncTimeShardQueue` takes a
-    store for asyncio); name; shards: N, 4 to 1,024, from 6 on with a time shard that nobody
-    touches; period_s: seconds; max_attempts: how often a message may be taken in vain before it is
-    set aside; clock: what chooses time shards, for tests. N and the period are written down at the
-    first use and the same for all.
+    Arguments: store: the database that keeps it, `RedisStore(client)` (`AsyncTimeShardQueue` takes
+    a store for asyncio); name; shards: N, 4 to 1,024, from 6 on with a time shard that nobody
+    touches; period: the length of a turn, in seconds or as a timedelta; max_attempts: how often a
+    message may be taken in vain before it is set aside; clock: chooses time shards, for tests. N
+    and the period are written down at the first use and the same for all.
+    Raises: ConfigurationError for an argument that cannot be used. No command.
 
     Source: the time shards of cassandra-ruby-queue (whose own arithmetic jumps at each hour).
     """
 
-    _is_async_client: Literal[False] = False
-
-    def _do(self, steps: Steps) -> Any:
-        reply: Any = None
-        while True:
-            try:
-                reply = steps.send(reply)
-            except StopIteration as done:
-                return done.value
+    def _run(self, steps: Steps[T]) -> T:
+        result: T = self.store.run(steps)
+        return result
 
 
-class AsyncTimeShardQueue(
-    _Queue[
-        Awaitable[None],
-        Awaitable[str],
-        Awaitable[Taken | None],
-        Awaitable[list[Taken]],
-        Awaitable[int],
-        Awaitable[bool],
-        Awaitable[list[TimeShardCounts]],
-        Awaitable[Page[DeadMessage]],
-    ]
-):
+class AsyncTimeShardQueue(_TimeShardQueueOperations, Asynchronous):
     """A `TimeShardQueue` on a store for asyncio: every method is awaited."""
 
-    _is_async_client: Literal[True] = True
-
-    async def _do(self, steps: Steps) -> Any:
-        reply: Any = None
-        error: Exception | None = None
-        while True:
-            try:
-                pending = steps.send(reply) if error is None else steps.throw(error)
-            except StopIteration as done:
-                return done.value
-            try:
-                reply, error = await pending, None
-            except Exception as raised:  # noqa: BLE001 - it is thrown into the steps
-                reply, error = None, raised
+    def _run(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:
+        result: Coroutine[Any, Any, T] = self.store.run(steps)
+        return result
 
 
-def _checked_taking(consumer: Any, lease_s: Any) -> tuple[str, int]:
+class _DeadSet(DeadBox):
+    """The dead messages of all time shards of a queue."""
+
+    def __init__(self, queue: _TimeShardQueueOperations, size: int) -> None:
+        self._queue, self.size = queue, size
+
+    def list_steps(self, n: int) -> Steps[Sequence[DeadItem]]:
+        """List up to n dead messages by id; see `DeadBox`."""
+        found = yield from _TimeShardQueueOperations.dead.steps(self._queue, n)
+        return Page(map(_dead_item, found), found.total)
+
+    def revive_steps(self, members: Sequence[Any]) -> Steps[int]:
+        """Let dead messages wait again; see `DeadBox`."""
+        return _TimeShardQueueOperations.revive.steps(self._queue, *map(str, members))
+
+    def discard_steps(self, members: Sequence[Any]) -> Steps[int]:
+        """Remove dead messages for good; see `DeadBox`."""
+        return _TimeShardQueueOperations.discard.steps(self._queue, *map(str, members))
+
+
+def _taken(held: Held, time_shard: int) -> Taken:
+    return Taken(
+        held.id,
+        held.message,
+        moment(held.due_ms),
+        held.attempts,
+        moment(held.ends_ms),
+        held.token,
+        time_shard,
+    )
+
+
+def _dead(buried: Buried) -> DeadMessage:
+    return DeadMessage(
+        buried.id,
+        buried.message,
+        moment(buried.due_ms),
+        buried.attempts,
+        moment(buried.since_ms),
+        buried.consumer,
+    )
+
+
+def _dead_item(dead: DeadMessage) -> DeadItem:
+    times = "once" if dead.attempts == 1 else f"{dead.attempts} times"
+    return DeadItem(
+        dead.id,
+        dead.attempts,
+        (dead.since.timestamp(),),
+        payload=dead.message,
+        error=f"its lease ended {times}; {dead.consumer} held it last",
+    )
+
+
+def _turns(rotation: Rotation) -> str:
+    return f"{rotation.time_shards} time shards of {rotation.period_ms / 1000:g} s"
+
+
+def _is_utf8(text: str | bytes) -> bool:
+    """Return whether a text can be sent as UTF-8; bytes always can."""
+    try:
+        to_bytes(text)
+    except DataError:
+        return False
+    return True
+
+
+def _checked_number(name: str, number: Any, most: int) -> int:
+    """Return a number of 1 to most. Raises: ConfigurationError, naming the argument."""
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
+        raise ConfigurationError(f"{name}={number!r} is not usable: give 1 to {most}")
+    return number
+
+
+def _checked_taking(consumer: Any, lease: Any) -> tuple[str, int]:
     if (
         not isinstance(consumer, str)
         or not 0 < len(consumer) <= LONGEST_CONSUMER
-        or not is_utf8(consumer)
+        or not _is_utf8(consumer)
     ):
         raise ConfigurationError(
             f"consumer={consumer!r} is no name: give a text of 1 to {LONGEST_CONSUMER} characters"
         )
-    return consumer, milliseconds("lease_s", lease_s)
+    return consumer, milliseconds("lease", lease)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workstealing.clock import seconds_of
 from workstealing.errors import ConfigurationError
 
 BEHIND = 2
@@ -38,7 +39,7 @@ class Rotation:
         queue: str,
         *,
         shards: str = "shards=",
-        period: str = "period_s=",
+        period: str = "period=",
     ) -> None:
         """Raise a ConfigurationError if a queue has another rotation than this one.
 
@@ -128,11 +129,11 @@ class Rotation:
         return (self.period(now_ms) + ahead) * self.period_ms if ahead else now_ms
 
 
-def rotation_of(time_shards: object, period_s: object) -> Rotation:
-    """Return the rotation of a number of time shards and a period in seconds.
+def rotation_of(time_shards: object, period: object) -> Rotation:
+    """Return the rotation of a number of time shards and a period.
 
-    Errors: ConfigurationError for fewer than 4 time shards, which it explains, and for what is no
-    number of them or no period of whole milliseconds.
+    Arguments: period: in seconds, or a timedelta. Raises: ConfigurationError for fewer than 4 time
+    shards, which it explains, for too many, and for a period that is not in whole milliseconds.
     """
     if isinstance(time_shards, bool) or not isinstance(time_shards, int):
         raise ConfigurationError(
@@ -149,13 +150,9 @@ def rotation_of(time_shards: object, period_s: object) -> Rotation:
         raise ConfigurationError(
             f"shards={time_shards} time shards are too many: give at most {MOST_TIME_SHARDS}"
         )
-    if (
-        isinstance(period_s, bool)
-        or not isinstance(period_s, int | float)
-        or not 0.001 <= period_s <= 10**9
-        or abs(period_s * 1000 - round(period_s * 1000)) > 1e-6
-    ):
+    seconds = seconds_of(period, "period", least=0.001)
+    if abs(seconds * 1000 - round(seconds * 1000)) > 1e-6:
         raise ConfigurationError(
-            f"period_s={period_s!r} is no period: give seconds, in whole milliseconds, above 0"
+            f"period={period!r} is not usable: give a whole number of milliseconds"
         )
-    return Rotation(time_shards, round(period_s * 1000))
+    return Rotation(time_shards, round(seconds * 1000))

@@ -1,16 +1,21 @@
 """What a TimeShardQueue asks of the database that keeps it, free of any one database's words.
 
-A `Store` is bound to a queue's name and rotation; what comes out keeps the time shards. Every
-method acts on one time shard, so that a database may lay each where it likes. A store judges due
-times and the ends of leases by its own clock, never by a client's.
+For one who writes another store: a `Store` is bound to a queue's name and rotation, and runs the
+steps that the queue hands it. `bind` returns the `TimeShards`, whose methods are generators of such
+steps: each yields whatever the store itself understands, is sent what came of it, and returns the
+result. So a store for asyncio and a blocking one share their time shards, and differ in `run`.
+
+Every method acts on one time shard, so that a database may lay each where it likes. A store judges
+due times and the ends of leases by its own clock, never by a client's. The sweeper of a store is
+registered beside the job: see `workstealing.jobs.time_shard_sweeper.sweeping_of`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from workstealing.recruiting.slice import Slice
+from workstealing.store.operations import Steps
 from workstealing.structures.time_shard_queue.rotation import Rotation
 
 
@@ -50,12 +55,12 @@ class Held(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What one time shard holds.
+    """How many messages one time shard holds.
 
-    Fields: waiting: messages that nobody has a lease of, released ones included; due: those of them
-    whose time has come; leased: by whomever, lease ended or not; consumed: acknowledged or deleted
-    ones that are counted in the others until they are cleared; dead: set aside; overdue_ms: how
-    long the lowest due one has been due, 0 without one.
+    Fields: waiting: without a lease, released ones included; due: those of them whose time has
+    come; leased: with a lease, ended or not; consumed: acknowledged or cancelled ones, which the
+    other fields count until they are cleared; dead: set aside; overdue_ms: for how long the one
+    with the lowest due time has been due, 0 without one.
     """
 
     waiting: int
@@ -69,8 +74,8 @@ class Counts(NamedTuple):
 class Buried(NamedTuple):
     """A message in the dead set of a time shard.
 
-    Fields: id; message; due_ms; attempts; since_ms: when it was set aside; consumer: who had it
-    last.
+    Fields: id; message; due_ms; attempts; since_ms: when it was set aside; consumer: the last one
+    that had it.
     """
 
     id: str
@@ -81,158 +86,92 @@ class Buried(NamedTuple):
     consumer: str
 
 
-class Swept(NamedTuple):
-    """What a slice of sweeping did, or, in a dry run, would have done.
-
-    Fields: returned: messages whose lease had ended, waiting again; buried: set aside, because
-    their lease had ended too often; cleared: consumed messages removed for good.
-    """
-
-    returned: int
-    buried: int
-    cleared: int
-
-    @property
-    def items(self) -> int:
-        """All of them together."""
-        return self.returned + self.buried + self.cleared
-
-
-class Unswept(NamedTuple):
-    """What waits for a sweeper in one time shard.
-
-    Fields: ended: leases that have ended, consumed ones included; consumed; oldest_s: how long ago
-    the first of the leases has ended, in seconds, 0.0 without one.
-    """
-
-    ended: int
-    consumed: int
-    oldest_s: float
-
-
-class Sweeping(Protocol):
-    """What the sweeper asks of a store. Always blocking, and through a slice's own connections."""
-
-    @property
-    def identity(self) -> Hashable:
-        """What jobs on one database have in common, so that they share a breaker."""
-        ...
-
-    def warm_up(self) -> None:
-        """Do what a first slice would have to do and needs no database for; see `Job.warm_up`."""
-        ...
-
-    def sweep(
-        self,
-        time_shard: int,
-        *,
-        limit: int,
-        max_attempts: int,
-        slice: Slice,
-        random: Callable[[], float],
-        dry_run: bool = False,
-    ) -> Swept:
-        """Handle at most `limit` messages of a time shard, in one attempt.
-
-        A message that is leased, whose lease has ended and which is not consumed, waits again, at
-        the due time of its release if there is one; or it is set aside if its attempts have reached
-        max_attempts and it was not released. A consumed one is removed with all that belongs to it.
-        Errors: Aborted if another writer came first; then nothing was changed.
-        """
-        ...
-
-    def unswept(self, time_shards: Sequence[int], slice: Slice | None = None) -> list[Unswept]:
-        """Return what waits for a sweeper in each of these time shards."""
-        ...
-
-    def look(
-        self, time_shards: Sequence[int], slice: Slice, random: Callable[[], float]
-    ) -> tuple[Sequence[int], Sequence[int]]:
-        """Look at some of these time shards, a random few, for less than a slice costs.
-
-        Returns: those it has looked at, and those of them where something waits for a sweeper.
-        """
-        ...
-
-
-class TimeShards(Sweeping, Protocol):
+class TimeShards(Protocol):
     """The time shards of one queue in a store.
 
-    With a store for asyncio all methods but those of `Sweeping` return what must be awaited.
+    Every method but `faults` returns a generator of steps, which the store's `run` drives. The
+    layout is what the store has written down about a queue at its first use: its rotation, and
+    which releases may read and write it.
     """
 
     @property
     def faults(self) -> tuple[type[Exception], ...]:
-        """What its calls raise when the database cannot do them."""
+        """The errors by which the database says that it cannot do a step."""
         ...
 
-    def open(self, create: bool) -> Any:
-        """Read the layout; if there is none and one is to be created, write it down.
+    def open(self, create: bool = False, only_read: bool = False) -> Steps[Rotation | None]:
+        """Read the layout.
 
-        Returns: the `Rotation` that holds, or None for a queue that nobody has put into yet.
-        Errors: LayoutError for what is foreign or newer.
+        Arguments: create: whether one is written down if there is none yet; only_read: whether
+        nothing will be written, so that a layout will do that this release may only read. Returns:
+        the `Rotation` that holds; None for a queue without a layout. Raises: LayoutError for a
+        foreign layout, for one that this release may not use so, and for one that is being deleted.
         """
         ...
 
-    def put(self, time_shard: int, entries: Sequence[Entry]) -> Any:
-        """Keep messages; one whose id is known already is left as it is. Returns: None."""
+    def put(self, time_shard: int, entries: Sequence[Entry]) -> Steps[None]:
+        """Keep messages; one whose id is known already is left as it is."""
         ...
 
-    def take(self, time_shard: int, consumer: str, lease_ms: int, n: int, max_attempts: int) -> Any:
+    def take(
+        self, time_shard: int, consumer: str, lease_ms: int, n: int, max_attempts: int
+    ) -> Steps[list[Held]]:
         """Lease up to n messages that are due and not consumed, the lowest due time first.
 
-        When no others are left, those whose lease has ended are leased anew, unless their attempts
-        have reached max_attempts: these are set aside. Returns: a list of `Held`, of which no other
-        take can return any until its lease has ended or it was released.
+        Where no others are left, those whose lease has ended are leased anew; if the attempts of
+        one have reached max_attempts, it is set aside. Returns: messages that no other take can
+        return until their lease has ended or they were released.
         """
         ...
 
-    def consume(self, time_shard: int, ids: Sequence[str]) -> Any:
-        """Never give these messages to anybody again, whoever has a lease of them.
+    def consume(self, time_shard: int, ids: Sequence[str]) -> Steps[int]:
+        """Mark messages as consumed: no take returns them again, whether or not they are leased.
 
-        Must change nothing that `sweep` depends on being unchanged. Returns: how many were known
+        Must change nothing that a sweep depends on being unchanged. Returns: how many were known
         and not consumed yet.
         """
         ...
 
-    def release(self, time_shard: int, message_id: str, token: str | None, due: Due | None) -> Any:
+    def release(
+        self, time_shard: int, message_id: str, token: str | None, due: Due | None
+    ) -> Steps[bool]:
         """End a lease early, so that the message waits again; its attempt is forgotten.
 
-        Arguments: token: of the `Held`; None: whoever has the lease; due: None for what it was.
-        Must change nothing that `sweep` depends on. Returns: whether that lease still held.
+        Arguments: token: of the `Held`; None: of any lease; due: None for the old due time. Must
+        change nothing that a sweep depends on. Returns: whether that lease still held.
         """
         ...
 
-    def extend(self, time_shard: int, message_id: str, token: str, lease_ms: int) -> Any:
+    def extend(self, time_shard: int, message_id: str, token: str, lease_ms: int) -> Steps[bool]:
         """Let a lease last for so long from now on at least.
 
-        Must change nothing that `sweep` depends on. Returns: whether that lease still held: it may
-        have ended, as long as nobody has taken or swept the message since.
+        Must change nothing that a sweep depends on. Returns: whether that lease still held: it may
+        have ended, as long as the message was neither taken nor swept since.
         """
         ...
 
-    def counts(self, time_shards: Sequence[int]) -> Any:
-        """Return a list with the `Counts` of each of these time shards."""
+    def counts(self, time_shards: Sequence[int]) -> Steps[list[Counts]]:
+        """Count the messages of each of these time shards."""
         ...
 
-    def dead(self, time_shard: int, n: int) -> Any:
-        """Return a list of up to n `Buried`, those set aside longest ago first."""
+    def dead(self, time_shard: int, n: int) -> Steps[list[Buried]]:
+        """List up to n messages of the dead set, those set aside longest ago first."""
         ...
 
-    def revive(self, time_shard: int, ids: Sequence[str]) -> Any:
+    def revive(self, time_shard: int, ids: Collection[str]) -> Steps[int]:
         """Let messages of the dead set wait again, their attempts forgotten. Returns: how many."""
         ...
 
-    def discard(self, time_shard: int, ids: Sequence[str]) -> Any:
+    def discard(self, time_shard: int, ids: Collection[str]) -> Steps[int]:
         """Remove messages of the dead set for good. Returns: how many."""
         ...
 
-    def drop(self) -> Any:
-        """Remove all time shards with all that is in them, and then the layout.
+    def delete(self) -> Steps[int]:
+        """Remove all time shards with their messages, and then the layout.
 
-        Whatever a call that is cut off has left is found by the next one. Returns: how many
-        messages were there that had not been consumed. Errors: ConfigurationError if the layout
-        says another rotation.
+        A call that is cut off leaves the layout, so that the next call finds the rest. Returns: how
+        many messages were there that had not been consumed. Raises: ConfigurationError if the
+        layout says another rotation.
         """
         ...
 
@@ -242,9 +181,24 @@ class Store(Protocol):
 
     @property
     def asynchronous(self) -> bool:
-        """Whether what `bind` returns is for asyncio."""
+        """Whether what `run` returns must be awaited."""
         ...
 
     def bind(self, name: bytes, rotation: Rotation) -> TimeShards:
         """Return the time shards of a queue; no round trip."""
+        ...
+
+    def run(self, steps: Steps[Any]) -> Any:
+        """Run a generator of the steps that this store's time shards yield.
+
+        An error of a step is thrown into the generator. Returns: the generator's result, or
+        something to await for it.
+        """
+        ...
+
+    def inspect(self, steps: Steps[Any], seconds: float) -> Any:
+        """Run such a generator for an observer: it blocks, and gives up after so many seconds.
+
+        A store for asyncio has it too. Returns: the generator's result.
+        """
         ...

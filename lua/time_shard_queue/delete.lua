@@ -1,7 +1,7 @@
 -- Removes a time shard with all that is in it, and its mark.
 -- KEYS: mark, waiting, leased, messages, history, consumed, released, dead. ARGV: the caller's mark.
 -- Returns how many messages it held that were not consumed.
---@include time_shard_settle
+--@include settle
 local problem = refuse(KINDS)
 if problem then
   return problem

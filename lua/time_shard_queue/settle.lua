@@ -1,8 +1,8 @@
+--@library
 -- What becomes of messages of a time shard: the rules that takes and sweepers share. Each removes before
 -- it writes, so that a server without memory lets the rest of the script pass.
 --   KEYS: mark, waiting, leased, messages, history, consumed, released, dead
 --@include time_shard
---@include time_shard_history
 local waiting, leased, messages, history = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local consumed, released, dead = KEYS[6], KEYS[7], KEYS[8]
 local KINDS = { 'zset', 'zset', 'hash', 'hash', 'set', 'zset', 'zset' }

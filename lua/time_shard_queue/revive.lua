@@ -2,7 +2,6 @@
 -- KEYS: mark, waiting, history, consumed, dead. ARGV: the caller's mark, ids.
 -- Returns how many.
 --@include time_shard
---@include time_shard_history
 local problem = refuse({ 'zset', 'hash', 'set', 'zset' })
 if problem then
   return problem

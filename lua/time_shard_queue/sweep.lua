@@ -5,7 +5,7 @@
 -- before it, and entries of released, each with an `r` before it.
 -- Returns { how many messages wait again, how many were set aside, how many cleared }. An entry that is
 -- void counts as cleared. The first write removes something: a server without memory lets the rest pass.
---@include time_shard_settle
+--@include settle
 --@include now
 local problem = refuse(KINDS)
 if problem then

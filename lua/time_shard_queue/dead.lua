@@ -2,7 +2,6 @@
 -- KEYS: mark, messages, history, consumed, dead. ARGV: the caller's mark, how many to look at, how many to pass over.
 -- Returns { how many were looked at, { id, when, message, due, attempts, consumer, ... } }.
 --@include time_shard
---@include time_shard_history
 local problem = refuse({ 'hash', 'hash', 'set', 'zset' })
 if problem then
   return problem

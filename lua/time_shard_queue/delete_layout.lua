@@ -1,10 +1,13 @@
--- Says in the layout of a queue by due time that the queue is being dropped, or removes a layout that
+-- Says in the layout of a queue by due time that the queue is being deleted, or removes a layout that
 -- says so.
 -- KEYS: the layout. ARGV: the time shards and the period in ms that it must say; 1 to remove it, else 0.
 -- Returns 1, or 0 if there is no such layout any more. Errors: WSLAYOUT for one that says otherwise.
 --@include layout_error
 local found = redis.pcall('HMGET', KEYS[1], 'structure', 'time_shards', 'period_ms', 'dropping')
-if found.err or (not found[1] and redis.call('EXISTS', KEYS[1]) == 1) then
+if found.err then
+  return refusal(found, KEYS[1], 'does not hold a layout')
+end
+if not found[1] and redis.call('EXISTS', KEYS[1]) == 1 then
   return layout_error(KEYS[1], 'does not hold a layout')
 end
 if not found[1] then

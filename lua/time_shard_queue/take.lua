@@ -5,7 +5,7 @@
 -- how many to look at beside them.
 -- Returns { whether more is to be looked at, 1 or 0; the end of the leases; then of each message id,
 -- itself, due time, attempts, token }.
---@include time_shard_settle
+--@include settle
 --@include now
 local problem = refuse(KINDS)
 if problem then

@@ -4,7 +4,6 @@
 -- for how many ms from now on.
 -- Returns 1, or 0 if the lease holds no more.
 --@include time_shard
---@include time_shard_history
 --@include now
 local problem = refuse({ 'zset', 'hash', 'set', 'zset' })
 if problem then

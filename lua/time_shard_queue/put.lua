@@ -4,7 +4,6 @@
 -- from now, else 0.
 -- Returns how many are new; -1 if there is no mark and the layout was not seen: nothing was changed.
 --@include time_shard
---@include time_shard_due
 local problem, marked = refuse({ 'zset', 'hash' })
 if problem then
   return problem

@@ -4,8 +4,6 @@
 -- whoever has it), the due time in ms ('': what it was), 1 if that counts from now, else 0.
 -- Returns 1, or 0 if somebody else has taken the message since, or it is consumed or dead.
 --@include time_shard
---@include time_shard_history
---@include time_shard_due
 local problem = refuse({ 'hash', 'set', 'zset', 'zset' })
 if problem then
   return problem

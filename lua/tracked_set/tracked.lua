@@ -1,3 +1,4 @@
+--@library
 -- What every script on a sub-set of a tracked set shares.
 --   KEYS[1] the ids, a set
 --   KEYS[2] the state, a hash: mark -> the layout's, generation -> a number that grows with each
@@ -16,7 +17,7 @@ local function refuse()
   end
   local size = redis.pcall('SCARD', ids)
   if type(size) == 'table' then
-    return layout_error(ids, 'does not hold the ids of a tracked set')
+    return refusal(size, ids, 'does not hold the ids of a tracked set')
   end
   if not found then
     local reply = redis.pcall('HSET', state, 'mark', ARGV[1])
@@ -36,9 +37,12 @@ local function bump()
   end
   local reply = redis.pcall('HINCRBY', state, 'generation', step)
   if type(reply) == 'table' then
-    if string.find(tostring(reply.err), 'OOM', 1, true) then
-      return reply
+    -- A number that is none, or too large to grow; a refusal of another kind stands as it is.
+    for _, foreign in ipairs({ 'not an integer', 'overflow' }) do
+      if string.find(tostring(reply.err), foreign, 1, true) then
+        return layout_error(state, 'holds no number as its generation')
+      end
     end
-    return layout_error(state, 'holds no number as its generation')
+    return reply
   end
 end

@@ -1,0 +1,55 @@
+--@library
+-- What scripts on a time shard share.
+--   KEYS[1] the mark, a string: version:time shards:period in ms
+--   ARGV[1] the mark that the caller was written for
+--@include layout_error
+--@include now
+
+-- Refuses another layout and foreign keys before anything is written.
+-- kinds: what the keys behind the mark must be where they exist. Returns an error reply, or nil; then
+-- the second value says whether there is a mark.
+local function refuse(kinds)
+  local found = redis.pcall('GET', KEYS[1])
+  if type(found) == 'table' then
+    return refusal(found, KEYS[1], 'does not hold the mark of a time shard')
+  end
+  if found and found ~= ARGV[1] then
+    return layout_error(KEYS[1], 'says ' .. found .. ' (version:time shards:period in ms) where '
+      .. ARGV[1] .. ' was expected: give every process of the queue the same')
+  end
+  for i, kind in ipairs(kinds) do
+    local is = redis.call('TYPE', KEYS[i + 1])
+    is = type(is) == 'table' and is.ok or is
+    if is ~= kind and is ~= 'none' then
+      return layout_error(KEYS[i + 1], 'holds a ' .. is .. ' where a ' .. kind
+        .. ' of a time shard was expected')
+    end
+  end
+  return nil, found and true
+end
+
+-- due_at(ms, from_now): a due time as a score: whole milliseconds since the epoch, not before it.
+local function due_at(ms, from_now)
+  local due = tonumber(ms)
+  if from_now == '1' then
+    due = due + now()
+  end
+  return string.format('%.0f', math.max(0, due))
+end
+
+-- How often a message was taken and released: "takes released due extended consumer", as texts;
+-- extended: until when its last lease was extended, in ms, or 0.
+-- read_history(text): takes, released, due, consumer and extended, or nil for a message that nobody
+-- has taken.
+local function read_history(text)
+  if text then
+    local takes, released, due, extended, consumer =
+      string.match(text, '^(%d+) (%d+) (%d+) (%d+) (.*)$')
+    return takes, released, due, consumer, extended
+  end
+end
+
+-- write_history(): what read_history() reads. Without `extended` whatever extension there was ends.
+local function write_history(takes, released, due, consumer, extended)
+  return string.format('%.0f %.0f %.0f %.0f %s', takes, released, due, extended or 0, consumer)
+end
