@@ -80,7 +80,7 @@ class TrackQueued(Job):
 
     def warm_up(self) -> None:
         """Load the structure's scripts and prepare connections; no round trip."""
-        self.tracked.twin.warm_up("tracked_", LAYOUT_SCRIPTS)
+        self.tracked.twin.warm_up("tracked_set/", LAYOUT_SCRIPTS)
 
     def _add(self, members: list[bytes], slice: Slice) -> tuple[int, bool]:
         """Add those that are missing; return how many, and whether all were dealt with.
@@ -111,7 +111,7 @@ class TrackQueued(Job):
         source = self.tracked.require_source()
         with blaming(source):
             work = set(source.with_work(asked, slice.remaining()))
-        body = load("tracked_found").body
+        body = load("tracked_set/found").body
         adds: dict[int, tuple[Any, ...]] = {}
         for each, group in missing.items():
             mark, generation = states[each]

@@ -68,7 +68,7 @@ class UntrackDone(Job):
 
     def warm_up(self) -> None:
         """Load the structure's scripts and prepare connections; no round trip."""
-        self.tracked.twin.warm_up("tracked_", LAYOUT_SCRIPTS)
+        self.tracked.twin.warm_up("tracked_set/", LAYOUT_SCRIPTS)
 
     def _choose(self, slice: Slice) -> int | None:
         """Return a sub-set that has ids, a larger one more likely; None if none was met.

@@ -155,7 +155,7 @@ def test_doctor_examines_both_queues(
     assert command.checks(app_module(on_asyncio), status=1)[job] == other[job]
 
 
-def test_doctor_says_that_a_queue_is_being_dropped(
+def test_doctor_says_that_a_queue_is_being_deleted(
     command: Any, app_module: MakeApp, redis7: RedisServer
 ) -> None:
     fill(redis7)
@@ -163,7 +163,7 @@ def test_doctor_says_that_a_queue_is_being_dropped(
     said = command.json("doctor", "--app", app_module(app(redis7)), status=1)
     (found,) = [each for each in said["checks"] if "time_shard_sweeper" in each["what"]]
     assert found["level"] == "fault"
-    assert "being dropped" in found["said"]
+    assert "being deleted" in found["said"]
     assert "call delete() once more" in found["said"]
 
 
@@ -174,10 +174,10 @@ def test_a_drain_looks_for_what_waits_wherever_a_sweeper_may_work_now(
     queue = TimeShardQueue(RedisStore(redis7.client()), "reminders", 16, 3600, clock=clock)
     clock.now = time.time() // 3600 * 3600 + 1800
     sweeper = TimeShardSweeper(queue)
-    queue.delete(queue.put("in the producers' time shard"))
+    queue.cancel(queue.put("in the producers' time shard"))
     assert (sweeper.backlog().count, known_backlog(sweeper)) == (1, 0)
     clock.now += 8 * 3600
-    queue.delete(queue.put("where nobody works now"))
+    queue.cancel(queue.put("where nobody works now"))
     clock.now -= 8 * 3600
     assert (sweeper.backlog().count, known_backlog(sweeper)) == (2, 1)
     # Of eleven time shards a slice looks into one: idle ones alone do not say that it is drained.

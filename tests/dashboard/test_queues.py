@@ -66,7 +66,7 @@ def test_every_server_tells_of_a_time_shard_queue(any_server: AnyServer) -> None
     one, two, _ = queue.take_many("gone", 3, lease=0.001, drain_all=True)
     queue.ack(one, two)
     sweeper = TimeShardSweeper(queue)
-    wait_until(lambda: sweeper.backlog().count == 3, "the leases' end")
+    wait_until(lambda: sweeper.backlog().count == 5, "the leases' end")
     found = figures(sweeper)
     assert (found.size, found.due.count, found.due.what) == (2, 5, "messages to sweep")
     assert found.watched.job == "time_shard_sweeper.mails"

@@ -99,14 +99,14 @@ class _TrackedCommands(Generic[_BoolT, _BoolsT, _IntT]):
         Returns: how many were not tracked before. Each sub-set's ids (1,000 at a time) are added
         atomically; all go in one round trip (on a cluster one to each node).
         """
-        return self._change("tracked_track", ids)
+        return self._change("tracked_set/track", ids)
 
     def untrack(self, ids: Id | Iterable[Id]) -> _IntT:
         """Note that ids have no work any more; without this call `UntrackDone` finds out.
 
         Returns: how many were tracked before. Round trips as of `track`.
         """
-        return self._change("tracked_untrack", ids)
+        return self._change("tracked_set/untrack", ids)
 
     def count(self) -> _IntT:
         """Count the tracked ids. One SCARD for each sub-set, in one round trip to each node."""

@@ -109,7 +109,7 @@ def settle_unchanged(
     keys = names.keys(sub_set)
     commands = [
         ("EVAL", load(script).body, 2, *keys, names.mark, generation or b"", *ids)
-        for script, ids in (("tracked_done", stale), ("tracked_found", missing))
+        for script, ids in (("tracked_set/done", stale), ("tracked_set/found", missing))
         if ids
     ]
     if not commands:
