@@ -11,8 +11,8 @@ import pytest
 from support.servers import RedisServer
 from support.set_clock import SetClock
 from support.time_shard_queues import ahead_of, queue_on
-from workstealing.structures.time_shard_queue.rotation import Rotation
 from workstealing.structures.time_shard_queue.queue import MAX_ATTEMPTS
+from workstealing.structures.time_shard_queue.rotation import Rotation
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "time_shard_queue.md"
 
