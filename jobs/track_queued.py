@@ -6,28 +6,32 @@ from collections.abc import Hashable
 from typing import Any
 
 from workstealing.errors import Aborted
+from workstealing.jobs.settling import require_layout
 from workstealing.recruiting.checks import checked_limit
-from workstealing.recruiting.job import Job
+from workstealing.recruiting.job import Backlog, Job
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget
 from workstealing.store.scripts import load
 from workstealing.structures.layout import LAYOUT_SCRIPTS
-from workstealing.structures.sources.asking import blaming
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
-from workstealing.structures.tracked_set.drift import ask_sub_sets
 from workstealing.structures.tracked_set.layout import id_bytes, id_text
 from workstealing.structures.tracked_set.sets import checked_tracked
-from workstealing.structures.tracked_set.settling import require_layout
+from workstealing.structures.tracked_set.sources.asking import blaming
+from workstealing.structures.tracked_set.sub_sets import ask_sub_sets
 
 __all__ = ["TrackQueued"]
 
+LOOKED_AT = 1000
+"""How many rows a backlog looks at."""
+
 
 class TrackQueued(Job):
-    """Walks the table behind a tracked set and tracks what has work and is not tracked.
+    """Walks the table behind a tracked set and tracks the ids that have work and are not tracked.
 
-    Arguments: tracked: the set, with a source; limit: the most rows of a slice; name: what the job
-    is called, by default ``track_queued.<key>``.
+    Arguments: tracked: the set, with a source; limit: the most rows of a slice; dry_run: count
+    the ids that are missing, and change nothing, the cursor neither; name: of the job, by default
+    ``track_queued.<key>``.
 
     The walk goes on from a cursor in Redis and starts again at the end, so that the set heals after
     a loss. A slice must be long enough for two questions to the database. Round trips: one for the
@@ -42,9 +46,12 @@ class TrackQueued(Job):
         tracked: TrackedSet | AsyncTrackedSet,
         limit: int = 50,
         *,
+        dry_run: bool = False,
         name: str | None = None,
     ) -> None:
         self.tracked = checked_tracked(tracked)
+        self.structures = (tracked,)
+        self.dry_run = dry_run
         self.limit = checked_limit(limit)
         key = id_text(tracked.names.key)
         self.name = f"track_queued.{key}" if name is None else name
@@ -53,9 +60,10 @@ class TrackQueued(Job):
     def perform(self, slice: Slice) -> int:
         """Look at the next ``slice.limit`` rows.
 
-        Returns: how many ids were added. Errors: Aborted if another recruit has moved the cursor,
-        or if the application tracked or untracked meanwhile and nothing was added; Skipped if the
-        database cannot be asked now; OutOfTime; LayoutError; connection faults.
+        Returns: how many ids were added (would be, on a dry run). Raises: Aborted if another
+        recruit has moved the cursor, or if the application tracked or untracked meanwhile and
+        nothing was added; Skipped if the database cannot be asked now; OutOfTime; LayoutError; connection
+        faults.
         """
         names, source = self.tracked.names, self.tracked.require_source()
         with blaming(source):
@@ -72,11 +80,31 @@ class TrackQueued(Job):
                 if added:
                     return added
                 raise Aborted("the application tracked or untracked ids of the same sub-sets")
+            if self.dry_run:
+                # The cursor stays: a slice that counts for somebody moves it.
+                return added
             if len(rows) == slice.limit:
                 current.commit(("SET", names.cursor, rows[-1][1].encode()))
             elif stored is not None:
                 current.commit(("DEL", names.cursor))
             return added
+
+    def backlog(self, seconds: float = 5.0) -> Backlog:
+        """Count the ids that are not tracked, of the table's first 1,000 rows with work.
+
+        Arguments: seconds: how long it may take. Returns: a lower bound where the table has more
+        rows. Nobody knows since when a row has had work. Raises: those of the source; LayoutError;
+        connection faults. One question to the database, and one round trip to each node.
+        """
+        budget = Budget(seconds, timeout=seconds)
+        source = self.tracked.require_source()
+        with blaming(source):
+            rows = source.rows_after("", LOOKED_AT, seconds)
+        members = dict.fromkeys(id_bytes(each) for each, _ in rows)
+        missing = self._missing(self.tracked.names.grouped(members), budget)
+        count = sum(map(len, missing.values()))
+        is_all = len(rows) < LOOKED_AT
+        return Backlog(count, None if count else 0.0, "ids to track", exact=is_all)
 
     def warm_up(self) -> None:
         """Load the structure's scripts and prepare connections; no round trip."""
@@ -89,23 +117,18 @@ class TrackQueued(Job):
         before the deciding question, and a script adds only where they are still the same.
         """
         twin, names = self.tracked.twin, self.tracked.names
+        budget = Budget(slice.remaining())
         groups = names.grouped(dict.fromkeys(members))
-        looks: dict[int, tuple[Any, ...]] = {
-            each: ("SMISMEMBER", names.keys(each)[0], *group) for each, group in groups.items()
-        }
-        present = ask_sub_sets(twin, names, looks, slice)
-        missing: dict[int, list[bytes]] = {}
-        for each, group in groups.items():
-            gone = [m for m, here in zip(group, present[each], strict=True) if not here]
-            if gone:
-                missing[each] = gone
+        missing = self._missing(groups, budget)
+        # No more than this page: how many rows lie behind it is unknown.
+        slice.observe(backlog=sum(map(len, missing.values())))
         if not missing:
             return 0, True
         states = ask_sub_sets(
             twin,
             names,
             {each: ("HMGET", names.keys(each)[1], "mark", "generation") for each in missing},
-            slice,
+            budget,
         )
         asked = [id_text(member) for group in missing.values() for member in group]
         source = self.tracked.require_source()
@@ -113,12 +136,29 @@ class TrackQueued(Job):
             work = set(source.with_work(asked, slice.remaining()))
         body = load("tracked_set/found").body
         adds: dict[int, tuple[Any, ...]] = {}
+        found = 0
         for each, group in missing.items():
             mark, generation = states[each]
             names.check_mark(each, mark)
             still = [member for member in group if id_text(member) in work]
+            found += len(still)
             if still:
                 keys = names.keys(each)
                 adds[each] = ("EVAL", body, 2, *keys, names.mark, generation or b"", *still)
-        replies = ask_sub_sets(twin, names, adds, slice).values()
+        if self.dry_run:
+            return found, True
+        replies = ask_sub_sets(twin, names, adds, budget).values()
         return sum(count for count in replies if count > 0), all(count >= 0 for count in replies)
+
+    def _missing(self, groups: dict[int, list[bytes]], budget: Budget) -> dict[int, list[bytes]]:
+        """Return the ids that are not tracked, by sub-set."""
+        names = self.tracked.names
+        looks = {
+            each: ("SMISMEMBER", names.keys(each)[0], *group) for each, group in groups.items()
+        }
+        present = ask_sub_sets(self.tracked.twin, names, looks, budget)
+        missing = {
+            each: [m for m, here in zip(group, present[each], strict=True) if not here]
+            for each, group in groups.items()
+        }
+        return {each: group for each, group in missing.items() if group}

@@ -5,28 +5,32 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Hashable
 
+from workstealing.jobs.settling import require_layout, settle
 from workstealing.recruiting.checks import checked_limit
-from workstealing.recruiting.job import Job
+from workstealing.recruiting.job import Backlog, Job
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
 from workstealing.structures.layout import LAYOUT_SCRIPTS
-from workstealing.structures.sources.asking import blaming
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
+from workstealing.structures.tracked_set.drift import draw_tracked, sizes_of
 from workstealing.structures.tracked_set.layout import id_text
 from workstealing.structures.tracked_set.sets import checked_tracked
-from workstealing.structures.tracked_set.settling import require_layout, settle
+from workstealing.structures.tracked_set.sources.asking import blaming
 
 __all__ = ["UntrackDone"]
 
 SUB_SETS_LOOKED_AT = 32
+SAMPLE = 400
+WITHOUT_WORK = "tracked ids without work"
 
 
 class UntrackDone(Job):
     """Samples ids of a tracked set, asks the source, and untracks those without work.
 
-    Arguments: tracked: the set, with a source; limit: the most ids of a slice; name: what the job
-    is called, by default ``untrack_done.<key>``; random: returns a float in [0, 1).
+    Arguments: tracked: the set, with a source; limit: the most ids of a slice; dry_run: count the
+    ids without work, and change nothing; name: of the job, by default ``untrack_done.<key>``;
+    random: returns a float in [0, 1).
 
     WATCH comes before the question, so an id that is tracked meanwhile is not removed: the slice is
     ABORTED. Three round trips: to look which sub-sets have ids, to WATCH one and sample it, to
@@ -41,10 +45,13 @@ class UntrackDone(Job):
         tracked: TrackedSet | AsyncTrackedSet,
         limit: int = 5,
         *,
+        dry_run: bool = False,
         name: str | None = None,
         random: Callable[[], float] = random.random,
     ) -> None:
         self.tracked = checked_tracked(tracked)
+        self.structures = (tracked,)
+        self.dry_run = dry_run
         self.limit = checked_limit(limit)
         key = id_text(tracked.names.key)
         self.name = f"untrack_done.{key}" if name is None else name
@@ -54,8 +61,9 @@ class UntrackDone(Job):
     def perform(self, slice: Slice) -> int:
         """Look at up to ``slice.limit`` ids of one sub-set.
 
-        Returns: how many were untracked. Errors: Aborted if another writer came first; Skipped if
-        the database cannot be asked now; OutOfTime; LayoutError; connection faults.
+        Returns: how many were untracked (would be, on a dry run). Raises: Aborted if another writer
+        came first; Skipped if the database cannot be asked now; OutOfTime; LayoutError; connection
+        faults.
         """
         source = self.tracked.require_source()
         with blaming(source):
@@ -64,7 +72,28 @@ class UntrackDone(Job):
         sub_set = self._choose(slice)
         if sub_set is None:
             return 0
-        return settle(self.tracked, sub_set, slice, sample=slice.limit).removed
+        dry_run = bool(self.dry_run)
+        return settle(self.tracked, sub_set, slice, sample=slice.limit, dry_run=dry_run).removed
+
+    def backlog(self, seconds: float = 5.0) -> Backlog:
+        """Project from a sample of 400 tracked ids how many have no work.
+
+        Arguments: seconds: how long it may take. Nobody knows since when an id has no work. Raises:
+        those of the source; LayoutError; connection faults. Three round trips to each node, and
+        one question to the database.
+        """
+        budget = Budget(seconds, timeout=seconds)
+        twin, names = self.tracked.twin, self.tracked.names
+        total = sum(sizes_of(twin, names, budget).values())
+        drawn = list(map(id_text, draw_tracked(twin, names, SAMPLE, budget)))
+        if not drawn:
+            return Backlog(0, 0.0, WITHOUT_WORK)
+        source = self.tracked.require_source()
+        with blaming(source):
+            work = set(source.with_work(list(set(drawn)), seconds))
+        stale = sum(each not in work for each in drawn)
+        oldest = None if stale else 0.0
+        return Backlog(round(total * stale / len(drawn)), oldest, WITHOUT_WORK, exact=False)
 
     def warm_up(self) -> None:
         """Load the structure's scripts and prepare connections; no round trip."""

@@ -166,7 +166,9 @@ USES = {
     "log": "from workstealing.structures.log.blocks import seal; seal([b''], 'zstd')",
     "cli": "from argparse import Namespace as N; from workstealing.cli import completion as c;"
     " c.run(N(shell='bash'))",
-    "sql": "from workstealing.structures.sources import SqlSource; SqlSource(None, None)",
+    "sql": (
+        "from workstealing.structures.tracked_set.sources import SqlSource; SqlSource(None, None)"
+    ),
 }
 
 

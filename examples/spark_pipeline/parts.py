@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from workstealing import Recruiter, connect
 from workstealing.jobs import HashFieldExpiry, IckReaper, TrackQueued, UntrackDone
 from workstealing.structures import ShardedIck, TrackedSet, VolatileHashes
-from workstealing.structures.sources import SqlSource
+from workstealing.structures.tracked_set.sources import SqlSource
 
 DATABASE_VARIABLE = "PIPELINE_DATABASE"
 REDIS_VARIABLE = "WORKSTEALING_REDIS_URL"

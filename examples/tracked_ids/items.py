@@ -14,7 +14,7 @@ from workstealing import Recruiter, connect
 from workstealing.jobs import TrackQueued, UntrackDone
 from workstealing.recruiting.slice import OUTCOMES, spoken
 from workstealing.structures import TrackedSet
-from workstealing.structures.sources import SqlSource
+from workstealing.structures.tracked_set.sources import SqlSource
 
 BATCH = 500
 TASKS = sa.Table(

@@ -16,8 +16,8 @@ from support.sweep_jobs import client_of, tracked_set
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.spark import reconcile
 from workstealing.structures import TrackedSet
-from workstealing.structures.sources import SqlSource
 from workstealing.structures.tracked_set.layout import Names, id_bytes
+from workstealing.structures.tracked_set.sources import SqlSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

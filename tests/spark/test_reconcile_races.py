@@ -28,8 +28,7 @@ from workstealing.spark.reconciling import _step
 from workstealing.store.budget import Budget
 from workstealing.store.connection import OneAttempt
 from workstealing.structures import TrackedSet
-from workstealing.structures.tracked_set.scanning import scan
-from workstealing.structures.tracked_set.settling import generations
+from workstealing.structures.tracked_set.sub_sets import generations, scan
 
 pytestmark = pytest.mark.real
 
@@ -50,7 +49,7 @@ def stepped(monkeypatch: pytest.MonkeyPatch) -> None:
 def reconcile_by_hand(tracked: TrackedSet, table: TableSource, *, reads_late: bool) -> list[str]:
     """Do what the tasks do, with the generations first; return the errors of the steps."""
     names, every = tracked.names, range(SUB_SETS)
-    known = generations(tracked, every, Budget(60.0))
+    known = generations(tracked.twin, tracked.names, every, Budget(60.0))
 
     def members() -> set[bytes]:
         return {each for _, ids in scan(tracked.twin, names, every) for each in ids}

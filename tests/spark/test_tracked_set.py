@@ -18,7 +18,7 @@ from workstealing.spark.sources.tracked_set import (
     TrackedSetSource,
 )
 from workstealing.structures import TrackedSet
-from workstealing.structures.tracked_set.scanning import scan
+from workstealing.structures.tracked_set.sub_sets import scan
 
 TRACKED_SET = "workstealing.tracked_set"
 

@@ -78,7 +78,7 @@ from workstealing.structures import (
 )
 from workstealing.structures.log import GroupEntry, GroupStats, LogRange, LogStats, PendingEntry
 from workstealing.structures.shuffle_queue import DeadMessage, OverdueMessage
-from workstealing.structures.sources import Source, SqlSource
+from workstealing.structures.tracked_set.sources import Source, SqlSource
 
 items = VolatileHashes(connect("redis://localhost:6379/0"), namespace="items")
 recruiter = Recruiter(

@@ -36,20 +36,19 @@ from pyspark.sql.types import (
 )
 
 from workstealing.errors import Aborted, ConfigurationError, is_abort
+from workstealing.jobs.settling import (
+    Settled,
+    require_layout,
+    settle,
+    settle_unchanged,
+)
 from workstealing.recruiting.checks import checked_seconds
 from workstealing.recruiting.slice import Slice
 from workstealing.spark.making import Factory, Recipe
 from workstealing.spark.stages import Refusal, checked_count, named, refusal_of, run_each
 from workstealing.store.budget import Budget
 from workstealing.structures.tracked_set import TrackedSet
-from workstealing.structures.tracked_set.scanning import scan
-from workstealing.structures.tracked_set.settling import (
-    Settled,
-    generations,
-    require_layout,
-    settle,
-    settle_unchanged,
-)
+from workstealing.structures.tracked_set.sub_sets import generations, scan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -256,7 +255,7 @@ def _look(recipe: Recipe) -> _Look:
         budget = Budget(60.0, PATIENCE_SECONDS)
         require_layout(tracked, budget)
         return _Look(
-            generations(tracked, range(tracked.names.sub_sets), budget),
+            generations(tracked.twin, tracked.names, range(tracked.names.sub_sets), budget),
             tracked.source is not None,
         )
     except Exception as error:

@@ -14,6 +14,7 @@ from support.table_source import TableSource
 from workstealing.errors import Aborted, ConfigurationError, LayoutError, Skipped
 from workstealing.jobs import TrackQueued, UntrackDone
 from workstealing.recruiting import Outcome, Slice
+from workstealing.recruiting.job import Backlog
 from workstealing.structures import AsyncTrackedSet, TrackedSet
 from workstealing.testing import always
 
@@ -225,3 +226,58 @@ def test_a_busy_application_aborts_few_removals(
     assert aborted / 400 <= most
     # The other case shows that without enough sub-sets it would be far more.
     assert (aborted / 400 > 0.2) == (sub_sets == 16)
+
+
+def test_dry_runs_count_and_change_nothing(any_server: AnyServer) -> None:
+    client = any_server.client()
+    source = TableSource(["a", "b", "c"])
+    tracked = TrackedSet(client, "queued", source, sub_sets=1)
+    tracked.track(["a", "done"])
+    before = {key: client.dump(key) for key in client.scan_iter()}
+    # Fewer rows than it may look at: the walk would end, and a full page would move its cursor.
+    for limit in (50, 3):
+        assert TrackQueued(tracked, dry_run=True).perform(slice_of(limit)) == 2
+    assert UntrackDone(tracked, dry_run=True).perform(slice_of(5)) == 1
+    assert {key: client.dump(key) for key in client.scan_iter()} == before
+    assert TrackQueued(tracked).perform(slice_of(50)) == 2
+    # By chance "done" may not be drawn of four ids; it is in a sample of all of them.
+    assert UntrackDone(tracked).perform(slice_of(5)) == 1
+
+
+def test_their_backlogs(any_server: AnyServer) -> None:
+    source = TableSource(["a", "b", "c"])
+    tracked = TrackedSet(any_server.client(), "queued", source, sub_sets=4)
+    assert TrackQueued(tracked).structures == UntrackDone(tracked).structures == (tracked,)
+    assert UntrackDone(tracked).backlog() == Backlog(0, 0.0, "tracked ids without work")
+    assert TrackQueued(tracked).backlog() == Backlog(3, None, "ids to track")
+    tracked.track(["a", "b", "c"])
+    assert TrackQueued(tracked).backlog() == Backlog(0, 0.0, "ids to track")
+    assert UntrackDone(tracked).backlog() == Backlog(
+        0, 0.0, "tracked ids without work", exact=False
+    )
+    source.work.clear()
+    assert UntrackDone(tracked).backlog() == Backlog(
+        3, None, "tracked ids without work", exact=False
+    )
+
+
+def test_a_slice_says_what_its_page_lacks(any_server: AnyServer) -> None:
+    tracked = TrackedSet(any_server.client(), "queued", TableSource(["a", "b"]), sub_sets=4)
+    slice = slice_of(50)
+    assert TrackQueued(tracked).perform(slice) == slice.backlog == 2
+
+
+def test_a_tracked_set_tells_of_itself(any_server: AnyServer) -> None:
+    client = any_server.client()
+    tracked = TrackedSet(client, "queued", sub_sets=4)
+    (check,) = tracked.inspect(tracked.check_steps())
+    assert (check.level, check.said) == ("note", "tracked set queued: nothing has been written yet")
+    assert client.dbsize() == 0
+    tracked.track(["a", "b"])
+    assert tracked.inspect(tracked.size_steps()) == 2
+    (check,) = tracked.inspect(tracked.check_steps())
+    assert (check.level, check.said) == ("ok", "tracked set queued: 4 sub-sets")
+    other = TrackedSet(client, "queued", sub_sets=8)
+    (check,) = other.inspect(other.check_steps())
+    assert check.level == "fault"
+    assert "give that number as sub_sets" in check.said

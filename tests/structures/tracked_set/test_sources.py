@@ -22,8 +22,8 @@ from workstealing.errors import ConfigurationError, OutOfTime, Skipped
 from workstealing.jobs import TrackQueued, UntrackDone
 from workstealing.recruiting import Slice
 from workstealing.structures import TrackedSet
-from workstealing.structures.sources import SqlSource
-from workstealing.structures.sources.asking import Asker
+from workstealing.structures.tracked_set.sources import SqlSource
+from workstealing.structures.tracked_set.sources.asking import Asker
 from workstealing.testing import ManualClock
 
 LONG = 20.0

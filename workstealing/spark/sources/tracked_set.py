@@ -14,7 +14,7 @@ from workstealing.errors import LayoutError
 from workstealing.spark.making import ClientSettings
 from workstealing.spark.sources.arrow import column_of, require_schema, text_type
 from workstealing.spark.sources.options import OptionReader, runs, without_path
-from workstealing.structures.tracked_set.scanning import laid_out_sub_sets, scan
+from workstealing.structures.tracked_set.sub_sets import laid_out_sub_sets, scan
 
 if TYPE_CHECKING:
     from workstealing.store.twin import Twin

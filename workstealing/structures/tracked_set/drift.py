@@ -11,12 +11,11 @@ from statistics import NormalDist
 from typing import Any
 
 from workstealing.errors import ConfigurationError
-from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
-from workstealing.store.connection import checked
 from workstealing.store.twin import Twin
-from workstealing.structures.sources import Source
 from workstealing.structures.tracked_set.layout import Names, id_bytes, id_text
+from workstealing.structures.tracked_set.sources import Source
+from workstealing.structures.tracked_set.sub_sets import ask_sub_sets
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,51 +79,36 @@ def measure(
             "the source cannot draw ids at random: give it a method random_ids(n, seconds)"
         )
     warm_up: Callable[[float], None] = getattr(source, "warm_up", lambda _: None)
-    slice = Slice(sample, seconds)
+    budget = Budget(seconds, timeout=seconds)
     warm_up(seconds)
-    tracked = _draw_tracked(twin, names, sample, slice)
+    tracked = draw_tracked(twin, names, sample, budget)
     asked = list({id_text(member) for member in tracked})
-    work = set(source.with_work(asked, slice.remaining())) if asked else set()
+    work = set(source.with_work(asked, _left(budget))) if asked else set()
     stale = sum(id_text(member) not in work for member in tracked)
 
-    rows = [id_bytes(each) for each in draw(sample, slice.remaining())]
-    present = _present(twin, names, rows, slice)
+    rows = [id_bytes(each) for each in draw(sample, _left(budget))]
+    present = _present(twin, names, rows, budget)
     missing = sum(member not in present for member in rows)
     return Drift(
         wilson(stale, len(tracked), confidence), wilson(missing, len(rows), confidence), confidence
     )
 
 
-def ask_sub_sets(
-    twin: Twin,
-    names: Names,
-    commands: dict[int, tuple[Any, ...]],
-    slice: Slice,
-    timeout: float | None = None,
-) -> dict[int, Any]:
-    """Send one command to each of several sub-sets; return the replies by sub-set.
-
-    Arguments: timeout: the longest single wait, in seconds; None: a job's own. Errors: an error
-    reply is raised. One round trip to each node concerned.
-    """
-    nodes: dict[Any, list[int]] = {}
-    for sub_set in commands:
-        nodes.setdefault(twin.node_of(names.slot(sub_set)), []).append(sub_set)
-    replies: dict[int, Any] = {}
-    for node, sub_sets in nodes.items():
-        remaining = slice.remaining()
-        budget = Budget(remaining) if timeout is None else Budget(remaining, timeout)
-        answers = checked(twin.call(node, [commands[each] for each in sub_sets], budget))
-        replies.update(zip(sub_sets, answers, strict=True))
-    return replies
+def _left(budget: Budget) -> float:
+    assert budget.deadline is not None
+    return max(0.0, budget.deadline - budget.clock.monotonic())
 
 
-def _draw_tracked(twin: Twin, names: Names, sample: int, slice: Slice) -> list[bytes]:
-    """Return members drawn with repetition, each member as likely as any other."""
+def sizes_of(twin: Twin, names: Names, budget: Budget) -> dict[int, int]:
+    """Return how many ids each sub-set has. One round trip to each node."""
     every = range(names.sub_sets)
-    sizes = ask_sub_sets(
-        twin, names, {each: ("SCARD", names.keys(each)[0]) for each in every}, slice
-    )
+    looks = {each: ("SCARD", names.keys(each)[0]) for each in every}
+    return ask_sub_sets(twin, names, looks, budget)
+
+
+def draw_tracked(twin: Twin, names: Names, sample: int, budget: Budget) -> list[bytes]:
+    """Return members drawn with repetition, each member as likely as any other."""
+    sizes = sizes_of(twin, names, budget)
     if not any(sizes.values()):
         return []
     drawn = Counter(random.choices(list(sizes), weights=list(sizes.values()), k=sample))
@@ -133,16 +117,16 @@ def _draw_tracked(twin: Twin, names: Names, sample: int, slice: Slice) -> list[b
         each: ("SRANDMEMBER", names.keys(each)[0], -count)
         for each, count in drawn.items()
     }
-    replies = ask_sub_sets(twin, names, commands, slice, slice.seconds)
+    replies = ask_sub_sets(twin, names, commands, budget)
     return [member for members in replies.values() for member in members]
 
 
-def _present(twin: Twin, names: Names, members: list[bytes], slice: Slice) -> set[bytes]:
+def _present(twin: Twin, names: Names, members: list[bytes], budget: Budget) -> set[bytes]:
     groups = names.grouped(set(members))
     commands: dict[int, tuple[Any, ...]] = {
         each: ("SMISMEMBER", names.keys(each)[0], *group) for each, group in groups.items()
     }
-    replies = ask_sub_sets(twin, names, commands, slice, slice.seconds)
+    replies = ask_sub_sets(twin, names, commands, budget)
     return {
         member
         for each, group in groups.items()

@@ -6,14 +6,16 @@ import zlib
 from collections.abc import Collection
 from typing import Any
 
-from redis.exceptions import ResponseError
-
-from workstealing.errors import ConfigurationError, EvictionPolicyError, LayoutError
+from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.keys import SLOT_TAGS, SLOTS, key_slot, require_users_name, to_bytes
-from workstealing.store.operations import Steps, as_layout_error
-from workstealing.store.scripts import load
+from workstealing.store.operations import Steps
+from workstealing.structures.layout import Kind, ask_server, opening, read_pairs, require_policy
 
-VERSION = 1
+KIND = Kind(
+    "tracked_set",
+    "a tracked set",
+    evicted="a sub-set, whose ids would seem to have no work",
+)
 MOST_SUB_SETS = 4096
 
 Id = str | int | bytes
@@ -23,7 +25,7 @@ class Names:
     """The keys of one tracked set; see the catalogue in ``lua/README.md``.
 
     Arguments: key: the tracked set's name; sub_sets: over how many sub-sets its ids are spread.
-    Errors: ConfigurationError for a name or a number that cannot be used.
+    Raises: ConfigurationError for a name or a number that cannot be used.
     """
 
     def __init__(self, key: str | bytes, sub_sets: int) -> None:
@@ -38,7 +40,7 @@ class Names:
             raise ConfigurationError(f"give sub_sets as a number from 1 to {MOST_SUB_SETS}")
         self.key = to_bytes(key)
         self.sub_sets = sub_sets
-        self.mark = f"{VERSION}:{sub_sets}".encode()
+        self.mark = f"{KIND.version}:{sub_sets}".encode()
         self.layout = b"ws:tracked:layout:" + self.key
         self.cursor = b"ws:tracked:cursor:" + self.key
         self._first_slot = key_slot(self.key)
@@ -71,30 +73,18 @@ class Names:
 
     def opening(self) -> tuple[Any, ...]:
         """Return the command that reads the layout, and writes it down if there is none yet."""
-        fields = (
-            *("structure", "tracked_set", "version", VERSION),
-            *("readable_from", 1, "writable_from", 1, "sub_sets", self.sub_sets),
-        )
-        return ("EVAL", load("layout_open").body, 1, self.layout, *fields)
+        return opening(self.layout, KIND.fields("sub_sets", self.sub_sets))
 
-    def check(self, reply: list[Any]) -> None:
+    def check(self, reply: Any) -> None:
         """Raise a LayoutError unless the layout that was read is this one."""
-        pairs = dict(zip(map(text, reply[::2]), map(text, reply[1::2]), strict=True))
-        readable_from = pairs.get("readable_from", "")
-        if pairs.get("structure") != "tracked_set" or not readable_from.isdigit():
-            raise LayoutError(
-                f"the key {self.layout!r} does not hold the layout of a tracked set: use another"
-                " name, or remove the key if it is not needed"
-            )
+        found = read_pairs(
+            KIND, self.layout, f"the tracked set {self.key!r}", reply, lambda pairs: pairs
+        )
         # Whether it may be written too is said by each sub-set's mark.
-        if int(readable_from) > VERSION:
+        laid_out = None if found is None else found.own.get("sub_sets")
+        if laid_out != str(self.sub_sets):
             raise LayoutError(
-                f"the tracked set {self.key!r} has layout version {pairs.get('version')}, which"
-                f" this release (version {VERSION}) cannot read: upgrade workstealing"
-            )
-        if pairs.get("sub_sets") != str(self.sub_sets):
-            raise LayoutError(
-                f"the tracked set {self.key!r} was laid out over {pairs.get('sub_sets')} sub-sets:"
+                f"the tracked set {self.key!r} was laid out over {laid_out} sub-sets:"
                 f" give that number as sub_sets, not {self.sub_sets}"
             )
 
@@ -110,26 +100,28 @@ class Names:
 def open_layout(names: Names, allowed_policies: Collection[str]) -> Steps[None]:
     """Check the layout, or write it down if this is the first use.
 
-    Errors: LayoutError for a foreign one; EvictionPolicyError. Two round trips, once.
+    Raises: LayoutError for a foreign one; EvictionPolicyError. Two round trips, once.
     """
-    try:
-        reply = yield names.opening()
+    names.check((yield names.opening()))
+    policy, _ = yield from ask_server(names.layout)
+    require_policy(KIND, policy, allowed_policies)
+
+
+def read_layout(names: Names) -> Steps[bool]:
+    """Check the layout if there is one; return whether there is. Nothing is written.
+
+    Raises: LayoutError for a foreign one. One round trip.
+    """
+    reply = yield opening(names.layout)
+    if reply:
         names.check(reply)
-        policy, *_ = yield ("EVAL", load("server_facts").body, 1, names.layout)
-    except ResponseError as error:
-        raise as_layout_error(error) or error from error
-    if text(policy).startswith("allkeys-") and text(policy) not in allowed_policies:
-        raise EvictionPolicyError(
-            f"the server's maxmemory-policy is {text(policy)}, which may evict a sub-set, whose ids"
-            " would seem to have no work: use noeviction or a volatile-* policy, or pass"
-            f" allow_eviction=[{text(policy)!r}]"
-        )
+    return bool(reply)
 
 
 def id_bytes(value: Id) -> bytes:
     """Return an id as it is stored: as text, in UTF-8.
 
-    Errors: ConfigurationError for what is no str, int or bytes, and for text that has no UTF-8.
+    Raises: ConfigurationError for what is no str, int or bytes, and for text that has no UTF-8.
     """
     if isinstance(value, str):
         try:

@@ -1,4 +1,4 @@
-"""Bringing ids of one sub-set in step with the table, without losing what the application does.
+"""Settling: ids of one sub-set brought in step with the table, under the application's writes.
 
 Either the table is asked between WATCH and EXEC, or the answer is older, and a script compares the
 generation that was read before it. Both ways an id that the application has tracked or untracked
@@ -19,9 +19,9 @@ from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
 from workstealing.store.scripts import load
-from workstealing.structures.sources.asking import blaming
 from workstealing.structures.tracked_set.layout import Names, id_text
 from workstealing.structures.tracked_set.sets import AsyncTrackedSet, TrackedSet
+from workstealing.structures.tracked_set.sources.asking import blaming
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ def settle(
     slice: Slice,
     *,
     sample: int = 0,
+    dry_run: bool = False,
     stale: Sequence[bytes] = (),
     missing: Sequence[bytes] = (),
 ) -> Settled:
@@ -45,8 +46,8 @@ def settle(
 
     Arguments: sample: how many tracked ids to draw at random, in place of `stale`; stale: tracked
     ids, removed if they have no work; missing: ids that may not be tracked, added if they have
-    work. Errors: Aborted if another writer came first; those of the source; LayoutError; connection
-    faults. Two round trips and one question.
+    work; dry_run: change nothing, only count. Raises: Aborted if another writer came first; those
+    of the source; LayoutError; connection faults. Two round trips and one question.
     """
     names = tracked.names
     ids, state = names.keys(sub_set)
@@ -78,8 +79,8 @@ def settle(
                 commands.append(("SADD", ids, *found))
                 if mark is None:
                     commands.append(("HSET", state, "mark", names.mark))
-            if not commands:
-                return Settled()
+            if not commands or dry_run:
+                return Settled(len(found), len(done))
             replies = current.commit(*commands)
             removed = int(replies[0]) if done else 0
             return Settled(int(replies[len(done) > 0]) if found else 0, removed)
@@ -101,7 +102,7 @@ def settle_unchanged(
     """Remove and add ids of a sub-set unless its generation has changed since the table was read.
 
     Arguments: generation: as it was read before the table; stale: to be removed; missing: to be
-    added; timeout: the longest single wait in seconds, None: a job's own. Errors: Aborted if the
+    added; timeout: the longest single wait in seconds, None: a job's own. Raises: Aborted if the
     application has tracked or untracked ids of the sub-set, and nothing was changed; LayoutError;
     connection faults. One round trip.
     """
@@ -121,27 +122,6 @@ def settle_unchanged(
         raise Aborted("the application has tracked or untracked ids meanwhile")
     removed = max(0, counts[0]) if stale else 0
     return Settled(max(0, counts[-1]) if missing else 0, removed)
-
-
-def generations(
-    tracked: TrackedSet | AsyncTrackedSet, sub_sets: Sequence[int], budget: Budget
-) -> dict[int, bytes]:
-    """Return the generations of sub-sets, b"" for none yet.
-
-    Errors: LayoutError for a foreign mark; connection faults. One round trip to each node.
-    """
-    twin, names = tracked.twin, tracked.names
-    nodes: dict[Any, list[int]] = {}
-    for sub_set in sub_sets:
-        nodes.setdefault(twin.node_of(names.slot(sub_set)), []).append(sub_set)
-    found: dict[int, bytes] = {}
-    for node, its_sub_sets in nodes.items():
-        commands = [("HMGET", names.keys(n)[1], "mark", "generation") for n in its_sub_sets]
-        replies = checked(twin.call(node, commands, budget))
-        for sub_set, (mark, generation) in zip(its_sub_sets, replies, strict=True):
-            names.check_mark(sub_set, mark)
-            found[sub_set] = generation or b""
-    return found
 
 
 def require_layout(tracked: TrackedSet | AsyncTrackedSet, budget: Budget) -> None:

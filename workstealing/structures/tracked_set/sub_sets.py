@@ -1,18 +1,19 @@
-"""All ids of a tracked set, page by page: for exports, not for slices.
+"""The sub-sets of a tracked set, asked on one-attempt connections: some of them, or page by page.
 
-No snapshot: an id that is tracked all the while is found, at times twice; one that comes or goes
-meanwhile may be found or not.
+A scan is no snapshot: it finds each id that is tracked all the while, some of them twice; an id
+that comes or goes meanwhile is found or not. It is for exports, not for slices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import ResponseError
 
 from workstealing.errors import LayoutError
 from workstealing.store.budget import Budget
+from workstealing.store.connection import checked
 from workstealing.store.keys import key_slot
 from workstealing.store.paging import paged
 from workstealing.store.twin import Node, Twin
@@ -23,10 +24,43 @@ SUB_SETS_A_CALL, IDS_A_PAGE = 32, 500
 TIMEOUT_SECONDS = 30.0
 
 
+def ask_sub_sets(
+    twin: Twin, names: Names, commands: Mapping[int, tuple[Any, ...]], budget: Budget
+) -> dict[int, Any]:
+    """Send one command to each of several sub-sets; return the replies by sub-set.
+
+    Raises: the error of an error reply; OutOfTime; connection faults. One round trip to each node
+    concerned.
+    """
+    nodes: dict[Node, list[int]] = {}
+    for sub_set in commands:
+        nodes.setdefault(twin.node_of(names.slot(sub_set)), []).append(sub_set)
+    replies: dict[int, Any] = {}
+    for node, sub_sets in nodes.items():
+        answers = checked(twin.call(node, [commands[each] for each in sub_sets], budget))
+        replies.update(zip(sub_sets, answers, strict=True))
+    return replies
+
+
+def generations(
+    twin: Twin, names: Names, sub_sets: Sequence[int], budget: Budget
+) -> dict[int, bytes]:
+    """Return the generations of sub-sets, b"" for none yet.
+
+    Raises: LayoutError for a foreign mark; connection faults. One round trip to each node.
+    """
+    looks = {each: ("HMGET", names.keys(each)[1], "mark", "generation") for each in sub_sets}
+    found: dict[int, bytes] = {}
+    for sub_set, (mark, generation) in ask_sub_sets(twin, names, looks, budget).items():
+        names.check_mark(sub_set, mark)
+        found[sub_set] = generation or b""
+    return found
+
+
 def laid_out_sub_sets(twin: Twin, names: Names) -> int | None:
     """Return over how many sub-sets a tracked set was laid out; None if nobody has used it yet.
 
-    Arguments: twin; names: of the tracked set, by whatever number of sub-sets. Errors: LayoutError
+    Arguments: twin; names: of the tracked set, by whatever number of sub-sets. Raises: LayoutError
     for a foreign or newer layout. One round trip; nothing is written.
     """
     node = twin.node_of(key_slot(names.layout))
@@ -51,7 +85,7 @@ def scan(
 ) -> Iterator[tuple[list[int], list[bytes]]]:
     """Yield the ids of some sub-sets: a list of sub-sets and, as long, the list of their ids.
 
-    Arguments: twin; names; sub_sets: their numbers. Errors: LayoutError for a foreign key in a
+    Arguments: twin; names; sub_sets: their numbers. Raises: LayoutError for a foreign key in a
     sub-set's place; connection faults. One round trip for some dozen pages of at about 500 ids.
     """
     by_node: dict[Node, list[int]] = {}

@@ -138,7 +138,7 @@ class Asker(Generic[C]):
     def ask(self, question: Callable[[C], T], seconds: float) -> T:
         """Ask, and wait for the answer for at most so many seconds.
 
-        Errors: Skipped if no connection is warm (a thread warms one then), or if another question
+        Raises: Skipped if no connection is warm (a thread warms one then), or if another question
         is under way; OutOfTime if no answer has come; what the question raises; what opening the
         last connection has raised, once.
         """
@@ -167,7 +167,7 @@ class Asker(Generic[C]):
     def warm_up(self, seconds: float) -> None:
         """Wait until a connection is warm; not for a slice.
 
-        Errors: Skipped if none is in time; what opening it has raised.
+        Raises: Skipped if none is in time; what opening it has raised.
         """
         end = time.monotonic() + seconds
         while True:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from workstealing.structures.sources.sql import SqlSource
+    from workstealing.structures.tracked_set.sources.sql import SqlSource
 
 __all__ = ["Source", "SqlSource"]
 
@@ -39,7 +39,7 @@ class Source(Protocol):
 def __getattr__(name: str) -> Any:
     """Load SqlSource, which needs SQLAlchemy, when it is first used."""
     if name == "SqlSource":
-        from workstealing.structures.sources.sql import SqlSource
+        from workstealing.structures.tracked_set.sources.sql import SqlSource
 
         return SqlSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

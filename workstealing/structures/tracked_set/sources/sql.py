@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
+import json
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError, MissingExtraError
-from workstealing.structures.sources.asking import Asker
+from workstealing.structures.tracked_set.sources.asking import Asker
 
 try:
     import sqlalchemy as sa
@@ -20,12 +24,91 @@ except ModuleNotFoundError as error:
 
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
-from workstealing.structures.sources.columns import ColumnText, read_cursor, write_cursor
-
 _STEPS_BETWEEN_LOOKS = 1000
+_READERS: dict[type, Callable[[Any], Any]] = {
+    int: int,
+    str: str,
+    float: float,
+    uuid.UUID: uuid.UUID,
+    decimal.Decimal: decimal.Decimal,
+    dt.datetime: dt.datetime.fromisoformat,
+    dt.date: dt.date.fromisoformat,
+}
+_ID_TYPES = (int, str, uuid.UUID)
 
 
-class _Plan:
+class _ColumnText:
+    """One column's values as text.
+
+    Arguments: column; dialect: its name, which says what the column can hold; as_id: whether ids
+    are read from it. Raises: ConfigurationError for a type that cannot be used.
+    """
+
+    def __init__(self, column: sa.ColumnElement[Any], dialect: str, *, as_id: bool = False) -> None:
+        try:
+            kind = column.type.python_type
+        except NotImplementedError:
+            kind = type(None)
+        known = _ID_TYPES if as_id else tuple(_READERS)
+        if kind not in known:
+            names = ", ".join(sorted(each.__name__ for each in known))
+            raise ConfigurationError(
+                f"the column {column} is of type {column.type!r}, which cannot be used as"
+                f" {'an id' if as_id else 'a cursor'}: use one that holds {names}"
+            )
+        self._kind = kind
+        self._is_postgresql = dialect == "postgresql"
+        self._bits = 63
+        if self._is_postgresql and isinstance(column.type, sa.Integer):
+            small, big = (sa.SmallInteger, sa.BigInteger)
+            self._bits = 15 if isinstance(column.type, small) else 31
+            self._bits = 63 if isinstance(column.type, big) else self._bits
+
+    def write(self, value: Any) -> str:
+        """Return a value as text."""
+        if isinstance(value, dt.date):
+            return value.isoformat()
+        return repr(value) if self._kind is float else str(value)
+
+    def read(self, written: str) -> Any:
+        """Return the value that `write` has made this text of.
+
+        Raises: ValueError for any other text, and for what the column cannot hold.
+        """
+        value: Any = None
+        try:
+            value = _READERS[self._kind](written)
+        except (ArithmeticError, ValueError, TypeError) as error:
+            raise ValueError(f"{written!r} is no {self._kind.__name__}") from error
+        if self.write(value) != written:
+            raise ValueError(f"{written!r} is not as this package writes it")
+        if self._kind is int and not -(1 << self._bits) <= value < 1 << self._bits:
+            raise ValueError(f"{written!r} is too large for its column")
+        if self._kind is str:
+            value.encode()
+            if self._is_postgresql and "\0" in value:
+                raise ValueError("PostgreSQL holds no NUL character")
+        return value
+
+
+def _write_cursor(columns: Sequence[_ColumnText], values: Sequence[Any]) -> str:
+    """Return a row's place as text: a JSON list with a text for each column."""
+    written = [column.write(value) for column, value in zip(columns, values, strict=True)]
+    return json.dumps(written, ensure_ascii=False, separators=(",", ":"))
+
+
+def _read_cursor(columns: Sequence[_ColumnText], cursor: str) -> list[Any] | None:
+    """Return the place that a cursor stands for; None, the beginning, for one of another make."""
+    try:
+        written = json.loads(cursor)
+        if not isinstance(written, list) or not all(isinstance(part, str) for part in written):
+            return None
+        return [column.read(part) for column, part in zip(columns, written, strict=True)]
+    except ValueError:
+        return None
+
+
+class _Columns:
     """The table's columns, once they are known, and the parts that every question is made of."""
 
     def __init__(
@@ -42,8 +125,8 @@ class _Plan:
             # Two rows at one place must at least be rows of one id, or one could be passed over.
             cursor.append(self.id)
         self.cursor = cursor
-        self.id_text = ColumnText(self.id, dialect, as_id=True)
-        self.cursor_texts = [ColumnText(column, dialect) for column in cursor]
+        self.id_text = _ColumnText(self.id, dialect, as_id=True)
+        self.cursor_texts = [_ColumnText(column, dialect) for column in cursor]
         self.conditions: list[sa.ColumnElement[bool]] = [self.id.is_not(None)]
         if isinstance(where, Mapping):
             self.conditions += [_equal(_column(table, name), v) for name, v in where.items()]
@@ -64,7 +147,7 @@ class SqlSource:
 
     One connection is kept, of its own: a slice that finds it cold is SKIPPED, and a thread warms
     it. Each question is one transaction with a statement time-out (PostgreSQL, SQLite); on any
-    database the caller waits no longer than its slice lasts. Errors: MissingExtraError without
+    database the caller waits no longer than its slice lasts. Raises: MissingExtraError without
     SQLAlchemy; ConfigurationError; those of SQLAlchemy.
     """
 
@@ -95,7 +178,7 @@ class SqlSource:
         names = (cursor,) if isinstance(cursor, str) else tuple(cursor or (id,))
         self._cursor = names
         self._where = where
-        self._plan: _Plan | None = None
+        self._plan: _Columns | None = None
         if isinstance(table, sa.Table):
             self._plan = self._make_plan(table)
         elif not isinstance(table, str):
@@ -105,9 +188,9 @@ class SqlSource:
     def rows_after(self, cursor: str, n: int, seconds: float) -> list[tuple[str, str]]:
         """Return (id, cursor) of the next n rows with work; see `Source`. One SELECT."""
 
-        def ask(plan: _Plan) -> sa.Select[Any]:
+        def ask(plan: _Columns) -> sa.Select[Any]:
             query = sa.select(plan.id, *plan.cursor).where(*plan.conditions)
-            place = read_cursor(plan.cursor_texts, cursor)
+            place = _read_cursor(plan.cursor_texts, cursor)
             if place is not None:
                 bound = [
                     sa.bindparam(None, value, column.type)
@@ -121,13 +204,13 @@ class SqlSource:
 
         plan, rows = self._ask(ask, seconds)
         return [
-            (plan.id_text.write(row[0]), write_cursor(plan.cursor_texts, row[1:])) for row in rows
+            (plan.id_text.write(row[0]), _write_cursor(plan.cursor_texts, row[1:])) for row in rows
         ]
 
     def with_work(self, ids: Sequence[str], seconds: float) -> Collection[str]:
         """Return which ids still have work; see `Source`. One SELECT."""
 
-        def ask(plan: _Plan) -> sa.Select[Any] | None:
+        def ask(plan: _Columns) -> sa.Select[Any] | None:
             values = []
             for each in ids:
                 try:
@@ -159,7 +242,7 @@ class SqlSource:
     def warm_up(self, seconds: float = 5.0) -> None:
         """Wait until the connection is warm, for instance when a process starts.
 
-        Errors: Skipped if it is not in time; what opening it has raised.
+        Raises: Skipped if it is not in time; what opening it has raised.
         """
         self._asker.warm_up(seconds)
 
@@ -168,11 +251,11 @@ class SqlSource:
         self._asker.close()
 
     def _ask(
-        self, make: Callable[[_Plan], sa.Select[Any] | None], seconds: float
-    ) -> tuple[_Plan, Sequence[Any]]:
+        self, make: Callable[[_Columns], sa.Select[Any] | None], seconds: float
+    ) -> tuple[_Columns, Sequence[Any]]:
         deadline = time.monotonic() + seconds
 
-        def question(connection: sa.Connection) -> tuple[_Plan, Sequence[Any]]:
+        def question(connection: sa.Connection) -> tuple[_Columns, Sequence[Any]]:
             plan = self._plan
             if plan is None:
                 raise ConfigurationError(f"the table {self._table!r} was not read")
@@ -184,8 +267,8 @@ class SqlSource:
 
         return self._asker.ask(question, seconds)
 
-    def _make_plan(self, table: sa.Table) -> _Plan:
-        return _Plan(table, self._id, self._cursor, self._where, self._engine.dialect.name)
+    def _make_plan(self, table: sa.Table) -> _Columns:
+        return _Columns(table, self._id, self._cursor, self._where, self._engine.dialect.name)
 
     def _open(self) -> sa.Connection:
         connection = self._engine.connect()
