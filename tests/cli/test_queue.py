@@ -246,7 +246,7 @@ def test_it_shows_each_time_shard_and_writes_nothing(command: Any, redis7: Redis
     assert together == {**EMPTY, "waiting": 3, "due": 2, "leased": 1, "total": 4}
     (busy,) = [each for each in seen["time_shards"] if each["total"]]
     assert {name: busy[name] for name in EMPTY} == together
-    assert busy["overdue_seconds"] == seen["overdue_s"] > 0
+    assert busy["overdue_seconds"] == seen["overdue_seconds"] > 0
     text = command(*arguments, "--once")
     assert "TimeShardQueue mails: 4 messages; the oldest is overdue by" in text
     (row,) = [line for line in text.splitlines() if line.startswith(f"{busy['time_shard']} ")]
