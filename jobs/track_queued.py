@@ -62,8 +62,8 @@ class TrackQueued(Job):
 
         Returns: how many ids were added (would be, on a dry run). Raises: Aborted if another
         recruit has moved the cursor, or if the application tracked or untracked meanwhile and
-        nothing was added; Skipped if the database cannot be asked now; OutOfTime; LayoutError; connection
-        faults.
+        nothing was added; Skipped if the database cannot be asked now; OutOfTime; LayoutError;
+        connection faults.
         """
         names, source = self.tracked.names, self.tracked.require_source()
         with blaming(source):

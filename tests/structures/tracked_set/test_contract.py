@@ -178,8 +178,11 @@ def test_what_a_newer_release_wrote_is_read_but_not_written(any_server: AnyServe
     tracked = TrackedSet(client, "queued", sub_sets=1)
     ids, state = tracked.names.keys(0)
     newer = {
-        **{"structure": "tracked_set", "version": 2, "sub_sets": 1},
-        **{"readable_from": 1, "writable_from": 2},
+        "structure": "tracked_set",
+        "version": 2,
+        "sub_sets": 1,
+        "readable_from": 1,
+        "writable_from": 2,
     }
     client.hset(tracked.names.layout, mapping=newer)
     client.hset(state, "mark", "2:1")
