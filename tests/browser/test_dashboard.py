@@ -14,7 +14,7 @@ import pytest
 from support.dashboard_pages import cell, dead_mail, quick, wait_for
 from support.dashboards import HOSTILE, TOKEN, VIEW_TOKEN, make_app, write_hour
 from workstealing import Recruiter
-from workstealing.dashboard.events import Streams
+from workstealing.dashboard import Streams
 from workstealing.jobs import HashFieldExpiry, KeyExpiry
 from workstealing.metrics.fleet import Fleet
 from workstealing.structures import DurableKeys, Ick, TrackedSet, VolatileHashes

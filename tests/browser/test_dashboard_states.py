@@ -11,8 +11,7 @@ import pytest
 from support.dashboard_pages import cell, dead_mail, quick
 from support.dashboards import TOKEN, make_app, write_hour
 from workstealing import Recruiter
-from workstealing.dashboard import Watched
-from workstealing.dashboard.events import Streams
+from workstealing.dashboard import Streams, Watched
 from workstealing.metrics.minutes import minute_key
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ from support.patience import patient
 from support.servers import RedisServer
 from workstealing import Recruiter
 from workstealing.dashboard import Watched
-from workstealing.dashboard.dead_listing import MOST_LISTED, list_dead, listed
 from workstealing.dashboard.names import payload_text
+from workstealing.dashboard.queries import MOST_LISTED, list_dead, listed
 from workstealing.dashboard.steering import steer_dead
 from workstealing.dashboard.watched import DeadItem
 from workstealing.dashboard.watching import watch

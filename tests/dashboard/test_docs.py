@@ -10,13 +10,11 @@ from support.dashboards import make_app
 from workstealing import Recruiter
 from workstealing.cli import dashboard as command
 from workstealing.dashboard import (
-    dead_listing,
-    events,
+    presenting,
     queries,
     security,
-    selecting,
     steering,
-    throttle,
+    views,
 )
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -43,19 +41,19 @@ def test_the_bounds_are_those_of_the_code() -> None:
     said = " ".join(PAGE.split())
     assert (queries.FIGURES_SECONDS, queries.STRUCTURES_SECONDS) == (2, 10)
     assert "once in two seconds at most, and the structures once in ten" in said
-    assert f"up to {dead_listing.MOST_LISTED:,} of each structure" in said
-    assert f"{selecting.SIZES['dead']} to a page" in said
-    assert f"{selecting.SIZES['jobs']} jobs to a page" in said
+    assert f"up to {queries.MOST_LISTED:,} of each structure" in said
+    assert f"{presenting.SIZES['dead']} to a page" in said
+    assert f"{presenting.SIZES['jobs']} jobs to a page" in said
     assert f'"All" means up to {steering.MOST_AT_ONCE:,} items' in said
     assert f"have at least {security.SHORTEST_TOKEN} characters" in said
     assert security.SESSION_SECONDS == 12 * 3600
-    assert f"an event every {events.EVERY_SECONDS:g} seconds for 5 minutes" in said
-    assert events.LASTS_SECONDS == 300
-    assert f"at most {events.MOST_STREAMS} streams" in said
+    assert f"an event every {views.EVERY_SECONDS:g} seconds for 5 minutes" in said
+    assert views.LASTS_SECONDS == 300
+    assert f"at most {views.MOST_STREAMS} streams" in said
     assert f"http://{command.HOST}:{command.PORT}/" in said
-    assert f"may give {throttle.TRIES} wrong tokens at once" in said
-    assert f"one more every {throttle.EVERY_SECONDS:g} seconds" in said
-    assert f"together {throttle.TRIES_OF_ALL} a minute" in said
+    assert f"may give {security.TRIES} wrong tokens at once" in said
+    assert f"one more every {security.EVERY_SECONDS:g} seconds" in said
+    assert f"together {security.TRIES_OF_ALL} a minute" in said
     for variable in (command.TOKEN_VARIABLE, command.VIEW_TOKEN_VARIABLE):
         assert variable in said
 

@@ -11,7 +11,7 @@ import pytest
 
 from support.dashboards import HOSTILE, make_app
 from workstealing import Recruiter
-from workstealing.dashboard.events import Streams
+from workstealing.dashboard import Streams
 from workstealing.errors import ConfigurationError
 
 MANY = {"wsgi.multithread": True}

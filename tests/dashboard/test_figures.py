@@ -8,13 +8,13 @@ import pytest
 
 from workstealing.dashboard.figures import (
     ErrorFigures,
+    OwnMinutes,
+    covered_seconds,
     job_figures,
     keeps_up,
     ledger_name,
-    seconds_of,
     window,
 )
-from workstealing.dashboard.own_minutes import OwnMinutes
 from workstealing.metrics.fleet import Setting
 from workstealing.metrics.minutes import JobError, JobMinute, Minute
 from workstealing.recruiting.job import Backlog
@@ -34,7 +34,7 @@ def minutes(count: int, enlisted: int = 6000, **job: Any) -> list[Minute]:
 
 def figures(found: list[Minute], local: Any = None, setting: Any = None, due: Any = None) -> Any:
     times, slots = window(found, NOW)
-    covered = seconds_of(slots, times, NOW)
+    covered = covered_seconds(slots, times, NOW)
     return job_figures("tidy", slots, covered, local, setting, due=due)
 
 

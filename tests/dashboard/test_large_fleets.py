@@ -11,7 +11,7 @@ import pytest
 from support.dashboards import HOSTILE, TOKEN, make_app, write_hour
 from workstealing import Recruiter
 from workstealing.dashboard import Backlog, Watched
-from workstealing.dashboard.selecting import SIZES
+from workstealing.dashboard.presenting import SIZES
 from workstealing.dashboard.watched import DeadItem
 
 ADMIN = {"Authorization": f"Bearer {TOKEN}"}

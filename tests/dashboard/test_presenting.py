@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from support.dashboards import HOSTILE
-from workstealing.dashboard.events import as_json
 from workstealing.dashboard.names import exact_item, item_key, visible
 from workstealing.dashboard.presenting import blank_job, duration, number, page, rate_text
 from workstealing.dashboard.queries import Snapshot
+from workstealing.dashboard.views import as_json
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)

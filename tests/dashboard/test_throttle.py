@@ -10,14 +10,15 @@ import pytest
 from support.dashboards import TOKEN, make_app
 from support.servers import RedisServer
 from workstealing import Recruiter
-from workstealing.dashboard import throttle
-from workstealing.dashboard.security import Guard, cookie_name
-from workstealing.dashboard.throttle import (
+from workstealing.dashboard import security
+from workstealing.dashboard.security import (
     EVERY_SECONDS,
     MOST_ADDRESSES,
     TRIES,
     TRIES_OF_ALL,
+    Guard,
     Throttle,
+    cookie_name,
     counted_by_fleet,
     network,
 )
@@ -119,10 +120,10 @@ def test_what_is_remembered_is_bounded() -> None:
     for n in range(3 * MOST_ADDRESSES):
         gate.enter(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}")
     assert gate.addresses() == MOST_ADDRESSES
-    for n in range(3 * throttle.MOST_SESSIONS):
+    for n in range(3 * security.MOST_SESSIONS):
         gate.remember(str(n))
     assert not gate.knows("0")
-    assert gate.knows(str(3 * throttle.MOST_SESSIONS - 1))
+    assert gate.knows(str(3 * security.MOST_SESSIONS - 1))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from workstealing import connect
 from workstealing.errors import MissingExtraError
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.slice import Slice
-from workstealing.store import EmbeddedServer, attempt, folders
+from workstealing.store import EmbeddedServer, attempt, embedded
 from workstealing.structures import VolatileHashes
 
 HOUR_MS = 3_600_000
@@ -301,7 +301,7 @@ def test_no_short_place_at_all_is_said(tmp_path: Path, monkeypatch: pytest.Monke
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setattr(folders, "_SHORT", (str(tmp_path / "missing"),))
+    monkeypatch.setattr(embedded, "_SHORT", (str(tmp_path / "missing"),))
     with pytest.raises(OSError, match="set TMPDIR to a shorter one"):
         EmbeddedServer().start()
     assert list(folder.iterdir()) == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from workstealing.store.folders import make_folder, remove_abandoned, remove_folder
+from workstealing.store.embedded import make_folder, remove_abandoned, remove_folder
 
 PREFIX = "workstealing-of-a-test-"
 

@@ -9,7 +9,7 @@ import redis
 
 from support.dashboards import make_app
 from workstealing import Recruiter
-from workstealing.dashboard.events import Streams
+from workstealing.dashboard import Streams
 
 
 def make() -> flask.Flask:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from workstealing.dashboard.events import Streams
+from workstealing.dashboard import Streams
 from workstealing.jobs import IckReaper
 from workstealing.recruiting import Slice
 from workstealing.structures import Ick

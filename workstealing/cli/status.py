@@ -80,7 +80,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
 
     Arguments: options, of which app, url and ledger count. Errors: ConfigurationError.
     """
-    from workstealing.dashboard.own_minutes import OwnMinutes
+    from workstealing.dashboard.figures import OwnMinutes
     from workstealing.dashboard.queries import Queries
     from workstealing.dashboard.watching import watch_all
     from workstealing.metrics.fleet import Fleet

@@ -12,15 +12,15 @@ from workstealing.dashboard.watching import watch
 from workstealing.recruiting.job import Backlog
 
 if TYPE_CHECKING:
-    from workstealing.dashboard.views import create_dashboard
+    from workstealing.dashboard.views import Streams, create_dashboard
 
-__all__ = ["Backlog", "DeadBox", "Watched", "create_dashboard", "watch"]
+__all__ = ["Backlog", "DeadBox", "Streams", "Watched", "create_dashboard", "watch"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the page when it is first used: the command line shows its figures without Flask."""
-    if name == "create_dashboard":
-        from workstealing.dashboard.views import create_dashboard
+    """Load the page at its first use, because the command line shows its figures without Flask."""
+    if name in ("Streams", "create_dashboard"):
+        from workstealing.dashboard import views
 
-        return create_dashboard
+        return getattr(views, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,14 +1,17 @@
-"""From the minutes of a ledger to the figures of each job: plain arithmetic, no command."""
+"""The figures of each job, computed from the minutes of a ledger; no command is sent."""
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from workstealing.errors import ConfigurationError
-from workstealing.metrics.minutes import JobError, JobMinute, add_errors
+from workstealing.metrics.minutes import JobError, JobMinute, Minute, add_errors
 from workstealing.recruiting.forecast import choose_rate
 from workstealing.recruiting.health import (
     AGE_LIMIT,
@@ -25,16 +28,16 @@ HOUR = 60
 """How many minutes a page looks back."""
 
 RECENT = 5
-"""From how many minutes the figures of "now" are taken."""
+"""How many minutes the figures of "now" cover."""
 
 TREND = 10
-"""Over how many minutes the growth of garbage's age is read for the rate that would do."""
+"""How many minutes of growing age the advised rate is computed from."""
 
 MOST_GROWTH = 0.95
-"""Garbage that grows older as fast as time passes tells nothing of how much of it there is."""
+"""Garbage whose age grows as fast as time passes does not show how much of it there is."""
 
 NEWEST = 3
-"""How many minutes old what goes on may be: a process reports once in each."""
+"""How many minutes old a running slice's report may be: a process reports once a minute."""
 
 STUCK_SECONDS = 30.0
 UNREACHED_SECONDS = 60.0
@@ -43,15 +46,16 @@ QUIET_MINUTES = 15
 ABORTED_SHARE = 0.2
 LEDGER_NAME_LENGTH = 200
 FEWEST = 20
-"""Of fewer recruits than this no share is worth a complaint."""
+"""With fewer recruits than this, no share of outcomes is a problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorFigures:
-    """What slices of a job have raised in the last hour, of one class.
+    """The errors of one class that a job's slices have raised in the last hour.
 
-    Fields: name: of the class; count; at: when last, in seconds since the epoch; host: where; text:
-    what it said, where the ledger was asked to keep that. What is unknown is None.
+    Fields: name: of the class; count; at: the time of the last one, in seconds since the epoch;
+    host: where it was raised; text: its message, if the ledger was asked to keep messages. An
+    unknown field is None.
     """
 
     name: str
@@ -63,19 +67,20 @@ class ErrorFigures:
 
 @dataclass(frozen=True, slots=True)
 class JobFigures:
-    """What a page says of one job.
+    """The figures of one job, as a page shows them.
 
-    Fields: name; rate: the share of the enlisted, None: unknown; fleet_rate: what the fleet is
-    told, None: nothing; refused: why a process refuses that, None: none does; paused; fleet_paused;
-    adaptive; is_here: whether this process has it installed; recruited_per_minute,
-    items_per_second: of the last minutes; slice_seconds: what a slice took on average, None: there
-    was none; outcomes: of the last hour; backlog and oldest_seconds: as last seen, None: unknown;
-    keeps_up: None: unknown; why: why it does not, or why nobody knows; enough_rate: the rate that
-    would do where it does not keep up, above 1 where none would, None: it keeps up, or nobody
-    knows; breaker_open, in this process; unreached_seconds: for how long a process has not reached
-    the job's server, None: all do; running_seconds: how long a slice has been running, None: none
-    was seen; errors: what slices have raised in the last hour, the newest first; lag: the oldest
-    garbage by minute, in seconds; items, recruits: by minute; problems: the reasons why it is red.
+    Fields: name; rate: the share of the enlisted; fleet_rate: the rate that the fleet is told, None
+    for no such setting; refused: why a process refuses that rate, None if none does; paused;
+    fleet_paused; adaptive; is_here: whether this process has the job installed;
+    recruited_per_minute, items_per_second: over the last minutes; slice_seconds: a slice's average
+    length, None if there was no slice; outcomes: of the last hour; backlog and oldest_seconds: as
+    last seen; keeps_up; why: the reason why the job does not keep up, or why nobody knows;
+    enough_rate: the rate that would suffice, above 1 if none would, None if the job keeps up;
+    breaker_open: in this process; unreached_seconds: for how long a process has not reached the
+    job's server, None if all reach it; running_seconds: how long a slice has been running, None if
+    none was seen; errors: of the last hour, the newest first; lag: the age of the oldest garbage in
+    each minute, in seconds; items, recruits: in each minute; problems: the reasons why the row is
+    red. Any unknown figure is None.
     """
 
     name: str
@@ -109,7 +114,7 @@ def window(minutes: Sequence[Any], now: float) -> tuple[list[int], list[Any]]:
     """Lay the ledger's minutes out over the last hour.
 
     Arguments: minutes: as `ledger.read` returns them; now: seconds since the epoch. Returns: the
-    beginning of each of the last 60 minutes, the present one last, and the minute itself or None.
+    beginnings of the last 60 minutes, the present one last; and for each its minute, or None.
     """
     last = int(now) // MINUTE * MINUTE
     if minutes:
@@ -121,19 +126,19 @@ def window(minutes: Sequence[Any], now: float) -> tuple[list[int], list[Any]]:
 
 
 def is_written(minute: Any) -> bool:
-    """Say whether anybody has written this minute into the ledger."""
+    """Say whether any process has written this minute into the ledger."""
     return bool(minute.processes or minute.enlisted or minute.jobs)
 
 
-def seconds_of(slots: Sequence[Any], times: Sequence[int], now: float) -> float:
-    """Return how many seconds the last minutes cover that anybody has written; at least 1."""
+def covered_seconds(slots: Sequence[Any], times: Sequence[int], now: float) -> float:
+    """Return how many seconds the recent written minutes cover; at least 1."""
     recent = list(zip(times, slots, strict=True))[-RECENT:]
     first = next((time for time, slot in recent if slot is not None), None)
     return 1.0 if first is None else max(1.0, min(now - first, RECENT * MINUTE))
 
 
 def ledger_name(name: str) -> str:
-    """Return the name by which the ledger counts a job: a long one is cut."""
+    """Return the name by which the ledger counts a job; it cuts a long one."""
     return name[:LEDGER_NAME_LENGTH]
 
 
@@ -148,9 +153,10 @@ def job_figures(
 ) -> JobFigures:
     """Return the figures of one job.
 
-    Arguments: name; slots: the last 60 minutes, some None; covered: how many seconds the recent
-    ones are; local: what `recruiter.stats()` says of it, None: not installed here; setting: what
-    the fleet is told, or None; due: what a structure says is due, or None.
+    Arguments: name; slots: the last 60 minutes, each of which may be None; covered: the seconds
+    that the recent ones cover; local: the job's part of `recruiter.stats()`, None if it is not
+    installed here; setting: the fleet's setting, or None; due: the backlog that a structure
+    reports, or None.
     """
     local = local or {}
     found = [slot.jobs.get(ledger_name(name)) if slot is not None else None for slot in slots]
@@ -167,9 +173,9 @@ def job_figures(
     backlogs = [None if each is None else each.backlog for each in found]
     backlog = next((each for each in reversed(backlogs) if each is not None), None)
     if due is not None:
-        # Counted just now, and not by a slice that saw a part of it.
+        # This was counted just now; a slice sees a part only.
         backlog = due.count
-        # Garbage ages while nobody enlists: what slices said before a gap is no longer true.
+        # Garbage ages while nobody enlists, so the slices' reports from before a gap are outdated.
         is_known = due.oldest_seconds is not None or not due.count
         if is_known and all(age is None for age in lag[-NEWEST:]):
             oldest = due.oldest_seconds
@@ -177,7 +183,7 @@ def job_figures(
     lasting = _lasting(found, local)
     verdict = verdict_of(found, local, is_paused=is_paused)
     fleet_rate = getattr(setting, "rate", None)
-    # A refusal of an earlier rate stands for some minutes.
+    # The refusal of an earlier rate remains in the ledger for some minutes.
     refusals = [each.refused for each in newest if each.refused_rate == fleet_rate]
     figures = JobFigures(
         name=name,
@@ -216,9 +222,9 @@ def verdict_of(
 ) -> Verdict:
     """Say whether a job suffices for its garbage in the whole fleet, and why not.
 
-    Arguments: found: its figures by minute, None where there are none; local: what
-    `recruiter.stats()` says of it, which counts where it is a no, and where the minutes do not know
-    how old its garbage is; is_paused: nobody judges a job that rests.
+    Arguments: found: its figures by minute, None for a missing one; local: its part of
+    `recruiter.stats()`; is_paused: then there is no verdict. The local verdict counts if it is a
+    no, or if the minutes do not show how old the garbage is.
     """
     said = Verdict(local.get("keeps_up"), local.get("why", ""))
     if is_paused:
@@ -244,29 +250,29 @@ def verdict_of(
 
 
 def keeps_up(lag: Sequence[float | None], said: bool | None) -> bool | None:
-    """Say whether a job suffices for its garbage, by its age alone.
+    """Say whether a job suffices for its garbage, judged by the garbage's age alone.
 
-    Arguments: lag: the oldest garbage by minute; said: what the recruiter of this process says.
-    Returns: None: nobody knows.
+    Arguments: lag: the age of the oldest garbage in each minute; said: the verdict of this
+    process's recruiter. Returns: None if nobody knows.
     """
     found = [None if age is None else JobMinute(worked=1, oldest_seconds=age) for age in lag]
     return verdict_of(found, {"keeps_up": said}).keeps_up
 
 
 def _lasting(found: Sequence[Any], local: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return what goes on and for how long: the longest that a process says."""
+    """Return for how long each lasting trouble has gone on: the longest that a process reports."""
     newest = [each for each in found[-NEWEST:] if each is not None]
     said = {"unreached_seconds": "breaker_seconds", "running_seconds": "running_seconds"}
     longest: dict[str, float | None] = {}
     for name, ours in said.items():
-        # What has ended since is in an older minute only.
+        # A trouble that has ended since stands in an older minute only.
         known = [getattr(each, name) for each in newest[-1:]] + [local.get(ours)]
         longest[name] = max((each for each in known if each is not None), default=None)
     return longest
 
 
 def errors_of(found: Sequence[Any]) -> list[ErrorFigures]:
-    """Return what was raised in these minutes of a job, the newest first."""
+    """Return the errors that a job's slices raised in these minutes, the newest first."""
     errors: dict[str, JobError] = {}
     for minute in found:
         if minute is not None:
@@ -281,10 +287,10 @@ def errors_of(found: Sequence[Any]) -> list[ErrorFigures]:
 def enough_rate(
     found: Sequence[Any], slots: Sequence[Any], covered: float, lag: float | None
 ) -> float | None:
-    """Return the rate at which a job would keep up, by what it does now; None: nobody knows.
+    """Return the rate at which a job would keep up; above 1 if none would; None if unknown.
 
-    Above 1 where no rate would do. Arguments: found: the job's figures by minute, some None; slots:
-    the minutes themselves; covered: how many seconds the recent ones are; lag: its lag target.
+    Arguments: found: the job's figures by minute, some None; slots: the minutes themselves;
+    covered: the seconds that the recent ones cover; lag: its lag target.
     """
     recent = [each for each in found[-RECENT:] if each is not None]
     items, worked = sum(each.items for each in recent), sum(each.worked for each in recent)
@@ -296,7 +302,7 @@ def enough_rate(
         for number, each in enumerate(found[-TREND:])
         if each is not None and each.oldest_seconds is not None
     ]
-    # By as much as the oldest grows no older, its garbage is removed: the rest of it stays.
+    # The age of the oldest shows which share of the garbage is removed: the rest makes it grow.
     grows = min(max(growth(ages) or 0.0, 0.0), MOST_GROWTH)
     # A slice of a job that is behind is full, or as full as its time allows.
     limit = max(1, round(items / worked))
@@ -362,9 +368,64 @@ def _errors_said(job: JobFigures) -> str:
 
 
 def _is_quiet(job: JobFigures, slots: Sequence[Any]) -> bool:
-    # By the rate somebody should have come; at a tiny rate, quiet minutes mean nothing.
+    # At this rate a recruit should have come; at a tiny rate, quiet minutes mean nothing.
     quiet = slots[-QUIET_MINUTES:]
     if any(job.recruits[-QUIET_MINUTES:]) or len(quiet) < QUIET_MINUTES or quiet[0] is None:
         return False
     enlisted = sum(slot.enlisted for slot in quiet if slot is not None)
     return job.rate is not None and enlisted * job.rate >= FEWEST
+
+
+class OwnMinutes:
+    """This process's own minutes, for a dashboard without a ledger.
+
+    It turns a recruiter's figures, which only grow, into figures of each minute, from its first
+    call on. Arguments: now: the time of day, in seconds since the epoch.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._minutes: dict[int, Minute] = {}
+        self._before: Mapping[str, Any] | None = None
+
+    def __call__(self, stats: Mapping[str, Any]) -> list[Minute]:
+        """Note the figures of this moment; return the last hour's minutes, the oldest first.
+
+        Arguments: stats: as `Recruiter.stats` returns them. No round trip.
+        """
+        with self._lock:
+            at = int(self._now()) // MINUTE * MINUTE
+            minute = self._minutes.setdefault(at, Minute(at, processes=1))
+            before, self._before = self._before, stats
+            if before is not None:
+                minute.enlisted += _grown(stats, before, "enlisted")
+            for name, figures in stats["jobs"].items():
+                earlier = (before or {"jobs": {}})["jobs"].get(name)
+                self._note(minute.jobs.setdefault(name, JobMinute()), figures, earlier)
+            for old in [each for each in self._minutes if each <= at - HOUR * MINUTE]:
+                del self._minutes[old]
+            return [self._minutes[each] for each in sorted(self._minutes)]
+
+    def _note(
+        self, job: JobMinute, figures: Mapping[str, Any], earlier: Mapping[str, Any] | None
+    ) -> None:
+        job.rate = figures["rate"]
+        job.oldest_seconds = figures.get("oldest_seconds")
+        job.lag = figures.get("lag")
+        job.running_seconds = figures.get("running_seconds")
+        job.unreached_seconds = figures.get("breaker_seconds")
+        earlier_errors = {} if earlier is None else earlier.get("errors", {})
+        for name, raised in figures.get("errors", {}).items() if earlier is not None else ():
+            before = earlier_errors.get(name, {"count": 0})
+            if count := _grown(raised, before, "count"):
+                at = self._now() - raised["seconds_ago"]
+                add_errors(job.errors, {name: JobError(count, at, socket.gethostname())})
+        if earlier is not None:
+            for field in ("recruited", *OUTCOMES, "items", "seconds"):
+                setattr(job, field, getattr(job, field) + _grown(figures, earlier, field))
+
+
+def _grown(now: Mapping[str, Any], before: Mapping[str, Any], field: str) -> Any:
+    # A job that was installed anew counts from zero again.
+    return now[field] - before[field] if now[field] >= before[field] else now[field]

@@ -1,4 +1,4 @@
-"""Names and payloads from elsewhere: as text that a page may show, and as keys of its forms."""
+"""Names and payloads from elsewhere: as safe text on a page, and as keys of its forms."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from workstealing.dashboard.watched import short_id
 
 LONGEST_SHOWN = 120
 LONGEST_PAYLOAD = 300
-"""Of how many characters of a payload a page shows."""
+"""How many characters of a payload a page shows."""
 
 _EXACT_BYTES = 192
-# A structure of the user's may hold text; text and bytes are not the same item to it.
+# A user's structure may hold text, and tells text from bytes.
 _KINDS: dict[type, str] = {bytes: "is", str: "says"}
 _MOST_MARKS = 4
 _PLAIN = re.compile(r"[ -~]*").fullmatch
@@ -24,10 +24,10 @@ _MOST_FIELDS = 20
 
 
 def visible(text: Any, longest: int = LONGEST_SHOWN) -> str:
-    """Return a name from elsewhere as text of bounded length, with what is invisible spelled out.
+    """Return a name from elsewhere as text of bounded length, with invisible characters as escapes.
 
-    Control characters, line ends, those that turn the direction of writing, and marks that are
-    piled up on one letter become escapes.
+    Escaped are control characters, line ends, characters that turn the direction of writing, and
+    marks piled up on one letter.
     """
     if isinstance(text, bytes):
         text = text[: 4 * longest + 4].decode("utf-8", "backslashreplace")
@@ -50,9 +50,9 @@ def _is_invisible(character: str) -> bool:
 
 
 def payload_text(payload: Any) -> str:
-    """Return a payload as `visible` text; fields as `name=value, ...`, and its size if it is cut.
+    """Return a payload as `visible` text: fields as `name=value, ...`, and the size if it is cut.
 
-    Looks at no more of it than is shown. Whatever cannot be turned into text is named by its type.
+    It reads no more of the payload than it shows. A value without a text is named by its type.
     """
     if payload is None:
         return ""
@@ -100,7 +100,7 @@ def weight(thing: Any) -> int:
 
 
 def item_key(member: Any) -> str:
-    """Return what stands for a dead item in a form: itself if it is short, else its digest."""
+    """Return a dead item's key in a form: the item itself if it is short, else its digest."""
     raw = member if isinstance(member, bytes) else str(member).encode("utf-8", "surrogatepass")
     kind = _KINDS.get(type(member))
     if kind is not None and len(raw) <= _EXACT_BYTES:
@@ -109,7 +109,7 @@ def item_key(member: Any) -> str:
 
 
 def exact_item(key: str) -> bytes | str | None:
-    """Return the item that a form's text stands for, or None where it is a digest or nonsense."""
+    """Return the item of a form's key, or None if the key is a digest or malformed."""
     kind, _, encoded = key.partition(".")
     if kind not in _KINDS.values() or len(encoded) > 2 * _EXACT_BYTES:
         return None

@@ -1,13 +1,13 @@
-"""From figures to what a page says: the text of each cell, with and without script the same."""
+"""The texts of a page: the same with and without script, and one part of each long list."""
 
 from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from workstealing.dashboard.dead_listing import ListedItem
 from workstealing.dashboard.figures import (
     MINUTE,
     OLD_SECONDS,
@@ -16,10 +16,104 @@ from workstealing.dashboard.figures import (
     job_figures,
 )
 from workstealing.dashboard.names import visible
-from workstealing.dashboard.queries import Snapshot, StructureFigures
-from workstealing.dashboard.selecting import Selection, select
+from workstealing.dashboard.queries import ListedItem, Snapshot, StructureFigures
 from workstealing.dashboard.watched import short_id
 from workstealing.recruiting.slice import OUTCOMES, spoken
+
+SIZES = {"jobs": 25, "structures": 25, "dead": 10}
+"""How many rows of each list a page shows."""
+
+LONGEST_SEARCH = 100
+_FURTHEST = 1_000_000
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The part of the lists that a visitor asks for.
+
+    Fields: searches and pages, by list: jobs, structures, dead. Pages count from 1.
+    """
+
+    searches: Mapping[str, str] = field(default_factory=dict)
+    pages: Mapping[str, int] = field(default_factory=dict)
+
+    def is_about(self, name: str) -> bool:
+        """Say whether the visitor asks for a part of this list."""
+        return bool(self.searches.get(name)) or name in self.pages
+
+    def arguments(self, without: str = "") -> dict[str, str]:
+        """Return the arguments of an address that asks for the same, except for one list."""
+        found: dict[str, str] = {}
+        for name in SIZES:
+            if name != without and self.searches.get(name):
+                found[name] = self.searches[name]
+            if name != without and self.pages.get(name, 1) > 1:
+                found[f"{name}_page"] = str(self.pages[name])
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Pager:
+    """A page's place in a list.
+
+    Fields: search; page, counted from 1; pages: how many there are; found: the rows that match;
+    total: all rows; size: the rows of a page.
+    """
+
+    search: str
+    page: int
+    pages: int
+    found: int
+    total: int
+    size: int
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain data for JSON and for templates."""
+        first = (self.page - 1) * self.size
+        last = min(self.found, first + self.size)
+        rows = f"{first + 1:,} to {last:,} of {self.found:,}" if self.found else "none found"
+        return {
+            "search": self.search,
+            "previous": max(1, self.page - 1),
+            "next": min(self.pages, self.page + 1),
+            "is_first": self.page <= 1,
+            "is_last": self.page >= self.pages,
+            "is_needed": bool(self.search) or self.total > self.size,
+            "rows": rows + (f" ({self.total:,} in all)" if self.search else ""),
+        }
+
+
+def selection_of(arguments: Mapping[str, str]) -> Selection:
+    """Read the selection from an address's arguments; a malformed one selects nothing."""
+    searches, pages = {}, {}
+    for name in SIZES:
+        searches[name] = arguments.get(name, "").strip()[:LONGEST_SEARCH]
+        number = arguments.get(f"{name}_page", "")
+        if number.isascii() and number.isdigit() and len(number) < len(str(_FURTHEST)):
+            pages[name] = max(1, int(number))
+    return Selection(searches, pages)
+
+
+def select(
+    selection: Selection, name: str, rows: Sequence[_T], texts: Callable[[_T], Sequence[str]]
+) -> tuple[list[_T], list[_T], Pager]:
+    """Return the matching rows, the rows of the page, and the page's place.
+
+    Arguments: selection; name: of the list; rows: in their order; texts: returns a row's texts, in
+    which the search looks. A page beyond the last one is the last one.
+    """
+    search = selection.searches.get(name, "")
+    wanted = search.casefold()
+    found = [
+        row for row in rows if not wanted or any(wanted in each.casefold() for each in texts(row))
+    ]
+    size = SIZES[name]
+    pages = max(1, -(-len(found) // size))
+    page = min(selection.pages.get(name, 1), pages)
+    some = found[(page - 1) * size : page * size]
+    return found, some, Pager(search, page, pages, len(found), len(rows), size)
+
 
 CHARTED = 8
 """How many jobs the charts show, those with the oldest garbage first."""
@@ -29,11 +123,11 @@ MOST_ALARMS = 12
 
 LONGEST_PROBLEM = 300
 MOST_ERRORS = 3
-"""How many classes of errors a page shows of a job, the newest first."""
+"""How many classes of a job's errors a page shows, the newest first."""
 
 MOST_PROCESSES = 50
 MOST_SETS = 10
-"""Of how many structures a page shows the buttons for all of their dead items."""
+"""For how many structures a page shows the buttons for all of their dead items."""
 
 _UNKNOWN = "\N{EN DASH}"
 
@@ -41,10 +135,10 @@ _UNKNOWN = "\N{EN DASH}"
 def page(
     snapshot: Snapshot, name: str, role: str, selection: Selection | None = None
 ) -> dict[str, Any]:
-    """Return everything that a page says, as plain data for JSON and for templates.
+    """Return the texts of a page, as plain data for JSON and for templates.
 
     Its size is bounded, however many jobs, structures and dead items there are. Arguments:
-    snapshot; name: the ledger's; role: of who looks; selection: which part of the long lists.
+    snapshot; name: the ledger's; role: the visitor's; selection: the part of the long lists.
     """
     selection = selection or Selection()
     jobs = sorted(snapshot.jobs, key=_worst_first)
@@ -106,7 +200,7 @@ def _dead_alarm(figures: StructureFigures) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a figure with three digits that count, and k or M where it is large."""
+    """Return a figure with three significant digits, and with k, M or G if it is large."""
     if value is None or not math.isfinite(value):
         return _UNKNOWN
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -266,7 +360,7 @@ def _processes(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def blank_job() -> dict[str, Any]:
-    """Return a job of which nothing is known, for the script to fill in."""
+    """Return a job without figures, for the script to fill in."""
     return _job(job_figures("", [], 1.0, None, None))
 
 
@@ -280,10 +374,10 @@ JOB_HEADINGS = (
     "Rate",
     "Slice",
 )
-"""What the cells of a job are, in their order."""
+"""The headings of a job's cells, in their order."""
 
 STRUCTURE_HEADINGS = ("Size", "Due or stale", "Oldest", "Dead")
-"""What the cells of a structure are, in their order."""
+"""The headings of a structure's cells, in their order."""
 
 
 def _cell(text: str, kind: str = "") -> dict[str, str]:
@@ -333,7 +427,7 @@ def _dead_count(figures: StructureFigures) -> int:
 def _dead(
     snapshot: Snapshot, structures: list[StructureFigures], selection: Selection
 ) -> dict[str, Any]:
-    """Return the dead items of all structures, those of longest ago first."""
+    """Return the dead items of all structures, the longest dead first."""
     rows = [(figures, item) for figures in structures for item in figures.dead]
     rows.sort(key=lambda row: (row[1].died is None, row[1].died or 0.0))
     found, some, pager = select(selection, "dead", rows, lambda row: _dead_texts(*row))

@@ -1,7 +1,7 @@
-"""What the dashboard shows, as plain data: asked of the ledger, the recruiter and the structures.
+"""The dashboard's content as plain data, from the ledger, the recruiter and the structures.
 
 However many people look, a process asks at most once every two seconds, and the structures once
-every ten.
+every ten. Dead items are listed within two bounds: their number and their size.
 """
 
 from __future__ import annotations
@@ -14,38 +14,124 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.dashboard.dead_listing import MOST_LISTED, ListedItem, list_dead
 from workstealing.dashboard.figures import (
     MINUTE,
     RECENT,
     JobFigures,
+    covered_seconds,
     is_written,
     job_figures,
     ledger_name,
-    seconds_of,
     window,
 )
-from workstealing.dashboard.watched import Watched
+from workstealing.dashboard.names import LONGEST_SHOWN, item_key, payload_text, visible, weight
+from workstealing.dashboard.watched import DeadBox, Watched
 from workstealing.metrics.minutes import Process
 from workstealing.recruiting.job import Backlog
+
+MOST_LISTED = 1000
+"""How many dead items of one structure a page lists at most."""
+
+PARTS_LISTED = 50
+_FIRST_ASKED = 2
+_GROWTH = 32
+_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ListedItem:
+    """A dead item, as text of bounded length.
+
+    Fields: key: its text in forms; member: its name; part: its place in the structure; payload;
+    tenant; error: why it died; attempts: how often it failed; died: when it was set aside, in
+    seconds since the epoch. An unknown field is None, or an empty text.
+    """
+
+    key: str
+    member: str
+    part: str
+    payload: str
+    tenant: str
+    error: str
+    attempts: int | None
+    died: float | None
+
+
+def list_dead(watched: Watched, most: int = MOST_LISTED) -> list[ListedItem]:
+    """List at most so many of a structure's dead items, the longest dead first.
+
+    If there are more, the structure chooses. A few round trips for each of its parts.
+    """
+    found: list[ListedItem] = []
+    for part, box in list(watched.dead())[:PARTS_LISTED] if watched.dead is not None else ():
+        if len(found) < most:
+            found += [_listed_item(part, each) for each in listed(box, most - len(found))]
+    return sorted(found, key=lambda item: (item.died is None, item.died or 0.0, item.member))
+
+
+def listed(box: DeadBox, most: int, most_bytes: int = _BYTES) -> list[Any]:
+    """Return at most so many dead items, and fewer if they are large.
+
+    Their size is unknown beforehand, so it asks for a few first, and then for more.
+    """
+    asked = min(_FIRST_ASKED, most)
+    while True:
+        found = list(box.dead(asked))
+        if len(found) < asked or asked >= most:
+            return found[:most]
+        mean = sum(_weight(each) for each in found) / len(found)
+        affordable = int(most_bytes / max(1.0, mean))
+        if affordable <= asked:
+            return found[:most]
+        asked = min(most, asked * _GROWTH, affordable)
+
+
+def member_of(item: Any) -> Any:
+    """Return the part of a listed item that `revive` and `discard` take."""
+    return getattr(item, "member", item)
+
+
+def _weight(item: Any) -> int:
+    return weight(member_of(item)) + weight(getattr(item, "payload", None))
+
+
+def _listed_item(part: str, item: Any) -> ListedItem:
+    member, payload = member_of(item), getattr(item, "payload", None)
+    shown = getattr(item, "shown", None)
+    name = member if shown is None else shown
+    if payload is None and weight(name) > LONGEST_SHOWN:
+        # The item carries nothing but its name, which is too long for a name's place.
+        payload = name
+    tenant, error = (getattr(item, field, None) for field in ("tenant", "error"))
+    times = getattr(item, "times", ())
+    return ListedItem(
+        key=item_key(member),
+        member=visible(name),
+        part=visible(part),
+        payload=payload_text(payload),
+        tenant="" if tenant is None else visible(tenant),
+        error="" if error is None else visible(error, 200),
+        attempts=getattr(item, "attempts", None),
+        died=float(times[-1]) if times else None,
+    )
+
 
 logger = logging.getLogger("workstealing")
 
 FIGURES_SECONDS = 2.0
 STRUCTURES_SECONDS = 10.0
 MOST_DEAD = 5000
-"""Of how many dead items of all structures a page knows."""
+"""How many dead items of all structures together a page lists at most."""
 
 _FEWEST_DEAD = 10
 
 
 @dataclass(frozen=True, slots=True)
 class StructureFigures:
-    """What a page says of one structure.
+    """The figures of one structure, as a page shows them.
 
-    Fields: watched; size; due; dead_size; dead: some of
-    them, those of longest ago first; trouble: why a question was not
-    answered, the name of an error. What is unknown is None.
+    Fields: watched; size; due; dead_size; dead: some dead items, the longest dead first; trouble:
+    the name of the error that kept a question from being answered. An unknown field is None.
     """
 
     watched: Watched
@@ -58,13 +144,14 @@ class StructureFigures:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that a page shows.
+    """The whole content of a page.
 
-    Fields: at: when, in seconds since the epoch; is_fleet: whether the figures are the fleet's,
-    from a ledger, or this process's own; processes: how many wrote the last minute; times: the
-    beginning of each of the last 60 minutes; traffic: the enlisted a second, by minute, None:
-    nothing was written; enlisted_per_second: now; jobs; structures; troubles: what could not be
-    asked; reported: the processes that have reported of late, with host and version.
+    Fields: at: its time, in seconds since the epoch; is_fleet: True for the fleet's figures from a
+    ledger, False for this process's own; processes: how many wrote the last minute; times: the
+    beginnings of the last 60 minutes; traffic: the enlisted per second in each minute, None for a
+    minute that nobody wrote; enlisted_per_second: now; jobs; structures; troubles: the questions
+    that were not answered; reported: the processes that have reported recently, with host and
+    version.
     """
 
     at: float
@@ -82,7 +169,7 @@ class Snapshot:
 class Cached:
     """Remembers an answer for some seconds; while one thread asks, the others get the old one.
 
-    Arguments: ask: what to call; seconds: for how long its answer is good; clock.
+    Arguments: ask: the function to call; seconds: how long its answer stays good; clock.
     """
 
     def __init__(self, ask: Callable[[], Any], seconds: float, clock: Clock) -> None:
@@ -93,11 +180,11 @@ class Cached:
         self._forgotten = 0
 
     def get(self) -> Any:
-        """Return the answer, asking if it is too old. Errors: those of asking."""
+        """Return the answer, and ask if it is too old. Raises: the errors of asking."""
         answer = self._answer
         if self._clock.monotonic() < self._good_until and answer is not None:
             return answer
-        # Who has no answer yet, or has just changed something, waits for the thread that asks.
+        # A thread without an answer, or after a change, waits for the thread that asks.
         if not self._lock.acquire(blocking=answer is None):
             return answer
         try:
@@ -113,24 +200,24 @@ class Cached:
             forgotten = self._forgotten
             answer = self._ask()
             if forgotten == self._forgotten:
-                # Otherwise something was changed meanwhile, and the answer may be from before.
+                # Otherwise a change came meanwhile, and the answer may be older than it.
                 break
         self._answer, self._good_until = answer, self._clock.monotonic() + self._seconds
         return answer
 
     def forget(self) -> None:
-        """Ask anew when asked next: something has been changed."""
+        """Forget the answer, because something has changed."""
         self._forgotten += 1
         self._answer = None
 
 
 class Queries:
-    """Asks for what a page shows.
+    """Asks for the content of a page.
 
     Arguments: stats: as `Recruiter.stats`; minutes: returns the ledger's last minutes; own_minutes:
-    takes stats and returns this process's, for where there is no ledger; settings: returns what the
-    fleet is told, by job; watched: the structures; processes: returns the ledger's; clock: for what
-    is remembered; now: the time of day in seconds since the epoch.
+    turns stats into this process's minutes, for want of a ledger; settings: returns the fleet's
+    setting of each job; watched: returns the structures; processes: returns the ledger's processes;
+    clock: for the remembered answers; now: the time of day in seconds since the epoch.
     """
 
     def __init__(
@@ -152,17 +239,17 @@ class Queries:
         self._snapshot = Cached(self._ask, FIGURES_SECONDS, clock)
 
     def snapshot(self) -> Snapshot:
-        """Return everything that a page shows; what cannot be asked is among its troubles."""
+        """Return the content of a page; a question without an answer is among its troubles."""
         found: Snapshot = self._snapshot.get()
         return found
 
     def forget(self) -> None:
-        """Ask for everything anew when asked next."""
+        """Forget all answers."""
         self._structures.forget()
         self._snapshot.forget()
 
     def structure(self, id: str) -> Watched | None:  # noqa: A002 - the word of forms
-        """Return the structure that an id stands for."""
+        """Return the structure with this id, or None."""
         return next((each for each in self._watched() if each.id == id), None)
 
     def _ask(self) -> Snapshot:
@@ -175,7 +262,7 @@ class Queries:
         is_fleet = any(map(is_written, minutes))
         now = self._now()
         times, slots = window(minutes if is_fleet else own, now)
-        covered = seconds_of(slots, times, now)
+        covered = covered_seconds(slots, times, now)
         names = {ledger_name(name): name for name in (*settings, *stats["jobs"])}
         for slot in slots:
             if slot is not None:
@@ -218,7 +305,7 @@ class Queries:
 
 
 def structure_figures(watched: Watched, most_dead: int = MOST_LISTED) -> StructureFigures:
-    """Ask a structure; what it cannot answer is None, with the error's name as `trouble`.
+    """Ask a structure; a missing answer is None, and `trouble` names the error.
 
     Arguments: watched; most_dead: how many dead items are listed at most.
     """
@@ -237,7 +324,7 @@ def structure_figures(watched: Watched, most_dead: int = MOST_LISTED) -> Structu
 def _checked(
     ask: Callable[[], Any] | None, check: Callable[[Any], Any]
 ) -> Callable[[], Any] | None:
-    # A structure of the user's that answers nonsense must not take the page down.
+    # A user's structure that answers nonsense must not take the page down.
     return None if ask is None else lambda: check(ask())
 
 

@@ -1,11 +1,17 @@
-"""Who may see the dashboard, and who may steer: tokens, sessions, and what every answer says.
+"""Access to the dashboard: tokens, sessions, a limit to guessing, and every answer's headers.
 
-Three states, and nothing in between:
+There are three states:
 
-- without a token only a client on this machine is answered, and it may only look;
-- with a token everybody has to log in, wherever they come from: behind a proxy on the same machine
-  every client would seem to be on this machine;
-- the admin token steers, the view token looks.
+- Without a token only a client on this machine is answered, and it may only look.
+- With a token everybody has to log in, wherever they come from. Behind a proxy on the same machine
+  every client would seem to be on this machine.
+- The admin token allows steering, the view token allows looking.
+
+Guesses of a token are limited. A trial is a login, a token in a header, or a session's cookie that
+is new here, because the cookie's key comes from the token. Each trial takes a part of two
+allowances, one of its address and one of all addresses. Both fill up again with time, and a right
+token gets its part back. If the allowance of all is used up, an address without a known wrong token
+still has one trial, so that no stranger locks the admin out.
 """
 
 from __future__ import annotations
@@ -14,11 +20,163 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError, MissingExtraError
+from workstealing.metrics.minutes import logins_key
+from workstealing.store.budget import Budget
+from workstealing.store.twin import twin_of
+
+TRIES = 10
+"""How many wrong tokens one address may give at once."""
+
+EVERY_SECONDS = 30.0
+"""After how many seconds an address may give one more."""
+
+TRIES_OF_ALL = 60
+"""How many wrong tokens all addresses together may give within a minute."""
+
+MINUTE_SECONDS = 60
+MOST_ADDRESSES = 4096
+"""For how many addresses wrong tokens are remembered; the oldest are forgotten."""
+
+MOST_SESSIONS = 4096
+"""How many right sessions a process remembers."""
+
+SHARED_SECONDS = 0.25
+"""How long Redis may take to count a wrong token for the whole fleet."""
+
+_IPV6_NETWORK = 64
+
+
+class Throttle:
+    """Counts wrong tokens.
+
+    Arguments: share: counts a wrong token for the whole fleet, and returns how many there were in
+    the running minute and how many seconds of it are left; None lets this process count alone;
+    clock. An error of `share` is ignored: a dead Redis neither locks out nor lets in.
+    """
+
+    def __init__(
+        self, share: Callable[[], tuple[int, float]] | None = None, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._share, self._clock = share, clock
+        self._lock = threading.Lock()
+        # By address: the time at which its allowance is full again.
+        self._used_until: OrderedDict[str, float] = OrderedDict()
+        self._sessions: OrderedDict[bytes, None] = OrderedDict()
+        self._all_used_until = float("-inf")
+        self._fleet_closed_until = float("-inf")
+
+    def enter(self, address: str | None) -> float:
+        """Take a trial; return 0.0, or for how many seconds the client must wait for one.
+
+        Arguments: address: the client's, as the server sees it. After a trial comes `right` or
+        `wrong`. No round trip.
+        """
+        key = network(address)
+        with self._lock:
+            now = self._clock.monotonic()
+            own = max(now, self._used_until.get(key, now))
+            wait = own + EVERY_SECONDS - now - TRIES * EVERY_SECONDS
+            if wait > 0:
+                return wait
+            wait = self._wait_of_all(now)
+            if wait > 0 and own > now:
+                return wait
+            self._note(key, own + EVERY_SECONDS, now)
+            each = MINUTE_SECONDS / TRIES_OF_ALL
+            # Strangers' trials beyond the allowance of all do not lengthen the wait without end.
+            used = max(now, self._all_used_until) + each
+            self._all_used_until = min(used, now + MINUTE_SECONDS + each)
+        return 0.0
+
+    def right(self, address: str | None) -> None:
+        """Give a trial back, because the token was right. No round trip."""
+        key = network(address)
+        with self._lock:
+            now = self._clock.monotonic()
+            self._note(key, self._used_until.get(key, now) - EVERY_SECONDS, now)
+            self._all_used_until -= MINUTE_SECONDS / TRIES_OF_ALL
+
+    def wrong(self) -> None:
+        """Note that a trial's token was wrong. One round trip if the fleet counts, too."""
+        if self._share is None:
+            return
+        try:
+            count, left = self._share()
+        except Exception:  # noqa: BLE001 - whatever Redis has, this process counts on
+            return
+        if count >= TRIES_OF_ALL:
+            with self._lock:
+                self._fleet_closed_until = self._clock.monotonic() + min(left, MINUTE_SECONDS)
+
+    def remember(self, session: str) -> None:
+        """Remember a right session: it is no guess, however often its address guesses."""
+        digest = hashlib.sha256(session.encode("utf-8", "surrogatepass")).digest()
+        with self._lock:
+            self._sessions[digest] = None
+            self._sessions.move_to_end(digest)
+            while len(self._sessions) > MOST_SESSIONS:
+                self._sessions.popitem(last=False)
+
+    def knows(self, session: str) -> bool:
+        """Say whether a session is known here."""
+        digest = hashlib.sha256(session.encode("utf-8", "surrogatepass")).digest()
+        return digest in self._sessions
+
+    def addresses(self) -> int:
+        """Return for how many addresses wrong tokens are remembered."""
+        return len(self._used_until)
+
+    def _wait_of_all(self, now: float) -> float:
+        each = MINUTE_SECONDS / TRIES_OF_ALL
+        own = max(now, self._all_used_until) + each - now - MINUTE_SECONDS
+        return max(own, self._fleet_closed_until - now)
+
+    def _note(self, key: str, until: float, now: float) -> None:
+        self._used_until.pop(key, None)
+        if until > now:
+            self._used_until[key] = until
+        while len(self._used_until) > MOST_ADDRESSES:
+            self._used_until.popitem(last=False)
+
+
+def network(address: str | None) -> str:
+    """Return the name of a client: its IPv4 address, or the /64 network of its IPv6 address."""
+    try:
+        known = ipaddress.ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return (address or "")[:64]
+    mapped = getattr(known, "ipv4_mapped", None)
+    if known.version == 4 or mapped is not None:
+        return str(mapped or known)
+    return str(ipaddress.ip_network((known, _IPV6_NETWORK), strict=False))
+
+
+def counted_by_fleet(client: Any, name: str) -> Callable[[], tuple[int, float]]:
+    """Return a function that counts wrong tokens in Redis, for the dashboards of one ledger.
+
+    Arguments: client: of redis-py; name: the ledger's. A count costs one round trip of three
+    commands, on a connection that makes one attempt and waits for at most `SHARED_SECONDS`.
+    """
+    key = logins_key(name)
+
+    def count() -> tuple[int, float]:
+        commands = [("SET", key, 0, "EX", MINUTE_SECONDS, "NX"), ("INCR", key), ("PTTL", key)]
+        budget = Budget(SHARED_SECONDS, SHARED_SECONDS)
+        for reply in (replies := twin_of(client).call_keys((key,), commands, budget)):
+            if isinstance(reply, Exception):
+                raise reply
+        return int(replies[1]), max(0, int(replies[2])) / 1000
+
+    return count
+
 
 try:
     from itsdangerous import BadData, URLSafeTimedSerializer
@@ -44,9 +202,9 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""What every answer of the dashboard carries."""
+"""The headers of every answer of the dashboard."""
 
-# By any of these a proxy says that it stands between us and the client.
+# A proxy between us and the client says so by any of these.
 _PROXY_HEADERS = (
     *("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"),
     *("X-Forwarded", "X-Forwarded-Port", "X-Forwarded-Prefix", "X-Forwarded-Scheme"),
@@ -56,8 +214,8 @@ _PROXY_HEADERS = (
 )
 
 
-class Headers(Protocol):
-    """The headers of a request, whatever their case."""
+class RequestHeaders(Protocol):
+    """The headers of a request; upper and lower case are the same."""
 
     def get(self, key: str, /) -> Any:
         """Return a header's text, or None."""
@@ -68,10 +226,10 @@ class Headers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who asks.
+    """A visitor who may look.
 
-    Fields: role: ADMIN or VIEWER; csrf: what a form of this session must carry; by_header: whether
-    the request carries the token itself, which no other site can make a browser send.
+    Fields: role: ADMIN or VIEWER; csrf: the text that a form of this session must carry; by_header:
+    whether the request carries the token itself, which no other site can make a browser send.
     """
 
     role: str
@@ -85,11 +243,11 @@ class Visitor:
 
 
 class Guard:
-    """Knows the tokens, and tells who asks.
+    """Holds the tokens, and recognises visitors by them.
 
-    Arguments: token: the admin's; view_token: of those who may only look; None: there is none.
-    Errors: ConfigurationError for a token that is too short, or that no header can carry as it is,
-    for equal ones, and for a view token alone.
+    Arguments: token: the admin's; view_token: allows looking only; None means that there is none.
+    Raises: ConfigurationError for a token that is too short or that no header can carry as it is,
+    for two equal tokens, and for a view token without an admin token.
     """
 
     def __init__(self, token: str | None, view_token: str | None = None) -> None:
@@ -114,9 +272,10 @@ class Guard:
         if token is not None and token == view_token:
             raise ConfigurationError("the view_token is the admin's token: give another one")
         self._tokens = {ADMIN: token, VIEWER: view_token}
-        # Every process of a fleet reads the same cookies, without a setting of its own; whoever
-        # changes a token ends its sessions. Each role has a key of its own: with one made of both
-        # tokens, who holds the view token could try guesses of the admin's against a cookie.
+        # Every process of a fleet reads the same cookies without a setting of its own, and a
+        # changed token ends its sessions. Each role has a key of its own: from a key made of both
+        # tokens, a holder of the view token could try guesses of the admin's token against a
+        # cookie.
         self._keys = {
             role: hashlib.sha256(
                 f"workstealing dashboard\0{role}\0{known or secrets.token_hex()}".encode()
@@ -138,7 +297,7 @@ class Guard:
         return self._tokens[ADMIN] is not None
 
     def role_of(self, token: str) -> str | None:
-        """Return the role that a token gives, or None; in the same time for any wrong token."""
+        """Return the role that a token gives, or None; every wrong token takes the same time."""
         said = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
         found = None
         for role, known in self._tokens.items():
@@ -148,7 +307,7 @@ class Guard:
         return found
 
     def is_trial(
-        self, headers: Headers, cookie: str | None, is_known: Callable[[str], bool]
+        self, headers: RequestHeaders, cookie: str | None, is_known: Callable[[str], bool]
     ) -> bool:
         """Say whether a request may be a guess of a token.
 
@@ -167,13 +326,13 @@ class Guard:
         self,
         address: str | None,
         host: str,
-        headers: Headers,
+        headers: RequestHeaders,
         cookie: str | None,
     ) -> Visitor | None:
-        """Tell who asks, or None where nobody may be answered.
+        """Return the visitor who asks, or None if nobody may be answered.
 
-        Arguments: address: the client's as the server sees it, never as a header says; host: the
-        Host header; headers; cookie: the session's.
+        Arguments: address: the client's as the server sees it, never from a header; host: the Host
+        header; headers; cookie: the session's.
         """
         if not self.wants_login:
             return Visitor(VIEWER) if is_local(address, host, headers) else None
@@ -193,16 +352,16 @@ class Guard:
         return Visitor(role, self._csrf(role, nonce))
 
     def allows_change(self, visitor: Visitor, csrf: str, fetch_site: str | None) -> bool:
-        """Say whether a POST of an admin is the admin's own will, not that of another site.
+        """Say whether an admin's POST is the admin's own will, not that of another site.
 
-        Arguments: visitor; csrf: what the form carries; fetch_site: the browser's Sec-Fetch-Site.
+        Arguments: visitor; csrf: the form's text; fetch_site: the browser's Sec-Fetch-Site.
         """
         if not is_own_site(fetch_site):
             return False
         if visitor.by_header:
             return True
         given = csrf.encode("utf-8", "surrogatepass")
-        # Who has no session has no token, and an empty one is none.
+        # Without a session there is no text, and an empty one does not count.
         return bool(visitor.csrf) and hmac.compare_digest(given, visitor.csrf.encode())
 
     def _csrf(self, role: str, nonce: str) -> str:
@@ -212,20 +371,20 @@ class Guard:
 def cookie_name(host: str, path: str, ledger: str) -> str:
     """Return the name of a dashboard's cookie, which no other dashboard on this host has.
 
-    Cookies know no ports, and a path below another one gets both cookies. Arguments: host: the Host
-    header, with the port; path: where the dashboard is; ledger: its name.
+    Cookies know no ports, and a path below another one gets the cookies of both. Arguments: host:
+    the Host header, with the port; path: the dashboard's; ledger: its name.
     """
     digest = hashlib.sha256("\0".join((host, path, ledger)).encode("utf-8", "surrogatepass"))
     return f"workstealing_session_{digest.hexdigest()[:12]}"
 
 
-def _bearer(headers: Headers) -> str | None:
+def _bearer(headers: RequestHeaders) -> str | None:
     kind, _, given = (headers.get("Authorization") or "").partition(" ")
     return given.strip() if kind.lower() == "bearer" else None
 
 
 def is_own_site(fetch_site: str | None) -> bool:
-    """Say whether a browser sent this from our own page; other clients say nothing."""
+    """Say whether a browser sent this from our own page; other clients send no such header."""
     return fetch_site is None or fetch_site in {"same-origin", "none"}
 
 
@@ -242,11 +401,11 @@ def is_loopback(host: str) -> bool:
     return bool((mapped or address).is_loopback)
 
 
-def is_local(address: str | None, host: str, headers: Headers) -> bool:
-    """Say whether a client is on this machine, as far as anybody can tell.
+def is_local(address: str | None, host: str, headers: RequestHeaders) -> bool:
+    """Say whether a client is certainly on this machine.
 
-    A header of a proxy makes it a no, whatever it says. So does a Host that is not this machine's:
-    a page of another site may give its own name our address (DNS rebinding).
+    Any proxy's header makes the answer no. So does a Host that is not this machine's, because a
+    page of another site may give its own name our address (DNS rebinding).
     """
     if not address or not is_loopback(address):
         return False

@@ -1,4 +1,4 @@
-"""What an admin may do from the page: each action returns the sentence that the page then shows."""
+"""The admin's actions: each one returns the sentence that the page then shows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterator
 from typing import Protocol
 
-from workstealing.dashboard.dead_listing import listed, member_of
 from workstealing.dashboard.names import exact_item, item_key, visible
 from workstealing.dashboard.presenting import rate_text
+from workstealing.dashboard.queries import listed, member_of
 from workstealing.dashboard.watched import DeadBox, Watched
 from workstealing.errors import ConfigurationError, RefusedError
 from workstealing.recruiting import Outcome, Recruiter
@@ -19,17 +19,17 @@ logger = logging.getLogger("workstealing")
 MOST_AT_ONCE = 1000
 """How many dead items of each part of a structure one click puts back or forgets."""
 
-# Only a long item is searched for, by its digest, and such are large.
+# Only a long item is searched for by its digest, and long items are large.
 _LARGEST_SEARCH_BYTES = 64 * 2**20
 
 _RIDE = "processes pick it up at their next flush"
 
 
 class FleetSettings(Protocol):
-    """What tells all processes of a fleet how to treat a job."""
+    """The settings by which all processes of a fleet treat a job."""
 
     def pause(self, job: str) -> None:
-        """Let the job rest everywhere."""
+        """Pause the job everywhere."""
 
     def resume(self, job: str) -> None:
         """End the pause."""
@@ -44,11 +44,11 @@ class FleetSettings(Protocol):
 def steer_job(
     action: str, job: str, rate: str, fleet: FleetSettings, recruiter: Recruiter, *, sure: bool
 ) -> str:
-    """Do something to a job.
+    """Do an admin's action with a job.
 
     Arguments: action: pause, resume, rate or clear, for the whole fleet; run or dry_run, in this
-    process; job: its name; rate: as typed; sure: whether the admin has confirmed to pause. Returns:
-    what was done. Errors: RefusedError.
+    process; job: its name; rate: as typed; sure: whether the admin has confirmed a pause. Returns:
+    a sentence that says what was done. Raises: RefusedError.
     """
     if action == "pause" and not sure:
         raise RefusedError("nothing was paused: confirm it first")
@@ -83,7 +83,8 @@ def steer_dead(action: str, watched: Watched, key: str, *, sure: bool) -> str:
     """Put dead items back, or forget them.
 
     Arguments: action: revive or discard; watched: the structure; key: of the item, or "all"; sure:
-    whether the admin has confirmed to forget. Returns: what was done. Errors: RefusedError.
+    whether the admin has confirmed to forget. Returns: a sentence that says what was done. Raises:
+    RefusedError.
     """
     if action not in ("revive", "discard"):
         raise RefusedError("no such action: expected revive or discard")
@@ -120,7 +121,7 @@ def _apply(box: DeadBox, action: str, key: str) -> int:
         found = [each for each in looked_at if item_key(each) == key]
         return int(change(*found)) if found else 0
     done = 0
-    # Large ones come a few at a time. Those that are done are not listed again.
+    # Large items come a few at a time, and a finished item is not listed again.
     while done < MOST_AT_ONCE:
         members = [member_of(each) for each in listed(box, MOST_AT_ONCE - done)]
         changed = int(change(*members)) if members else 0
@@ -132,7 +133,8 @@ def _apply(box: DeadBox, action: str, key: str) -> int:
 
 def _rate(text: str) -> float:
     try:
-        # Python also takes digits of other scripts and 1_0, which few would read as it does.
+        # float() also takes other scripts' digits and 1_0, which few people would read in the same
+        # way.
         value = float(text) if text.isascii() and "_" not in text else float("nan")
     except ValueError:
         value = float("nan")

@@ -1,27 +1,41 @@
-"""The pages: a Flask blueprint over the queries, behind the guard."""
+"""The pages: a Flask blueprint over the queries, behind the guard, and the pages' event streams.
+
+A stream sends a page's data again and again until it has lasted long enough. It holds a thread of
+the web server meanwhile, so the number of a process's streams and the length of each are limited.
+The browser comes back by itself. In a worker with one thread a stream ends after its first event,
+and the browser asks again a little later.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import math
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from workstealing.dashboard.events import Streams, as_json
-from workstealing.dashboard.own_minutes import OwnMinutes
-from workstealing.dashboard.presenting import JOB_HEADINGS, STRUCTURE_HEADINGS, blank_job, page
+from workstealing.dashboard.figures import OwnMinutes
+from workstealing.dashboard.presenting import (
+    JOB_HEADINGS,
+    STRUCTURE_HEADINGS,
+    Selection,
+    blank_job,
+    page,
+    selection_of,
+)
 from workstealing.dashboard.queries import Queries
 from workstealing.dashboard.security import (
     HEADERS,
     SESSION_SECONDS,
     Guard,
+    Throttle,
     Visitor,
     cookie_name,
+    counted_by_fleet,
     is_own_site,
 )
-from workstealing.dashboard.selecting import Selection, selection_of
 from workstealing.dashboard.steering import FleetSettings, steer_dead, steer_job
-from workstealing.dashboard.throttle import Throttle, counted_by_fleet
 from workstealing.dashboard.watched import short_id
 from workstealing.dashboard.watching import watch_all
 from workstealing.errors import ConfigurationError, MissingExtraError, RefusedError
@@ -29,6 +43,63 @@ from workstealing.metrics.fleet import Fleet
 from workstealing.metrics.ledger import processes, read
 from workstealing.metrics.minutes import checked_ledger_name
 from workstealing.recruiting import Recruiter
+
+EVERY_SECONDS = 2.0
+LASTS_SECONDS = 300.0
+MOST_STREAMS = 16
+
+
+class Streams:
+    """The streams of this process.
+
+    Arguments: every: the time between two events; lasts: the time after which a stream ends, both
+    in seconds or as a timedelta; most: how many streams there are at a time; pause: waits some
+    seconds. Raises: ConfigurationError for a value that is not above 0.
+    """
+
+    def __init__(
+        self,
+        every: float = EVERY_SECONDS,
+        lasts: float = LASTS_SECONDS,
+        most: int = MOST_STREAMS,
+        pause: Callable[[float], Any] | None = None,
+    ) -> None:
+        if not (every > 0 and lasts > 0 and most > 0):
+            raise ConfigurationError(
+                f"a stream's every={every!r}, lasts={lasts!r} and most={most!r} must be above 0"
+            )
+        self._every, self._most = every, most
+        self._events = max(1, round(lasts / every))
+        self._pause = pause or threading.Event().wait
+        self._free = threading.BoundedSemaphore(most)
+
+    def enter(self) -> bool:
+        """Take a place for one more stream; False if there is none. `leave` gives it back."""
+        return self._free.acquire(blocking=False)
+
+    def leave(self) -> None:
+        """Give a place back."""
+        self._free.release()
+
+    def events(self, data: Callable[[], Any], *, many: bool = True) -> Iterator[bytes]:
+        """Yield the data as events; the first at once.
+
+        Arguments: data: returns data for JSON; many: False for one event alone.
+        """
+        retry = round(self._every * 1000)
+        yield f"retry: {retry}\n\n".encode()
+        for number in range(self._events if many else 1):
+            if number:
+                self._pause(self._every)
+            # JSON has no line ends of its own, so no name can end an event.
+            yield b"data: " + as_json(data()).encode("ascii") + b"\n\n"
+
+
+def as_json(data: Any) -> str:
+    """Return data as JSON in ASCII; no name can end an event or a script element in it."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
 
 try:
     import flask
@@ -40,7 +111,7 @@ except ModuleNotFoundError as error:
 logger = logging.getLogger("workstealing")
 
 PREFIX = "/workstealing"
-"""Where the blueprint is unless register_blueprint says otherwise."""
+"""The blueprint's address, unless register_blueprint gives another one."""
 
 LONGEST_FORM = 64 * 1024
 
@@ -57,12 +128,12 @@ def create_dashboard(
 ) -> flask.Blueprint:
     """Return the dashboard: `app.register_blueprint(create_dashboard(recruiter, client, ...))`.
 
-    Arguments: recruiter: whose jobs are shown, and run; client: a blocking client of redis-py, for
-    the ledger and the fleet's settings; token: with it an admin logs in and may steer; view_token:
-    with it others log in and may look; without any token only clients on this machine are answered,
-    and may look; name: of the ledger; structures: those to show beside the ones that the
-    recruiter's jobs are about: see `workstealing.dashboard.Watched`; streams: how often and how
-    long pages are kept up to date. Errors: ConfigurationError. No round trip.
+    Arguments: recruiter: its jobs are shown, and run; client: a blocking client of redis-py, for
+    the ledger and the fleet's settings; token: the admin's, which allows steering; view_token:
+    allows looking; name: of the ledger; structures: shown beside those of the recruiter's jobs, see
+    `workstealing.dashboard.Watched`; streams: how often and how long pages are kept up to date.
+    Without a token only clients on this machine are answered, and may only look. Raises:
+    ConfigurationError. No round trip.
     """
     if not isinstance(recruiter, Recruiter):
         raise ConfigurationError(
@@ -125,7 +196,7 @@ class _Views:
         made.before_request(self._before)
         made.after_request(_after)
         made.record(_after_strays)
-        # Rules by methods: what changes state answers 405 to GET and HEAD.
+        # Each rule names its methods: an address that changes state answers 405 to GET and HEAD.
         made.add_url_rule("/", "index", self._index, methods=["GET"])
         made.add_url_rule("/view.json", "view", self._view, methods=["GET"])
         made.add_url_rule("/events", "events", self._events, methods=["GET"])
@@ -167,7 +238,7 @@ class _Views:
             )
         response = self._login_page("", 401) if view == "index" else _plain("log in first", 401)
         if cookie:
-            # Of a token that is no more: it would be a guess each time that it comes.
+            # Its token is gone, so the cookie would be a guess each time that it comes.
             self._forget_cookie(response)
         return response
 
@@ -247,13 +318,13 @@ class _Views:
         def data() -> dict[str, Any]:
             return page(self._queries.snapshot(), self._name, role, selection)
 
-        # A worker with one thread would answer nobody else meanwhile.
+        # A worker with one thread could not answer anybody else meanwhile.
         many = bool(flask.request.environ.get("wsgi.multithread"))
         response = flask.Response(
             self._streams.events(data, many=many), mimetype="text/event-stream"
         )
         response.headers["X-Accel-Buffering"] = "no"
-        # The generator's own end would not do: one that never began does not end.
+        # The generator's own end is not enough, because a generator that never began has none.
         response.call_on_close(_once(self._streams.leave))
         return response
 
@@ -263,7 +334,7 @@ class _Views:
         html = flask.render_template(
             "workstealing/dashboard.html",
             page=shown,
-            # Inside a script element that is not executed, and is read by JSON.parse.
+            # It stands inside a script element that is not executed, and JSON.parse reads it.
             data=as_json(shown),
             blank_job=blank_job(),
             job_headings=JOB_HEADINGS,
@@ -350,13 +421,13 @@ def _after(response: flask.Response) -> flask.Response:
     for name, value in HEADERS.items():
         response.headers[name] = value
     if flask.request.endpoint and flask.request.endpoint.endswith(".static"):
-        # The same for everybody; asked for again each time, and answered by 304.
+        # It is the same for everybody; the browser asks again each time, and 304 answers it.
         response.headers["Cache-Control"] = "no-cache"
     return response
 
 
 def _after_strays(state: Any) -> None:
-    """Give the headers also to what no view of ours answers below our address: a 404, a 405."""
+    """Give our headers also to the answers below our address that no view of ours makes."""
     below = (state.url_prefix or "").rstrip("/") + "/"
 
     def after(response: flask.Response) -> flask.Response:
@@ -380,7 +451,7 @@ def _plain(text: str, status: int) -> flask.Response:
 
 
 def _once(call: Callable[[], Any]) -> Callable[[], None]:
-    """Return a function that calls it the first time only."""
+    """Return a function that makes the call the first time only."""
     left = iter((call,))
 
     def called() -> None:

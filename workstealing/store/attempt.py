@@ -1,8 +1,8 @@
 """One attempt: WATCH, read, MULTI, EXEC, exactly once.
 
-What makes it exact: only EXEC's nil says that another writer came first; every other end is an
-error of its own kind; and after any fault the socket is closed, because a reply may still be under
-way.
+Three rules make an attempt exact. Only EXEC's nil says that another writer came first. Every other
+failure is an error of its own kind. After any fault the socket is closed, because a reply may still
+be under way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from workstealing.store.twin import twin_of
 
 
 class Attempt:
-    """The middle of an attempt: what `attempt()` yields."""
+    """A running attempt, as `attempt()` yields it."""
 
     def __init__(
         self,
@@ -42,16 +42,16 @@ class Attempt:
     def read(self, *commands: Command) -> list[Any]:
         """Run reading commands; the first call WATCHes the attempt's keys before them.
 
-        Arguments: commands, as tuples of a name and its arguments. Returns: their replies. Errors:
-        an error reply is raised; OutOfTime, Moved and connection faults as in `OneAttempt.call`;
-        the first call is not begun unless a commit fits in, too. One round trip, the WATCH
+        Arguments: commands: tuples of a name and its arguments. Returns: their replies. Raises: the
+        first error reply; OutOfTime, Moved and connection faults as in `OneAttempt.call`. The first
+        call raises OutOfTime, too, if no time would be left to commit. One round trip, the WATCH
         included.
         """
         if self._watching:
             return checked(self._call(commands))
-        # Of the connection, too: until this attempt has ended the WATCH, nobody else may use it.
+        # Nobody else may use the connection until this attempt has ended the WATCH.
         self._watching = self._connection.watching = True
-        # Without the time to commit there is nothing to read for.
+        # A read is useless if no time is left to commit.
         self._budget.trips = 2
         try:
             return checked(self._call([("WATCH", *self._keys), *commands]))[1:]
@@ -61,26 +61,27 @@ class Attempt:
     def commit(self, *commands: Command) -> list[Any]:
         """Run the changing commands as one MULTI/EXEC, unless a WATCHed key has changed.
 
-        Arguments: commands, as tuples. Returns: their replies. Errors: Aborted if another writer
-        came first, in which case nothing has been changed; redis.exceptions.OutOfMemoryError if the
-        server refuses them for lack of memory; Unanswered if the deadline came before the reply,
-        when nobody knows whether they were done; other error replies as they come. One round trip.
+        Arguments: commands: tuples of a name and its arguments. Returns: their replies. Raises:
+        Aborted if another writer came first, and then nothing has changed;
+        redis.exceptions.OutOfMemoryError if the server refuses them for lack of memory; Unanswered
+        if the deadline came before the reply, and then nobody knows whether they were done; any
+        other error reply. One round trip.
         """
         if self._committed:
             raise RuntimeError("an attempt commits once; begin another one for more")
         self._committed = True
         replies = self._call([("MULTI",), *commands, ("EXEC",)])
-        # EXEC, MULTI's refusal included, ends the WATCH whatever it says.
+        # EXEC ends the WATCH whatever its reply is, even if MULTI was refused.
         self._watching = self._connection.watching = False
         *queued, result = replies
         refused = next((reply for reply in queued if isinstance(reply, Exception)), None)
         if isinstance(result, ExecAbortError):
             if refused is None and "OOM" in str(result):
-                # The memory ran out behind the last queued command.
+                # The memory ran out after the last queued command.
                 raise OutOfMemoryError(str(result)) from result
             raise refused or result
         if refused is not None or isinstance(result, Exception):
-            # MULTI or EXEC itself was refused: nobody knows what this connection still WATCHes.
+            # The server refused MULTI or EXEC, so this connection may still WATCH keys.
             self._connection.disconnect()
             raise refused or result
         if result is None:
@@ -97,7 +98,7 @@ class Attempt:
         return self._connection.call(commands, self._budget)
 
     def release(self) -> None:
-        """End a WATCH that no EXEC has ended, now or before the connection is used again."""
+        """End a WATCH that no EXEC has ended, now or before the connection's next use."""
         if not self._watching or not self._connection.is_open:
             return
         try:
@@ -108,7 +109,7 @@ class Attempt:
         except OutOfTime:
             self._connection.unwatch_later()
         except (RedisError, OSError, WorkStealingError):
-            # The attempt is over, and what it said is said. A host's time-out passes.
+            # The attempt is over and has its result. A host's time-out passes.
             self._connection.disconnect()
 
 
@@ -116,11 +117,11 @@ class Attempt:
 def attempt(client: Any, *keys: str | bytes, slice: Slice | None = None) -> Iterator[Attempt]:
     """Make one attempt on keys of one hash slot: WATCH, read, MULTI, EXEC, once.
 
-    Arguments: client: any client of redis-py, or the `Twin` of one; keys: what every writer that
-    matters certainly modifies; slice: whose deadline bounds the whole attempt (none: each wait is
-    bounded by 50 ms), and which counts its commands. Yields: an `Attempt`, whose `read` and
-    `commit` do the work. Errors: CrossSlotError before anything is sent; see `Attempt`. Two round
-    trips if it reads once and commits.
+    Arguments: client: any client of redis-py, or its `Twin`; keys: keys that every relevant writer
+    certainly modifies; slice: its deadline bounds the whole attempt, and it counts the commands.
+    Without a slice each wait is bounded by 50 ms. Yields: an `Attempt`, for its `read` and
+    `commit`. Raises: CrossSlotError before anything is sent; see `Attempt`. Two round trips for one
+    read and one commit.
 
         with attempt(client, "{u1}:a", "{u1}:b") as a:
             (value,) = a.read(("GET", "{u1}:a"))
@@ -137,7 +138,7 @@ def attempt(client: Any, *keys: str | bytes, slice: Slice | None = None) -> Iter
         except Exception:
             raise
         except BaseException:
-            # On its way to the host, which must not wait for UNWATCH's reply.
+            # It goes to the host, which must not wait for UNWATCH's reply.
             connection.disconnect()
             raise
         finally:

@@ -1,7 +1,7 @@
-"""How long one use of a connection may take, and what cannot be interrupted within it.
+"""Budgets of time for a connection, and threads for calls that cannot be interrupted.
 
-A slice ends at its deadline, so each wait is bounded: for a reply, for a connection to open, and,
-in a thread of its own, for a name to be resolved or credentials to be given.
+A slice ends at its deadline, so each wait is bounded: the wait for a reply and the wait for a
+connection to open. Resolving a name and giving credentials run in threads of their own.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ TIMEOUT_SECONDS = 0.050
 # A command that cannot be answered in the time left would only break a good connection.
 _LEAST_SECONDS = 0.0005
 _LAST_WAIT_SECONDS = 0.001
-# From which share of a time-out on a wait counts as a whole one.
+# A wait of at least this share of a time-out counts as a whole time-out.
 _WHOLE = 0.98
-# How far a slower round trip raises what is expected, and how much a command that was not begun
-# leaves of it.
+# A slower round trip raises the expectation by the first share. A command that was not begun leaves
+# the second share of it.
 _RISE, _BELIEF = 0.25, 0.8
 
 
 class Trip:
-    """How long a round trip to one node takes, as far as this process has seen.
+    """The length of a round trip to one node, as far as this process has seen.
 
-    It goes by the quick ones: a slow reply may be the fault of a busy machine, and a command that
-    is not begun for its sake teaches nothing. `seconds` is None as long as nothing was seen.
+    The quick round trips decide. A slow reply may be the fault of a busy machine, and a command
+    that is not begun for that reason teaches nothing. `seconds` is None until the first round trip.
     """
 
     __slots__ = ("_belief", "_is_guessed", "seconds")
@@ -47,16 +47,16 @@ class Trip:
 
     @property
     def expected(self) -> float:
-        """How many seconds must be left for a round trip to be begun; 0 where nothing is known."""
+        """How many seconds must be left to begin a round trip; 0.0 if nothing is known."""
         return (self.seconds or 0.0) * self._belief
 
     def guess(self, seconds: float) -> None:
-        """Take what a connection took to open for a round trip, until there is a real one."""
+        """Use a connection's opening time as the estimate until a real round trip is known."""
         if self.seconds is None:
             self.seconds = seconds
 
     def took(self, seconds: float) -> None:
-        """Note a round trip."""
+        """Note the length of a round trip."""
         known, self._belief = self.seconds, 1.0
         if known is None or seconds < known or self._is_guessed:
             self.seconds, self._is_guessed = seconds, False
@@ -64,25 +64,25 @@ class Trip:
             self.seconds = known + _RISE * (seconds - known)
 
     def lasts(self, seconds: float) -> None:
-        """Note one that was not over after so many seconds."""
+        """Note a round trip that had not ended after so many seconds."""
         self.seconds, self._belief = max(seconds, self.seconds or 0.0), 1.0
 
     def was_not_begun(self) -> None:
-        """Believe it a little less, so that after a few commands that were not sent one is."""
+        """Lower the expectation a little, so that after a few refused commands one is sent."""
         self._belief *= _BELIEF
 
 
 class Budget:
-    """How long one use of a connection may take: a deadline for all of it, a bound for each wait.
+    """The time for one use of a connection: a deadline for all of it, a bound for each wait.
 
     Arguments: seconds: the length of the whole use, None for no end; timeout: the longest single
-    wait, in seconds.
+    wait, in seconds; clock.
     """
 
     __slots__ = ("clock", "deadline", "timeout", "trips")
 
     trips: int
-    """How many round trips must fit in for the next one to be of use."""
+    """How many round trips must fit in, or the next one is useless."""
 
     def __init__(
         self,
@@ -96,9 +96,9 @@ class Budget:
         self.deadline = None if seconds is None else clock.monotonic() + seconds
 
     def require(self, trip: Trip | None = None) -> None:
-        """Raise OutOfTime if too little is left for one more command, or for `trips` round trips.
+        """Raise OutOfTime if too little time is left for a command or `trips` round trips.
 
-        Arguments: trip: how long one takes.
+        Arguments: trip: the known length of a round trip.
         """
         if self.deadline is None:
             return
@@ -114,10 +114,10 @@ class Budget:
             )
 
     def wait_seconds(self) -> float:
-        """Return how long the next wait may last; raise `late` when nothing is left.
+        """Return how many seconds the next wait may last; raise `late` when nothing is left.
 
-        A busy machine may take the processor away past the deadline although the answer is there:
-        so each wait gets a last moment, up to one time-out after the deadline.
+        A busy machine may take the processor away past the deadline although the answer is there.
+        Therefore each wait gets a last moment, up to one time-out after the deadline.
         """
         if self.deadline is None:
             return self.timeout
@@ -133,7 +133,7 @@ class Budget:
         return waited < _WHOLE * self.timeout
 
     def late(self) -> Exception:
-        """Return what stands for a reply that has not come by the deadline."""
+        """Return the error for a reply that has not come by the deadline."""
         return Unanswered(
             "the slice's time ended before the reply was there: whether the command was done is"
             " not known; the next recruit goes on from what there is"
@@ -141,10 +141,10 @@ class Budget:
 
 
 class Opening(Budget):
-    """The bound on opening a connection: one time-out for all of it, whatever the slice has left.
+    """The bound on opening a connection: one time-out, whatever the slice has left.
 
-    A slice that is shorter than the way to the server could not connect at all, and neither could
-    the next one. What does not open in a whole time-out is a fault.
+    A slice shorter than the way to the server could never connect, and neither could the next one.
+    A connection that does not open in a whole time-out is a fault.
     """
 
     __slots__ = ()
@@ -154,11 +154,11 @@ class Opening(Budget):
         return False
 
     def late(self) -> Exception:
-        """Return what stands for a connection that did not open in time."""
+        """Return the error for a connection that did not open in time."""
         return TimeoutError("the server has not accepted the connection in time")
 
 
-# How long a result is of use to those who come when nobody waits for it any more, in seconds.
+# For how many seconds a result serves later callers when nobody waits for it any more.
 _KEPT_SECONDS = 30.0
 _asides: dict[Hashable, _Aside] = {}
 
@@ -191,11 +191,11 @@ class _Aside:
 
 
 def aside(key: Hashable, function: Callable[[], Any], budget: Budget, unmet: str) -> Any:
-    """Return what a function returns that nothing else could interrupt, within the budget.
+    """Return the result of a function that cannot be interrupted, within the budget.
 
-    It runs in a thread of its own, one for each key at a time. If it takes longer than the budget,
-    it goes on, and its result is for whoever asks next. Arguments: unmet: what the time-out says.
-    Errors: TimeoutError; those of the function.
+    The function runs in a thread of its own, one for each key at a time. If it takes longer than
+    the budget, it goes on, and the next caller gets its result. Arguments: unmet: the beginning of
+    the time-out's sentence. Raises: TimeoutError; the function's own errors.
     """
     call = _asides.get(key)
     if call is None or not call.is_of_use():
@@ -213,8 +213,8 @@ def aside(key: Hashable, function: Callable[[], Any], budget: Budget, unmet: str
 def resolve(host: str, port: int, budget: Budget) -> list[Any]:
     """Return the addresses of a host as getaddrinfo() does, within the budget.
 
-    A resolver that hangs is waited for by at most one thread a name. Errors: OSError, a time-out
-    among them.
+    At most one thread for each name waits for a resolver that hangs. Raises: OSError, of which the
+    time-out is one.
     """
     try:
         version = ipaddress.ip_address(host).version
@@ -232,5 +232,5 @@ def resolve(host: str, port: int, budget: Budget) -> list[Any]:
     return addresses
 
 
-# A child of fork() has no such threads: what its parent waited for would never come.
+# A child of fork() has no such threads, so the parent's results would never come.
 os.register_at_fork(after_in_child=_asides.clear)

@@ -1,4 +1,4 @@
-"""From a URL to a client with redis-py's own habits."""
+"""Clients from URLs; each keeps redis-py's own habits."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _KNOWN = "redis://, rediss://, unix://, redis+cluster://, rediss+cluster:// or e
 def connect(url: str | None = None, **options: Any) -> redis.Redis | redis.RedisCluster:
     """Return a client for a URL.
 
-    Arguments: url: redis://, rediss:// (TLS), unix://, redis+cluster://, rediss+cluster://, or
-    embedded://, which starts a private throw-away server that ends with the client or the process;
-    without one, WORKSTEALING_REDIS_URL or REDIS_URL is taken; options: those of redis-py's client.
-    Errors: ConfigurationError for no URL, an unknown scheme or a malformed URL. No round trip, but
-    for a cluster, whose map is read.
+    Arguments: url: redis://, rediss:// (TLS), unix://, redis+cluster://, rediss+cluster:// or
+    embedded://; None takes WORKSTEALING_REDIS_URL, then REDIS_URL; options: the options of
+    redis-py's client. embedded:// starts a private throw-away server, which ends with the client or
+    the process. Raises: ConfigurationError for a missing URL, an unknown scheme, a malformed URL or
+    a wrong option. No round trip, except that a cluster's client reads its map.
     """
     url, scheme = checked_url(url)
     if scheme == "embedded":
@@ -57,7 +57,7 @@ def connect(url: str | None = None, **options: Any) -> redis.Redis | redis.Redis
 def connect_async(
     url: str | None = None, **options: Any
 ) -> redis_asyncio.Redis | redis_asyncio.RedisCluster:
-    """Return an asyncio client for a URL; as `connect`, without embedded://."""
+    """Return an asyncio client for a URL, as `connect` does; embedded:// is refused."""
     url, scheme = checked_url(url)
     if scheme == "embedded":
         raise ConfigurationError(
@@ -85,7 +85,7 @@ def _embedded(options: dict[str, Any]) -> redis.Redis:
         if isinstance(error, ValueError | TypeError):
             raise _malformed("embedded", error) from None
         raise
-    # The server ends when nobody can reach it any more.
+    # The server ends when nobody can reach the client any more.
     client.embedded_server = server  # type: ignore[attr-defined]
     return client
 
@@ -93,7 +93,8 @@ def _embedded(options: dict[str, Any]) -> redis.Redis:
 def checked_url(url: str | None) -> tuple[str, str]:
     """Return a URL that `connect` would take, and its scheme; nothing is connected.
 
-    Arguments: url: None for the environment's. Errors: ConfigurationError, which never shows it.
+    Arguments: url: None takes the environment's. Raises: ConfigurationError, which never shows the
+    URL.
     """
     if url is None:
         url = config.redis_url()
@@ -103,7 +104,7 @@ def checked_url(url: str | None) -> tuple[str, str]:
         )
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if scheme not in (*_PLAIN, *_CLUSTER, "embedded"):
-        # The URL itself is never shown: it may hold a password.
+        # The error never shows the URL, because it may hold a password.
         shown = f"{scheme}://" if _SCHEME.fullmatch(scheme) else "no scheme"
         raise ConfigurationError(f"the Redis URL begins with {shown}: give {_KNOWN}")
     if scheme == "embedded":

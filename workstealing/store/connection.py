@@ -1,8 +1,8 @@
 """A connection that makes one attempt: bounded in time, closed for good at the first fault.
 
-It is redis-py's own connection (its packing, its parser, its TLS) without the habits that would
-hold a host up: no retries, no handshake beyond AUTH and SELECT, no reply waited for past the
-budget, and no name resolution that can hang the caller.
+It is redis-py's own connection, with its packing, its parser and its TLS, but without the habits
+that would hold a host up. It never retries. Its handshake is AUTH and SELECT alone. It waits for no
+reply longer than the budget allows. It resolves names without blocking the caller.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ Command = tuple[Any, ...]
 
 
 class Sent:
-    """What this process's one-attempt connections have sent so far.
+    """The number of commands and round trips that this process's one-attempt connections have sent.
 
-    Fields: commands; round_trips. Threads that send at the same moment may lose a count: it is for
-    pacing a process that does one slice at a time, and for tests.
+    Fields: commands; round_trips. Threads that send at the same moment may lose a count. The counts
+    pace a process that does one slice at a time, and serve tests.
     """
 
     __slots__ = ("commands", "round_trips")
@@ -62,11 +62,11 @@ SENT = Sent()
 
 
 class OneAttempt(AbstractConnection):
-    """What every one-attempt connection adds to the redis-py class that it is made from.
+    """The one-attempt half of a connection class; the other half is a class of redis-py.
 
-    `dependency` is what its faults are blamed on, and `trip` what its round trips are noted in;
-    whoever makes it may set them. A reply that comes after its caller's deadline is owed: the next
-    caller takes it off the connection before it sends anything.
+    Its maker may set `dependency`, which its faults are blamed on, and `trip`, which notes its
+    round trips. A reply that comes after its caller's deadline is owed: the next caller takes it
+    off the connection before it sends anything.
     """
 
     budget: Budget
@@ -90,7 +90,7 @@ class OneAttempt(AbstractConnection):
 
     @property
     def owes(self) -> bool:
-        """Whether replies are still under way that a deadline has cut off."""
+        """Whether a deadline has cut off replies that are still under way."""
         return self._owed > 0
 
     def unwatch_later(self) -> None:
@@ -99,20 +99,21 @@ class OneAttempt(AbstractConnection):
         self.watching = False
 
     def disconnect(self, *args: Any, **options: Any) -> None:
-        """Close the socket, with all that is owed on it."""
+        """Close the socket, and drop all replies that are owed on it."""
         self._owed, self._still_watches = 0, False
         self.waited = self._settling = 0.0
         super().disconnect(*args, **options)
 
     watching = False
-    """Whether WATCH may still hold on this connection; for `Attempt`, which sets it."""
+    """Whether WATCH may still hold on this connection; `Attempt` sets it."""
 
-    # Set before the first byte that asks for an answer, cleared when all answers have been read. A
-    # host's time-out between any two steps, in what closes the socket as well, leaves it set.
+    # Set before the first byte that asks for an answer, and cleared when all answers have been
+    # read. A host's time-out between any two steps leaves it set, even inside the closing of the
+    # socket.
     _is_owed = False
 
     def warm_up(self) -> None:
-        """Do what connecting has to do and needs no server for; no round trip."""
+        """Do the preparations for connecting that need no server; no round trip."""
         if isinstance(self, Connection):
             # The first use of this codec imports it.
             str(self.host).encode("idna")
@@ -122,7 +123,7 @@ class OneAttempt(AbstractConnection):
     def _connect(self) -> Any:
         begun = SYSTEM_CLOCK.monotonic()
         sock = super()._connect()  # type: ignore[safe-super]
-        # fakeredis' connections have a queue in place of a socket, and nothing to wait for.
+        # fakeredis' connections have a queue instead of a socket, and never wait.
         if not isinstance(sock, socket.socket):
             return sock
         self.trip.guess(SYSTEM_CLOCK.monotonic() - begun)
@@ -130,26 +131,27 @@ class OneAttempt(AbstractConnection):
 
     @contextmanager
     def decoding(self, decodes: bool) -> Iterator[None]:
-        """Read replies as the application has chosen, in the block; as bytes ever after."""
+        """Read replies in the application's own form inside the block, and as bytes after it."""
         self.encoder.decode_responses = decodes
         try:
             yield
         finally:
             self.encoder.decode_responses = False
-        # The parser has kept how it was to read.
+        # The parser has kept the form in which it was to read.
         self._parser.on_connect(self)
 
     def call(self, commands: Sequence[Command], budget: Budget) -> list[Any]:
         """Send the commands in one write and read as many replies, once.
 
-        Arguments: commands: tuples of name and arguments; budget: the time that is left. Returns:
-        the replies in order, an error reply as an exception object in its place. Errors: OutOfTime
-        before anything was sent; Unanswered, one of them, if the deadline came before the replies,
-        which leaves the connection good; Moved when the slot is elsewhere; READONLY and the like
-        as they come, after which the socket is closed; a ConnectionError or a TimeoutError after a
-        cut, garbage or a whole time-out of waiting without a byte, after which it is closed and not
-        used again. One round trip, and a connection attempt of at most one time-out before it if
-        there is none.
+        Arguments: commands: tuples of a name and its arguments; budget: the time that is left.
+        Returns: the replies in order, with each error reply as an exception object in its place.
+        One round trip; a connection that is not open is opened first, within one time-out.
+
+        Raises: OutOfTime before anything was sent; Unanswered if the deadline came before the
+        replies. Both leave the connection good. Moved if the slot is on another node. READONLY and
+        its like as they come; the socket is closed then. A ConnectionError or a TimeoutError after
+        a cut, after garbage, or after one whole time-out without a byte; the connection is closed
+        then and not used again.
         """
         is_opening = False
         try:
@@ -172,7 +174,8 @@ class OneAttempt(AbstractConnection):
             replies = self._round_trip(commands)
             self._is_owed = False
         except OutOfTime:
-            # No fault: the connection stays, and what it owes is taken off it next time.
+            # This is no fault: the connection stays, and the next use takes the owed replies off
+            # it.
             if is_opening:
                 self.disconnect()
             self._is_owed = False
@@ -183,7 +186,7 @@ class OneAttempt(AbstractConnection):
             blame(fault, self.dependency)
             raise fault from error
         except BaseException as error:
-            # Whatever it was, a host's own time-out included: an answer may still be under way.
+            # After any error, a host's own time-out included, an answer may still be under way.
             self.disconnect()
             if isinstance(error, ConnectionError | TimeoutError | OSError):
                 blame(error, self.dependency)
@@ -194,8 +197,8 @@ class OneAttempt(AbstractConnection):
     def _settle(self, budget: Budget) -> None:
         """Take the replies that are owed off the connection, as far as the time goes.
 
-        A reply that comes in bits might take for ever, and would hold each recruit meanwhile: all
-        who take off what is owed have one time-out together.
+        A reply that comes in bits might never end, and would hold up each recruit. Therefore all
+        callers that settle one debt share one time-out.
         """
         begun = budget.clock.monotonic()
         self.budget = Budget(budget.timeout - self._settling, budget.timeout, budget.clock)
@@ -217,7 +220,7 @@ class OneAttempt(AbstractConnection):
             raise ConnectionError("the server sent more replies than there were commands")
 
     def _refuse(self, replies: list[Any]) -> None:
-        """Raise what says that another node is to be asked."""
+        """Raise Moved or the error reply if the replies show that another node must be asked."""
         elsewhere: list[AskError] = []
         for reply in replies:
             if not isinstance(reply, ResponseError):
@@ -227,7 +230,7 @@ class OneAttempt(AbstractConnection):
             elif isinstance(reply, TryAgainError):
                 raise Moved(f"the cluster is moving the slot: {reply}") from reply
             elif takes_no_writes(reply):
-                # A new socket may lead to the new primary: by its name, or by what sentinels say.
+                # A new socket may lead to the new primary, by its name or by the sentinels' answer.
                 self.disconnect()
                 raise reply
         if elsewhere:
@@ -249,18 +252,18 @@ class OneAttempt(AbstractConnection):
         return self.is_open and not self.watching
 
     def is_stale(self) -> bool:
-        """Say whether an idle connection was closed by the other side, without waiting."""
+        """Say, without waiting, whether the other side has closed an idle connection."""
         sock = self._sock
         if sock is None:
             return False
         raw = getattr(sock, "_sock", None)
         if raw is None:
             return False
-        # Nothing is owed to an idle connection: what can be read is its end, or garbage.
+        # An idle connection is owed nothing: readable bytes are its end, or garbage.
         return self._has_unread() or _is_readable(raw)
 
     def _has_unread(self) -> bool:
-        """Say whether the parser holds bytes beyond the replies that were asked for."""
+        """Say whether the parser holds bytes beyond the expected replies."""
         reader = getattr(self._parser, "_reader", None)
         if reader is not None:
             return bool(reader.has_data())
@@ -299,7 +302,7 @@ class OneAttempt(AbstractConnection):
 
     def _reply(self) -> Any:
         try:
-            # It is `call` that closes: after a reply that is only late, it does not.
+            # `call` closes the connection, because a reply that is only late must leave it open.
             return self.read_response(disconnect_on_error=False)
         except ConnectionError:
             raise
@@ -308,7 +311,7 @@ class OneAttempt(AbstractConnection):
 
 
 def _as_text(argument: Any) -> Any:
-    """Return a number as text: hiredis crashes when a signal's handler raises as it makes one."""
+    """Return a number as text: hiredis crashes if a signal's handler raises while it makes one."""
     kind = type(argument)
     return repr(argument) if kind is int or kind is float else argument
 
@@ -316,7 +319,7 @@ def _as_text(argument: Any) -> Any:
 def takes_no_writes(reply: ResponseError) -> bool:
     """Say whether an error reply comes from a replica, or from a primary cut off from its own.
 
-    BUSY, CLUSTERDOWN and MISCONF are not among them: the server is the right one, and answers.
+    BUSY, CLUSTERDOWN and MISCONF do not count: they come from the right server, and it answers.
     """
     if isinstance(reply, ReadOnlyError | MasterDownError):
         return True
@@ -354,7 +357,7 @@ def one_attempt_class(kind: type[Any]) -> type[OneAttempt]:
     bases: list[type] = [OneAttempt]
     if kind not in (Connection, SSLConnection):
         bases.append(kind)
-    # Behind the application's own class, which may wrap the socket that the bounded base opens.
+    # They stand behind the application's class, which may wrap the socket that they open.
     if issubclass(kind, SSLConnection):
         bases.append(SharedTls)
     if issubclass(kind, Connection):
@@ -364,7 +367,7 @@ def one_attempt_class(kind: type[Any]) -> type[OneAttempt]:
 
 
 def one_attempt_options(kind: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an application connection's options, less its retries, hooks and handshake extras."""
+    """Return a connection's options without its retries, hooks and handshake extras."""
     for name in ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled"):
         if options.get(name):
             raise ConfigurationError(

@@ -1,20 +1,30 @@
-"""A private, throw-away server: for the demo, the examples and whoever asks for ``embedded://``.
+"""A private, throw-away server for the demo, the examples and every ``embedded://`` URL.
 
-A real redis-server where one is on PATH, with nothing written to disk, otherwise fakeredis' server.
-Either listens on a UNIX socket in a temporary folder that only its user can enter, and on no port:
-any user of the machine can reach a port.
+The server is a real redis-server where one is on PATH, and fakeredis' server otherwise. It writes
+nothing to disk. It listens on a UNIX socket in a temporary folder that only its user can enter,
+and on no port, because every user of the machine can reach a port.
+
+A folder is locked (flock) by all its users: the process that made it, the processes forked from
+that one, and the server. The kernel releases the lock when the last of them has ended, however it
+ended. A folder that can be locked therefore belongs to nobody, and is removed. On a file system
+without such locks nothing is removed.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
 import importlib.util
 import os
 import queue
+import random
 import shutil
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import weakref
@@ -26,16 +36,127 @@ from urllib.parse import quote
 import redis
 
 from workstealing.errors import MissingExtraError, WorkStealingError
-from workstealing.store.folders import make_folder, remove_abandoned, remove_folder
+
+MOST_FOLDERS = 100
+# Other temporary folders, for when the path of the user's own one is too long.
+_SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - only for folders of this user alone
+_RANDOM_LETTERS = 8
+
+
+def make_folder(prefix: str, longest: int | None = None) -> tuple[str, int]:
+    """Make a folder in a temporary folder, for this user alone, and lock it.
+
+    Arguments: prefix: of its name, for `remove_abandoned`; longest: how many bytes its path may
+    have. If the user's temporary folder has too long a path, another one is taken. Returns: the
+    path, and the descriptor that holds the lock; a child that inherits the descriptor holds the
+    lock, too. Raises: OSError if nothing can be made, or if no temporary folder's path is short
+    enough.
+    """
+    parent = _parent(prefix, longest)
+    while True:
+        path = tempfile.mkdtemp(prefix=prefix, dir=parent)
+        # Before it is locked, another process may take it for abandoned; then another one is made.
+        with contextlib.suppress(FileNotFoundError):
+            lock = _open(path)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                continue
+            except OSError:
+                # This file system has no locks, so nobody removes anything.
+                return path, lock
+            if _is_at(path, lock):
+                return path, lock
+            os.close(lock)
+
+
+def _parent(prefix: str, longest: int | None) -> str:
+    """Return a temporary folder in which the new path is short enough."""
+    usual = tempfile.gettempdir()
+    for parent in (usual, *_SHORT):
+        size = len(os.fsencode(os.path.join(parent, prefix))) + _RANDOM_LETTERS  # noqa: PTH118
+        if longest is not None and size > longest:
+            continue
+        if parent == usual or _is_shared_safely(parent):
+            return parent
+    raise OSError(
+        f"the temporary folder's path has {len(os.fsencode(usual))} bytes, which is too long for a"
+        " UNIX socket in it: set TMPDIR to a shorter one"
+    )
+
+
+def _is_shared_safely(path: str) -> bool:
+    """Say whether this user may make folders there that no other user can replace."""
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:
+        return False
+    is_sticky = bool(mode & stat.S_ISVTX) or not mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(mode) and is_sticky and os.access(path, os.W_OK | os.X_OK)
+
+
+def remove_folder(path: str, lock: int) -> None:
+    """Remove a folder of `make_folder`, and close its lock; to be called once."""
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(lock)
+
+
+def remove_abandoned(prefix: str, most: int = MOST_FOLDERS) -> int:
+    """Remove this user's folders in the temporary folders that nobody uses any more.
+
+    Arguments: prefix: of their names; most: how many folders to look at. They are drawn at random,
+    so that none stays hidden behind others. Returns: the number of folders removed. Raises nothing:
+    a folder that cannot be removed stays.
+    """
+    removed = 0
+    found: list[Path] = []
+    for folder in dict.fromkeys((tempfile.gettempdir(), *_SHORT)):
+        with contextlib.suppress(OSError):
+            found += [path for path in Path(folder).iterdir() if path.name.startswith(prefix)]
+    for path in random.sample(found, min(most, len(found))):
+        with contextlib.suppress(OSError):
+            removed += _remove_unused(str(path))
+    return removed
+
+
+def _remove_unused(path: str) -> bool:
+    lock = _open(path)
+    try:
+        facts = os.fstat(lock)
+        if facts.st_uid != os.geteuid() or stat.S_IMODE(facts.st_mode) != stat.S_IRWXU:
+            # `make_folder` made no such folder.
+            return False
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_at(path, lock):
+            return False
+        shutil.rmtree(path)
+        return True
+    finally:
+        os.close(lock)
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _is_at(path: str, lock: int) -> bool:
+    """Say whether a path still leads to an open folder."""
+    try:
+        found = Path(path).lstat()
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(found, os.fstat(lock))
+
 
 START_SECONDS = 15.0
 STOP_SECONDS = 5.0
 _FOLDER_PREFIX = "workstealing-embedded-"
 _SOCKET = "redis.sock"
-# What the kernel takes for the address of a UNIX socket, less a little.
+# The kernel's limit for the path of a UNIX socket, less a little.
 _LONGEST_SOCKET_PATH = 100
 
-# Run by a Python of its own, so that several processes can talk to it.
+# It runs in a Python process of its own, so that several processes can talk to it.
 _FAKE = """
 import sys
 import itertools
@@ -73,12 +194,12 @@ server.serve_forever()
 
 
 class EmbeddedServer:
-    """A server that lives as long as this object, or this process at the most.
+    """A server that lives as long as this object, and at most as long as this process.
 
-    `start` it, connect to its `url`, `stop` it; as a context manager it does both. Its process, its
-    socket and its temporary folder are gone after `stop`. Other users cannot reach it. Where this
-    process is killed outright, the server ends too, and its folder is removed when anybody starts
-    the next one.
+    `start` it, connect to its `url`, `stop` it; as a context manager it does both. After `stop` its
+    process, its socket and its temporary folder are gone. Other users cannot reach it. If this
+    process is killed outright, the server ends, too, and the next server to start removes its
+    folder.
     """
 
     def __init__(self) -> None:
@@ -91,9 +212,9 @@ class EmbeddedServer:
     def start(self) -> Self:
         """Start the server and wait until it answers.
 
-        Returns: this object; `kind` says which server it is. Errors: MissingExtraError if there is
-        neither a redis-server on PATH nor fakeredis; WorkStealingError if it does not answer;
-        OSError if no temporary folder can be had with a path short enough for a socket.
+        Returns: this object; `kind` says which server it is. Raises: MissingExtraError if there is
+        neither a redis-server on PATH nor fakeredis; WorkStealingError if the server does not
+        answer; OSError if no temporary folder has a path short enough for a socket.
         """
         binary = shutil.which("redis-server")
         if binary is None and importlib.util.find_spec("fakeredis") is None:
@@ -125,7 +246,7 @@ class EmbeddedServer:
         return self
 
     def stop(self) -> None:
-        """End the server and remove its folder; nothing happens the second time."""
+        """End the server and remove its folder; a second call does nothing."""
         if self._finalizer is not None:
             atexit.unregister(self._finalizer)
             self._finalizer()
@@ -191,7 +312,7 @@ def _popen(command: Sequence[str], folder: str, lock: int) -> subprocess.Popen[b
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            # Nobody removes the folder as long as the server lives.
+            # The inherited lock keeps the folder from being removed while the server lives.
             pass_fds=(lock,),
             # A Ctrl-C at the terminal is for the program, which ends the server itself.
             start_new_session=True,
@@ -200,7 +321,7 @@ def _popen(command: Sequence[str], folder: str, lock: int) -> subprocess.Popen[b
 
 def _end(process: subprocess.Popen[bytes], folder: tuple[str, int], owner: int) -> None:
     if os.getpid() != owner:
-        # A forked child, such as a web server's worker, ends: the server is still its parent's.
+        # A forked child, such as a web server's worker, ends; its parent keeps the server.
         return
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
@@ -215,9 +336,10 @@ def _end(process: subprocess.Popen[bytes], folder: tuple[str, int], owner: int) 
 def die_with_parent(signal_name: str = "KILL") -> list[str]:
     """Return the command prefix that ends a child even if this process is killed outright.
 
-    Arguments: signal_name: what the child gets then, without the SIG. Returns: an empty list where
-    setpriv is missing. The kernel ties the signal to the thread that started the process, so it is
-    of use for the main thread alone, which lives as long as the process does.
+    Arguments: signal_name: the signal that the child receives then, without the SIG. Returns: an
+    empty list if setpriv is missing, or if this is not the main thread. The kernel ties the signal
+    to the thread that starts the process, and only the main thread lives as long as the process
+    does.
     """
     if threading.current_thread() is not threading.main_thread():
         return []

@@ -1,6 +1,6 @@
-"""Hash slots and the tags that put a key of ours into the slot of a key of the user's.
+"""Hash slots, and the tags that put one of our keys into the slot of a user's key.
 
-User keys may hold any braces, so a side key cannot simply repeat the user's own hash tag. Every
+A user's key may hold any braces, so a side key cannot simply repeat the user's own hash tag. Every
 side key therefore begins with a short tag from a fixed table, one per slot: ``{tag}:...``.
 """
 
@@ -17,16 +17,16 @@ from workstealing.errors import ConfigurationError, CrossSlotError
 SLOTS = 16384
 _SLOT_BITS = 14
 # The tag at index s, in braces, has the hash slot s. The table is part of the data layout and never
-# changes: for each slot the first word over 0-9a-z, shorter words first, then in order. It is
-# shipped, because working it out takes longer than a slice does.
+# changes: it holds for each slot the first word over 0-9a-z, shorter words first, then in order.
+# The package ships it, because computing it takes longer than a slice does.
 SLOT_TAGS = tuple(files(__package__).joinpath("slot_tags.txt").read_bytes().split())
 
 
 def to_bytes(key: str | bytes | bytearray | float | memoryview) -> bytes:
     """Return a key as the bytes that redis-py would send (UTF-8 for text).
 
-    Errors: redis.exceptions.DataError for what redis-py would not send, and for text that has no
-    UTF-8, half of a surrogate pair.
+    Raises: redis.exceptions.DataError for a type that redis-py would not send, and for text that
+    UTF-8 cannot express (half of a surrogate pair).
     """
     if isinstance(key, bytes):
         return key
@@ -49,8 +49,8 @@ def to_bytes(key: str | bytes | bytearray | float | memoryview) -> bytes:
 def key_slot(key: bytes) -> int:
     """Return the hash slot of a key, 0 to 16383.
 
-    Source: the Redis Cluster specification (CRC16/XMODEM of the part between the first ``{`` and
-    the next ``}``, if that part is not empty, else of the whole key).
+    Source: the Redis Cluster specification. The slot is the CRC16/XMODEM of the part between the
+    first ``{`` and the next ``}``, if that part is not empty, else of the whole key.
     """
     start = key.find(b"{")
     if start >= 0:
@@ -61,12 +61,12 @@ def key_slot(key: bytes) -> int:
 
 
 def spread_tag(name: bytes, part: int) -> bytes:
-    """Return the tag of one of up to 16,384 parts of a structure, each of which has its own slot.
+    """Return the tag of one of up to 16,384 parts of a structure; each part has its own slot.
 
-    Arguments: name: the structure's; part: 0 and up. The first part lies in the slot of the name,
-    the others as far from each other as can be, by counting with the bits reversed: no two share a
-    slot, and however many there are, they are spread evenly over a cluster's nodes. Part of the
-    layout of what uses it.
+    Arguments: name: the structure's; part: its number, from 0. The first part lies in the slot of
+    the name. The others lie as far from each other as possible, because the number's bits are
+    reversed: no two share a slot, and any number of parts is spread evenly over a cluster's nodes.
+    The tags belong to the layout of every structure that uses them.
     """
     reversed_bits = int(f"{part:0{_SLOT_BITS}b}"[::-1], 2)
     return SLOT_TAGS[(key_slot(name) + reversed_bits) % SLOTS]
@@ -75,8 +75,9 @@ def spread_tag(name: bytes, part: int) -> bytes:
 def require_one_slot(keys: tuple[bytes, ...]) -> int:
     """Return the hash slot that all the keys share.
 
-    Arguments: the keys of one attempt or script, at least one. Errors: CrossSlotError naming the
-    keys when they do not share a slot, on one server too, so that it is found before a cluster is.
+    Arguments: keys: those of one attempt or script, at least one. Raises: CrossSlotError, which
+    names the keys, if they do not share a slot; on a single server too, so that tests without a
+    cluster find the fault.
     """
     if not keys:
         raise CrossSlotError("no keys were given: name at least one, whose slot decides the node")
@@ -90,7 +91,7 @@ def require_one_slot(keys: tuple[bytes, ...]) -> int:
     return slots.pop()
 
 
-# The keys that stand beside users' own ones: see the catalogue in ``lua/README.md``.
+# Our keys that stand beside users' keys: see the catalogue in ``lua/README.md``.
 _OWN = re.compile(
     rb"ws:[\w.-]+:(?:layout|slots)\Z|ws:(?:tracked|sharded_ick|time_shard_queue|spark):\w+:"
     rb"|\{[0-9a-z]{1,4}\}:ws:|(.+)/(?:ick|log|queue)/\{\1\}/",
@@ -101,10 +102,10 @@ _OWN = re.compile(
 def require_users_key(key: str | bytes | bytearray | float | memoryview) -> None:
     """Refuse a user's key that is one of this package's own, which a write would destroy.
 
-    Arguments: key: as the user gives it. Errors: ConfigurationError that names it;
-    redis.exceptions.DataError for what is no key.
+    Arguments: key: as the user gives it. Raises: ConfigurationError, which names it;
+    redis.exceptions.DataError for a value that is no key.
     """
-    # Nearly all keys end here: every command comes by.
+    # Every command passes here, and nearly all keys end here.
     if isinstance(key, str) and "ws:" not in key and "}/" not in key:
         return
     raw = to_bytes(key)
@@ -118,9 +119,9 @@ def require_users_key(key: str | bytes | bytearray | float | memoryview) -> None
 
 
 def require_users_name(name: bytes) -> None:
-    """Refuse a name of a structure whose keys would be those of another structure.
+    """Refuse a structure's name if its keys would be those of another structure.
 
-    Errors: ConfigurationError that names it.
+    Raises: ConfigurationError, which names it.
     """
     if name.startswith(b"ws:"):
         raise ConfigurationError(

@@ -1,7 +1,7 @@
-"""How a one-attempt connection is opened: by the application's own settings, within a budget.
+"""The opening of a one-attempt connection: by the application's settings, within a budget.
 
-These are the bases of the classes in `connection`: a bounded socket, TCP, TLS, the handshake, and
-the function that an application wants called with each new connection.
+The classes in `connection` are made from these bases: a bounded socket, TCP, TLS and the handshake.
+Here is also the function that an application wants to be called with each new connection.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from workstealing.store.budget import Budget, aside, resolve
 
 
 class BoundedSocket:
-    """A socket each of whose waits is bounded by the budget of the moment.
+    """A socket whose every wait is bounded by the budget of the moment.
 
-    A socket's own time-out starts anew with every byte that arrives; a reply that drips in would
-    hold the caller for ever. A wait that the deadline has cut short is no fault: it raises
-    Unanswered, which the parsers let through and after which they can go on.
+    A socket's own time-out starts anew with every byte, so a reply that drips in would hold the
+    caller for ever. A wait that the deadline cuts short is no fault: it raises Unanswered, which
+    the parsers let through, and after which they can go on.
     """
 
     def __init__(self, sock: Any, connection: Any) -> None:
@@ -56,8 +56,8 @@ class BoundedSocket:
         except OSError as error:
             if not isinstance(error, socket.timeout):
                 raise
-            # What earlier slices have waited for the same reply counts, too: in all it is one
-            # time-out that a server which has fallen silent costs.
+            # Earlier slices' waits for the same reply count, too, so that a server which has fallen
+            # silent costs one time-out in all.
             connection.waited += wait
             if budget.cuts(connection.waited):
                 raise budget.late() from None
@@ -70,9 +70,9 @@ class BoundedSocket:
 
 
 class Tls:
-    """A TLS context, which takes longer to make than a slice has: shared by a twin's connections.
+    """A TLS context, shared by a twin's connections, because making one takes longer than a slice.
 
-    Fields: context; files: which files of the user's it was made from, as they were then.
+    Fields: context; files: the state of the user's files when the context was made from them.
     """
 
     __slots__ = ("context", "files")
@@ -85,13 +85,13 @@ class Tls:
 class Handshake(AbstractConnection):
     """Authenticates and selects the database in one round trip, and does nothing else.
 
-    It stands behind the application's own class: if that has a way of its own, that way holds.
+    It stands behind the application's own class, whose own handshake comes first.
     """
 
     budget: Budget
 
-    # Since HELLO 3 takes a user name besides the password, redis-py names the default one; a server
-    # without a password accepts that, and refuses a password alone.
+    # redis-py names the default user, because HELLO 3 takes a user name besides the password. A
+    # server without a password accepts that name, and refuses a password alone.
     names_default_user = True
 
     def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: ARG002 - redis-py's own signature
@@ -115,7 +115,7 @@ class Handshake(AbstractConnection):
             provider = UsernamePasswordCredentialProvider(self.username, self.password)
         if type(provider) is UsernamePasswordCredentialProvider:
             return tuple(provider.get_credentials())
-        # It may ask another server, which nothing else bounds.
+        # The provider may ask another server, and no other bound would apply.
         given: Any = aside(
             ("credentials", id(provider)),
             lambda: _given_by(provider),
@@ -130,7 +130,7 @@ class Handshake(AbstractConnection):
 
 
 def _given_by(provider: Any) -> Any:
-    """Return what a credential provider gives; called in a thread without an event loop."""
+    """Return a credential provider's credentials; called in a thread without an event loop."""
     blocking = getattr(type(provider), "get_credentials", None)
     if blocking is not None and blocking is not CredentialProvider.get_credentials:
         return provider.get_credentials()
@@ -170,8 +170,8 @@ class BoundedTcp(Connection):
 class SharedTls(SSLConnection):
     """Wraps a socket by the context that redis-py makes of the options, but makes it once.
 
-    Making it reads all certificates of the system, for some 20 ms. It is made anew when a file that
-    the options name has changed.
+    Making it reads all certificates of the system, which takes some 20 ms. It is made anew when a
+    file that the options name has changed.
     """
 
     budget: Budget
@@ -204,10 +204,10 @@ def _state(path: str | None) -> tuple[int, ...] | None:
 
 
 def connect_function(options: Mapping[str, Any]) -> Callable[[Any], None] | None:
-    """Return what the application wants done with a new connection, for a blocking one, or None.
+    """Return the application's function for a new connection, for a blocking one, or None.
 
-    A cluster's client has a function of its own, which readies a connection for replicas after the
-    handshake: of that, only what the application has added is left.
+    A cluster's client has a function of its own, which prepares a connection for replicas after the
+    handshake. Only the application's addition to it is kept.
     """
     wanted = options.get("redis_connect_func")
     owner = getattr(wanted, "__self__", None)
@@ -231,7 +231,7 @@ def connect_function(options: Mapping[str, Any]) -> Callable[[Any], None] | None
 
 
 class _AsyncFace:
-    """A blocking connection with the methods of an asynchronous one, none of which has to wait."""
+    """A blocking connection with an asynchronous one's methods, none of which has to wait."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

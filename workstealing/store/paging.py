@@ -1,4 +1,4 @@
-"""Large keys page by page: by the cursors of Redis' SCAN commands, and as what a call lists."""
+"""Large keys page by page: over the cursors of Redis' SCAN commands, and in lists of results."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 LOOKED_AT = 1000
-"""How many items a call that lists the oldest ones looks at, at least: in any dead set of up to so
-many they are the oldest, in a larger one the oldest of so many."""
+"""The least number of items that a call looks at to list the oldest ones.
+
+In a dead set of up to this size it finds the oldest of all; in a larger one the oldest of these.
+"""
 BEGINNING = b"0"
-"""The cursor of a first page, and what the last page's reply gives."""
+"""The cursor of a first page, and the one that the last page returns."""
 
 
 class Page(list[T]):
-    """A list of what was asked for, which says how much more there is.
+    """A list of the requested items, which also says how many more there are.
 
-    Arguments: items; total: how many there are in all; start: how many were passed over.
+    Arguments: items; total: the number of items in all; start: the number of items passed over.
     Attributes: total; start.
     """
 
@@ -29,7 +31,7 @@ class Page(list[T]):
 
     @property
     def more(self) -> int:
-        """How many come after those listed, 0 if these are the last."""
+        """How many items come after the listed ones; 0 if these are the last."""
         return max(0, self.total - self.start - len(self))
 
 
@@ -44,8 +46,9 @@ def paged(
 ) -> Iterator[list[tuple[T, Any]]]:
     """Yield all pages of some items, as lists of an item and a page of it.
 
-    Arguments: items: what is read; at_once: of how many a page is asked for together; ask: returns
-    for each item and cursor the next cursor and a page, or None where there is nothing to be read.
+    Arguments: items: the items to read; at_once: for how many items `ask` is called together; ask:
+    returns for each item and cursor the next cursor and a page, or None if the item has nothing to
+    read.
     """
     pending = deque((item, BEGINNING) for item in items)
     while pending:

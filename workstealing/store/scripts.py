@@ -1,10 +1,10 @@
 """The scripts of the ``lua`` folder, joined with the functions that they use.
 
-``lua/<structure>/<operation>.lua`` is the script `<structure>/<operation>`. It names a library by a
-line ``--@include library``: a file of the same folder, or of ``lua/shared``, whose first line is
-``--@library``. A library holds local functions and values at the beginning of a line, and of those
-a script is given the ones that it uses: the server makes every function anew at each call. Where
-the include is indented, the functions that its block alone uses are made in that block.
+``lua/<structure>/<operation>.lua`` is the script `<structure>/<operation>`. A line ``--@include
+library`` names a library: a file of the same folder, or of ``lua/shared``, whose first line is
+``--@library``. A library defines local functions and values, each at the beginning of a line. A
+script receives only the definitions that it uses, because the server makes every function anew at
+each call. An indented include makes its block's functions in that block alone.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from workstealing.errors import ScriptError
 
 _INCLUDE = re.compile(r"^--@include[ \t]+(\w+)[ \t]*$", re.MULTILINE)
 _INDENTED = re.compile(r"^[ \t]+--@include[ \t]+(\w+)[ \t]*$", re.MULTILINE)
-# One with its block: the lines behind it that are indented as much.
+# An include with its block: the following lines that are indented as much.
 _BLOCK = re.compile(r"^([ \t]+)--@include .*\n((?:\1.*\n|[ \t]*\n)*)", re.MULTILINE)
 _LIBRARY = "--@library"
 _SHARED = "shared"
-# What stands at the beginning of a line of a library, and the names that it makes.
+# A definition at the beginning of a library's line, and the names that it makes.
 _DEFINITION = re.compile(r"(?:local function|function) (\w+)|local ([\w ,]+)|(\w+) =")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _SHIFT = "CLOCK_SHIFT_MS = 0"
 
 
 class Script:
-    """One Lua script, ready to be run: its text and the digest that the server knows it by.
+    """One Lua script, ready to run: its text, and the digest by which the server knows it.
 
-    Arguments: name: its file in ``lua/`` without the ending; clock_shift_ms: for tests alone, how
-    many milliseconds its clock is ahead of the server's.
+    Arguments: name: its file in ``lua/`` without the ending; clock_shift_ms: for tests alone, by
+    how many milliseconds its clock is ahead of the server's.
     """
 
     __slots__ = ("body", "name", "sha")
@@ -57,10 +57,10 @@ def load(name: str, clock_shift_ms: int = 0) -> Script:
 
 
 def load_all(family: str, clock_shift_ms: int = 0) -> None:
-    """Load every script of a structure before a first use has to wait for the files.
+    """Load every script of a structure, so that no first use waits for the files.
 
-    Arguments: family: a folder's name with a slash behind it, or a part of the scripts' names;
-    clock_shift_ms: for tests.
+    Arguments: family: a folder's name with a slash at its end, or the beginning of the scripts'
+    names; clock_shift_ms: for tests.
     """
     folder, slash, start = family.rpartition("/")
     for entry in files("workstealing.lua").joinpath(folder).iterdir():
@@ -89,7 +89,7 @@ def _read(path: str) -> str | None:
 
 
 def _library(folder: str, name: str) -> str:
-    """Return the text of what a script of a folder includes."""
+    """Return the text of a library that a script of a folder includes."""
     for path in (f"{folder}{name}", f"{_SHARED}/{name}", f"include/{name}"):
         text = _read(path)
         if text is not None and (path.startswith("include/") or text.startswith(_LIBRARY)):
@@ -119,7 +119,7 @@ def _join(name: str) -> str:
             own = expand(library, (*path, wanted))
             if not library.startswith(_LIBRARY):
                 return own
-            # Behind those that it includes, which have been added by now.
+            # They stand behind their own includes, which have been added by now.
             definitions.extend(_definitions(wanted, own))
             return ""
 
@@ -139,7 +139,7 @@ def _join(name: str) -> str:
 
 
 def _used(definitions: list[_Definition], text: str) -> list[str]:
-    """Return the texts of the definitions that a script uses, by itself or by another of them."""
+    """Return the definitions that a script uses, directly or through another definition."""
     wanted = set(_WORD.findall(text))
     used: set[int] = set()
     while True:
@@ -177,6 +177,6 @@ def _definitions(library: str, text: str) -> list[_Definition]:
 
 
 def _stripped(text: str) -> str:
-    """Leave out what only readers need: the server keeps and hashes the text."""
+    """Drop the parts that only readers need, because the server keeps and hashes the text."""
     lines = (line.strip() for line in text.splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("--"))

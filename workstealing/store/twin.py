@@ -1,4 +1,4 @@
-"""The one-attempt twin of an application's client: the connections that jobs work through.
+"""The one-attempt twin of an application's client: the connections through which jobs work.
 
 The application's own client keeps redis-py's habits, retries among them. A job must never retry and
 never wait long, so it gets connections of its own, made from the same settings.
@@ -41,8 +41,8 @@ AsyncClient = redis_asyncio.Redis | redis_asyncio.RedisCluster
 ClientT = TypeVar("ClientT")
 _PACKAGE = "workstealing."
 
-# What identifies a node to a twin: its address in a cluster or behind sentinels, None for the only
-# server there is.
+# A twin knows a node by its address in a cluster or behind sentinels; None stands for the only
+# server.
 Node = tuple[str, int] | None
 
 _BLOCKING = {
@@ -71,11 +71,12 @@ def is_async(client: Any) -> bool:
 
 
 class Twin:
-    """One-attempt connections to the server, or to the nodes of the cluster, of a client.
+    """One-attempt connections to a client's server, or to the nodes of its cluster.
 
-    Arguments: client: a redis.Redis, redis.RedisCluster or their asyncio counterparts, whose
-    settings (address, password, TLS, database) are taken over. Makes no connection before its first
-    use; safe under threads and after fork.
+    Arguments: client: a redis.Redis, a redis.RedisCluster or an asyncio counterpart, whose settings
+    (address, password, TLS, database) the twin uses. The twin connects at its first use. It is safe
+    under threads and after fork. Raises: ConfigurationError for any other client, and for a client
+    of Sentinel's replicas.
     """
 
     def __init__(self, client: Any) -> None:
@@ -87,7 +88,7 @@ class Twin:
                 f"a client of redis-py was expected (redis.Redis, redis.RedisCluster or their"
                 f" asyncio counterparts), not {type(client).__name__}"
             )
-        # Not a strong reference: the twin is kept by a table that is keyed by its client.
+        # A weak reference, because the table of twins has the clients as its keys.
         self._client_ref = ref(client)
         self.is_cluster = is_cluster(client)
         pool: Any = getattr(client, "connection_pool", None)
@@ -98,16 +99,16 @@ class Twin:
                 " sentinel.master_for(...)"
             )
         self._idle: dict[Node, list[OneAttempt]] = {}
-        # Slot -> what the client's map said when its move was noted, and where it has gone.
+        # Slot -> the node in the client's map when the move was noted, and the node after the move.
         self._moved: dict[int, tuple[Node, Node]] = {}
         self._tls = Tls()
-        # What the client's pool said when the twin asked a sentinel itself, and what that one said.
+        # The pool's address when the twin asked a sentinel itself, and the sentinel's answer.
         self._master: tuple[Node, Node] | None = None
         self._doubts_master = False
         self._sentinels_asked = 0
         self._trips: dict[Node, Trip] = {}
         self._identified: tuple[Hashable, ...] | None = None
-        # Whether a node has been asked for something since the last one said that it is a primary.
+        # Whether a node has been asked for something since one last said that it is a primary.
         self._is_unconfirmed = False
         self._tells_role = not self.is_cluster
         self._pid = os.getpid()
@@ -123,12 +124,12 @@ class Twin:
 
     @property
     def identity(self) -> Server:
-        """What jobs on one server or cluster have in common, so that they share a breaker."""
-        return _Asked(self._identity(), self)
+        """The server or cluster, by which jobs on the same one share a breaker."""
+        return _TwinServer(self._identity(), self)
 
     def _identity(self) -> tuple[Hashable, ...]:
-        # Once: a cluster's client adds to its startup nodes what it learns, and a fault must be
-        # blamed on what jobs were installed with.
+        # It is read once, because a cluster's client adds learned nodes to its startup nodes, and a
+        # fault must be blamed on the identity with which the jobs were installed.
         if self._identified is None:
             self._identified = self._identify()
         return self._identified
@@ -145,17 +146,18 @@ class Twin:
         return ("server", options.get("path") or (options.get("host"), options.get("port")))
 
     def round_trip(self) -> float | None:
-        """Return how many seconds a round trip takes, of the slowest node; None: none was seen."""
+        """Return the seconds of a round trip to the slowest node; None before the first one."""
         known = [each.seconds for each in list(self._trips.values()) if each.seconds is not None]
         return max(known, default=None)
 
     def confirm(self, budget: Budget) -> None:
-        """Make sure that the server asked last is a primary, whose data is what there is.
+        """Make sure that the server asked last is a primary.
 
-        A replica answers what is read, and what it does not have yet looks like nothing to do.
-        Errors: redis.exceptions.ReadOnlyError from a replica, whose sockets are closed then;
-        OutOfTime; connection faults. One round trip, and none on a cluster, whose replicas refuse
-        reads; if nothing has been asked since the last time; or if the server refuses ROLE.
+        A replica answers reads, and data that it lacks so far would look like nothing to do.
+        Raises: redis.exceptions.ReadOnlyError from a replica, whose sockets are closed then;
+        OutOfTime; connection faults. One round trip; none on a cluster, whose replicas refuse
+        reads, none if nothing has been asked since the last time, and none if the server refuses
+        ROLE.
         """
         if not (self._is_unconfirmed and self._tells_role):
             return
@@ -181,7 +183,7 @@ class Twin:
     def node_of(self, slot: int) -> Node:
         """Return the node that holds a slot.
 
-        Errors: Moved if the client's map does not know. No round trip.
+        Raises: Moved if the client's map does not know it. No round trip.
         """
         if not self.is_cluster:
             return self._only_node()
@@ -191,7 +193,7 @@ class Twin:
             told_then, gone_to = noted
             if told_then == known:
                 return gone_to
-            # The client has read the map anew since, and knows better.
+            # The client has read the map again since, and its map is newer.
             self._moved.pop(slot, None)
         return known
 
@@ -212,14 +214,14 @@ class Twin:
             told_then, master = self._master
             if told_then == told:
                 return master
-            # The application has asked since, and knows better.
+            # The application has asked again since, and its answer is newer.
             self._master = None
         return told
 
     def _ask_sentinel(self) -> Node:
-        """Ask the next sentinel for the master's address; the application may not do so for long.
+        """Ask the next sentinel for the master; the application may not ask for a long time.
 
-        Errors: Moved if it knows none; connection faults. Within one time-out.
+        Raises: Moved if the sentinel knows no master; connection faults. Within one time-out.
         """
         pool = self._client.connection_pool
         known = pool.sentinel_manager.sentinels
@@ -245,9 +247,9 @@ class Twin:
 
     @contextmanager
     def connection(self, node: Node) -> Iterator[OneAttempt]:
-        """Lend a connection to a node; it goes back when the block ends, unless it was closed.
+        """Lend a connection to a node; it returns when the block ends, unless it was closed.
 
-        Where the node says that slots have gone, the next recruit will ask.
+        If the node says that slots have moved, the next recruit asks their new node.
         """
         connection = self._take(node)
         self._is_unconfirmed = True
@@ -257,7 +259,7 @@ class Twin:
             self._note_moved(node, error)
             raise
         except Exception as error:
-            # A fault of something else may come out of the block, too: of a database, say.
+            # The block may raise faults of other services, too, such as a database.
             if blamed(error) == self._identity():
                 self._forget_moved_to(node)
                 self._doubts_master = True
@@ -269,7 +271,7 @@ class Twin:
             self._put(node, connection)
 
     def _leave(self, node: Node) -> None:
-        """Close what is connected to a node that takes no writes, and ask anew where to go."""
+        """Close the connections to a node that takes no writes, and doubt its address."""
         self._doubts_master = True
         connections = self._idle.pop(node, [])
         for connection in connections:
@@ -285,17 +287,17 @@ class Twin:
     ) -> list[Any]:
         """Send commands to the node that holds the keys' slot, in one round trip.
 
-        Errors: CrossSlotError if the keys do not share a slot; see `OneAttempt.call`.
+        Raises: CrossSlotError if the keys do not share a slot; see `OneAttempt.call`.
         """
         return self.call(self.node_of(require_one_slot(keys)), commands, budget)
 
     def _note_moved(self, asked: Node, error: Moved) -> None:
-        """Remember where slots have gone, for as long as the client's own map stays as it is."""
+        """Remember where slots have moved, as long as the client's own map stays as it is."""
         if asked is None or not self.is_cluster:
             return
         remap = getattr(self._client.nodes_manager, "address_remap", None)
         for slot, (host, port) in error.gone.items():
-            # An empty host stands for the one that was asked.
+            # An empty host stands for the node that was asked.
             address = (host or asked[0], port)
             self._moved[slot] = (self._known_node_of(slot), remap(address) if remap else address)
 
@@ -325,14 +327,15 @@ class Twin:
         if not connection.owes and connection.is_stale():
             # The server closed it while it was idle. Nothing was sent, so this is no retry.
             connection.disconnect()
-            # So do sentinels with every client of a primary that they demote.
+            # Sentinels, too, close every client's connection to a primary that they demote.
             self._doubts_master = True
         return connection
 
     def _put(self, node: Node, connection: OneAttempt) -> None:
         if connection.is_at_rest:
             idle = self._idle.setdefault(node, [])
-            # The last is taken first: one that still owes replies is given the time to get them.
+            # The last one is taken first, so that a connection which owes replies has time to get
+            # them.
             idle.insert(0 if connection.owes else len(idle), connection)
         else:
             connection.disconnect()
@@ -345,7 +348,7 @@ class Twin:
     def _made(self, kind: type[Any], options: Mapping[str, Any]) -> OneAttempt:
         kind = _blocking_class(kind)
         if kind.__module__.startswith("fakeredis"):
-            # Its own clients send no password, and it would refuse one.
+            # fakeredis' own clients send no password, and its server would refuse one.
             options = {name: value for name, value in options.items() if name not in _CREDENTIALS}
         connection: Any = one_attempt_class(kind)(**one_attempt_options(kind, options))
         connection.tls = self._tls
@@ -355,10 +358,10 @@ class Twin:
         return made
 
     def warm_up(self, *families: str) -> None:
-        """Do what a first slice would have to do and needs no server for.
+        """Prepare for a first slice as far as no server is needed.
 
-        Arguments: families: how the names of the scripts begin that it will run. It loads them,
-        makes a connection object (TLS has certificates to read) and connects to nothing.
+        Arguments: families: how the names of the slice's scripts begin. It loads the scripts and
+        makes a connection object, because TLS has certificates to read. It connects to nothing.
         """
         for family in families:
             load_all(family)
@@ -383,19 +386,19 @@ class Twin:
         if is_async(self._client):
             known = next(iter(manager.startup_nodes.values()))
             return known.connection_class, dict(known.connection_kwargs)
-        # There is no default node in the moment when the client reads its map anew.
+        # While the client reads its map anew, it has no default node.
         known = self._client.get_default_node() or next(iter(manager.startup_nodes.values()))
         pool = self._client.get_redis_connection(known).connection_pool
         return pool.connection_class, dict(pool.connection_kwargs)
 
 
-class _Asked(Server):
+class _TwinServer(Server):
     """A twin's server, as jobs name it."""
 
     def __new__(cls, parts: tuple[Hashable, ...], twin: Twin) -> Self:
-        """Make it of what tells it from others."""
+        """Make it of the parts that distinguish it from other servers."""
         made = super().__new__(cls, parts)
-        # Not a strong reference: a breaker's table may keep it longer than the twin is of use.
+        # A weak reference, because a breaker's table may outlive the twin's use.
         made._twin_ref = ref(twin)
         return made
 
@@ -403,16 +406,16 @@ class _Asked(Server):
 
     @property
     def twin(self) -> Twin | None:
-        """The twin, as long as there is one."""
+        """The twin, as long as it exists."""
         return self._twin_ref()
 
     def round_trip(self) -> float | None:
-        """Return the twin's."""
+        """Return the twin's round trip; None if the twin is gone."""
         twin = self.twin
         return None if twin is None else twin.round_trip()
 
     def confirm(self, slice: Slice) -> None:
-        """Confirm within what is left of the slice."""
+        """Confirm within the time that is left of the slice."""
         twin = self.twin
         if twin is not None:
             twin.confirm(Budget(slice.remaining()))
@@ -429,7 +432,7 @@ def _address(pool: Any) -> str:
 
 
 def _blocking_class(kind: type[Any]) -> type[Any]:
-    """Return the blocking connection class that does what an asynchronous one does."""
+    """Return the blocking connection class that stands for an asynchronous one."""
     if kind in _BLOCKING:
         return _BLOCKING[kind]
     if not inspect.iscoroutinefunction(kind.send_packed_command):
@@ -451,7 +454,7 @@ _twins: WeakKeyDictionary[Any, Twin] = WeakKeyDictionary()
 def twin_of(client: Any) -> Twin:
     """Return the one twin of a client, made on first use; no round trip.
 
-    Arguments: client: a client of redis-py, or a twin, which is returned as it is. Errors:
+    Arguments: client: a client of redis-py, or a twin, which is returned as it is. Raises:
     ConfigurationError for anything else.
     """
     if isinstance(client, Twin):
@@ -468,9 +471,9 @@ def twin_of(client: Any) -> Twin:
 def twin_for(structure: Any, client: Any) -> Twin:
     """Return the twin of a structure's client.
 
-    Arguments: structure: its class says by `_is_async_client` which clients it takes. Errors:
-    ConfigurationError for the other kind of client, which names the class that takes it. No round
-    trip.
+    Arguments: structure: its class says by `_is_async_client` which clients it takes; client.
+    Raises: ConfigurationError for the other kind of client; the error names the right class. No
+    round trip.
     """
     twin = twin_of(client)
     wants_async: bool = structure._is_async_client  # noqa: SLF001 - redis-py's own name for it
@@ -482,7 +485,7 @@ def twin_for(structure: Any, client: Any) -> Twin:
 def wrong_form(structure: Any, given: str) -> ConfigurationError:
     """Return the error for a blocking structure on an asyncio client (or store), or the reverse.
 
-    Arguments: structure; given: the word for it, client or store.
+    Arguments: structure; given: the word for the wrong argument, client or store.
     """
     ours = (each for each in type(structure).__mro__ if each.__module__.startswith(_PACKAGE))
     name = next(ours).__name__
