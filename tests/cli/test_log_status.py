@@ -144,4 +144,6 @@ def test_doctor_examines_logs(
     assert "says b'2' where 1 was expected" in said
     redis7.client().delete(log.keys.meta)
     redis7.client().set(log.keys.meta, "foreign")
-    assert check(status=1)[0] == "fault"
+    level, said = check(status=1)
+    assert level == "fault"
+    assert "does not hold the facts of a log" in said
