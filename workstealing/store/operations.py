@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import operator
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -438,47 +437,3 @@ else:
 
         call.steps = steps
         return call
-
-
-# --- The dialects from before, until the last structure has left them. ---
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Operations whose replies together make one result."""
-
-    operations: tuple[Operation, ...]
-    combine: Callable[[list[Any]], Any] = operator.itemgetter(0)
-
-    def read(self, replies: list[Any]) -> Any:
-        """Make the result from the raw replies."""
-        pairs = zip(self.operations, replies, strict=True)
-        return self.combine([operation.read(reply) for operation, reply in pairs])
-
-
-def perform(client: Any, plan: Plan) -> Any:
-    """Run a plan on a blocking client."""
-    try:
-        return plan.combine([run(client, operation) for operation in plan.operations])
-    except ResponseError as error:
-        raise as_layout_error(error) or error from None
-
-
-def driven(steps: Any, send: Callable[[Any], Any]) -> Any:
-    """Run a generator of steps by another way of sending one."""
-    return drive_by(send, steps)
-
-
-async def driven_async(steps: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
-    """Run a generator of steps, and await what `send` returns."""
-    reply: Any = None
-    error: Exception | None = None
-    while True:
-        try:
-            step = steps.send(reply) if error is None else steps.throw(error)
-        except StopIteration as done:
-            return done.value
-        try:
-            reply, error = await send(step), None
-        except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
-            reply, error = None, raised

@@ -7,7 +7,6 @@ on an asyncio client must be awaited; then redis-py's own pipeline is filled and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Any, Self, TypeVar
 
 from redis.exceptions import RedisError
@@ -15,7 +14,6 @@ from redis.exceptions import RedisError
 from workstealing.errors import ConfigurationError
 from workstealing.store.operations import (
     Operation,
-    Plan,
     Queued,
     RoundTrip,
     Steps,
@@ -25,7 +23,6 @@ from workstealing.store.operations import (
     read_all,
     resumed,
 )
-from workstealing.store.twin import is_cluster
 
 QueuedT = TypeVar("QueuedT")
 
@@ -243,91 +240,3 @@ class AsyncPipeline(Pipeline):
             return await drive_async(self._client, self._execution(raise_on_error))
         finally:
             self.reset()
-
-
-# --- The dialects from before, until the last structure has left them. ---
-
-
-class PlanPipeline(Pipeline):
-    """A pipeline that queues plans."""
-
-    def queue_plan(self, plan: Plan) -> Self:
-        """Queue a plan."""
-        return self._run(_planned(plan))
-
-    def queue_steps(self, steps: Steps[Any]) -> Self:
-        """Queue a generator of steps."""
-        return self._run(steps)
-
-
-def _planned(plan: Plan) -> Steps[Any]:
-    return plan.combine((yield list(plan.operations)))
-
-
-class BlockingPlanPipeline(PlanPipeline, BlockingPipeline):
-    """A `PlanPipeline` on a blocking client."""
-
-
-class AsyncPlanPipeline(PlanPipeline, AsyncPipeline):
-    """A `PlanPipeline` on an asyncio client."""
-
-
-class Filling:
-    """One of redis-py's pipelines while it is filled, and how its replies are read.
-
-    Arguments: client: whose pipeline; transaction: whether it is one MULTI/EXEC (on a cluster: no).
-    """
-
-    def __init__(self, client: Any, transaction: bool) -> None:
-        self._on_cluster = is_cluster(client)
-        options = {} if self._on_cluster else {"transaction": transaction}
-        self.target = client.pipeline(**options)
-        self._sent: set[str] = set()
-        # For each result: how many replies it takes, and how they are read; None: as they are.
-        self._readers: list[tuple[int, Callable[[list[Any]], Any] | None]] = []
-
-    def plain(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """Add one of the user's own commands, by the name of redis-py's method."""
-        queue_plain(self.target, method, args, options)
-        self._readers.append((1, None))
-
-    def plan(self, plan: Plan) -> None:
-        """Add a plan: its operations, whose replies make one result."""
-        self._send(plan.operations)
-        self._readers.append((len(plan.operations), plan.read))
-
-    def command(
-        self, args: tuple[Any, ...], options: dict[str, Any], before: Sequence[Operation] = ()
-    ) -> None:
-        """Add one of redis-py's commands, behind operations whose replies nobody asked for."""
-        self._send(before)
-        self.target.execute_command(*args, **options)
-        self._readers.append((len(before) + 1, itemgetter(-1)))
-
-    def _send(self, operations: Sequence[Operation]) -> None:
-        for operation in operations:
-            # The first use of a script carries its text, so that the server knows it for the rest;
-            # on a cluster each use does, because each may go to another node.
-            if operation.script is None:
-                self.target.execute_command(*operation.args)
-                continue
-            known = operation.script.sha in self._sent and not self._on_cluster
-            self.target.execute_command(*(operation.by_digest() if known else operation.by_text()))
-            self._sent.add(operation.script.sha)
-
-    def results(self, replies: list[Any]) -> list[Any]:
-        """Return what the user is shown of the replies, errors in their places."""
-        results: list[Any] = []
-        start = 0
-        for count, read in self._readers:
-            mine = replies[start : start + count]
-            start += count
-            if read is None:
-                results.append(mine[0])
-                continue
-            error = next((reply for reply in mine if isinstance(reply, Exception)), None)
-            if error is None:
-                results.append(read(mine))
-            else:
-                results.append(as_layout_error(error) or error)
-        return results
