@@ -37,7 +37,7 @@ def test_without_a_server_the_environment_is_examined(command: Any) -> None:
     assert said["is_well"] is True
     found = checks(said)
     assert "redis-py" in found["python"][1]
-    assert found["server"] == ("note", "none was named: give --url or --app to examine one")
+    assert found["server"] == ("note", "no server was named: give --url or --app to examine one")
 
 
 def test_the_extras_are_those_of_the_installed_package() -> None:
@@ -55,7 +55,7 @@ def test_a_missing_extra_is_noted(command: Any, monkeypatch: pytest.MonkeyPatch)
     )
     level, said = checks(command.json("doctor"))["extra colour"]
     assert level == "note"
-    assert "missing no-such-thing" in said
+    assert "no-such-thing not installed" in said
     assert "pip install 'workstealing[colour]'" in said
 
 
@@ -63,7 +63,7 @@ def test_redis_7_emulates(command: Any, redis7: RedisServer) -> None:
     found = checks(command.json("doctor", "--url", redis7.url))
     assert found["server"][1].startswith("Redis 7.")
     assert found["eviction"][1].startswith("noeviction")
-    assert "are emulated" in found["native"][1]
+    assert "scripts expire hash fields" in found["native"][1]
     assert "ms: a slice of 10 ms has time for" in found["round trip"][1]
     text = command("doctor", "--url", redis7.url)
     assert "ok      server" in text
@@ -192,7 +192,7 @@ def test_an_application_whose_server_is_gone(command: Any, app_module: MakeApp) 
     name = app_module(APP.format(port=free_port(), options="db=0"))
     level, said = checks(command.json("doctor", "--app", name, status=1))["server"]
     assert level == "fault"
-    assert "that of job expiry cannot be used" in said
+    assert "the server of job expiry cannot be used" in said
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,9 @@ def test_clients_of_every_kind_are_examined(
     found = checks(command.json("doctor", "--app", name))
     assert found["client"][1].startswith(f"{kind}; retries ")
     assert found["socket_timeout"] == ("ok", "1.5 s")
-    assert found["job expiry"][1].startswith("namespace cli: ")
+    # An asyncio client has not asked for the cluster's map yet.
+    begins = "volatile hashes cli: Moved: " if "asyncio" in make else "namespace cli: "
+    assert found["job expiry"][1].startswith(begins)
 
 
 def test_a_recruiter_without_jobs_is_a_warning(command: Any, app_module: MakeApp) -> None:

@@ -206,7 +206,7 @@ def test_wrong_use(
     app_module("")
     for variable in ("REDIS_URL", "WORKSTEALING_REDIS_URL"):
         monkeypatch.delenv(variable, raising=False)
-    assert "nothing was named to look at" in command.refused(what)
+    assert "there is nothing to look at" in command.refused(what)
     nobody = f"redis://127.0.0.1:{free_port()}"
     refused = command.refused(what, "--url", nobody)
     assert "the Redis at --url cannot be used" in refused

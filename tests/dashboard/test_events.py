@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from itertools import count
 from typing import Any
@@ -87,7 +88,22 @@ def test_a_process_has_a_bounded_number_of_streams(app: flask.Flask) -> None:
         answer.close()
 
 
-@pytest.mark.parametrize("wrong", [{"every": 0}, {"lasts": -1}, {"most": 0}])
+def test_a_streams_times_are_seconds_or_timedeltas() -> None:
+    pauses: list[float] = []
+    streams = Streams(
+        every=dt.timedelta(seconds=2), lasts=dt.timedelta(seconds=6), pause=pauses.append
+    )
+    assert len(list(streams.events(dict))) == 4  # the first one says when to come back
+    assert pauses == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"every": 0}, {"every": True}, {"lasts": -1}, {"lasts": "5"}, {"lasts": float("nan")}),
+        *({"most": 0}, {"most": 2.5}),
+    ],
+)
 def test_bounds_that_bound_nothing_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="above 0"):
+    with pytest.raises(ConfigurationError, match="give a number"):
         Streams(**wrong)

@@ -89,10 +89,10 @@ def test_from_a_real_ledger_to_a_process_that_follows(redis7: RedisServer) -> No
 
 
 def test_a_setting_that_nobody_will_pick_up_says_so(app: flask.Flask, client: Any) -> None:
-    assert "nobody writes the ledger" in act(app, "tidy", "pause", sure="yes")[1]["said"]
+    assert "no process writes the ledger" in act(app, "tidy", "pause", sure="yes")[1]["said"]
     write_hour(client, {"tidy": {"worked": 1}})
     act(app, "tidy", "dry_run")
-    assert "nobody writes the ledger" not in act(app, "tidy", "resume")[1]["said"]
+    assert "no process writes the ledger" not in act(app, "tidy", "resume")[1]["said"]
 
 
 def test_a_paused_job_shows_as_paused_with_a_way_back(app: flask.Flask) -> None:
@@ -105,7 +105,7 @@ def test_a_paused_job_shows_as_paused_with_a_way_back(app: flask.Flask) -> None:
 
 def test_a_pause_is_confirmed_once(app: flask.Flask, client: Any) -> None:
     status, answer = act(app, "tidy", "pause")
-    assert (status, answer["problem"]) == (409, "nothing was paused: confirm it first")
+    assert (status, answer["problem"]) == (409, "nothing was paused: confirm the pause first")
     assert Fleet(client).settings() == {}
     # The page's own form is behind one question, and answers it.
     page = app.test_client().get("/ws/", headers=ADMIN).text
@@ -184,14 +184,14 @@ def test_a_setting_of_a_job_that_nobody_runs_can_be_cleared(app: flask.Flask, cl
 def test_other_actions_are_none(app: flask.Flask, action: str) -> None:
     status, answer = act(app, "tidy", action)
     assert status == 409
-    assert "no such action" in answer["problem"]
+    assert "this action is unknown" in answer["problem"]
 
 
 def test_a_job_that_is_not_known_is_not_steered(app: flask.Flask, client: Any) -> None:
     for job in ("", "tidy2", "0" * 24):
         status, answer = act(app, job, "pause", sure="yes")
         assert status == 409
-        assert answer["problem"] == "no such job is known any more"
+        assert answer["problem"] == "this job is not known any more"
     assert Fleet(client).settings() == {}
 
 

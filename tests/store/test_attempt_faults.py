@@ -130,7 +130,7 @@ class TestAttempt:
             current.read(("GET", "{a}1"))
             with pytest.raises(redis.ConnectionError):
                 current.read(("GET", "{a}1"))
-            with pytest.raises(redis.ConnectionError, match="closed by a fault before"):
+            with pytest.raises(redis.ConnectionError, match="an earlier fault has closed"):
                 current.commit(("SET", "{a}1", "written without a WATCH"))
         assert faulty.connections == 1
         assert backend.client(db=1).get("{a}1") is None

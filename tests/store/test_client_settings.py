@@ -412,7 +412,7 @@ def test_a_connect_function_that_waits_for_something_else_is_refused(place: Plac
         await asyncio.sleep(0.01)
 
     client = redis.asyncio.Redis(**place.tcp, redis_connect_func=slow)
-    with pytest.raises(ConfigurationError, match="redis_connect_func waits for more"):
+    with pytest.raises(ConfigurationError, match="redis_connect_func waits for something else"):
         twin_of(client).call(None, [("PING",)], Budget())
 
 

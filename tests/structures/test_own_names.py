@@ -26,7 +26,7 @@ from workstealing.structures import (
 )
 from workstealing.structures.time_shard_queue import RedisStore
 
-REFUSED = "is one of those that workstealing keeps beside its users' own: choose another"
+REFUSED = "is one of workstealing's own keys: choose another one"
 OWN = [
     "ws:items:layout",
     b"ws:other.namespace:slots",

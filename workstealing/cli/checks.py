@@ -1,4 +1,4 @@
-"""What `workstealing doctor` looks at: this environment, a server, a client, a recruiter."""
+"""The checks of `workstealing doctor`: of this environment, a server, a client, a recruiter."""
 
 from __future__ import annotations
 
@@ -61,20 +61,20 @@ def environment() -> Iterator[Check]:
             yield Check(
                 f"extra {extra}",
                 NOTE,
-                f"missing {', '.join(missing)}; if you need it: pip install"
+                f"{', '.join(missing)} not installed; if you need the extra: pip install"
                 f" 'workstealing[{extra}]'",
             )
         else:
             yield Check(f"extra {extra}", OK, "installed")
     if is_disabled():
-        yield Check("recruiting", WARNING, f"{DISABLED_VARIABLE} is set here: nobody is recruited")
+        yield Check("recruiting", WARNING, f"{DISABLED_VARIABLE} is set, so nobody is recruited")
     named = [each for each in URL_VARIABLES if os.environ.get(each, "").strip()]
     if named:
         yield Check("environment", OK, f"{named[0]} names the Redis")
 
 
 def extras() -> dict[str, list[str]]:
-    """Return the packages that are missing, by extra; of those that extra brings itself."""
+    """Return the missing packages of each extra; packages that other extras bring do not count."""
     found: dict[str, list[str]] = {}
     for requirement in importlib.metadata.requires("workstealing") or ():
         extra, name = _EXTRA.search(requirement), _NAME.match(requirement)
@@ -92,13 +92,13 @@ def settings(client: Any) -> Iterator[Check]:
     """Check the settings of an application's own client. No command."""
     kind = ("asyncio " if is_async(client) else "") + type(client).__name__
     if is_cluster(client):
-        # An asyncio one says it itself, a blocking one by its nodes' manager.
+        # An asyncio client has the settings itself; a blocking one's nodes' manager has them.
         manager = client.nodes_manager
         options = dict(getattr(client, "connection_kwargs", None) or manager.connection_kwargs)
         retry = getattr(client, "retry", None)
         found = {name: options.get(name) for name in _TIMEOUTS}
     else:
-        # Made, but not connected: what a URL leaves out, the connection itself fills in.
+        # It is made, but not connected: the connection itself fills in settings that a URL omits.
         pool = client.connection_pool
         connection = pool.connection_class(**pool.connection_kwargs)
         retry = connection.retry
@@ -114,7 +114,7 @@ def settings(client: Any) -> Iterator[Check]:
             yield Check(
                 option,
                 WARNING,
-                "none: a server that falls silent holds the application's own calls for ever"
+                "no time-out: a server that falls silent holds the application's calls for ever"
                 " (jobs have a time-out of their own)",
             )
         else:
@@ -124,7 +124,7 @@ def settings(client: Any) -> Iterator[Check]:
 def server(twin: Twin, node: Node) -> Iterator[Check]:
     """Check a server, or one node of a cluster, by its INFO and a few pings.
 
-    Errors: connection faults. About 23 round trips.
+    Raises: connection faults. About 23 round trips.
     """
     optional = (*NATIVE_COMMANDS, *OPTIONAL_NATIVE_COMMANDS)
     replies = twin.call(
@@ -132,7 +132,7 @@ def server(twin: Twin, node: Node) -> Iterator[Check]:
     )
     refused = next((each for each in replies[:2] if isinstance(each, Exception)), None)
     if refused is not None:
-        yield Check("server", FAULT, f"refuses what the doctor asks: {said(refused)}")
+        yield Check("server", FAULT, f"the server refuses the doctor's commands: {said(refused)}")
         return
     info = _info(replies[0])
     where = "" if node is None else f" at {node[0]}:{node[1]}"
@@ -142,13 +142,13 @@ def server(twin: Twin, node: Node) -> Iterator[Check]:
     if product == "Redis" and number < OLDEST_SERVER:
         oldest = ".".join(map(str, OLDEST_SERVER))
         yield Check(
-            "server", FAULT, f"{product} {version}{where}: {oldest} is the oldest that works"
+            "server", FAULT, f"{product} {version}{where} is too old: use {oldest} or newer"
         )
     else:
         yield Check("server", OK, f"{product} {version}{where}, {info.get('redis_mode', '?')}")
     if info.get("role") == "slave":
         yield Check(
-            "role", FAULT, "this is a replica: jobs and structures write, so name its master"
+            "role", FAULT, "this is a replica, but jobs and structures write: name its master"
         )
     yield from _memory(info)
     yield _native(replies[2], optional)
@@ -158,8 +158,8 @@ def server(twin: Twin, node: Node) -> Iterator[Check]:
     yield Check(
         "clock",
         level,
-        f"the server's is {abs(ahead):.2g} s {'ahead of' if ahead > 0 else 'behind'} this one's;"
-        " expiry and leases go by the server's",
+        f"the server's clock is {abs(ahead):.2g} s {'ahead of' if ahead > 0 else 'behind'} this"
+        " machine's; expiry and leases go by the server's",
     )
 
 
@@ -180,7 +180,7 @@ def _memory(info: dict[str, str]) -> Iterator[Check]:
             " volatile- policy (structures refuse this one unless allow_eviction names it)",
         )
     elif policy.startswith("volatile-"):
-        yield Check("eviction", OK, f"{policy}: structures carry no EXPIRE, so none is evicted")
+        yield Check("eviction", OK, f"{policy}: structures set no EXPIRE, so none is evicted")
     else:
         yield Check("eviction", OK, f"{policy}: when memory is full, jobs can still delete")
     if not limit:
@@ -196,10 +196,12 @@ def _native(reply: Any, wanted: tuple[str, ...]) -> Check:
     found = {name for name, each in zip(wanted, reply, strict=True) if each}
     missing = [name for name in wanted if name not in found]
     if set(NATIVE_COMMANDS) <= found:
-        rest = f"; without {', '.join(missing)}, which a script does" if missing else ""
-        return Check("native", OK, f"expires hash fields itself: new namespaces use that{rest}")
+        rest = f"; a script stands in for {', '.join(missing)}" if missing else ""
+        return Check(
+            "native", OK, f"the server expires hash fields itself, for new namespaces{rest}"
+        )
     return Check(
-        "native", OK, f"has no {', '.join(missing)}: hashes whose fields expire are emulated"
+        "native", OK, f"the server has no {', '.join(missing)}: scripts expire hash fields"
     )
 
 
@@ -214,7 +216,7 @@ def _round_trip(twin: Twin, node: Node) -> Check:
 
 
 def _median(twin: Twin, node: Node) -> float:
-    """Return how many seconds a round trip takes, the median of a few pings."""
+    """Return the seconds of a round trip, the median of a few pings."""
     took = []
     for _ in range(PINGS):
         begun = time.perf_counter()
@@ -253,13 +255,13 @@ def _too_short(recruiter: Recruiter) -> Iterator[Check]:
 
 
 def recruiting(recruiter: Recruiter) -> Iterator[Check]:
-    """Check a recruiter: its jobs, its hooks, and the namespaces and queues behind the jobs.
+    """Check a recruiter: its jobs, its hooks, and the structures behind the jobs.
 
-    One to four round trips for each of them, and a few pings to each server.
+    One to four round trips for each structure, and a few pings to each server.
     """
     figures = recruiter.stats()["jobs"]
     if not figures:
-        yield Check("jobs", WARNING, "none is installed: everybody is dismissed")
+        yield Check("jobs", WARNING, "no job is installed, so every caller is dismissed")
         return
     together = sum(each["rate"] for each in figures.values())
     listed = ", ".join(printable(name) for name in figures)
@@ -268,7 +270,9 @@ def recruiting(recruiter: Recruiter) -> Iterator[Check]:
     if hooks:
         yield Check("hooks", OK, hooks)
     else:
-        yield Check("hooks", NOTE, "none: no metrics, and no ledger for `workstealing status`")
+        yield Check(
+            "hooks", NOTE, "no hook: neither metrics, nor a ledger for `workstealing status`"
+        )
     yield from _too_short(recruiter)
     for name, job in recruiter.jobs().items():
         what = f"job {printable(name)}"
@@ -282,12 +286,12 @@ def recruiting(recruiter: Recruiter) -> Iterator[Check]:
 
 
 def _structure(what: str, structure: Structure) -> Iterator[Check]:
-    """Ask a structure whether its keys are there, and are its own."""
+    """Ask a structure whether its keys exist and belong to it."""
     try:
         for each in structure.inspect(structure.check_steps(), SECONDS):
             yield replace(each, what=f"{what}{each.what}", said=printable(each.said))
     except (WorkStealingError, *FAULTS) as error:
-        # An asyncio client has asked nobody for the cluster's map yet, which is no fault.
+        # An asyncio client that has not yet asked for the cluster's map is no fault.
         is_new = isinstance(error, Moved) and is_async(structure.client)
         named = f"{structure.kind} {printable(structure.name)}"
         yield Check(what, NOTE if is_new else FAULT, f"{named}: {said(error)}")
@@ -295,7 +299,7 @@ def _structure(what: str, structure: Structure) -> Iterator[Check]:
 
 def _time_shards(what: str, queue: TimeShardQueue | AsyncTimeShardQueue) -> Check:
     named = f"queue {printable(queue.name)}"
-    # None where the queue is kept in another database.
+    # None if the queue is in another database.
     twin: Twin | None = queue.twin
     shards: Any = queue.time_shards
     try:
@@ -308,7 +312,7 @@ def _time_shards(what: str, queue: TimeShardQueue | AsyncTimeShardQueue) -> Chec
         return Check(
             what,
             FAULT,
-            f"{named}: has {_turns(rotation)}, and this process {_turns(queue.rotation)}",
+            f"{named}: it has {_turns(rotation)}, but this process {_turns(queue.rotation)}",
         )
     few = rotation.time_shards < FEWEST_WITH_A_QUIET_ONE
     careful = "; with 6 or more its sweeper would never meet anybody" if few else ""

@@ -1,4 +1,4 @@
-"""`workstealing doctor`: what is installed, native, missing or wrong."""
+"""`workstealing doctor`: the installed, native, missing and faulty parts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Examine. Returns: 0, or 1 if something does not work. Raises: WorkStealingError."""
+    """Run all checks. Returns: 0, or 1 if something does not work. Raises: WorkStealingError."""
     from workstealing.structures.structure import FAULT
 
     with application_prints_to_stderr():
@@ -78,7 +78,7 @@ def _examine(options: argparse.Namespace) -> Iterator[Check]:
             clients = [("the environment", client_at(None))]
         except ConfigurationError as error:
             named = any(f"of {each}" in str(error) for each in URL_VARIABLES)
-            why = str(error) if named else "none was named: give --url or --app to examine one"
+            why = str(error) if named else "no server was named: give --url or --app to examine one"
             yield Check("server", FAULT if named else NOTE, why)
     for whose, client in clients:
         yield from _server(whose, client, is_own=given is None)
@@ -98,4 +98,4 @@ def _server(whose: str, client: Any, *, is_own: bool) -> Iterator[Check]:
         for node in twin.nodes():
             yield from server(twin, node)
     except (WorkStealingError, *FAULTS) as error:
-        yield Check("server", FAULT, f"that of {whose} cannot be used: {said(error)}")
+        yield Check("server", FAULT, f"the server of {whose} cannot be used: {said(error)}")

@@ -1,4 +1,4 @@
-"""`workstealing drain [JOB]`: slices until nothing is left, for cron as a safety net."""
+"""`workstealing drain [JOB]`: slices until nothing is left, as a safety net for cron."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IDLE_SLICES = 3
 MOST_FAULTS = 3
 MOST_DOUBTS = 20
 NOT_DRAINED = 1
-# Less than this is not worth a slice.
+# A shorter slice is not worth its while.
 _SHORTEST = 0.001
 
 DESCRIPTION = """\
@@ -60,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=at_least(1, "slices"),
         default=IDLE_SLICES,
         metavar="N",
-        help="a job is drained when so many slices in a row found nothing (default: %(default)s;"
-        " slices choose at random where to look), and its backlog, if it knows one, is empty",
+        help="a job is drained after so many slices in a row that found nothing (default:"
+        " %(default)s; slices look at random places), if its own count of its backlog is 0, too",
     )
     add_slice_options(parser)
     add_json_option(parser)
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             drain.work()
         except KeyboardInterrupt:
-            # What has been done is worth knowing all the same.
+            # The work done so far is reported all the same.
             is_interrupted = True
         send_counts(recruiter)
     if options.json:
@@ -94,8 +94,8 @@ def run(options: argparse.Namespace) -> int:
 class _Turn:
     """One job's place in the round.
 
-    Fields: idle and faults: such slices in a row; doubts: how often in a row idle slices have found
-    nothing although something waits; ended: why it is left out.
+    Fields: idle and faults: how many such slices came in a row; doubts: how often in a row idle
+    slices found nothing although something waits; ended: why the job takes no more turns.
     """
 
     idle: int = 0
@@ -105,9 +105,9 @@ class _Turn:
 
 
 class Drain:
-    """Slices of several jobs in turn, so that a large one does not keep the others waiting.
+    """Slices of several jobs in turn, so that a large job does not keep the others waiting.
 
-    Arguments: recruiter; names of its jobs; options of the command.
+    Arguments: recruiter; names: of its jobs; options: of the command.
     """
 
     def __init__(self, recruiter: Recruiter, names: list[str], options: argparse.Namespace) -> None:
@@ -120,11 +120,11 @@ class Drain:
 
     @property
     def is_drained(self) -> bool:
-        """Whether every job that may work has found nothing, as often in a row as was asked for."""
+        """Whether every job that may work has had enough idle slices in a row."""
         return all(turn.ended in ("drained", "paused") for turn in self._turns.values())
 
     def work(self) -> None:
-        """Perform until all are drained, given up, or out of time."""
+        """Perform slices until all jobs are drained or given up, or the time is over."""
         for name in paused_by_the_fleet(self._recruiter) & set(self._turns):
             self._turns[name].ended = "paused"
         sizes = [known_backlog(self._jobs[name]) for name in self._turns]
@@ -145,11 +145,11 @@ class Drain:
         turn.idle = turn.idle + 1 if outcome is Outcome.IDLE else 0
         if outcome is Outcome.WORKED:
             turn.doubts = 0
-        # An aborted slice met another writer, who is welcome: the next one finds what is left.
+        # An aborted slice met another writer, who is welcome: the next slice finds the rest.
         turn.faults = turn.faults + 1 if outcome in FAULTY else 0
         if turn.idle >= self._options.idle:
-            # Slices look at random places, on a cluster at one node each: where a job can count
-            # what waits everywhere, that decides.
+            # Slices look at random places, on a cluster at one node each. If a job can count its
+            # whole backlog, that count decides.
             waits = known_backlog(self._jobs[name])
             turn.idle = 0
             if not waits:
@@ -159,7 +159,8 @@ class Drain:
             else:
                 turn.doubts += 1
         elif outcome is Outcome.SKIPPED:
-            # Paused, or the server could not be reached: asking again at once helps nobody.
+            # The job is paused, or its server cannot be reached. Another slice at once would not
+            # help.
             turn.ended = "skipped"
         elif turn.faults >= MOST_FAULTS:
             turn.ended = "failed" if outcome is Outcome.FAILED else "slices too short"
@@ -168,7 +169,7 @@ class Drain:
         return self._heard.jobs[name], self._turns[name].ended or "out of time"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what was done, as plain data."""
+        """Return the work done, as plain data."""
         jobs = {}
         for name in self._turns:
             done, ended = self._of(name)
@@ -176,7 +177,7 @@ class Drain:
         return {"drained": self.is_drained, "passed_s": self._deadline.passed, "jobs": jobs}
 
     def as_text(self) -> str:
-        """Return what was done, for people."""
+        """Return the work done, as text for people."""
         lines = []
         for name in self._turns:
             done, ended = self._of(name)
@@ -189,7 +190,7 @@ class Drain:
 def paused_by_the_fleet(recruiter: Recruiter) -> set[str]:
     """Return the jobs that an administrator has paused everywhere, by the recruiter's ledger.
 
-    Where that cannot be asked nobody has paused anything. One round trip for each ledger.
+    A ledger that does not answer has paused nothing. One round trip for each ledger.
     """
     found: set[str] = set()
     for hook in recruiter.hooks():
@@ -209,9 +210,9 @@ def paused_by_the_fleet(recruiter: Recruiter) -> set[str]:
 
 
 def known_backlog(job: Job) -> int | None:
-    """Return how many items wait, where the job can say, else None.
+    """Return how many items wait, or None if the job cannot say.
 
-    Of a job that may not work everywhere at any time: how many wait where it may now.
+    For a job that may not work everywhere at any time, only the items within its reach count.
     """
     try:
         found = job.within_reach(seconds=1.0)

@@ -1,4 +1,4 @@
-"""Looking again and again: printed each time, or drawn anew in place on a terminal."""
+"""Repeated looks: printed each time, or drawn in place on a terminal."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def repeat(
     times: int | None,
     show: Callable[[_SeenT], None],
 ) -> None:
-    """Look and show, until it was often enough or Ctrl-C comes, which is no error.
+    """Look and show until the number of looks is reached; Ctrl-C ends it without an error.
 
     Arguments: look: returns a look; interval: seconds between two looks; times: how many looks,
-    None: no end; show: is called with each look. Raises: errors of look and show.
+    None for no end; show: is called with each look. Raises: the errors of look and show.
     """
     number = 0
     try:
@@ -71,9 +71,9 @@ def draw(
     times: int | None,
     drawn: Callable[[_SeenT], Any],
 ) -> None:
-    """Look as `repeat`, and draw in place on the terminal.
+    """Look as `repeat` does, and draw in place on the terminal.
 
-    Arguments: as of `repeat`; drawn: returns a look as rich draws it. Raises: MissingExtraError
+    Arguments: as of `repeat`; drawn: returns a look in rich's form. Raises: MissingExtraError
     without rich (the extra "cli").
     """
     try:
@@ -90,10 +90,10 @@ def draw(
 
 @contextmanager
 def stop_wish() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT, SIGTERM and SIGHUP set, which do nothing else meanwhile.
+    """Yield an event that SIGINT, SIGTERM and SIGHUP set instead of their usual effects.
 
-    So no clearing up is ever interrupted. Python allows handlers in the main thread only; elsewhere
-    no signal sets the event.
+    No signal can therefore interrupt the clearing up. Python allows handlers in the main thread
+    only; in another thread no signal sets the event.
     """
     wish = threading.Event()
     if threading.current_thread() is not threading.main_thread():

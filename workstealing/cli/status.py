@@ -1,4 +1,4 @@
-"""`workstealing status`: what the fleet does now, as far as its ledger or one process knows."""
+"""`workstealing status`: the fleet's present work, as far as its ledger or one process knows."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
-    """Return a function that looks, each time that it is called.
+    """Return a function that takes a new look at each call.
 
-    Arguments: options, of which app, url and ledger count. Errors: ConfigurationError.
+    Arguments: options: app, url and ledger count. Raises: ConfigurationError.
     """
     from workstealing.dashboard.figures import OwnMinutes
     from workstealing.dashboard.queries import Queries
@@ -89,7 +89,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
     recruiter = load_app(options.app) if named_app(options.app) else None
     if recruiter is None and options.url is None:
         raise ConfigurationError(
-            "nothing was named to look at: give --app package.module:recruiter (or set"
+            "there is nothing to look at: give --app package.module:recruiter (or set"
             f" {VARIABLE}), or --url of the Redis with the fleet's ledger"
         )
     client = client_for(options.url, recruiter)
@@ -111,7 +111,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
         snapshot = queries.snapshot()
         if asked.reason is None:
             return snapshot
-        # All that the ledger's client was asked has failed for one reason, most likely.
+        # Most likely all questions to the ledger's client have failed for one reason.
         others = [each for each in snapshot.troubles if not each.startswith(_OF_THE_LEDGER)]
         trouble = f"the ledger could not be asked: {asked.reason}"
         return replace(snapshot, troubles=[trouble, *others])
@@ -123,10 +123,10 @@ _OF_THE_LEDGER = ("the ledger could not", "the fleet's settings could not", "the
 
 
 class _Asked:
-    """Asks the ledger's client, and remembers why it did not answer and where. Arguments: client.
+    """Asks the ledger's client, and remembers why and where it did not answer.
 
-    A page says only the kind of an error; who has a shell may know the address. In one look a
-    server that did not answer is asked nothing more: a person is waiting.
+    Arguments: client. A page names only the kind of an error, but a person with a shell may see the
+    address. After one fault a look asks the server nothing more, because a person is waiting.
     """
 
     def __init__(self, client: Any) -> None:
@@ -135,11 +135,11 @@ class _Asked:
         self.reason: str | None = None
 
     def begin(self) -> None:
-        """Begin a look: ask again."""
+        """Begin a look, and forget the last fault."""
         self._fault = self.reason = None
 
     def __call__(self, ask: Callable[[], Any]) -> Any:
-        """Return the answer. Errors: those of asking."""
+        """Return the answer. Raises: the errors of asking."""
         if self._fault is not None:
             raise self._fault
         try:
@@ -162,7 +162,7 @@ def is_well(snapshot: Snapshot) -> bool:
 
 
 def as_dict(snapshot: Snapshot) -> dict[str, Any]:
-    """Return a snapshot as plain data; what is unknown is None."""
+    """Return a snapshot as plain data; an unknown figure is None."""
     return {
         "at": snapshot.at,
         "is_fleet": snapshot.is_fleet,
@@ -179,7 +179,7 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
 def _job(job: JobFigures, *, is_fleet: bool) -> dict[str, Any]:
     figures = asdict(job)
     if not is_fleet:
-        # This process has recruited nobody, which says nothing about the others.
+        # This process has recruited nobody, but that says nothing about the others.
         figures |= dict.fromkeys(_OF_THE_FLEET)
     return figures
 
@@ -196,7 +196,7 @@ def _structure(each: StructureFigures) -> dict[str, Any]:
 
 
 def as_text(snapshot: Snapshot) -> str:
-    """Return a snapshot for people."""
+    """Return a snapshot as text for people."""
     parts = [headline(snapshot)]
     if snapshot.jobs:
         parts.append(table(JOB_HEADINGS, [job_row(job, snapshot) for job in snapshot.jobs]))
@@ -230,10 +230,10 @@ STRUCTURE_HEADINGS = ("structure", "kind", "size", "due", "oldest due", "dead")
 def headline(snapshot: Snapshot) -> str:
     """Return one line about the whole."""
     if any(each.startswith(_OF_THE_LEDGER) for each in snapshot.troubles):
-        return "the ledger did not answer: what follows is what can be asked from here"
+        return "the ledger did not answer: these figures are of this process and its structures"
     if not snapshot.is_fleet:
         return (
-            "no ledger has figures of the fleet yet: what follows is what can be asked from here."
+            "no ledger has figures of the fleet yet: these are of this process and its structures."
             " Each process with recruiter.add_hook(workstealing.metrics.ledger.Ledger(client))"
             " reports every ten seconds, once it enlists"
         )
@@ -252,7 +252,7 @@ def headline(snapshot: Snapshot) -> str:
 
 
 def error_rows(snapshot: Snapshot) -> list[tuple[str, ...]]:
-    """Return the cells of what slices have raised in the last hour, as of ERROR_HEADINGS."""
+    """Return the cells of the last hour's errors, as in ERROR_HEADINGS."""
     return [
         (
             job.name,
@@ -270,8 +270,8 @@ _PLACES = 5
 
 
 def job_row(job: JobFigures, snapshot: Snapshot) -> tuple[str, ...]:
-    """Return a job's cells, as of JOB_HEADINGS."""
-    # What is refused is not in force.
+    """Return a job's cells, as in JOB_HEADINGS."""
+    # A refused rate is not in force.
     is_set = job.fleet_rate is not None and job.refused is None
     rate = job.fleet_rate if is_set else job.rate
     shown = "?" if rate is None else f"{rate:.3g}"
@@ -294,7 +294,7 @@ def job_row(job: JobFigures, snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def structure_row(each: StructureFigures) -> tuple[str, ...]:
-    """Return a structure's cells, as of STRUCTURE_HEADINGS."""
+    """Return a structure's cells, as in STRUCTURE_HEADINGS."""
     due = each.due
     oldest = None if due is None or not due.count else due.oldest_seconds
     return (
@@ -308,7 +308,7 @@ def structure_row(each: StructureFigures) -> tuple[str, ...]:
 
 
 def complaints(snapshot: Snapshot) -> list[str]:
-    """Return what needs attention, a sentence each."""
+    """Return one sentence for each problem that needs attention."""
     found = [f"{job.name}: {problem}" for job in snapshot.jobs for problem in job.problems]
     for each in snapshot.structures:
         if each.trouble:

@@ -1,4 +1,4 @@
-"""`workstealing top`: the status, drawn anew in place."""
+"""`workstealing top`: the status, drawn in place again and again."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Look again and again.
 
-    Returns: 0, or 1 if the last look showed something that needs attention, unless Ctrl-C ended it.
-    Raises: WorkStealingError for bad input.
+    Returns: 0, or 1 if the last look showed a problem, unless Ctrl-C ended it. Raises:
+    WorkStealingError for bad input.
     """
     ask = status.looker(options)
     seen_well: list[bool] = []
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def drawn(snapshot: Snapshot) -> Any:
-    """Return the snapshot as rich draws it."""
+    """Return the snapshot in rich's form."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

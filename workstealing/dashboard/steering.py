@@ -51,7 +51,7 @@ def steer_job(
     a sentence that says what was done. Raises: RefusedError.
     """
     if action == "pause" and not sure:
-        raise RefusedError("nothing was paused: confirm it first")
+        raise RefusedError("nothing was paused: confirm the pause first")
     shown = visible(job)
     try:
         if action == "pause":
@@ -76,7 +76,7 @@ def steer_job(
     except Exception as error:
         logger.warning("the dashboard's %s of a job failed: %s", action, type(error).__name__)
         raise RefusedError(f"{action} of {shown} failed: {type(error).__name__}") from error
-    raise RefusedError("no such action: expected pause, resume, rate, clear, run or dry_run")
+    raise RefusedError("this action is unknown: give pause, resume, rate, clear, run or dry_run")
 
 
 def steer_dead(action: str, watched: Watched, key: str, *, sure: bool) -> str:
@@ -87,9 +87,9 @@ def steer_dead(action: str, watched: Watched, key: str, *, sure: bool) -> str:
     RefusedError.
     """
     if action not in ("revive", "discard"):
-        raise RefusedError("no such action: expected revive or discard")
+        raise RefusedError("this action is unknown: give revive or discard")
     if action == "discard" and not sure:
-        raise RefusedError("nothing was forgotten: tick the box that says so first")
+        raise RefusedError("nothing was forgotten: tick the box beside the button first")
     if watched.dead is None:
         raise RefusedError(
             f"the {visible(watched.kind)} {visible(watched.name)} keeps no dead items"
@@ -139,9 +139,7 @@ def _rate(text: str) -> float:
     except ValueError:
         value = float("nan")
     if not 0.0 < value <= 1.0:
-        raise RefusedError(
-            f"{visible(text, 20)!r} is no rate: expected a number above 0, at most 1"
-        )
+        raise RefusedError(f"{visible(text, 20)!r} is no rate: give a number above 0, at most 1")
     return value
 
 

@@ -8,6 +8,7 @@ and the browser asks again a little later.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import logging
 import math
@@ -15,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from workstealing.clock import seconds_of
 from workstealing.dashboard.figures import OwnMinutes
 from workstealing.dashboard.presenting import (
     JOB_HEADINGS,
@@ -46,6 +48,7 @@ from workstealing.recruiting import Recruiter
 
 EVERY_SECONDS = 2.0
 LASTS_SECONDS = 300.0
+SHORTEST_SECONDS = 0.001
 MOST_STREAMS = 16
 
 
@@ -54,22 +57,20 @@ class Streams:
 
     Arguments: every: the time between two events; lasts: the time after which a stream ends, both
     in seconds or as a timedelta; most: how many streams there are at a time; pause: waits some
-    seconds. Raises: ConfigurationError for a value that is not above 0.
+    seconds. Raises: ConfigurationError for a time below 1 ms, and for no streams.
     """
 
     def __init__(
         self,
-        every: float = EVERY_SECONDS,
-        lasts: float = LASTS_SECONDS,
+        every: float | dt.timedelta = EVERY_SECONDS,
+        lasts: float | dt.timedelta = LASTS_SECONDS,
         most: int = MOST_STREAMS,
         pause: Callable[[float], Any] | None = None,
     ) -> None:
-        if not (every > 0 and lasts > 0 and most > 0):
-            raise ConfigurationError(
-                f"a stream's every={every!r}, lasts={lasts!r} and most={most!r} must be above 0"
-            )
-        self._every, self._most = every, most
-        self._events = max(1, round(lasts / every))
+        self._every = seconds_of(every, "every", SHORTEST_SECONDS)
+        self._events = max(1, round(seconds_of(lasts, "lasts", SHORTEST_SECONDS) / self._every))
+        if not isinstance(most, int) or most < 1:
+            raise ConfigurationError(f"most={most!r} is no such number: give a number from 1 on")
         self._pause = pause or threading.Event().wait
         self._free = threading.BoundedSemaphore(most)
 
@@ -213,7 +214,7 @@ class _Views:
         if request.method == "POST" and (request.content_length or 0) > LONGEST_FORM:
             return _plain("the form is too large", 413)
         if "Transfer-Encoding" in request.headers:
-            return _plain("say how long the form is", 411)
+            return _plain("the form has no Content-Length", 411)
         view = (request.endpoint or "").rpartition(".")[2]
         if self._guard.wants_login and view in ("login", "static"):
             return None
@@ -361,7 +362,7 @@ class _Views:
             snapshot = self._queries.snapshot()
             job = next((each.name for each in snapshot.jobs if short_id(each.name) == wanted), None)
             if job is None:
-                raise RefusedError("no such job is known any more")
+                raise RefusedError("this job is not known any more")
             action = form.get("action", "")
             done = steer_job(
                 action,
@@ -372,7 +373,7 @@ class _Views:
                 sure=form.get("sure") == "yes",
             )
             if action in ("pause", "resume", "rate", "clear") and not snapshot.is_fleet:
-                done += ". But nobody writes the ledger: is follow(recruiter, ledger) in place?"
+                done += ". But no process writes the ledger: is follow(recruiter, ledger) in place?"
             return done
 
         return self._act(act)
@@ -383,7 +384,7 @@ class _Views:
         def act() -> str:
             watched = self._queries.structure(form.get("structure", ""))
             if watched is None:
-                raise RefusedError("no such structure is shown any more")
+                raise RefusedError("this structure is not shown any more")
             sure = form.get("sure") == "yes"
             return steer_dead(form.get("action", ""), watched, form.get("item", ""), sure=sure)
 

@@ -91,7 +91,7 @@ class Attempt:
     def _call(self, commands: Sequence[Command]) -> list[Any]:
         if self._begun and not self._connection.is_open:
             # A job may have caught the fault. On a new connection nothing would be WATCHed.
-            raise ConnectionError("this attempt's connection was closed by a fault before")
+            raise ConnectionError("an earlier fault has closed this attempt's connection")
         self._begun = True
         if self._slice is not None:
             self._slice.spend(len(commands))

@@ -162,12 +162,12 @@ class OneAttempt(AbstractConnection):
                 self.connect_check_health(check_health=False, retry_socket_connect=False)
                 is_opening = False
             elif self._is_owed:
-                raise ConnectionError("this connection was cut short in the midst of a use")
+                raise ConnectionError("an earlier use of this connection was cut short")
             elif self._owed:
                 self._is_owed = True
                 self._settle(budget)
             elif self.is_stale():
-                raise ConnectionError("the server closed the connection, or sent what nobody asked")
+                raise ConnectionError("the server closed the connection, or sent unasked data")
             budget.require(self.trip)
             self.budget = budget
             self._is_owed = True
@@ -371,8 +371,8 @@ def one_attempt_options(kind: type[Any], options: Mapping[str, Any]) -> dict[str
     for name in ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled"):
         if options.get(name):
             raise ConfigurationError(
-                f"{name} asks another server, which nothing bounds: give the jobs a client of their"
-                " own without it"
+                f"{name} asks another server without a bound on its time: give the jobs a client"
+                " of their own without it"
             )
     kept = {name: value for name, value in options.items() if name not in _DROPPED}
     if issubclass(kind, Connection) and kind.__module__.startswith("redis."):

@@ -113,8 +113,7 @@ def require_users_key(key: str | bytes | bytearray | float | memoryview) -> None
         return
     if _OWN.match(raw):
         raise ConfigurationError(
-            f"the key {key!r} is one of those that workstealing keeps beside its users' own: choose"
-            " another"
+            f"the key {key!r} is one of workstealing's own keys: choose another one"
         )
 
 
@@ -125,7 +124,7 @@ def require_users_name(name: bytes) -> None:
     """
     if name.startswith(b"ws:"):
         raise ConfigurationError(
-            f"the name {name!r} begins as workstealing's own keys do: choose one without 'ws:' at"
-            " its beginning"
+            f"the name {name!r} begins like workstealing's own keys: choose a name that does not"
+            " begin with 'ws:'"
         )
     require_users_key(name)

@@ -259,6 +259,6 @@ def _run_through(coroutine: Any) -> None:
     finally:
         coroutine.close()
     raise ConfigurationError(
-        "redis_connect_func waits for more than its connection, which a job's blocking connection"
-        " cannot do: give the jobs a client of their own without it"
+        "redis_connect_func waits for something else than its connection, but a job's blocking"
+        " connection cannot wait: give the jobs a client of their own without it"
     )

@@ -169,8 +169,8 @@ class Twin:
         elif reply[0] in (b"slave", "slave"):
             self._leave(node)
             raise ReadOnlyError(
-                "the server is a replica, and what it does not have may be on its primary: the next"
-                " recruit connects anew"
+                "the server is a replica, which may lack data of its primary: the next recruit"
+                " connects anew"
             )
 
     def nodes(self) -> list[Node]:
