@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any, Self
 
+from redis.exceptions import ResponseError
+
 from workstealing.clock import Duration
 from workstealing.errors import Aborted, ConfigurationError
 from workstealing.store.keys import SLOTS
-from workstealing.store.operations import Asynchronous, Blocking, Steps, operation
+from workstealing.store.operations import (
+    Asynchronous,
+    Blocking,
+    Steps,
+    as_layout_error,
+    operation,
+    run,
+)
 from workstealing.store.pipeline import AsyncPipeline, BlockingPipeline, Pipeline
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
 from workstealing.structures.durable_keys.commands import (
@@ -116,6 +125,20 @@ class DurableKeys(_Keys[BlockingClient], BlockingSurface, Blocking):
     Source: seed of Jim Nelson's talk on work stealing at the Internet Archive ("expire keys only
     after their time-to-live passes").
     """
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Run one command of redis-py's on this namespace; all its methods end here."""
+        layout = self._layout
+        # This spares a usual command the generator, about a microsecond.
+        if layout is not None and not layout.registers_shards and len(args) > 1:
+            require_users_keys(args)
+            pieces = self.translator.translate(layout, args, options)
+            if len(pieces.operations) == 1:
+                try:
+                    return pieces.combine([run(self.client, pieces.operations[0])])
+                except ResponseError as error:
+                    raise as_layout_error(error) or error from None
+        return super().execute_command(*args, **options)
 
     def lock(self, name: Any, lease: Duration) -> Lease:
         """Return a lease to be held by ``with``; entering raises `Aborted` if somebody holds it.
