@@ -20,13 +20,7 @@ from workstealing.recruiting import Recruiter
 from workstealing.recruiting.slice import TRIPS, seconds_for
 from workstealing.store.budget import Budget
 from workstealing.store.twin import Node, Twin, is_async, is_cluster
-from workstealing.structures import (
-    AsyncTimeShardQueue,
-    TimeShardQueue,
-)
 from workstealing.structures.structure import FAULT, NOTE, OK, WARNING, Check, Structure
-from workstealing.structures.time_shard_queue.redis_store import layout_key, read_rotation
-from workstealing.structures.time_shard_queue.rotation import FEWEST_WITH_A_QUIET_ONE, Rotation
 from workstealing.structures.volatile_hashes.layout import (
     NATIVE_COMMANDS,
     OPTIONAL_NATIVE_COMMANDS,
@@ -276,13 +270,8 @@ def recruiting(recruiter: Recruiter) -> Iterator[Check]:
     yield from _too_short(recruiter)
     for name, job in recruiter.jobs().items():
         what = f"job {printable(name)}"
-        if job.structures:
-            for structure in job.structures:
-                yield from _structure(what, structure)
-            continue
-        for held in (getattr(job, each, None) for each in ("queue",)):
-            if isinstance(held, TimeShardQueue | AsyncTimeShardQueue):
-                yield _time_shards(what, held)
+        for structure in job.structures:
+            yield from _structure(what, structure)
 
 
 def _structure(what: str, structure: Structure) -> Iterator[Check]:
@@ -295,37 +284,3 @@ def _structure(what: str, structure: Structure) -> Iterator[Check]:
         is_new = isinstance(error, Moved) and is_async(structure.client)
         named = f"{structure.kind} {printable(structure.name)}"
         yield Check(what, NOTE if is_new else FAULT, f"{named}: {said(error)}")
-
-
-def _time_shards(what: str, queue: TimeShardQueue | AsyncTimeShardQueue) -> Check:
-    named = f"queue {printable(queue.name)}"
-    # None if the queue is in another database.
-    twin: Twin | None = queue.twin
-    shards: Any = queue.time_shards
-    try:
-        rotation = None if twin is None else _rotation_of(twin, layout_key(shards.name))
-    except (WorkStealingError, *FAULTS) as error:
-        return Check(what, FAULT, f"{named}: {said(error)}")
-    if rotation is None:
-        return Check(what, NOTE, f"{named}: nothing has been written yet")
-    if rotation != queue.rotation:
-        return Check(
-            what,
-            FAULT,
-            f"{named}: it has {_turns(rotation)}, but this process {_turns(queue.rotation)}",
-        )
-    few = rotation.time_shards < FEWEST_WITH_A_QUIET_ONE
-    careful = "; with 6 or more its sweeper would never meet anybody" if few else ""
-    return Check(what, OK, f"{named}: {_turns(rotation)}{careful}")
-
-
-def _rotation_of(twin: Twin, key: bytes) -> Rotation | None:
-    (reply,) = twin.call_keys((key,), [("HGETALL", key)], Budget(SECONDS))
-    if isinstance(reply, Exception):
-        raise reply
-    found = read_rotation(key, reply)
-    return None if found is None else found.own
-
-
-def _turns(rotation: Rotation) -> str:
-    return f"{rotation.time_shards} time shards of {rotation.period_ms / 1000:g} s"

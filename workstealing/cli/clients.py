@@ -22,8 +22,6 @@ from workstealing.store.twin import AsyncClient, BlockingClient, is_async
 FAULTS = (redis.RedisError, RedisClusterException, OSError)
 TIMEOUT_SECONDS = 2.0
 ENVIRONMENT = f"{' or '.join(URL_VARIABLES)} in the environment"
-# Where the ready-made jobs keep their structure.
-_HELD = ("hashes", "keys", "tracked", "ick", "queue", "queues")
 
 
 def add_url_option(parser: argparse.ArgumentParser, default: str = ENVIRONMENT) -> None:
@@ -85,8 +83,6 @@ def clients_of(recruiter: Recruiter) -> Iterator[tuple[str, Any]]:
     ]
     for name, job in recruiter.jobs().items():
         holders += [(f"job {name}", each) for each in job.structures]
-        holders += [(f"job {name}", getattr(job, held, None)) for held in _HELD]
-        holders += [(f"job {name}", log) for log in getattr(job, "logs", ())]
     for whose, holder in holders:
         client = _client_of(holder)
         if client is not None and id(client) not in seen:

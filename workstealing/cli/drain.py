@@ -21,7 +21,6 @@ from workstealing.cli.run import add_slice_options, check_jobs
 from workstealing.cli.values import at_least, duration
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Job, Outcome, Recruiter
-from workstealing.recruiting.job import Backlog
 
 SECONDS = 50.0
 IDLE_SLICES = 3
@@ -216,12 +215,6 @@ def known_backlog(job: Job) -> int | None:
     """
     try:
         found = job.within_reach(seconds=1.0)
-    except Exception:  # noqa: BLE001 - whatever it is, the slices will say it too
+    except Exception:  # noqa: BLE001 - the slices will say it too
         return None
-    if found is None or isinstance(found, Backlog):
-        return None if found is None else found.count
-    for field in ("members", "messages", "blocks"):
-        count = getattr(found, field, None)
-        if isinstance(count, int):
-            return count
-    return None
+    return None if found is None else found.count

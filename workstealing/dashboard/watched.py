@@ -108,9 +108,3 @@ class PartDead:
 def _shown(member: Any) -> Any:
     # Bytes stay what they are: as text they would be another member.
     return member if isinstance(member, bytes) else str(member)
-
-
-def named_with(end: str, members: Iterable[Any]) -> list[str]:
-    """Return the names of those members that end so, without that end."""
-    named = [str(each) for each in members]
-    return [each.removesuffix(end) for each in named if each.endswith(end)]

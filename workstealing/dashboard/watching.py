@@ -1,44 +1,25 @@
-"""How the dashboard sees each of the structures, and the jobs of them."""
+"""How the dashboard sees structures and the jobs of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from workstealing.dashboard.queue_dead import IckDead, TimeShardsDead
-from workstealing.dashboard.watched import DeadBox, PartDead, Watched
+from workstealing.dashboard.watched import PartDead, Watched
 from workstealing.errors import ConfigurationError
-from workstealing.jobs import (
-    HashFieldExpiry,
-    IckReaper,
-    KeyExpiry,
-    TimeShardSweeper,
-    TrackQueued,
-    UntrackDone,
-)
+from workstealing.jobs import HashFieldExpiry, KeyExpiry
 from workstealing.recruiting.job import Backlog, Job
-from workstealing.structures import (
-    DurableKeys,
-    Ick,
-    ShardedIck,
-    TimeShardQueue,
-    TrackedSet,
-    VolatileHashes,
-)
 from workstealing.structures.structure import Structure
 
 SECONDS = 2.0
 """How long one question to a structure may take."""
 
-_SHARDS_A_CALL = 512
-
 
 def watch(thing: Any) -> Watched:
     """Return a structure as the dashboard sees it.
 
-    Arguments: thing: a blocking VolatileHashes, DurableKeys, TrackedSet, Ick, ShardedIck,
-    ShuffleQueue, TimeShardQueue or Log, a job of one, or a `Watched`. Errors: ConfigurationError
-    for anything else. No round trip.
+    Arguments: thing: a structure of this package, a job of one, or a `Watched`. Raises:
+    ConfigurationError for anything else. No round trip.
     """
     if isinstance(thing, Watched):
         return thing
@@ -46,36 +27,29 @@ def watch(thing: Any) -> Watched:
         return _structures((thing,))
     if isinstance(thing, Job) and thing.structures:
         return _structures(thing.structures, thing)
-    for kinds, make in _MAKERS:
-        if isinstance(thing, kinds):
-            return make(thing)
     raise ConfigurationError(
-        f"the dashboard cannot show a {type(thing).__name__}: give a blocking structure, a job of"
-        " one, or a Watched(name=..., kind=..., size=...)"
+        f"the dashboard cannot show a {type(thing).__name__}: give a structure, a job of one, or a"
+        " Watched(name=..., kind=..., size=...)"
     )
 
 
 def watch_all(things: Iterable[Any], jobs: Iterable[Job]) -> list[Watched]:
     """Return the structures named by the user and those of the jobs, each once.
 
-    A job knows more than its structure (an IckReaper knows what is stale), so it comes first.
-    Errors: as `watch`, for what the user has named; jobs of other things are passed over.
+    A job knows more than its structure (an IckReaper knows which reservations are stale), so it
+    comes first. Raises: as `watch`, for a thing that the user has named; jobs without structures
+    are passed over.
     """
     found: dict[str, Watched] = {}
-    jobs = list(jobs)
     for job in jobs:
-        if job.structures:
-            watched = _structures(job.structures, job)
-            if watched.id in found:
-                # Another job of the same: its garbage is its own, all else has been told.
-                kind = f"{watched.kind} ({job.name})"
-                watched = Watched(watched.name, kind, due=watched.due, job=job.name)
-            found.setdefault(watched.id, watched)
+        if not job.structures:
             continue
-        for kinds, make in _MAKERS:
-            if isinstance(job, kinds) and _is_blocking(job):
-                watched = make(job)
-                found.setdefault(watched.id, watched)
+        watched = _structures(job.structures, job)
+        if watched.id in found:
+            # Another job of the same: its garbage is its own, all else has been told.
+            kind = f"{watched.kind} ({job.name})"
+            watched = Watched(watched.name, kind, due=watched.due, job=job.name)
+        found.setdefault(watched.id, watched)
     for thing in things:
         watched = watch(thing)
         found.setdefault(watched.id, watched)
@@ -127,83 +101,3 @@ _JOBS_WITHOUT_SETTINGS: dict[str, Callable[[Any], Job]] = {
     **dict.fromkeys(("VolatileHashes", "AsyncVolatileHashes"), HashFieldExpiry),
     **dict.fromkeys(("DurableKeys", "AsyncDurableKeys"), KeyExpiry),
 }
-
-
-def _is_blocking(job: Any) -> bool:
-    structures = (
-        *(VolatileHashes, DurableKeys, TrackedSet, Ick, ShardedIck),
-        TimeShardQueue,
-    )
-    held = (getattr(job, name, None) for name in ("hashes", "keys", "tracked", "ick", "queue"))
-    return any(isinstance(each, structures) for each in held)
-
-
-def _tracked(thing: TrackedSet | TrackQueued | UntrackDone) -> Watched:
-    tracked: Any = thing if isinstance(thing, TrackedSet) else thing.tracked
-    return Watched(_text(tracked.names.key), "tracked set", tracked.count)
-
-
-def _ick(thing: Ick | ShardedIck | IckReaper) -> Watched:
-    job = thing if isinstance(thing, IckReaper) else None
-    ick: Any = thing.ick if isinstance(thing, IckReaper) else thing
-
-    def stat(field: str) -> int:
-        stats = ick.stats()
-        return int(stats[field]) if stats else 0
-
-    def due() -> Backlog:
-        assert job is not None
-        return job.backlog(seconds=SECONDS)
-
-    def dead() -> list[tuple[str, DeadBox]]:
-        if isinstance(ick, Ick):
-            return [("", IckDead(ick))]
-        ick.open()
-        shards = (ick.stats() or {}).get("shards", ())
-        return [
-            (f"ick shard {number}", IckDead(part))
-            for number, (part, stats) in enumerate(zip(ick.icks, shards, strict=False))
-            if stats and stats["dead_size"]
-        ]
-
-    kind = "Ick" if isinstance(ick, Ick) else "sharded Ick"
-    name = _text(ick.names.version) if isinstance(ick, Ick) else ick.name
-    return Watched(
-        name,
-        kind,
-        lambda: stat("total_size"),
-        due if job is not None else None,
-        dead,
-        lambda: stat("dead_size"),
-        None if job is None else job.name,
-    )
-
-
-def _time_shard_queue(thing: TimeShardQueue | TimeShardSweeper) -> Watched:
-    job = thing if isinstance(thing, TimeShardSweeper) else None
-    queue: Any = thing.queue if isinstance(thing, TimeShardSweeper) else thing
-
-    def due() -> Backlog:
-        assert job is not None
-        return job.backlog(seconds=SECONDS)
-
-    return Watched(
-        queue.name,
-        "time shard queue",
-        lambda: sum(each.total for each in queue.stats()),
-        due if job is not None else None,
-        lambda: [("", TimeShardsDead(queue))],
-        lambda: sum(each.dead for each in queue.stats()),
-        None if job is None else job.name,
-    )
-
-
-_MAKERS: tuple[tuple[Any, Callable[[Any], Watched]], ...] = (
-    ((TrackedSet, TrackQueued, UntrackDone), _tracked),
-    ((Ick, ShardedIck, IckReaper), _ick),
-    ((TimeShardQueue, TimeShardSweeper), _time_shard_queue),
-)
-
-
-def _text(key: Any) -> str:
-    return key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
