@@ -360,8 +360,8 @@ def test_a_backlog_that_no_slice_finds_is_not_called_drained(
 ) -> None:
     name = app_module(
         """
-        from types import SimpleNamespace
         from workstealing import Job, Recruiter
+        from workstealing.recruiting.job import Backlog
 
         class Blind(Job):
             limit = 5
@@ -377,7 +377,7 @@ def test_a_backlog_that_no_slice_finds_is_not_called_drained(
                 return items
 
             def backlog(self, seconds):
-                return SimpleNamespace(keys=self.left)
+                return Backlog(self.left, None, "items")
 
         recruiter = Recruiter()
         recruiter.install(Blind("late", 8), rate=0.1)
