@@ -78,7 +78,7 @@ def serve() -> Iterator[Callable[..., str]]:
 
 
 class Watch:
-    """What a page must not do: errors in its console, and requests to anybody else."""
+    """The faults of a page: errors in its console, and requests to another server."""
 
     def __init__(self, page: Any, address: str) -> None:
         self.errors: list[str] = []

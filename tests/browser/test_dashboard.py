@@ -63,7 +63,7 @@ def test_the_page_updates_itself_in_place(
     page.wait_for_selector(".light.live")
     page.evaluate("window.same = true")
     assert cell(page, "tidy", "Rate").inner_text() == "0.25"
-    # What somebody types stays, and so does what is open.
+    # A half typed input keeps its text, and open panels stay open.
     page.click("#jobs summary >> text=More")
     page.fill('#jobs input[name="rate"]', "0.07")
     never_recruiter.set_rate("tidy", 0.5)
@@ -221,7 +221,7 @@ def test_a_phone_needs_no_scrolling_sideways(
     for summary in page.locator("#jobs summary").all()[:3]:
         summary.click()
     assert width_of(page) == 375
-    # Each figure says what it is, where the table's head is not shown.
+    # Each figure has its label where the table's head is hidden.
     label = page.evaluate(
         """() => getComputedStyle(document.querySelector("#jobs td"), "::before").content"""
     )
@@ -308,7 +308,7 @@ def test_who_is_logged_out_elsewhere_is_asked_to_log_in(
 
 
 def furnish(recruiter: Recruiter, client: Any) -> list[Any]:
-    """Make what a picture shows: three structures, jobs of which one falls behind, dead items."""
+    """Fill a picture: three structures, jobs of which one falls behind, dead items."""
     hashes = VolatileHashes(client, namespace="items")
     late = VolatileHashes(client, namespace="items", clock_shift_ms=9_000)
     for number in range(400):

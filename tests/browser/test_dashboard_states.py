@@ -1,4 +1,4 @@
-"""What a person meets on the page in a bad hour: refusals, silence, large figures."""
+"""The page in a bad hour: refusals, silence, large figures."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_two_items_of_one_name_stay_two(
     app = make_app(never_recruiter, client, token=TOKEN, structures=[mine], streams=quick())
     page = open_page(serve(app), TOKEN)
     for rate in (0.5, 0.75, 0.125):
-        # Each is another event that the page has taken in.
+        # Each one is another event that the page has taken in.
         never_recruiter.set_rate("tidy", rate)
         cell(page, "tidy", "Rate").get_by_text(str(rate), exact=True).wait_for()
     assert page.locator("#dead-items .name").all_text_contents() == ["twin", "twin"]
@@ -175,7 +175,7 @@ def test_on_a_phone_a_tap_opens_the_dead_items(
     assert items.count() == (10 if is_open else 0)
     assert page.locator("#dead-text").inner_text().startswith("30 items, the oldest for ")
     if not is_open:
-        # The rest of the page is the most of it.
+        # The other sections make up most of the page.
         height = page.locator("#dead-section").bounding_box()["height"]
         assert height < page.evaluate("document.documentElement.scrollHeight") / 4
         page.click("#dead > summary")

@@ -113,7 +113,7 @@ def test_every_structure_tells_of_its_dead(
     assert item["died"].endswith("UTC")
     assert item["tenant"] == ("acme <b>" if make is shuffle_queue else "\N{EN DASH}")
     if make in (shuffle_queue, log):
-        # Said once, and with its structure.
+        # It is said once, and with its structure.
         assert item["place"].endswith(", group senders")
         assert "senders" not in item["member"]
         assert answer.count("group senders") == 2  # in the table, and in the data beside it
@@ -138,7 +138,7 @@ def test_ten_megabytes_are_shortened(
 
 
 class Box:
-    """Dead items whose payloads weigh something; remembers how many were asked for."""
+    """Dead items with large payloads; it remembers how many were asked for."""
 
     def __init__(self, count: int, payload: Any = b"", **more: Any) -> None:
         self.items = [
@@ -166,7 +166,7 @@ def test_many_small_ones_are_all_listed_and_large_ones_a_few_at_a_time() -> None
     assert len(listed(small, MOST_LISTED)) == MOST_LISTED
     assert small.asked == [2, 64, 1000]
     assert len(listed(large, MOST_LISTED)) == large.asked[-1] <= 8
-    # All of them go all the same, a few at a time.
+    # All of them are forgotten all the same, a few at a time.
     large.items = large.items[:100]
     mine = Watched("mine", "own", dead=lambda: [("", large)])
     assert steer_dead("revive", mine, "all", sure=False) == "100 items of mine put back"
@@ -228,7 +228,7 @@ def test_a_structure_with_more_than_are_listed_says_so(
 
 
 class Silly:
-    """An object that nothing can be made of."""
+    """An object that cannot become text."""
 
     def __str__(self) -> str:
         raise RuntimeError("a secret")

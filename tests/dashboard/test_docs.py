@@ -1,4 +1,4 @@
-"""The blocks of docs/dashboard.md run, and what the page says is so."""
+"""The blocks of docs/dashboard.md run, and its statements are true."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_the_view_is_a_stream_of_pages(app: flask.Flask) -> None:
 
 def test_a_process_has_a_bounded_number_of_streams(app: flask.Flask) -> None:
     browser = app.test_client()
-    # Held open: the second one before anything was read of it.
+    # Both are held open, the second one before anything of it was read.
     first = browser.get("/ws/events", environ_overrides=MANY, buffered=False)
     assert next(iter(first.response))
     second = browser.get("/ws/events", environ_overrides=MANY, buffered=False)
@@ -78,7 +78,7 @@ def test_a_process_has_a_bounded_number_of_streams(app: flask.Flask) -> None:
     second.close()
     third = browser.get("/ws/events", environ_overrides=MANY, buffered=False)
     assert third.status_code == 200
-    # A browser that goes away in the midst gives its place back; twice is once.
+    # A browser that goes away gives its place back; a second end changes nothing.
     first.close()
     first.close()
     third.close()

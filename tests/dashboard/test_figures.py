@@ -1,4 +1,4 @@
-"""The arithmetic from minutes to figures, and what is red."""
+"""The arithmetic from minutes to figures, and the reasons why a job is red."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_last_hour_is_laid_out_with_gaps() -> None:
     assert len(times) == len(slots) == 60
     assert times[-1] == PRESENT
     assert times[0] == PRESENT - 59 * 60
-    # One is too old, and one was written by nobody.
+    # One minute is too old, and nobody wrote the other one.
     shown = [(time, slot.enlisted) for time, slot in zip(times, slots, strict=True) if slot]
     assert shown == [(PRESENT - 120, 2), (PRESENT, 3)]
 
@@ -116,7 +116,7 @@ def test_what_is_local_and_what_the_fleet_is_told() -> None:
         ([40.0 * n for n in range(60)], None, False),
         ([60.0 * n for n in range(60)], None, False),
         ([60.0 * n for n in range(60)], True, False),
-        # A minute's garbage is young, however fast it comes; and three minutes are a short time.
+        # A minute's garbage is young, however fast it comes, and three minutes are a short time.
         ([None] * 50 + [5.0 * n for n in range(10)], None, True),
         ([None] * 57 + [100.0, 200.0, 300.0], None, None),
         ([60.0 * n for n in range(50)] + [3000.0 - 290 * n for n in range(10)], None, True),
@@ -135,7 +135,7 @@ def test_what_makes_a_job_red() -> None:
     assert aborted.problems == ["33% of its slices were aborted"]
     failed = figures(minutes(60, recruited=30, worked=20, failed=10))
     assert failed.problems == ["33% of its slices failed"]
-    # Few recruits, but errors are errors.
+    # There are few recruits, but errors are errors.
     assert figures(minutes(3, recruited=1, failed=1)).problems == ["3 of its slices failed"]
     assert figures(minutes(3, recruited=1, aborted=1)).problems == []
 
@@ -157,11 +157,11 @@ def test_a_structure_knows_the_backlog_better_than_a_slice() -> None:
 
 
 def test_garbage_ages_while_nobody_enlists() -> None:
-    """As of a gap in traffic: a slice's last word on the age is minutes old."""
+    """In a gap of the traffic the slices' last report of the age is minutes old."""
     gap = minutes(60, oldest_seconds=52.0)[:50]
     assert figures(gap, due=Backlog(98, 636.0, "fields")).oldest_seconds == 636.0
     assert figures(gap, due=Backlog(0, None, "fields")).oldest_seconds is None
-    # Nobody can say it better: the last word stands.
+    # No other source knows the age: the last report stands.
     assert figures(gap).oldest_seconds == 52.0
     assert figures(gap, due=Backlog(98, None, "fields")).oldest_seconds == 52.0
 
@@ -219,7 +219,7 @@ def growing(count: int = 60, **job: Any) -> list[Minute]:
 
 def test_a_job_that_falls_behind_is_told_the_rate_that_would_do() -> None:
     shown = figures(growing())
-    # Three quarters of what comes in stays; a limit of 100 items, 6,000 callers a minute.
+    # Three quarters of the inflow stay; the limit is 100 items, and 6,000 callers come a minute.
     needed = 4 * 3000 * 5 / 270 / (0.8 * 100 * 6000 * 5 / 270)
     assert shown.enough_rate == pytest.approx(needed, rel=0.05)
     (said,) = shown.problems

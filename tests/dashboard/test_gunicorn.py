@@ -25,7 +25,7 @@ def gunicorn(redis7: RedisServer) -> Iterator[Callable[..., str]]:
     started = []
 
     def start(*arguments: str) -> str:
-        # Bound here: what is asked before it is up waits in the backlog.
+        # The socket is bound here: questions before the start wait in the backlog.
         listener = socket.create_server(("127.0.0.1", 0))
         environment = {**os.environ, "PYTHONPATH": str(TESTS), "DASHBOARD_TEST_URL": redis7.url}
         for name in ("GUNICORN_CMD_ARGS", "WEB_CONCURRENCY"):

@@ -1,4 +1,4 @@
-"""What every answer of the dashboard carries, and what no page holds."""
+"""The headers of every answer of the dashboard, and the texts that no page holds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_so_have_answers_of_no_view(app: flask.Flask, method: str, path: str, st
     assert answer.status_code == status
     for name, value in security.HEADERS.items():
         assert answer.headers[name] == value
-    # What is not below our address is the application's own.
+    # An address that is not below ours is the application's own.
     assert "Content-Security-Policy" not in browser.get("/elsewhere").headers
 
 

@@ -1,4 +1,4 @@
-"""A page stays small, and the worst is on it, however many jobs and structures there are."""
+"""A page stays small and shows the worst, however many jobs and structures there are."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_worst_comes_first_and_each_can_be_reached(app: flask.Flask) -> None
     assert [each["name"][:30] for each in ask("?structures=tenant+0007")["structures"]] == [
         "hash_field_expiry.tenant 0007 "
     ]
-    # What is not on the page can be steered all the same.
+    # A job that is not on the page can be steered all the same.
     data = {"job": found["id"], "action": "pause", "sure": "yes"}
     assert browser.post("/ws/jobs", data=data, headers=ADMIN).status_code == 200
     assert ask("?jobs=tenant+0123")["jobs"][0]["paused"]

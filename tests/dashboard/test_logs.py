@@ -1,4 +1,4 @@
-"""What the dashboard and `status` see of logs, and how the dead of their groups are put back."""
+"""Logs on the dashboard and in `status`, and putting back the dead of their groups."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def members(watched: Watched) -> list[tuple[str, str]]:
 
 
 def item_key_of(watched: Watched, member: str, part: str = "") -> str:
-    """Return what stands for a dead item in the page's forms."""
+    """Return a dead item's key in the page's forms."""
     listed = structure_figures(watched).dead
     (found,) = [each for each in listed if (each.member, each.part) == (member, part)]
     return found.key

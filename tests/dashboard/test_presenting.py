@@ -1,4 +1,4 @@
-"""Names from elsewhere, numbers, durations: what a page says."""
+"""Names from elsewhere, numbers and durations, as a page shows them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_what_is_shown_of_names() -> None:
 
 def test_marks_that_pile_up_do_not_hide_the_lines_above() -> None:
     assert visible("a" + 9 * "\u0301").count("\u0301") == 4
-    # What scripts need stays: Vietnamese, Hebrew, Thai.
+    # Marks that scripts need stay: Vietnamese, Hebrew, Thai.
     for name in ("e\u0302\u0301", "\u05e9\u05bc\u05c1\u05b8", "\u0e17\u0e35\u0e48"):
         assert visible(3 * name) == 3 * name
 

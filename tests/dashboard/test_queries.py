@@ -1,4 +1,4 @@
-"""What is asked, how often, and of which servers."""
+"""The dashboard's questions: which ones, how often, and to which servers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_while_one_asks_the_others_have_the_old_answer(manual_clock: ManualClock
     asking.start()
     assert begun.wait(120)
     assert cached.get() == "old"
-    # What was asked before a change does not count as asked after it.
+    # An answer from before a change does not count as one after it.
     cached.forget()
     go_on.set()
     assert cached.get() == "newest"
@@ -162,7 +162,7 @@ def test_a_structure_that_answers_nonsense_does_not_take_the_page_down(
     assert answer.status_code == 200
     assert "the own &#39;mine&#39; could not be asked" in answer.text
     tiles = app.test_client().get("/ws/view.json").get_json()["tiles"]
-    # Nobody knows how many are dead there: that is not 0.
+    # The number of dead items is unknown there, and that is not 0.
     assert [tile["value"] for tile in tiles if tile["label"] == "Dead"] == ["\N{EN DASH}"]
 
 
@@ -185,6 +185,6 @@ def test_dead_items_of_a_users_own_structure() -> None:
         "mine", "own", due=lambda: Backlog(1, None, "things"), dead=lambda: [("p", box)]
     )
     figures = structure_figures(watched)
-    # The same order each time, however they are listed.
+    # The order is the same each time, however they are listed.
     assert [each.member for each in figures.dead] == [f"item {number:03}" for number in range(91)]
     assert {(each.part, each.attempts, each.died) for each in figures.dead} == {("p", None, None)}

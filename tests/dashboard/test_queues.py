@@ -1,4 +1,4 @@
-"""What the dashboard and `status` see of queues, and how their dead messages are put back."""
+"""Queues on the dashboard and in `status`, and putting back their dead messages."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_dead_messages_of_a_group_are_put_back_for_it_alone(redis7: RedisServer)
 
 
 def item_key_of(watched: Watched, member: str, part: str = "") -> str:
-    """Return what stands for a dead item in the page's forms."""
+    """Return a dead item's key in the page's forms."""
     listed = structure_figures(watched).dead
     (found,) = [each for each in listed if (each.member, each.part) == (member, part)]
     return found.key

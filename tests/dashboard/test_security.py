@@ -1,4 +1,4 @@
-"""Who may see and steer: loopback, tokens, roles, sessions, CSRF, methods, headers, secrets."""
+"""Access and steering: loopback, tokens, roles, sessions, CSRF, methods, headers, secrets."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
     for token in ("", "x", TOKEN, VIEW_TOKEN, "y" * 100_000):
         calls.clear()
         guard.role_of(token)
-        # Digests of one length, against every known token, whichever was right.
+        # Digests of one length are compared with every known token, whichever is right.
         assert [(len(one), len(other)) for one, other in calls] == [(32, 32), (32, 32)]
 
 
@@ -268,13 +268,13 @@ def test_a_forged_or_foreign_session_is_none(
 
 
 def test_a_viewers_cookie_says_nothing_of_the_admins_token() -> None:
-    """Whoever holds the view token must have nothing to try guesses of the admin's against."""
+    """A holder of the view token has nothing to try guesses of the admin's token against."""
     one, other = Guard(TOKEN, VIEW_TOKEN), Guard(TOKEN + " another one", VIEW_TOKEN)
     cookie = one.new_session("viewer")
     seen = [guard.visitor("127.0.0.1", "localhost", {}, cookie) for guard in (one, other)]
     assert seen[0] is not None
     assert seen[0] == seen[1]
-    # The admin's are the admin token's alone, and nobody becomes an admin by the other key.
+    # The admin's key comes from the admin token alone, and the other key makes nobody an admin.
     assert other.visitor("127.0.0.1", "localhost", {}, one.new_session("admin")) is None
     promoted = "admin." + cookie.partition(".")[2]
     assert one.visitor("127.0.0.1", "localhost", {}, promoted) is None
@@ -283,7 +283,7 @@ def test_a_viewers_cookie_says_nothing_of_the_admins_token() -> None:
 def test_two_dashboards_on_one_host_do_not_share_a_cookie(
     never_recruiter: Recruiter, client: Any
 ) -> None:
-    """Cookies know no ports: who logs in here stays logged in there."""
+    """Cookies know no ports: a login here does not end a login there."""
     first = make_app(never_recruiter, client, token=TOKEN)
     second = make_app(never_recruiter, client, token=TOKEN + " of another one")
     jar: dict[str, str] = {}
@@ -339,7 +339,7 @@ def test_a_large_form_is_not_read(app: flask.Flask) -> None:
     data = {"csrf": csrf, "action": "pause", "job": "x" * 100_000}
     assert browser.post("/ws/jobs", data=data).status_code == 413
     assert app.test_client().post("/ws/login", data={"token": "x" * 100_000}).status_code == 413
-    # Nor is one that does not say how long it is.
+    # A form without a length is refused, too.
     chunked = {"Transfer-Encoding": "chunked"}
     assert browser.post("/ws/login", data={"token": TOKEN}, headers=chunked).status_code == 411
 
@@ -363,7 +363,7 @@ def test_no_secret_is_in_any_page_or_log(
     data = {"csrf": csrf, "action": "pause", "job": "x"}
     seen.append(browser.post("/ws/jobs", data=data))
     server.stop()
-    # Whoever has changed something is shown what is so then, not what is remembered.
+    # After a change the page shows the present state, not a remembered one.
     seen.append(browser.post("/ws/jobs", data=data))
     seen += [browser.get("/ws/"), browser.get("/ws/view.json")]
     texts = [answer.text + str(answer.headers) for answer in seen]

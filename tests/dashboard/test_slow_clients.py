@@ -1,4 +1,4 @@
-"""`workstealing dashboard` and clients that stop in the midst, or that never read."""
+"""`workstealing dashboard` and clients that stop in the middle, or that never read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HALF_A_FORM = (
 
 @pytest.fixture
 def address(redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
-    """Where the command's own server listens; it has little patience."""
+    """The address of the command's own server, which has little patience."""
     monkeypatch.delenv("WORKSTEALING_DASHBOARD_VIEW_TOKEN", raising=False)
     monkeypatch.setenv("WORKSTEALING_DASHBOARD_TOKEN", TOKEN)
     monkeypatch.delenv("WORKSTEALING_APP", raising=False)

@@ -1,4 +1,4 @@
-"""What an admin does to jobs, by forms and by programs."""
+"""An admin's actions with jobs, by forms and by programs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_pause_resume_rate_and_clear_are_the_fleets(app: flask.Flask, client: An
 
 
 def test_from_a_real_ledger_to_a_process_that_follows(redis7: RedisServer) -> None:
-    """A worker reports; the page, in another process' place, shows that and pauses; it rests."""
+    """A worker reports. The page, in another process, shows it and pauses it; the worker rests."""
     worker, page_recruiter = always(), never()
     worker.job(rate=0.5, name="tidy")(lambda slice: 3)
     ledger = Ledger(redis7.client())
@@ -211,7 +211,7 @@ def test_a_server_that_is_gone_is_a_sentence(never_recruiter: Recruiter, client:
 
 
 class Drawer:
-    """What a user's own structure may set aside: text, bytes, numbers."""
+    """Items that a user's own structure may set aside: text, bytes, numbers."""
 
     def __init__(self, *items: Any) -> None:
         self.items = list(items)
@@ -221,7 +221,7 @@ class Drawer:
         return self.items[:n]
 
     def revive(self, *members: Any) -> int:
-        """Take items out, if they are the same in kind, too."""
+        """Take items out if their kind is the same, too."""
         found = [each for each in self.items if (type(each), each) in _kinds(members)]
         self.items = [each for each in self.items if each not in found]
         return len(found)

@@ -58,7 +58,7 @@ def test_a_hundred_guesses_get_no_further_than_ten(app: flask.Flask, guess: Any)
     for answer in refused:
         assert 1 <= int(answer.headers["Retry-After"]) <= EVERY_SECONDS
         assert "too many wrong tokens" in answer.text.lower()
-    # Whichever way: also the right one is not told apart now.
+    # Now even the right token gets the same answer, in every way.
     for way in (log_in, carry, bring_cookie):
         assert way(app, "192.0.2.7", TOKEN).status_code == 429
         assert way(app, "192.0.2.8", TOKEN).status_code in (200, 303)
@@ -155,7 +155,7 @@ def test_processes_of_a_fleet_count_together(redis7: RedisServer) -> None:
     # Each learns of the others with its own next wrong token; strangers have their one trial.
     assert passed <= TRIES_OF_ALL + len(gates) + 50
     assert 0 < client.ttl("{workstealing:ledger:default}:logins") <= 60
-    # Each alone would have let all of them in.
+    # Each process alone would have let all of them in.
     assert TRIES_OF_ALL * len(gates) > 2 * passed
 
 

@@ -1,4 +1,4 @@
-"""What the page shows: with and without a ledger, with hostile names, when a server is gone."""
+"""The page with and without a ledger, with hostile names, and when a server is gone."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_the_dead_of_a_sharded_ick_are_found_where_they_are(
 def test_a_hostile_name_is_text_everywhere(
     never_recruiter: Recruiter, client: Any, name: str
 ) -> None:
-    """As a job's, a structure's, a ledger's job's and a dead item's name, and in what is said."""
+    """Jobs, structures, ledger's jobs and dead items have it as a name, and sentences quote it."""
     never_recruiter.job(rate=0.1, name=name)(lambda slice: 1)
     write_hour(client, {name + "2": {"failed": 30}})
     watched = Watched(name, name, lambda: 1, lambda: Backlog(1, 2.0, name))
@@ -254,7 +254,7 @@ def test_a_hostile_name_is_text_everywhere(
         }
         assert sum(tag == "script" for tag, _ in page.tags) == 3
         assert not any(key.startswith("on") for _, attrs in page.tags for key in attrs)
-        # The server never sends what would steer a terminal or turn the direction of writing.
+        # The server never sends a character that steers a terminal or turns the writing.
         assert not set("\x00\x1b\u202e\u2066\u200f\r") & set(html)
     event = next(iter(browser.get("/ws/events").response))
     assert event == b"retry: 2000\n\n"

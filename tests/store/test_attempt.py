@@ -1,4 +1,4 @@
-"""Law 3: an attempt is exact. What becomes ABORTED, what FAILED, and what is never sent."""
+"""Law 3: an attempt is exact. Each end is ABORTED, FAILED or nothing at all, and never another."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_a_refusal_for_lack_of_memory_leads_to_the_deleting_script_once(
         assert job.perform(Slice(5, 1.0)) == 5
         names = faulty.names()
         assert names.count("MULTI") == names.count("EXEC") == names.count("EVAL") == 1
-        # And so on until nothing is left, although nothing may be written all the while.
+        # It goes on until nothing is left, although the server accepts no write meanwhile.
         with pytest.raises(redis.exceptions.OutOfMemoryError):
             server.client().set("more", "x")
         while job.perform(Slice(100, 5.0)):

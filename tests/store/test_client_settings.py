@@ -1,4 +1,4 @@
-"""Whatever an application's client accepts, its jobs' connections accept: one setting at a time."""
+"""A job's connections accept every setting of an application's client: one setting at a time."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = make_certificates(tmp_path_factory.mktemp("tls"), "server", "client", "stranger")
-    # Who presents this certificate is known to the server.
+    # The server knows the owner of this certificate.
     tls_port = free_port()
     with RedisServer(
         find_server("redis", 7),
@@ -122,10 +122,10 @@ class Named(Connection):
 
 
 def log_in(connection: Any) -> None:
-    """Prepare a connection as an application may that knows no credential provider."""
+    """Prepare a connection as an application without a credential provider may do."""
     connection.on_connect()
     connection.send_command("AUTH", "worker", "secret", check_health=False)
-    # As the client's replies are: text or bytes.
+    # The replies have the client's form: text or bytes.
     wanted = "OK" if connection.encoder.decode_responses else b"OK"
     if connection.read_response() != wanted:
         raise redis.ConnectionError("not logged in")
@@ -144,7 +144,7 @@ def with_class(kind: type[Any]) -> Callable[[Place], dict[str, Any]]:
 
 PING_S = 7
 Settings = Callable[[Place], Mapping[str, Any]]
-# What the clients of both kinds have.
+# The options that the clients of both kinds have.
 BOTH: dict[str, Settings] = {
     "plain": lambda p: p.tcp,
     "localhost": lambda p: {**p.tcp, "host": "localhost"},
@@ -294,10 +294,10 @@ def text(value: Any) -> str:
 
 
 def agrees(twin: Twin, value: Any, user: Any) -> None:
-    """See that the jobs find what the application has written, under the same name."""
+    """See that the jobs find the application's data under the same name."""
     got, name = twin.call_keys((b"k",), ASKED, Budget())
     assert (got, text(name)) == (text(value).encode(), text(user))
-    # And again on the connection that is kept.
+    # The kept connection gives the same result.
     assert twin.call_keys((b"k",), ASKED, Budget())[0] == got
 
 
@@ -308,7 +308,7 @@ def test_a_blocking_clients_settings(place: Place, name: str) -> None:
         client.set("k", name)
         user = client.execute_command("ACL WHOAMI")
         if name == "a rotating provider":
-            # It goes on with the next credentials, as any new connection of the client's does.
+            # It goes on with the next credentials, as any new connection of the client does.
             user = "default"
         agrees(twin_of(client), name, user)
 
@@ -364,7 +364,7 @@ def test_what_the_server_refuses_the_client_it_refuses_the_jobs(
 
 
 def test_a_password_for_nothing_under_protocol_2_is_refused_to_both(place: Place) -> None:
-    # There redis-py names no user either, and some proxies know a password alone.
+    # redis-py names no user there either, and some proxies know a password alone.
     with redis.Redis(**place.tcp, password="for nothing", protocol=2) as client:
         for call in (
             lambda: client.get("k"),

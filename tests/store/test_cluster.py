@@ -153,7 +153,7 @@ def test_moved_ends_the_slice_and_the_next_one_asks_the_new_node(
     assert outcome is Outcome.FAILED
     assert isinstance(error, Moved)
     assert not is_connection_fault(error)
-    # As many failures as there are commands that a slice sends to that slot, and no more.
+    # There are as many failures as the slice sends commands to that slot, and no more.
     outcomes = [enlist(job)[0] for _ in range(3)]
     assert Outcome.WORKED in outcomes
     assert topology_reads(own_cluster) == before
@@ -173,7 +173,7 @@ def test_an_attempt_is_ended_by_moved_and_the_next_one_finds_the_key(
         current.read(("GET", "h"))
     with attempt(client, "h") as current:
         assert current.read(("GET", "h")) == [b"v"]
-    # Once the client itself has learned of the move and the slot moves again, its map counts.
+    # The client itself has learned of the move, so its map counts when the slot moves again.
     assert client.get("h") == b"v"
     migration.undo()
     with pytest.raises(Moved), attempt(client, "h") as current:
@@ -259,7 +259,7 @@ def test_a_slot_that_migrates_under_traffic_leaves_nothing_behind(
 
 
 def leftovers(cluster: RedisCluster3, names: list[str]) -> list[Any]:
-    """Return all keys that are still there, but for the marks, the layout and the registry."""
+    """Return all remaining keys, except for the marks, the layout and the registry."""
     return [
         key
         for key in cluster.client().scan_iter(count=1000, target_nodes="primaries")
@@ -271,7 +271,7 @@ def leftovers(cluster: RedisCluster3, names: list[str]) -> list[Any]:
 def test_a_dead_master_leaves_the_other_nodes_garbage_collected(
     own_cluster: RedisCluster3, holding: bytes
 ) -> None:
-    """Also when it is the one that holds the layout or the registry of the index shards."""
+    """The node may even be the one that holds the layout or the registry of the index shards."""
     names = [f"name{i}" for i in range(60)]
     client = own_cluster.client()
     fill(client, names)
@@ -295,7 +295,7 @@ def test_a_dead_master_leaves_the_other_nodes_garbage_collected(
             assert held.seconds < 0.5 + 0.5
             if outcomes[-1] is Outcome.FAILED:
                 assert recruiter.enlist() is Outcome.SKIPPED
-            # Past the breaker's period, and past the time when layout and registry are read anew.
+            # The breaker's period is over, and the layout and the registry are read anew.
             clock.jump(16.0)
         assert outcomes.count(Outcome.WORKED) > 0
         assert Outcome.FAILED in outcomes
@@ -356,7 +356,7 @@ def test_a_slice_looks_at_a_bounded_number_of_slots(
         asked.clear()
         job.perform(Slice(5, 2.0))
         assert len(asked) < 1_200
-    # And yet each slot has its turn: 20 slices have looked at many different ones.
+    # Each slot still has its turn: 20 slices have looked at many different ones.
     assert len(set(asked)) > 60
 
 
@@ -379,7 +379,7 @@ class TestTwins:
             wrong = next(node for node in cluster.nodes if node is not right)
             with pytest.raises(Moved):
                 twin.call(("127.0.0.1", doors[wrong.port]), [("GET", "h")], Budget())
-            # What the cluster said is remapped as the client itself would do.
+            # The cluster's addresses are remapped as the client itself would do.
             assert twin.node_of(slot) == ("127.0.0.1", doors[right.port])
 
     def test_all_settings_are_taken_over(self, cluster: RedisCluster3) -> None:
@@ -403,7 +403,7 @@ class TestTwins:
         fill(cluster.client(), ["x", "y", "z"])
         client = cluster.async_client()
         job = job_on(client)
-        # Not initialised: nothing is known yet of where the slots are, and nothing is asked.
+        # It is not initialised: it knows no slot yet, and nothing is asked.
         before = topology_reads(cluster)
         with pytest.raises(Moved, match="does not know yet which node"):
             job.perform(Slice(5, 2.0))

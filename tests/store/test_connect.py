@@ -1,4 +1,4 @@
-"""connect() and connect_async(): every scheme, and one clear sentence for whatever is wrong."""
+"""connect() and connect_async(): every scheme, and one clear sentence for each mistake."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class TestRefusals:
         with pytest.raises(ConfigurationError) as caught:
             make(url)
         error: BaseException | None = caught.value
-        # What caused it would be shown in the traceback too.
+        # The traceback would show the cause, too.
         while error is not None:
             assert "sec" not in str(error)
             error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -40,7 +40,7 @@ print(server._process.pid, server._folder, server.url, flush=True)
 
 @pytest.fixture(params=["redis-server", "fakeredis"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """Both kinds of embedded server: what is found on PATH decides."""
+    """Both kinds of embedded server; PATH decides which one starts."""
     folder = tmp_path / "bin"
     folder.mkdir()
     setpriv = shutil.which("setpriv")
@@ -62,7 +62,7 @@ def is_gone(pid: int, folder: str = "") -> bool:
 
 
 def wait_until_removed_by_the_next(folder: str) -> None:
-    """Wait until the next server to start removes a folder that nobody was left to remove."""
+    """Wait until the next server to start removes an abandoned folder."""
 
     def removed() -> bool:
         with EmbeddedServer():

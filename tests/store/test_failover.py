@@ -1,4 +1,4 @@
-"""After a failover, jobs come to the new primary, and never take a replica's data for all there is.
+"""After a failover, jobs find the new primary, and never trust a replica's data.
 
 Real servers change their roles under a running recruiter.
 """
@@ -55,7 +55,7 @@ def until_worked(recruiter: Recruiter) -> list[Outcome]:
 
 
 def demote(server: RedisServer, primary: RedisServer) -> None:
-    """Make a server the replica of another one, and wait until it has that one's data."""
+    """Make a server the replica of another one, and wait until it has the other one's data."""
     server.client().replicaof("127.0.0.1", primary.port)
 
     def is_up() -> bool:
@@ -84,10 +84,10 @@ class TestPlainClient:
         fill(client, 1)
         until_worked(recruiter)
         assert recruiter.enlist() is Outcome.IDLE
-        # The new primary has nothing yet, so nor has the old one: it looks idle.
+        # The new primary is still empty, so the old one is, too: it looks idle.
         demote(old, new)
         assert {recruiter.enlist() for _ in range(10)} == {Outcome.FAILED}
-        # And here there is something, which cannot be written.
+        # This one has garbage, which cannot be written.
         fill(new.client())
         wait_until(lambda: old.client().exists("h19") == 1, "the replica to follow")
         assert {recruiter.enlist() for _ in range(10)} == {Outcome.FAILED}

@@ -1,7 +1,7 @@
-"""Servers that are far away, or on a machine short of CPU: slow is not dead, and jobs get on.
+"""Servers far away, or on a machine short of CPU: slow is not dead, and jobs make progress.
 
-A real relay delays each round trip. Nothing here is judged by the clock: a test goes on until so
-many fields have been collected, and its limit is many times what it takes.
+A real relay delays each round trip. No test here is judged by the clock: each goes on until so many
+fields have been collected, and its limit is many times the usual time.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def until_collected(
 ) -> list[Outcome]:
     """Recruit until at most so many hashes are left; return the outcomes.
 
-    Not until so many items were reported: what was committed without an answer is not.
+    It also waits until so many items were reported, because an unanswered commit reports none.
     """
     client = server.client()
     outcomes: list[Outcome] = []
@@ -77,7 +77,7 @@ def until_collected(
     while len(client.keys("h[0-9]*")) > left:
         assert time.monotonic() < until, f"{len(outcomes)} slices: {outcomes[-20:]}"
         outcomes.append(recruiter.enlist())
-        # A recruit every two milliseconds is more than nearly any process has.
+        # Hardly any process has more than a recruit every two milliseconds.
         time.sleep(0.002)
     return outcomes
 
@@ -148,7 +148,7 @@ class TestRoundTrips:
         assert relay.connections == 1
         (line,) = {record.message for record in caplog.records}
         assert "its slice of 10 ms, the longest that is allowed" in line
-        # All that it can know is that 10 ms are too little, or what a busy machine made of them.
+        # It can only know that 10 ms are too little, or a busy machine's measure of them.
         assert re.search(r"at round trips of [\d.]+ ms: .* \(seconds=(0\.[125]|1|2)\)", line), line
         client.close()
 
@@ -173,7 +173,7 @@ class TestRoundTrips:
 
 
 class TestLateReplies:
-    """What is cut off by a deadline is taken off the connection before anything else."""
+    """Replies that a deadline has cut off are taken off the connection before anything else."""
 
     def test_a_late_reply_is_never_taken_for_the_next_one(
         self, backend: RedisServer, relay: DelayingRelay
@@ -206,7 +206,7 @@ class TestLateReplies:
         ):
             current.read(("GET", "k"))
         relay.seconds = 0.0
-        # The first command waits for what is owed; then another writer comes.
+        # The first command waits for the owed replies; then another writer comes.
         twin.call(None, [("PING",)], Budget())
         backend.client().set("k", "another writer's")
         with attempt(client, "other") as current:
@@ -245,7 +245,7 @@ class TestLateReplies:
             ends.append(raised.type)
         assert ends[0] is Unanswered
         assert time.monotonic() - begun >= 0.050 - ROUNDING_SECONDS
-        # Asked once, whatever came after it.
+        # It was asked once, whatever came after.
         assert faulty.names().count("GET") == 1
         client.close()
 
@@ -283,5 +283,5 @@ class TestCpu:
             for each in burners:
                 end(each)
         client.close()
-        # Without a breaker that opens by mistake hardly any is skipped.
+        # No breaker opens by mistake, so hardly any slice is skipped.
         assert outcomes.count(Outcome.SKIPPED) <= len(outcomes) / 2

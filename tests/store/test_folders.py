@@ -1,4 +1,4 @@
-"""Temporary folders are removed by others when nobody uses them, and never before."""
+"""Abandoned temporary folders are removed by other processes, and used ones never are."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ def test_a_folder_that_is_being_removed_while_it_is_locked_is_made_again(
     def locking(lock: int, operation: int) -> None:
         opened.append(str(Path(f"/proc/self/fd/{lock}").readlink()))
         if len(opened) == 1:
-            # As if all of `remove_abandoned` had happened between open and lock.
+            # This acts as if all of `remove_abandoned` had happened between open and lock.
             shutil.rmtree(opened[0])
         if len(opened) == 2:
-            # And here it is in the middle.
+            # Here it happens in the middle.
             raise BlockingIOError(errno.EAGAIN, "somebody has the lock")
         flock(lock, operation)
 

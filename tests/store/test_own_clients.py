@@ -1,4 +1,4 @@
-"""The twin follows whatever client the user has: pools, passwords, TLS, protocols, sentinels."""
+"""The twin follows every kind of client: pools, passwords, TLS, protocols, sentinels."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TestClients:
         with attempt(client, "k") as current:
             current.commit(("SET", "k", b"\xff not text"))
         with attempt(client, "k") as current:
-            # A job sees bytes, whatever the application has chosen for itself.
+            # A job sees bytes, whatever form the application has chosen.
             assert current.read(("GET", "k")) == [b"\xff not text"]
             assert current.read(("HGETALL", "none")) == [[]]
 
@@ -176,7 +176,7 @@ class TestClients:
 
 
 class TestHandshake:
-    """AUTH and SELECT alone, however the user has given the password."""
+    """The handshake is AUTH and SELECT alone, however the user gives the password."""
 
     @pytest.fixture
     def named(self, redis7: RedisServer) -> Iterator[RedisServer]:
@@ -300,7 +300,7 @@ class TestTls:
 
     @pytest.mark.parametrize("option", ["ssl_validate_ocsp", "ssl_validate_ocsp_stapled"])
     def test_ocsp_is_refused(self, option: str) -> None:
-        # It would ask yet another server, for as long as that one likes.
+        # It would ask another server, for as long as that one likes.
         client = redis.Redis(ssl=True, **{option: True})
         with pytest.raises(ConfigurationError, match=option):
             twin_of(client).call(None, [("PING",)], Budget())
@@ -324,7 +324,7 @@ class TestSentinel:
             pass
         assert collects(client)
         assert twin_of(client).nodes() == [("127.0.0.1", redis7.port)]
-        # A fail-over: as soon as the application knows the new master, the twin does.
+        # After a failover the twin knows the new master as soon as the application does.
         other = start_redis(7)
         admin = redis.Redis(port=sentinel_port)
         admin.execute_command("SENTINEL REMOVE", "main")

@@ -1,4 +1,4 @@
-"""The Lua scripts: how they introduce themselves, what they touch, how they are put together."""
+"""The Lua scripts: their headers, the keys that they touch, and how they are joined."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ _FUNCTION = re.compile(r"^local function (\w+)\(([^)]*)\)\n(.*?)^end", re.MULTIL
 
 def _undeclared(body: str) -> list[str]:
     """Return the commands of a script on keys that are not certainly among its KEYS."""
-    # Whatever is taken out of KEYS is one of them, and so are all of them at once.
+    # An element of KEYS is a key, and so is the whole of it.
     body = re.sub(r"unpack\(KEYS(, \d+)?\)", "KEYS[1]", re.sub(r"--.*", "", body))
     outside = _FUNCTION.sub("", body)
     scopes = {name: inside for name, _, inside in _FUNCTION.findall(body)} | {"": outside}
@@ -191,12 +191,12 @@ LUA = {"ipairs", "next", "pairs", "pcall", "tonumber", "tostring", "type", "unpa
 
 
 def _strange(body: str) -> list[str]:
-    """Return the functions that a script calls before they are there, and those it has twice."""
+    """Return the functions that a script calls too early, and those that it has twice."""
     text = re.sub(r"--.*|'[^'\n]*'|\"[^\"\n]*\"", "", body)
     functions = re.findall(r"\blocal function (\w+)", text)
     found = [name for name in set(functions) if functions.count(name) > 1]
     known: dict[str, int] = {}
-    # A name is there from where it is declared on, a parameter too.
+    # A name exists from its declaration on, and a parameter does, too.
     for declared in (r"\blocal (?:function )?([\w, ]+)", r"\bfunction \w*\(([^)]+)\)"):
         for match in re.finditer(declared, text):
             for name in match[1].split(","):

@@ -16,8 +16,8 @@ function fields(element, values) {
   }
 }
 
-// Makes the children of a container match a list, by id, and leaves those that stay in place: an
-// input that somebody is typing into keeps its focus.
+// Makes the children of a container match a list, by id. Children that stay are left in place, so
+// that a half typed input keeps its focus.
 function match(container, template, list, key, fill) {
   const old = new Map([...container.children].map((child) => [child.dataset.id, child]));
   const kept = new Set();
@@ -209,8 +209,8 @@ function chart(id, names, height, format, special) {
         stroke: css(`--line-${(number % 8) + 1}`),
         width: 2,
         fill: special.area ? `${css("--line-1")}22` : undefined,
-        // A gap is a gap: nothing is drawn over minutes of which nothing is known. A minute between
-        // two of them, which no line reaches, is a point.
+        // Nothing is drawn over minutes without figures. A minute between two such gaps, which no
+        // line reaches, is a point.
         spanGaps: false,
         points: { show: true, size: 4, filter: alone },
         value: (_, value) => format(value),
@@ -305,7 +305,7 @@ function fill(page) {
 // ---- keeping up ----------------------------------------------------------------------------------
 
 let stream = null;
-// What is searched for and which pages are shown; the address says it, too.
+// The searches and the pages that are shown; the address has them, too.
 let query = location.search;
 let again = 0;
 
@@ -337,7 +337,7 @@ fill(JSON.parse(event.data));
 }
 
 document.addEventListener("visibilitychange", () => {
-  // A page that nobody looks at takes no thread of the server.
+  // A hidden page takes no thread of the server.
   if (!document.hidden) listen();
   else {
     clearTimeout(again);
@@ -345,7 +345,7 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 
-// A panel lies over the rows below it: it closes like a menu.
+// A panel lies over the rows below it, so it closes like a menu.
 function closePanels(except) {
   for (const open of document.querySelectorAll(".steer details[open]")) {
     if (open !== except) open.open = false;
@@ -396,7 +396,7 @@ document.addEventListener("submit", async (event) => {
   const body = new URLSearchParams(new FormData(form, button));
   if (button) button.disabled = true;
   try {
-    // Not form.action: that is the button of that name.
+    // Not form.action, because that is the button of that name.
     const answer = await fetch(form.getAttribute("action"), {
       method: "POST",
       headers: { Accept: "application/json" },
