@@ -27,6 +27,22 @@ LONGEST_SEARCH = 100
 _FURTHEST = 1_000_000
 _T = TypeVar("_T")
 
+CHARTED = 8
+"""How many jobs the charts show, those with the oldest garbage first."""
+
+MOST_ALARMS = 12
+"""How many alarms a page spells out."""
+
+LONGEST_PROBLEM = 300
+MOST_ERRORS = 3
+"""How many classes of a job's errors a page shows, the newest first."""
+
+MOST_PROCESSES = 50
+MOST_SETS = 10
+"""For how many structures a page shows the buttons for all of their dead items."""
+
+_UNKNOWN = "\N{EN DASH}"
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -113,23 +129,6 @@ def select(
     page = min(selection.pages.get(name, 1), pages)
     some = found[(page - 1) * size : page * size]
     return found, some, Pager(search, page, pages, len(found), len(rows), size)
-
-
-CHARTED = 8
-"""How many jobs the charts show, those with the oldest garbage first."""
-
-MOST_ALARMS = 12
-"""How many alarms a page spells out."""
-
-LONGEST_PROBLEM = 300
-MOST_ERRORS = 3
-"""How many classes of a job's errors a page shows, the newest first."""
-
-MOST_PROCESSES = 50
-MOST_SETS = 10
-"""For how many structures a page shows the buttons for all of their dead items."""
-
-_UNKNOWN = "\N{EN DASH}"
 
 
 def page(

@@ -29,6 +29,8 @@ from workstealing.dashboard.watched import DeadBox, Watched
 from workstealing.metrics.minutes import Process
 from workstealing.recruiting.job import Backlog
 
+logger = logging.getLogger("workstealing")
+
 MOST_LISTED = 1000
 """How many dead items of one structure a page lists at most."""
 
@@ -36,6 +38,13 @@ PARTS_LISTED = 50
 _FIRST_ASKED = 2
 _GROWTH = 32
 _BYTES = 4 * 2**20
+
+FIGURES_SECONDS = 2.0
+STRUCTURES_SECONDS = 10.0
+MOST_DEAD = 5000
+"""How many dead items of all structures together a page lists at most."""
+
+_FEWEST_DEAD = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +123,6 @@ def _listed_item(part: str, item: Any) -> ListedItem:
         attempts=getattr(item, "attempts", None),
         died=float(times[-1]) if times else None,
     )
-
-
-logger = logging.getLogger("workstealing")
-
-FIGURES_SECONDS = 2.0
-STRUCTURES_SECONDS = 10.0
-MOST_DEAD = 5000
-"""How many dead items of all structures together a page lists at most."""
-
-_FEWEST_DEAD = 10
 
 
 @dataclass(frozen=True, slots=True)

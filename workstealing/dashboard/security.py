@@ -32,6 +32,14 @@ from workstealing.metrics.minutes import logins_key
 from workstealing.store.budget import Budget
 from workstealing.store.twin import twin_of
 
+try:
+    from itsdangerous import BadData, URLSafeTimedSerializer
+except ModuleNotFoundError as error:
+    if error.name != "itsdangerous":
+        raise
+    # It comes with Flask.
+    raise MissingExtraError("dashboard", "flask") from error
+
 TRIES = 10
 """How many wrong tokens one address may give at once."""
 
@@ -52,6 +60,33 @@ SHARED_SECONDS = 0.25
 """How long Redis may take to count a wrong token for the whole fleet."""
 
 _IPV6_NETWORK = 64
+
+ADMIN, VIEWER = "admin", "viewer"
+SESSION_SECONDS = 12 * 3600
+SHORTEST_TOKEN = 16
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
+        " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""The headers of every answer of the dashboard."""
+
+# A proxy between us and the client says so by any of these.
+_PROXY_HEADERS = (
+    *("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"),
+    *("X-Forwarded", "X-Forwarded-Port", "X-Forwarded-Prefix", "X-Forwarded-Scheme"),
+    *("X-Forwarded-Server", "X-Forwarded-Ssl", "X-Original-Forwarded-For", "X-Original-Host"),
+    *("Via", "Cf-Connecting-Ip", "True-Client-Ip", "X-Client-Ip", "Client-Ip", "Fly-Client-Ip"),
+    *("X-Cluster-Client-Ip", "X-Envoy-External-Address", "Cf-Ray"),
+)
 
 
 class Throttle:
@@ -176,42 +211,6 @@ def counted_by_fleet(client: Any, name: str) -> Callable[[], tuple[int, float]]:
         return int(replies[1]), max(0, int(replies[2])) / 1000
 
     return count
-
-
-try:
-    from itsdangerous import BadData, URLSafeTimedSerializer
-except ModuleNotFoundError as error:
-    if error.name != "itsdangerous":
-        raise
-    # It comes with Flask.
-    raise MissingExtraError("dashboard", "flask") from error
-
-ADMIN, VIEWER = "admin", "viewer"
-SESSION_SECONDS = 12 * 3600
-SHORTEST_TOKEN = 16
-
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
-        " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-"""The headers of every answer of the dashboard."""
-
-# A proxy between us and the client says so by any of these.
-_PROXY_HEADERS = (
-    *("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"),
-    *("X-Forwarded", "X-Forwarded-Port", "X-Forwarded-Prefix", "X-Forwarded-Scheme"),
-    *("X-Forwarded-Server", "X-Forwarded-Ssl", "X-Original-Forwarded-For", "X-Original-Host"),
-    *("Via", "Cf-Connecting-Ip", "True-Client-Ip", "X-Client-Ip", "Client-Ip", "Fly-Client-Ip"),
-    *("X-Cluster-Client-Ip", "X-Envoy-External-Address", "Cf-Ray"),
-)
 
 
 class RequestHeaders(Protocol):

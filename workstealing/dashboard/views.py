@@ -46,10 +46,24 @@ from workstealing.metrics.ledger import processes, read
 from workstealing.metrics.minutes import checked_ledger_name
 from workstealing.recruiting import Recruiter
 
+try:
+    import flask
+except ModuleNotFoundError as error:
+    if error.name != "flask":
+        raise
+    raise MissingExtraError("dashboard", "flask") from error
+
+logger = logging.getLogger("workstealing")
+
 EVERY_SECONDS = 2.0
 LASTS_SECONDS = 300.0
 SHORTEST_SECONDS = 0.001
 MOST_STREAMS = 16
+
+PREFIX = "/workstealing"
+"""The blueprint's address, unless register_blueprint gives another one."""
+
+LONGEST_FORM = 64 * 1024
 
 
 class Streams:
@@ -100,21 +114,6 @@ def as_json(data: Any) -> str:
     """Return data as JSON in ASCII; no name can end an event or a script element in it."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-try:
-    import flask
-except ModuleNotFoundError as error:
-    if error.name != "flask":
-        raise
-    raise MissingExtraError("dashboard", "flask") from error
-
-logger = logging.getLogger("workstealing")
-
-PREFIX = "/workstealing"
-"""The blueprint's address, unless register_blueprint gives another one."""
-
-LONGEST_FORM = 64 * 1024
 
 
 def create_dashboard(

@@ -42,6 +42,49 @@ MOST_FOLDERS = 100
 _SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - only for folders of this user alone
 _RANDOM_LETTERS = 8
 
+START_SECONDS = 15.0
+STOP_SECONDS = 5.0
+_FOLDER_PREFIX = "workstealing-embedded-"
+_SOCKET = "redis.sock"
+# The kernel's limit for the path of a UNIX socket, less a little.
+_LONGEST_SOCKET_PATH = 100
+
+# It runs in a Python process of its own, so that several processes can talk to it.
+_FAKE = """
+import sys
+import itertools
+import socket
+from fakeredis import TcpFakeServer
+from redis import ResponseError
+
+class Server(TcpFakeServer):
+    address_family = socket.AF_UNIX
+    numbers = itertools.count(1)
+
+    def get_request(self):
+        # Clients of a UNIX socket have no address, by which it tells them apart.
+        return self.socket.accept()[0], ("unix", next(self.numbers))
+
+server = Server(sys.argv[1], server_type="redis", server_version=(6, 2))
+
+class Handler(server.RequestHandlerClass):
+    def setup(self):
+        super().setup()
+        read = self.current_client.read_response
+
+        def answer():
+            # After an error that is raised it closes the connection; one that is returned is sent.
+            try:
+                return read()
+            except ResponseError as error:
+                return error
+
+        self.current_client.read_response = answer
+
+server.RequestHandlerClass = Handler
+server.serve_forever()
+"""
+
 
 def make_folder(prefix: str, longest: int | None = None) -> tuple[str, int]:
     """Make a folder in a temporary folder, for this user alone, and lock it.
@@ -147,50 +190,6 @@ def _is_at(path: str, lock: int) -> bool:
     except FileNotFoundError:
         return False
     return os.path.samestat(found, os.fstat(lock))
-
-
-START_SECONDS = 15.0
-STOP_SECONDS = 5.0
-_FOLDER_PREFIX = "workstealing-embedded-"
-_SOCKET = "redis.sock"
-# The kernel's limit for the path of a UNIX socket, less a little.
-_LONGEST_SOCKET_PATH = 100
-
-# It runs in a Python process of its own, so that several processes can talk to it.
-_FAKE = """
-import sys
-import itertools
-import socket
-from fakeredis import TcpFakeServer
-from redis import ResponseError
-
-class Server(TcpFakeServer):
-    address_family = socket.AF_UNIX
-    numbers = itertools.count(1)
-
-    def get_request(self):
-        # Clients of a UNIX socket have no address, by which it tells them apart.
-        return self.socket.accept()[0], ("unix", next(self.numbers))
-
-server = Server(sys.argv[1], server_type="redis", server_version=(6, 2))
-
-class Handler(server.RequestHandlerClass):
-    def setup(self):
-        super().setup()
-        read = self.current_client.read_response
-
-        def answer():
-            # After an error that is raised it closes the connection; one that is returned is sent.
-            try:
-                return read()
-            except ResponseError as error:
-                return error
-
-        self.current_client.read_response = answer
-
-server.RequestHandlerClass = Handler
-server.serve_forever()
-"""
 
 
 class EmbeddedServer:
