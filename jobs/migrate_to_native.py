@@ -96,7 +96,7 @@ class MigrateToNative(DivisibleJob):
 
     def warm_up(self) -> None:
         """Load the structure's scripts and prepare connections; no round trip."""
-        self.hashes.twin.warm_up("volatile_hashes/", LAYOUT_SCRIPTS, "server_facts")
+        self.hashes.twin.warm_up("volatile_hashes/", LAYOUT_SCRIPTS)
 
     def parts(self, n: int) -> list[DuePart]:
         """Divide the namespace for a sweep, by index shards; see `DivisibleJob.parts`.
@@ -236,11 +236,11 @@ class _Migrator:
             self._change_layout(MIGRATING, NATIVE, slice)
 
     def _change_layout(self, before: str, after: str, slice: Slice) -> None:
-        operation = Operation(load("layout_change"), (self._names.layout,), (before, after), bool)
+        operation = Operation(load("layout/change"), (self._names.layout,), (before, after), bool)
         self._run(operation, slice)
 
     def _require_commands(self, slice: Slice) -> None:
-        facts = Operation(load("server_facts"), (self._names.layout,), NATIVE_COMMANDS, list)
+        facts = Operation(load("layout/server_facts"), (self._names.layout,), NATIVE_COMMANDS, list)
         known = {name.decode() for name in self._run(facts, slice)[1:]}
         if missing := [name for name in NATIVE_COMMANDS if name not in known]:
             raise ConfigurationError(

@@ -3,7 +3,7 @@
 if redis.call('EXISTS', KEYS[1]) == 1 then
   return 0
 end
--- As in layout_change: where memory is full SET alone is refused.
+-- As in layout/change: where memory is full SET alone is refused.
 redis.call('UNLINK', KEYS[1])
 redis.call('SET', KEYS[2], ARGV[1])
 return 1

@@ -26,7 +26,7 @@ def _names() -> tuple[list[str], list[str]]:
             if item.is_dir() and item.name != "__pycache__":
                 folders.append((f"{start}{item.name}/", item))
             elif item.name.endswith(".lua"):
-                is_library = start == "include/" or item.read_text().startswith("--@library")
+                is_library = item.read_text().startswith("--@library")
                 name = f"{start}{item.name.removesuffix('.lua')}"
                 (libraries if is_library else scripts_).append(name)
     return sorted(scripts_), sorted(libraries)
@@ -81,7 +81,7 @@ def _whole(source: str, folder: str = "") -> str:
     """Return a script with its shared parts, still indented."""
 
     def part(line: re.Match[str]) -> str:
-        paths = (f"{folder}{line[1]}", f"shared/{line[1]}", f"include/{line[1]}")
+        paths = (f"{folder}{line[1]}", f"shared/{line[1]}")
         found = next(path for path in paths if path in INCLUDES)
         return _whole(_source(found), folder)
 
@@ -229,7 +229,7 @@ def test_a_function_is_written_once() -> None:
             homes.setdefault(f"({parameters})\n{inside}", []).append(name)
     for name in INCLUDES:
         for _, parameters, inside in _FUNCTION.findall(_source(name)):
-            homes.setdefault(f"({parameters})\n{inside}", []).append(f"include/{name}")
+            homes.setdefault(f"({parameters})\n{inside}", []).append(f"library {name}")
     assert [names for names in homes.values() if len(names) > 1] == []
 
 

@@ -90,9 +90,9 @@ def _read(path: str) -> str | None:
 
 def _library(folder: str, name: str) -> str:
     """Return the text of a library that a script of a folder includes."""
-    for path in (f"{folder}{name}", f"{_SHARED}/{name}", f"include/{name}"):
+    for path in (f"{folder}{name}", f"{_SHARED}/{name}"):
         text = _read(path)
-        if text is not None and (path.startswith("include/") or text.startswith(_LIBRARY)):
+        if text is not None and text.startswith(_LIBRARY):
             return text
     raise ScriptError(f"there is no Lua include named {name!r}")
 
@@ -117,8 +117,6 @@ def _join(name: str) -> str:
             taken.add(wanted)
             library = _library(folder, wanted)
             own = expand(library, (*path, wanted))
-            if not library.startswith(_LIBRARY):
-                return own
             # They stand behind their own includes, which have been added by now.
             definitions.extend(_definitions(wanted, own))
             return ""

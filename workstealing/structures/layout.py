@@ -20,7 +20,7 @@ from workstealing.store.scripts import load
 
 T = TypeVar("T")
 
-LAYOUT_SCRIPTS = "layout_"
+LAYOUT_SCRIPTS = "layout/"
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def opening(key: bytes, fields: Sequence[str | int] = ()) -> tuple[Any, ...]:
     reads the reply.
     """
     # By its text: it is run once in a process's life.
-    return ("EVAL", load("layout_open").body, 1, key, *fields)
+    return ("EVAL", load("layout/open").body, 1, key, *fields)
 
 
 def ask_server(key: bytes, commands: Sequence[str] = ()) -> Steps[tuple[str, frozenset[str]]]:
@@ -144,7 +144,7 @@ def ask_server(key: bytes, commands: Sequence[str] = ()) -> Steps[tuple[str, fro
 
     Arguments: key: whose server is asked; commands. One round trip.
     """
-    reply = yield ("EVAL", load("server_facts").body, 1, key, *commands)
+    reply = yield ("EVAL", load("layout/server_facts").body, 1, key, *commands)
     policy, *known = map(as_text, reply)
     return policy, frozenset(known)
 

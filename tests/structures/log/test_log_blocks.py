@@ -53,7 +53,7 @@ class TestRoundTrip:
         assert compress(seal(SOME, before), codec) == seal(SOME, codec)
 
     def test_the_raw_form_is_the_one_that_scripts_read(self) -> None:
-        """Change this, and lua/include/log_entries.lua, and the format's version, or nothing."""
+        """Change this, and lua/log/entries.lua, and the format's version, or nothing."""
         expected = b"WSL\x01r\x00\x00\x00" + struct.pack(">II", 2, 8 + 5)
         expected += struct.pack(">II", 3, 5) + b"abcde"
         assert seal([b"abc", b"de"]) == expected

@@ -291,7 +291,7 @@ class RedisTimeShards:
         key, rotation = layout_key(self.name), self.rotation
         own = ("time_shards", rotation.time_shards, "period_ms", rotation.period_ms)
         return Operation(
-            load("layout_open"),
+            load("layout/open"),
             (key,),
             KIND.fields(*own) if new else (),
             lambda reply: read_rotation(key, reply, deleted=deleted),

@@ -211,7 +211,7 @@ class Translator:
 
     def substitute(self, args: Arguments) -> Operation:
         """Return the operation for a command that a native server lacks."""
-        script = self.script(f"native_{args[0].lower()}")
+        script = self.script(f"volatile_hashes/native_{args[0].lower()}")
         return Operation(script, (args[1],), tuple(args[2:]), _same)
 
     def names_in(self, args: Arguments) -> tuple[bytes, ...]:

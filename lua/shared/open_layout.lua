@@ -1,3 +1,4 @@
+--@library
 -- open_layout(): reads a layout, and writes it down if there is none yet.
 --   KEYS[1] the layout, a hash
 --@include layout_error

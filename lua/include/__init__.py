@@ -1,1 +1,0 @@
-"""Parts that several scripts share, taken in by ``--@include``."""
