@@ -16,8 +16,7 @@ from workstealing.dashboard import Watched
 from workstealing.dashboard.names import payload_text
 from workstealing.dashboard.queries import MOST_LISTED, list_dead, listed
 from workstealing.dashboard.steering import steer_dead
-from workstealing.dashboard.watched import DeadItem
-from workstealing.dashboard.watching import watch
+from workstealing.dashboard.watched import DeadItem, watch
 from workstealing.jobs import IckReaper, ShuffleQueueReaper
 from workstealing.recruiting import Slice
 from workstealing.structures import Ick, Log, ShardedIck, ShuffleQueue, TimeShardQueue

@@ -10,7 +10,7 @@ from support.servers import AnyServer, RedisServer
 from workstealing import Recruiter
 from workstealing.dashboard.queries import structure_figures
 from workstealing.dashboard.steering import steer_dead
-from workstealing.dashboard.watching import Watched, watch, watch_all
+from workstealing.dashboard.watched import Watched, watch, watch_all
 from workstealing.jobs import LogCompactor, LogTrimmer
 from workstealing.structures import AsyncLog, Log
 

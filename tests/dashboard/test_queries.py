@@ -11,8 +11,7 @@ from support.dashboards import make_app
 from support.servers import AnyServer
 from workstealing import Recruiter
 from workstealing.dashboard.queries import Cached, structure_figures
-from workstealing.dashboard.watched import Backlog, Watched
-from workstealing.dashboard.watching import watch, watch_all
+from workstealing.dashboard.watched import Backlog, Watched, watch, watch_all
 from workstealing.jobs import HashFieldExpiry, IckReaper, KeyExpiry
 from workstealing.structures import DurableKeys, Ick, ShardedIck, TrackedSet, VolatileHashes
 from workstealing.testing import ManualClock

@@ -10,7 +10,7 @@ from support.servers import AnyServer, RedisServer, wait_until
 from workstealing import Recruiter
 from workstealing.dashboard.queries import structure_figures
 from workstealing.dashboard.steering import steer_dead
-from workstealing.dashboard.watching import Watched, watch, watch_all
+from workstealing.dashboard.watched import Watched, watch, watch_all
 from workstealing.jobs import QueueExpiry, ShuffleQueueReaper, TimeShardSweeper
 from workstealing.jobs.shuffle_queue_reaper.job import WAITING
 from workstealing.recruiting.slice import Slice

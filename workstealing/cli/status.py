@@ -82,7 +82,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
     """
     from workstealing.dashboard.figures import OwnMinutes
     from workstealing.dashboard.queries import Queries
-    from workstealing.dashboard.watching import watch_all
+    from workstealing.dashboard.watched import watch_all
     from workstealing.metrics.fleet import Fleet
     from workstealing.metrics.ledger import processes, read
 

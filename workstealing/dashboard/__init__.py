@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workstealing.dashboard.watched import DeadBox, Watched
-from workstealing.dashboard.watching import watch
+from workstealing.dashboard.watched import DeadBox, Watched, watch
 from workstealing.recruiting.job import Backlog
 
 if TYPE_CHECKING:

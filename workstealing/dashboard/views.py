@@ -38,8 +38,7 @@ from workstealing.dashboard.security import (
     is_own_site,
 )
 from workstealing.dashboard.steering import FleetSettings, steer_dead, steer_job
-from workstealing.dashboard.watched import short_id
-from workstealing.dashboard.watching import watch_all
+from workstealing.dashboard.watched import short_id, watch_all
 from workstealing.errors import ConfigurationError, MissingExtraError, RefusedError
 from workstealing.metrics.fleet import Fleet
 from workstealing.metrics.ledger import processes, read
