@@ -335,6 +335,31 @@ def test_a_library_holds_definitions_alone(folder: dict[str, str]) -> None:
         Script("x/main")
 
 
+@pytest.mark.parametrize("line", ["t.b = 2", "t[1] = 2", "a, b = 1, 2", "redis.call('PING')"])
+def test_a_line_of_no_definition_is_refused(folder: dict[str, str], line: str) -> None:
+    # It would go with the definition above it, and be left out where a script uses t alone.
+    folder["x/main"] = "--@include l\nreturn t\n"
+    folder["x/l"] = f"--@library\nlocal t = {{}}\nlocal function idle()\n  return 1\nend\n{line}\n"
+    with pytest.raises(ScriptError, match=r"^the Lua library 'l' has a line of no definition: "):
+        Script("x/main")
+
+
+def test_a_definition_is_found_through_a_table_and_a_forward_declaration(
+    folder: dict[str, str],
+) -> None:
+    folder["x/main"] = "--@include l\nreturn TABLE.run(1)\n"
+    folder["x/l"] = (
+        "--@library\nlocal idle = 1\nlocal later\nlocal function run(n)\n  return later(n)\nend\n"
+        "local TABLE = {\n  run = run,\n}\nfunction TABLE.more()\n  return 2\nend\n"
+        "function later(n)\n  return n\nend\n"
+    )
+    assert Script("x/main").body == (
+        "local later\nlocal function run(n)\nreturn later(n)\nend\nlocal TABLE = {\nrun = run,\n}\n"
+        "function TABLE.more()\nreturn 2\nend\nfunction later(n)\nreturn n\nend\n"
+        "return TABLE.run(1)\n"
+    )
+
+
 def test_a_script_is_made_once() -> None:
     assert load("volatile_hashes/hget") is load("volatile_hashes/hget")
     assert load("volatile_hashes/hget") is not load("volatile_hashes/hget", 5)

@@ -207,7 +207,9 @@ def drive(
         except StopIteration as done:
             result: T = done.value
             return result
-        reply = error = None
+        finally:
+            # An error that is raised holds this frame, which must not hold the error.
+            reply = error = None
         try:
             if isinstance(step, Operation):
                 reply = run(client, step)
@@ -246,7 +248,9 @@ async def drive_async(
         except StopIteration as done:
             result: T = done.value
             return result
-        reply = error = None
+        finally:
+            # An error that is raised holds this frame, which must not hold the error.
+            reply = error = None
         try:
             if isinstance(step, Operation):
                 reply = await run_async(client, step)
@@ -285,6 +289,8 @@ def drive_by(send: Callable[[StepT], Any], steps: Generator[StepT, Any, T]) -> T
         except StopIteration as done:
             result: T = done.value
             return result
+        finally:
+            reply = error = None
         try:
             reply, error = send(step), None
         except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
@@ -299,7 +305,9 @@ def resumed(steps: Steps[T], reply: Any, error: Exception | None = None) -> Step
         except StopIteration as done:
             result: T = done.value
             return result
-        reply = error = None
+        finally:
+            # An error that is raised holds this frame, which must not hold the error.
+            reply = error = None
         try:
             reply = yield step
         except Exception as raised:  # noqa: BLE001 - it is thrown into the generator

@@ -7,11 +7,12 @@ on an asyncio client must be awaited; then redis-py's own pipeline is filled and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, Self, TypeVar
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
-from workstealing.errors import ConfigurationError
+from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import (
     Operation,
     Queued,
@@ -90,7 +91,12 @@ class Pipeline(Queued):
         self._transaction = transaction
         # A generator of steps, or the user's own command: its method, arguments and options.
         self._queue: list[Any] = []
-        self.plain: Any = PlainCommands(self._queue_plain)
+
+    @property
+    def plain(self) -> Any:
+        """The user's own commands, where a name is taken by the structure's: `PlainCommands`."""
+        # Made when it is used: if it were kept, only the garbage collector could free a pipeline.
+        return PlainCommands(self._queue_plain)
 
     def __len__(self) -> int:
         """Return how many commands are queued."""
@@ -108,6 +114,16 @@ class Pipeline(Queued):
     def reset(self) -> None:
         """Forget what is queued."""
         self._queue = []
+
+    def _taken(self, raise_on_error: bool) -> Steps[list[Any]]:
+        """Return the steps that execute what is queued, and forget it here.
+
+        Another `execute` at the same time sends nothing twice, and commands that are queued in the
+        meantime wait for the next one.
+        """
+        taken = copy(self)
+        self.reset()
+        return taken._execution(raise_on_error)  # noqa: SLF001 - its own class
 
     def _run(self, steps: Steps[Any]) -> Self:
         self._queue.append(steps)
@@ -149,6 +165,9 @@ class Pipeline(Queued):
                 reply, error = first.read(mine)
                 try:
                     results.append((yield from resumed(queued, reply, error)))
+                except (ResponseError, LayoutError) as raised:
+                    # Without its traceback, whose frames hold the results and so itself.
+                    results.append(raised.with_traceback(None))
                 except Exception as raised:  # noqa: BLE001 - it is a result like the others
                     results.append(raised)
         return results
@@ -169,15 +188,17 @@ class _FirstStep:
     def read(self, replies: list[Any]) -> tuple[Any, Exception | None]:
         """Return what the step is answered by: a reply, or an error."""
         step = self._step
+        # A reply that was raised here would be held by its own traceback.
+        error = next((each for each in replies if isinstance(each, Exception)), None)
+        if error is not None:
+            return None, as_layout_error(error) or error
         try:
             if isinstance(step, list):
                 return read_all(step, replies), None
             (reply,) = replies
-            if isinstance(reply, Exception):
-                raise reply
             return (step.read(reply) if isinstance(step, Operation) else reply), None
-        except Exception as error:  # noqa: BLE001 - it is thrown into the generator
-            return None, as_layout_error(error) or error
+        except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
+            return None, raised
 
 
 def _fill(trip: RoundTrip, queued: Any) -> _FirstStep:
@@ -217,10 +238,7 @@ class BlockingPipeline(Pipeline):
         Arguments: raise_on_error: whether the first error is raised, or returned in its place. One
         round trip, and those of operations that need more than one by themselves.
         """
-        try:
-            return drive(self._client, self._execution(raise_on_error))
-        finally:
-            self.reset()
+        return drive(self._client, self._taken(raise_on_error))
 
 
 class AsyncPipeline(Pipeline):
@@ -236,7 +254,4 @@ class AsyncPipeline(Pipeline):
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send everything queued, and return the results; see `BlockingPipeline.execute`."""
-        try:
-            return await drive_async(self._client, self._execution(raise_on_error))
-        finally:
-            self.reset()
+        return await drive_async(self._client, self._taken(raise_on_error))

@@ -25,6 +25,8 @@ _LIBRARY = "--@library"
 _SHARED = "shared"
 # A definition at the beginning of a library's line, and the names that it makes.
 _DEFINITION = re.compile(r"(?:local function|function) (\w+)|local ([\w ,]+)|(\w+) =")
+# How a line goes on with the definition above it, if it is not indented.
+_GOES_ON = re.compile(r"[ \t]|end\b|[})\]]|else")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _SHIFT = "CLOCK_SHIFT_MS = 0"
 
@@ -163,6 +165,9 @@ def _definitions(library: str, text: str) -> list[_Definition]:
             parts.append([])
         elif not parts:
             raise ScriptError(f"the Lua library {library!r} begins with no definition: {line}")
+        elif not _GOES_ON.match(line):
+            # It would be left out with the definition above it, which it may have no part in.
+            raise ScriptError(f"the Lua library {library!r} has a line of no definition: {line}")
         parts[-1].append(line)
     found = []
     for part in parts:
