@@ -1,9 +1,9 @@
 """The commands on durable keys: redis-py's methods, the leases, and the scripts that do them.
 
 The signatures and the checks of arguments are redis-py's own, because the public methods are
-redis-py's own: they end in ``execute_command("SET", ...)``, and here that command is looked up. The
-due index is the only place where a deadline stands. It is no index of something else that could
-differ from it; so only a key and its due index must change together, and they share a script.
+redis-py's own: they end in ``execute_command("SET", ...)``, and here that command is looked up. A
+deadline stands in the due index and nowhere else. So only a key and its due index must change
+together, and one script changes both.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class KeyNames(Names):
 
 
 class _Surface:
-    """The commands that durable keys have beyond redis-py's own.
+    """The commands of durable keys that redis-py does not have.
 
     A command costs one round trip and at most eight Redis commands a name; on a cluster `mget`,
     `exists`, `delete` and `unlink` cost a round trip for each hash slot among the names. Raises,
-    beyond redis-py's own: LayoutError if a key of ours holds something foreign, and redis-py's
-    ResponseError (WRONGTYPE) for a key that holds no string; then nothing is changed.
+    besides redis-py's own errors: LayoutError if one of this package's keys holds something
+    foreign; ResponseError (WRONGTYPE) for a key that holds no string. Nothing is changed then.
     """
 
-    # redis-py's protocol for its command classes asks for it; none of the commands here uses it.
+    # redis-py's protocol for its command classes requires it; no command here uses it.
     _event_dispatcher: Any = None
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -82,11 +82,13 @@ class _Surface:
         """Take a lease on a name, which ends by itself.
 
         Arguments: name: a key like any other; lease: how long it holds, in seconds (fractions are
-        allowed) or a timedelta. Returns: the fencing token, an int greater than every token of this
-        name before, or None if the key is there. Never waits, never tries again. One round trip.
+        allowed) or a timedelta. Returns: the fencing token, an int greater than all earlier tokens
+        of this name, or None if the key exists. It never waits and never tries again. One round
+        trip.
 
-        Give the token to whatever the lease protects, and let that refuse a smaller one than it has
-        seen: a holder that stalls past its deadline does not know that it holds nothing any more.
+        Give the token to the resource that the lease protects, and let the resource refuse a token
+        smaller than one it has seen. A holder that stalls past its deadline does not know that it
+        has lost the lease.
         """
         return self._command(("ACQUIRE", name, _milliseconds(lease)), {})
 
@@ -94,20 +96,20 @@ class _Surface:
     def release(self, name: Any, token: int) -> Steps[bool]:
         """Give a lease back before it ends.
 
-        Arguments: name; token: the holder's, as `acquire` returned it. Returns: True, or False if
-        the token does not hold it (any more), in which case nothing is changed. One round trip.
+        Arguments: name; token: the holder's, as `acquire` returned it. Returns: True; False if the
+        token does not hold the lease (any more), and nothing is changed. One round trip.
 
-        A lease is known by its value, the token of 16 digits (17 from the year 2286 on): a number
-        of as many digits that you `set` yourself can be released like one, any other value cannot.
+        The value of a lease is its token, of 16 digits (17 from the year 2286 on). A number of as
+        many digits that you `set` can be released like a lease; no other value can.
         """
         return self._command(("RELEASE", name, _checked_token(token)), {})
 
     @operation
     def extend(self, name: Any, token: int, lease: Duration) -> Steps[bool]:
-        """Let a lease end so long from now.
+        """Let a lease end `lease` from now.
 
-        Arguments: as of `release` and `acquire`. Returns: True, or False if the token does not hold
-        it (any more), in which case nothing is changed. One round trip.
+        Arguments: as of `release` and `acquire`. Returns: True; False if the token does not hold
+        the lease (any more), and nothing is changed. One round trip.
         """
         return self._command(("EXTEND", name, _checked_token(token), _milliseconds(lease)), {})
 
@@ -171,7 +173,7 @@ class AsyncSurface(_Surface):
 
 
 def empty_reply(args: tuple[Any, ...], options: dict[str, Any]) -> list[Any] | None:
-    """Return what redis-py answers to an MGET of no names without asking; None for all others."""
+    """Return redis-py's own answer to an MGET without names; None for other commands."""
     return [] if args == ("MGET",) and "EMPTY_RESPONSE" in options else None
 
 
@@ -198,14 +200,14 @@ def _optional_int(reply: Any) -> int | None:
 
 
 def _time_reader(unit_ms: int, *, is_relative: bool) -> Reader:
-    """Return what makes TTL or one of its siblings from a deadline and the server's time."""
+    """Return the reader that computes TTL or a sibling from a deadline and the server's time."""
 
     def read(reply: Any) -> int:
         deadline, at = int(reply[0]), int(reply[1])
         if deadline < 0:
             return deadline
         time = deadline - at if is_relative else deadline
-        # As the server rounds: half a second and more is a second.
+        # The server rounds so too: half a second or more becomes a second.
         return time if unit_ms == 1 else (time + 500) // 1000
 
     return read
@@ -224,9 +226,9 @@ _EXPIRES: dict[str, tuple[int, int]] = {
     "EXPIREAT": (1000, 0),
     "PEXPIREAT": (1, 0),
 }
-# How many keys one script touches, so that it does not hold the server for long.
+# The most keys that one script touches, so that it does not hold the server for long.
 KEYS_A_PIECE = 500
-# How many arguments these take at least, their own names included; all others take two.
+# The least number of arguments, with the command's name; every other command needs two.
 _LEAST = {"SET": 3, **dict.fromkeys(_EXPIRES, 3)}
 _NAMES_SEVERAL = frozenset({"MGET", "EXISTS", "DEL", "UNLINK"})
 _WRITES = frozenset(
@@ -243,9 +245,9 @@ def require_users_keys(args: Arguments) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """The scripts that do one command, each a piece of it.
+    """The scripts of one command, each a piece of it.
 
-    Fields: operations; combine: makes the command's result from theirs.
+    Fields: operations; combine: makes the command's result from the operations' results.
     """
 
     operations: tuple[Operation, ...]
@@ -269,14 +271,14 @@ class Translator:
         return load(f"durable_keys/{name}", self.clock_shift_ms)
 
     def shards(self, layout: Layout, args: Arguments) -> set[int]:
-        """Return the index shards that a command may write to, none if it only reads."""
+        """Return the index shards that a command may write to; a reading one has none."""
         if args[0] not in _WRITES or _is_bare_getex(args):
             return set()
         names = args[1:] if args[0] in ("DEL", "UNLINK") else args[1:2]
         return {layout.shard_of(key_slot(to_bytes(name))) for name in names}
 
     def translate(self, layout: Layout, args: Arguments, options: dict[str, Any]) -> Pieces:
-        """Return the scripts that do what a command says.
+        """Return the scripts of a command.
 
         Raises: LayoutError for a write to a layout that this release may only read; ResponseError
         for a command that durable keys do not have, or with too few arguments.
@@ -297,7 +299,7 @@ class Translator:
         if word in ("DEL", "UNLINK"):
             return self._each("delete", layout, args[1:], word)
         if word == "SET":
-            # With GET the reply is the value before, whatever it says.
+            # With GET the reply is the former value, even if that is "OK".
             read = same if options.get("get") or "GET" in _words(args[3:]) else _is_set
             return self._writing("set", layout, args[1], args[2:], read)
         if word in _EXPIRES:
@@ -361,7 +363,7 @@ class Translator:
         return Pieces(operations, combine)
 
     def _grouped(self, names: Arguments) -> list[list[bytes]]:
-        """Return names as bytes, in groups that one script may touch."""
+        """Return names as bytes, in groups; one script takes one group."""
         raw = [to_bytes(name) for name in names]
         groups: dict[int, list[bytes]] = {}
         for name in raw:

@@ -38,7 +38,7 @@ from workstealing.structures.namespace import (
 
 
 class _Keys(NamespaceStructure[ClientT]):
-    """What the blocking and the asyncio form share: the namespace, its layout, its translator."""
+    """The part that both clients' forms share: the namespace, its layout, its translator."""
 
     kind = "durable keys"
     names: KeyNames
@@ -61,20 +61,20 @@ class _Keys(NamespaceStructure[ClientT]):
     def open(self) -> Steps[Layout]:
         """Read the namespace's layout, or write it down at its first use; return it.
 
-        Every command does this by itself. Raises: LayoutError; EvictionPolicyError. Two or three
-        round trips the first time, then none.
+        Each command does this when it is needed. Raises: LayoutError; EvictionPolicyError. Two or
+        three round trips the first time, then none.
         """
         return self.layout_steps()
 
     def layout_steps(self) -> Steps[Layout]:
-        """Return the layout, having read it or written it down."""
+        """Return the layout; read it, or write it down, if it is not known."""
         if self._layout is None:
             shards = SLOTS if is_cluster(self.client) else INDEX_SHARDS_OF_A_SERVER
             self._layout = yield from open_layout(self.names, shards, self._policies)
         return self._layout
 
     def ready_steps(self, commands: Iterable[tuple[Any, ...]]) -> Steps[Layout]:
-        """Return the layout, with the index shards registered that commands will write to."""
+        """Register the index shards that commands will write to; return the layout."""
         layout = yield from self.layout_steps()
         if layout.registers_shards:
             used = set().union(*(self.translator.shards(layout, args) for args in commands))
@@ -106,21 +106,21 @@ class _Keys(NamespaceStructure[ClientT]):
 class DurableKeys(_Keys[BlockingClient], BlockingSurface, Blocking):
     """Strings that live exactly until their deadline, however full the server is.
 
-    For locks, leases and expensive recomputes. A key with a time to live of Redis' own is the first
-    that a ``volatile-*`` policy evicts, at any time; these carry none, so the server leaves them
-    alone. Their deadlines stand in a due index. Expired means gone for every reader here, from the
-    millisecond of the deadline on, by the server's clock; `KeyExpiry` frees the memory.
+    For locks, leases and results that were expensive to make. A ``volatile-*`` policy may evict a
+    key with a time to live at any time. A durable key has no time to live in Redis, so the server
+    leaves it alone; a due index holds its deadline. The key is gone for every reader here from the
+    millisecond of its deadline on, by the server's clock. `KeyExpiry` frees the memory.
 
     Arguments: client: a redis.Redis or redis.RedisCluster of the user's own (`AsyncDurableKeys`
-    takes an asyncio client); namespace: what groups the keys that one job collects, 1 to 64
-    letters, digits, dots, dashes or underscores; allow_eviction: names of ``allkeys-*`` policies
-    that are accepted although they may evict a durable key; clock_shift_ms: for tests, how far
-    this object's clock is ahead of the server's.
+    takes an asyncio client); namespace: the group of keys that one job collects, 1 to 64 letters,
+    digits, dots, dashes or underscores; allow_eviction: names of ``allkeys-*`` policies to accept
+    although they may evict a durable key; clock_shift_ms: for tests, how far this object's clock is
+    ahead of the server's.
 
-    Methods, signatures and replies are redis-py's for strings, but that a key of another type is
-    never overwritten or deleted: WRONGTYPE. Plain clients can read the values, without the
-    deadlines. Makes no connection before the first command, which costs two or three round trips
-    more, to read the namespace's layout.
+    Methods, signatures and replies are redis-py's for strings, with one exception: a key of another
+    type is never overwritten or deleted (WRONGTYPE). Plain clients can read the values, but not the
+    deadlines. The constructor makes no connection. The first command costs two or three more round
+    trips, to read the namespace's layout.
 
     Source: seed of Jim Nelson's talk on work stealing at the Internet Archive ("expire keys only
     after their time-to-live passes").
@@ -129,7 +129,7 @@ class DurableKeys(_Keys[BlockingClient], BlockingSurface, Blocking):
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one command of redis-py's on this namespace; all its methods end here."""
         layout = self._layout
-        # This spares a usual command the generator, about a microsecond.
+        # This branch saves a usual command the generator, about a microsecond.
         if layout is not None and not layout.registers_shards and len(args) > 1:
             require_users_keys(args)
             pieces = self.translator.translate(layout, args, options)
@@ -150,7 +150,7 @@ class DurableKeys(_Keys[BlockingClient], BlockingSurface, Blocking):
     def pipeline(self, transaction: bool = True) -> KeyPipeline:
         """Return a pipeline that queues these commands, and the user's own, for one round trip.
 
-        Arguments: transaction: whether they run as one MULTI/EXEC (on a cluster: no).
+        Arguments: transaction: whether they run as one MULTI/EXEC; a cluster never does so.
         """
         return KeyPipeline(self, transaction)
 
@@ -168,10 +168,10 @@ class AsyncDurableKeys(_Keys[AsyncClient], AsyncSurface, Asynchronous):
 
 
 class _LeaseBlock:
-    """What the blocking and the asyncio form share.
+    """The part that `Lease` and `AsyncLease` share.
 
-    Attribute `kept`: None before the block has ended; then whether the lease was still held when it
-    was given back (False: it had run out, and somebody else may have worked meanwhile).
+    Attribute: kept: None until the block has ended; then True if the lease was still held when it
+    was released, False if it had run out, so that somebody else may have worked meanwhile.
     """
 
     def __init__(self, name: Any, lease: Duration) -> None:
@@ -211,7 +211,7 @@ class Lease(_LeaseBlock):
         self._keys = keys
 
     def extend(self, lease: Duration | None = None) -> bool:
-        """Let the lease end `lease` (by default, as long as at first) from now.
+        """Let the lease end `lease` from now; by default, as long as when it was taken.
 
         Returns: False if it had run out. One round trip.
         """
@@ -265,9 +265,9 @@ class AsyncLease(_LeaseBlock):
 
 
 class _KeyPipeline(Pipeline, BlockingSurface):
-    """What both forms of a pipeline share; see `KeyPipeline`.
+    """The part that both forms of a pipeline share; see `KeyPipeline`.
 
-    It is typed as redis-py types its own pipelines: by the replies that `execute` will return.
+    The methods are typed as in redis-py's own pipelines: by the replies that `execute` returns.
     """
 
     def __init__(self, keys: _Keys[Any], transaction: bool) -> None:
@@ -281,7 +281,7 @@ class _KeyPipeline(Pipeline, BlockingSurface):
         return self._command_steps(args, options)
 
     def _command_steps(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
-        # Which index shard it goes to is known when the layout has been read.
+        # The index shard of a command is known only when the layout has been read.
         layout = self._keys.layout
         assert layout is not None, "the layout is read before"
         pieces = self._keys.translator.translate(layout, args, options)
@@ -301,10 +301,9 @@ class KeyPipeline(_KeyPipeline, BlockingPipeline):
 
     The methods are those of `DurableKeys`; every other method of redis-py's pipelines queues the
     user's own command (``p.incr("visits")``), and so does ``p.plain.set(...)`` where the name is
-    taken. Use as a context manager, or call `reset` when it is not executed.
+    taken. Use it as a context manager, or call `reset` if it is not executed.
 
-    `execute` takes one round trip (at a namespace's or a cluster slot's first use, those of the
-    setting up too).
+    `execute` takes one round trip, and more at the first use of a namespace or a cluster slot.
     """
 
 
@@ -313,7 +312,7 @@ class AsyncKeyPipeline(_KeyPipeline, AsyncPipeline):
 
 
 def checked_keys(keys: object) -> DurableKeys | AsyncDurableKeys:
-    """Return what a job of durable keys was given, or raise ConfigurationError if it is none."""
+    """Return a job's argument if it is DurableKeys. Raises: ConfigurationError if it is not."""
     if isinstance(keys, DurableKeys | AsyncDurableKeys):
         return keys
     raise ConfigurationError(

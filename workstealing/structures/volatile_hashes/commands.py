@@ -1,4 +1,4 @@
-"""What becomes of each command on an emulated namespace: which script, and how its reply is read.
+"""The script of each command on an emulated namespace, and the reader of its reply.
 
 The signatures and the checks of arguments are redis-py's own, because the public methods are
 redis-py's own: they end in ``execute_command("HSETEX", ...)``, and here that command is looked up.
@@ -59,7 +59,7 @@ class _Command:
     keys: int = 1
     # Whether a reading script must know which backend holds the deadlines.
     checked: bool = False
-    # What the script is told of the command, before the user's arguments.
+    # Arguments about the command for the script, before the user's own.
     told: tuple[str | int, ...] = ()
 
 
@@ -133,7 +133,7 @@ _NAMES_TWO = frozenset(word for word, command in _COMMANDS.items() if command.ke
 
 
 def _require_arguments(word: str, args: Arguments) -> None:
-    """Refuse, as the server would, a command without fields; and a copy to another database."""
+    """Refuse a command without fields, as the server would, and a copy to another database."""
     counts = word in _COUNTING and tuple(args[-2:]) == ("FIELDS", 0)
     if counts or (word in ("HDEL", "HMGET") and len(args) == 2):
         raise ResponseError(f"wrong number of arguments for '{word.lower()}' command")
@@ -144,7 +144,7 @@ def _require_arguments(word: str, args: Arguments) -> None:
 
 
 def require_users_keys(args: Arguments) -> None:
-    """Refuse a command that names one of this package's own keys. Errors: ConfigurationError."""
+    """Refuse a command that names one of this package's own keys. Raises: ConfigurationError."""
     require_users_key(args[1])
     if args[0] in _NAMES_TWO:
         require_users_key(args[2])
@@ -153,8 +153,8 @@ def require_users_keys(args: Arguments) -> None:
 class Translator:
     """Turns redis-py's commands into operations on one namespace.
 
-    Arguments: names of the namespace; nested_pairs: whether the client shows HRANDFIELD's values as
-    nested pairs, as redis-py does when protocol 3 was asked for; clock_shift_ms: for tests.
+    Arguments: names of the namespace; nested_pairs: whether the client gives HRANDFIELD's values as
+    nested pairs, as redis-py does with protocol 3; clock_shift_ms: for tests.
     """
 
     def __init__(self, names: HashNames, *, nested_pairs: bool, clock_shift_ms: int = 0) -> None:
@@ -164,9 +164,9 @@ class Translator:
         self._scripts: dict[str, Script] = {}
 
     def translate(self, layout: Layout, args: Arguments, options: dict[str, Any]) -> Operation:
-        """Return the operation that does, on an emulated namespace, what a command says.
+        """Return the operation for a command on an emulated namespace.
 
-        Errors: LayoutError for a write to a layout that this release may only read; ResponseError
+        Raises: LayoutError for a write to a layout that this release may only read; ResponseError
         for a command that volatile hashes do not have.
         """
         word = args[0]
@@ -203,7 +203,7 @@ class Translator:
         return [self.move(layout, name, None) for name in self.names_in(args)]
 
     def move(self, layout: Layout, key: bytes, most: int | None) -> Operation:
-        """Return the operation that hands at most so many fields of a hash over to the server."""
+        """Return the operation that hands at most `most` fields of a hash over to the server."""
         marks = (layout.mark_of(MIGRATING), layout.mark_of(EMULATED), layout.mark_of(NATIVE))
         args = (*marks, "" if most is None else most)
         script = self.script("volatile_hashes/migrate")

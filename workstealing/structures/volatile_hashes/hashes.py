@@ -52,7 +52,7 @@ _MIGRATION_SECONDS = 5.0
 
 
 class _Hashes(NamespaceStructure[ClientT]):
-    """What the blocking and the asyncio form share: the namespace, its layout, its translator."""
+    """The part that both clients' forms share: the namespace, its layout, its translator."""
 
     kind = "volatile hashes"
     names: HashNames
@@ -82,15 +82,16 @@ class _Hashes(NamespaceStructure[ClientT]):
     def open(self) -> Steps[Layout]:
         """Read the namespace's layout, or write it down at its first use; return it.
 
-        Every command does this by itself. Raises: LayoutError; EvictionPolicyError;
+        Each command does this when it is needed. Raises: LayoutError; EvictionPolicyError;
         ConfigurationError. Two or three round trips the first time, then none.
         """
         return self.layout_steps()
 
     def layout_steps(self, *, again: bool = False) -> Steps[Layout]:
-        """Return the layout, having read it (again, if asked to) or written it down.
+        """Return the layout; read it, or write it down, if it is not known or `again` is true.
 
-        A namespace that is being migrated is looked at every few seconds, to see the end of it.
+        The layout of a migrating namespace is read every few seconds, to notice the migration's
+        end.
         """
         layout = self._layout
         if layout is not None and layout.is_migrating:
@@ -105,8 +106,9 @@ class _Hashes(NamespaceStructure[ClientT]):
     def register_steps(self, layout: Layout, commands: Iterable[tuple[Any, ...]]) -> Steps[Layout]:
         """Register the index shards that commands will write to, before their first use.
 
-        Returns: the layout, read again if anything was registered: a migration closes the
-        registered index shards, so whoever adds one looks whether one has begun.
+        Returns: the layout, read again if an index shard was registered. A migration closes the
+        registered index shards, so a process that adds one must check whether a migration has
+        begun.
         """
         if not layout.registers_shards or not layout.is_emulated:
             return layout
@@ -119,14 +121,14 @@ class _Hashes(NamespaceStructure[ClientT]):
         return (yield from self.layout_steps(again=True))
 
     def check_steps(self) -> Steps[Sequence[Check]]:
-        """Say whether the namespace is its own, and what a native one inherits from its server."""
+        """Check the layout, and whether a native namespace inherits its server's fault with AOF."""
         checks, layout = yield from self._layout_checks()
         if layout is None or not layout.is_native:
             return checks
         try:
             reply = yield Operation(None, (self.names.layout,), ("INFO",))
         except ResponseError:
-            # The user may not ask; the check of the server says so.
+            # The user may not send INFO; the check of the server reports that.
             return checks
         info = dict(line.split(":", 1) for line in as_text(reply).splitlines() if ":" in line)
         if info.get("aof_enabled") != "1" or "valkey_version" in info:
@@ -143,19 +145,20 @@ class _Hashes(NamespaceStructure[ClientT]):
         return [*checks, Check(", AOF", WARNING, said)]
 
     def _command_steps(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
-        """Run one command by whatever backend the namespace has at the moment."""
+        """Run one command by the namespace's present backend."""
         layout = yield from self.layout_steps()
         layout = yield from self.register_steps(layout, (args,))
         if layout.is_emulated:
             try:
                 return (yield self.translator.translate(layout, args, options))
             except LayoutError:
-                # The script did nothing. If a migration has begun, the command goes its new way.
+                # The script did nothing. If a migration has begun, the server runs the command
+                # instead.
                 layout = yield from self.layout_steps(again=True)
                 if layout.is_emulated:
                     raise
         if layout.is_migrating:
-            # One by one: what yields from a list cannot be sent the replies.
+            # One by one: `yield from` a list could not receive the replies.
             for operation in self.translator.moves(layout, args):  # noqa: UP028
                 yield operation
         if args[0] in layout.missing:
@@ -166,20 +169,20 @@ class _Hashes(NamespaceStructure[ClientT]):
 class VolatileHashes(_Hashes[BlockingClient], BlockingSurface, Blocking):
     """Hashes whose fields expire one by one, by Redis 8's API on any Redis from 6.2 on.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster of the user's own
-    (`AsyncVolatileHashes` takes an asyncio client); namespace: what groups the hashes that one job
-    collects, 1 to 64 letters, digits, dots, dashes or underscores; backend: "auto" (native where a
-    new namespace's server has the commands), "emulated" or "native"; allow_eviction: names of
-    ``allkeys-*`` policies that are accepted although they may evict a hash's deadlines without the
-    hash; clock_shift_ms: for tests, how far this object's clock is ahead of the server's.
+    Arguments: client: a redis.Redis or redis.RedisCluster of the user's own (`AsyncVolatileHashes`
+    takes an asyncio client); namespace: the group of hashes that one job collects, 1 to 64 letters,
+    digits, dots, dashes or underscores; backend: "auto" (native where a new namespace's server has
+    the commands), "emulated" or "native"; allow_eviction: names of ``allkeys-*`` policies to accept
+    although they may evict a hash's deadlines without the hash; clock_shift_ms: for tests, how far
+    this object's clock is ahead of the server's.
 
-    The values stay in an ordinary hash at the user's own key; other keys are in the catalogue in
-    ``lua/README.md``. Expired means gone for every reader at once; `HashFieldExpiry` frees memory.
+    The values stay in an ordinary hash at the user's own key; ``lua/README.md`` lists the other
+    keys. An expired field is gone for every reader at once; `HashFieldExpiry` frees its memory.
 
     Source: seed of Jim Nelson's talk on work stealing at the Internet Archive (deadlines in a
     sorted set beside the hash), with a due index added, so that garbage is found without looking
-    for it. Makes no connection before the first command; that one costs two or three round trips
-    more, to read the namespace's layout.
+    for it. The constructor makes no connection. The first command costs two or three more round
+    trips, to read the namespace's layout.
     """
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -187,7 +190,7 @@ class VolatileHashes(_Hashes[BlockingClient], BlockingSurface, Blocking):
         require_users_keys(args)
         layout = self._layout
         if layout is not None:
-            # What these two spare a usual command is the generators, about a microsecond.
+            # These two branches save a usual command the generators, about a microsecond.
             if layout.is_native and args[0] not in layout.missing:
                 return self.client.execute_command(*args, **options)
             if layout.is_emulated and not layout.registers_shards:
@@ -196,13 +199,13 @@ class VolatileHashes(_Hashes[BlockingClient], BlockingSurface, Blocking):
                 except ResponseError as error:
                     if as_layout_error(error) is None:
                         raise
-                    # The script did nothing: the steps run it once more and see what has changed.
+                    # The script did nothing: the steps below run it again by the new layout.
         return self._run(self._command_steps(args, options))
 
     def pipeline(self, transaction: bool = True) -> HashPipeline:
         """Return a pipeline that queues hash commands, and the user's own, for one round trip.
 
-        Arguments: transaction: whether they run as one MULTI/EXEC (on a cluster: no).
+        Arguments: transaction: whether they run as one MULTI/EXEC; a cluster never does so.
         """
         return HashPipeline(self, transaction)
 
@@ -221,16 +224,16 @@ class AsyncVolatileHashes(_Hashes[AsyncClient], AsyncSurface, Asynchronous):
 
 
 class _HashPipeline(Pipeline, QueuedSurface):
-    """What both forms of a pipeline share; see `HashPipeline`."""
+    """The part that both forms of a pipeline share; see `HashPipeline`."""
 
     def __init__(self, hashes: _Hashes[Any], transaction: bool) -> None:
         super().__init__(hashes.client, transaction)
         self._hashes = hashes
-        # Of the hash commands: the position in the queue, the arguments and the options.
+        # The hash commands: position in the queue, arguments and options.
         self._commands: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Queue one hash command; what all the methods end in. Returns the pipeline."""
+        """Queue one hash command; all the methods end here. Returns the pipeline."""
         require_users_keys(args)
         self._commands[len(self._queue)] = args, options
         return self._run(self._steps(args, options))
@@ -241,7 +244,7 @@ class _HashPipeline(Pipeline, QueuedSurface):
         self._commands = {}
 
     def _steps(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
-        """Do a command by the layout that is known when it is sent."""
+        """Run a command by the layout that is known when it is sent."""
         layout, translator = self._hashes.layout, self._hashes.translator
         assert layout is not None, "the layout is read before"
         if layout.is_emulated:
@@ -273,10 +276,10 @@ class _HashPipeline(Pipeline, QueuedSurface):
         return checked_results(results, raise_on_error)
 
     def _refused(self, results: Sequence[Any]) -> list[int]:
-        """Return the positions that must run again after the layout has turned out to be old.
+        """Return the positions of the commands to run again, because the layout has changed.
 
-        Those are the hash commands that were refused, whose scripts did nothing, and the reads of
-        the same hashes behind them. What has run, the user's own commands too, is not among them.
+        These are the refused hash commands, whose scripts did nothing, and later reads of the same
+        hashes. Commands that were done, the user's own among them, do not run again.
         """
         names: set[bytes] = set()
         again: list[int] = []
@@ -295,12 +298,11 @@ class HashPipeline(_HashPipeline, BlockingPipeline):
 
     The methods are those of `VolatileHashes`; every other method of redis-py's pipelines queues the
     user's own command (``p.incr("visits")``), and so does ``p.plain.hset(...)`` where the name is
-    taken by the hash's own. Use as a context manager, or call `reset` when it is not executed.
+    taken by the hash's own. Use it as a context manager, or call `reset` if it is not executed.
 
-    `execute` takes one round trip (at a namespace's or a cluster slot's first use, those of the
-    setting up too). If the namespace has begun to migrate and this process did not know, the hash
-    commands that were refused go their new way in a second one, behind the rest and outside its
-    transaction.
+    `execute` takes one round trip, and more at the first use of a namespace or a cluster slot. If
+    the namespace has begun to migrate and this process did not know, some hash commands are
+    refused. They run again in a second round trip, after the rest and outside its transaction.
     """
 
 
@@ -309,7 +311,7 @@ class AsyncHashPipeline(_HashPipeline, AsyncPipeline):
 
 
 def checked_hashes(hashes: object) -> VolatileHashes | AsyncVolatileHashes:
-    """Return what a job of volatile hashes was given, or raise ConfigurationError if it is none."""
+    """Return a job's argument if it is VolatileHashes. Raises: ConfigurationError if it is not."""
     if isinstance(hashes, VolatileHashes | AsyncVolatileHashes):
         return hashes
     raise ConfigurationError(
@@ -319,7 +321,7 @@ def checked_hashes(hashes: object) -> VolatileHashes | AsyncVolatileHashes:
 
 
 def _protocol(client: Any) -> int | None:
-    """Return the protocol that the user asked for by name, if any."""
+    """Return the protocol that the user has set explicitly, if any."""
     if is_cluster(client):
         options = getattr(client.nodes_manager, "connection_kwargs", {})
     else:

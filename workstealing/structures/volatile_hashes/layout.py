@@ -1,7 +1,7 @@
-"""Where a namespace of volatile hashes keeps what, and which backend it has.
+"""The keys of a namespace of volatile hashes, and its backend.
 
-The backend is written down at the namespace's first use and read by everybody after that, so that
-an upgraded server does not bring expired fields back.
+The first use of a namespace writes its backend down, and every later process reads it. So an
+upgrade of the server does not bring expired fields back.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class HashNames(Names):
         """Return the keys of a writing script: the hash, its deadlines, due index and mark."""
         slot = key_slot(key)
         shard = slot % layout.index_shards
-        # Not by index_keys(): this is what every write does.
+        # Without a call of index_keys(): every write runs this line.
         index = self._index_keys.get(shard) or self.index_keys(shard)
         return (key, b"{" + SLOT_TAGS[slot] + self._deadlines_middle + key, *index)
 
@@ -68,8 +68,8 @@ def open_layout(
     """Read a namespace's layout, or write it down if this is its first use.
 
     Arguments: backend: "auto", "emulated" or "native"; index_shards: of a new namespace;
-    allowed_policies: eviction policies that the user accepts by name. Errors: LayoutError for a
-    foreign layout or another backend than the one asked for; EvictionPolicyError;
+    allowed_policies: eviction policies that the user accepts by name. Raises: LayoutError for a
+    foreign layout, or for a backend other than the requested one; EvictionPolicyError;
     ConfigurationError if the server lacks the native commands. Two or three round trips, once.
     """
     layout = yield from read_layout(names)

@@ -1,8 +1,9 @@
 """All live fields of a namespace, page by page: for exports, not for slices.
 
 An emulated namespace's due index names its hashes; a native one has none, so there the keyspace of
-each node is scanned by a pattern. Nothing here is a snapshot: what changes while it is read may be
-seen before or after the change, and what the server moves between two of its tables twice.
+each node is scanned by a pattern. Nothing here is a snapshot: a field that changes during the scan
+may be seen before or after the change. A field that the server moves between its tables meanwhile
+may be seen twice.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from workstealing.structures.due_index import DueIndex
 from workstealing.structures.namespace import Layout, read_layout
 from workstealing.structures.volatile_hashes.hashes import VolatileHashes
 
-# How many index shards, and how many hashes, one round trip asks; and how many of their entries,
-# fields and keys a reply brings at about.
+# The number of index shards, and of hashes, that one round trip asks; and the approximate number of
+# entries, fields and keys in a reply.
 SHARDS_A_CALL, ENTRIES_A_PAGE = 32, 100
 HASHES_A_CALL, FIELDS_A_PAGE = 64, 256
 KEYS_A_PAGE = 1000
@@ -38,7 +39,7 @@ TIMEOUT_SECONDS = 30.0
 class LiveField:
     """A field that had not expired when it was read.
 
-    Fields: key: of its hash; field; value; left_ms: how long it still lives, in ms, None without a
+    Fields: key: of its hash; field; value; left_ms: the rest of its life in ms, None without a
     deadline.
     """
 
@@ -52,9 +53,9 @@ class HashScan:
     """Reads the live fields of a namespace through one-attempt connections, in bounded replies.
 
     Arguments: hashes; match: a pattern of Redis's for the keys, needed for a native namespace.
-    Errors of all methods: LayoutError for a namespace that is being migrated or is foreign;
-    ConfigurationError for a native one without a pattern; connection faults. A namespace that
-    nobody has used yet has no fields, and is not written down.
+    Every method raises: LayoutError for a namespace that is being migrated or is foreign;
+    ConfigurationError for a native namespace without a pattern; connection faults. A namespace that
+    nobody has used yet has no fields, and its layout is not written down.
     """
 
     def __init__(self, hashes: VolatileHashes, match: str | bytes | None = None) -> None:
@@ -63,7 +64,7 @@ class HashScan:
         self._index = DueIndex(hashes.twin, hashes.names, 0, random.random, SYSTEM_CLOCK)
 
     def layout(self) -> Layout | None:
-        """Return the namespace's layout if its hashes can be found by it, or None if it has none.
+        """Return the layout by which the hashes can be found, or None for a namespace without one.
 
         Three or four round trips.
         """
@@ -85,7 +86,7 @@ class HashScan:
         return layout
 
     def shards(self, layout: Layout) -> list[int]:
-        """Return the index shards of an emulated namespace, one node's after another's."""
+        """Return the index shards of an emulated namespace, in the order of their nodes."""
         by_node = self._index.shards_by_node(layout, _budget())
         return [shard for shards in by_node.values() for shard in sorted(shards)]
 
@@ -96,8 +97,8 @@ class HashScan:
     def of_shards(self, layout: Layout, shards: Sequence[int]) -> Iterator[list[LiveField]]:
         """Yield the live fields of the hashes that index shards of an emulated namespace name.
 
-        Hashes none of whose fields has a deadline are not among them. One round trip for
-        some dozen index shards, and two for some dozen hashes or pages of large ones.
+        Hashes without any deadline are not found. One round trip for some dozen index shards, and
+        two for some dozen hashes or pages of large hashes.
         """
         by_node: dict[Node, list[int]] = {}
         for shard in shards:
@@ -109,7 +110,7 @@ class HashScan:
     def of_node(self, layout: Layout, node: Node) -> Iterator[list[LiveField]]:
         """Yield the live fields of the hashes on one node whose keys match the pattern.
 
-        One round trip for a thousand keys of the node's, and two for some dozen hashes found.
+        One round trip for each thousand keys of the node, and two for some dozen hashes found.
         """
         cursor = BEGINNING
         own = self._hashes.names.layout
@@ -133,7 +134,7 @@ class HashScan:
         match = () if self._match is None else ("MATCH", self._match)
 
         def ask(asked: list[tuple[bytes, bytes]]) -> list[Any]:
-            # By ZSCAN: a range by score or rank would pass over what moves down meanwhile.
+            # By ZSCAN: a range by score or rank would miss entries that move down meanwhile.
             replies = self._ask(
                 node, [("ZSCAN", *each, *match, "COUNT", ENTRIES_A_PAGE) for each in asked]
             )
@@ -153,7 +154,7 @@ class HashScan:
     ) -> Iterator[list[LiveField]]:
 
         def ask(asked: list[tuple[bytes, bytes]]) -> list[Any]:
-            # None: something else stands there by now.
+            # None: another type stands there by now.
             commands: list[Command] = [("HSCAN", *each, "COUNT", FIELDS_A_PAGE) for each in asked]
             return self._read(layout, node, commands)
 
@@ -164,7 +165,7 @@ class HashScan:
                 node,
                 [("HPTTL", key, "FIELDS", len(values), *values) for key, values in found],
             )
-            # What has expired between the two looks has -2, and so has a hash that is gone.
+            # A field that expired between the two looks has -2, and so has a hash that is gone.
             yield [
                 LiveField(key, field, value, left if left >= 0 else None)
                 for (key, values), lefts in zip(found, times, strict=True)
@@ -173,7 +174,7 @@ class HashScan:
             ]
 
     def _read(self, layout: Layout, node: Node, commands: list[Command]) -> list[Any]:
-        """Run reading commands on hashes of one node; None for what is no hash."""
+        """Run reading commands on hashes of one node; a key of another type gives None."""
         translate = self._hashes.translator.translate
         operations = [translate(layout, each, {}) for each in commands if layout.is_emulated]
         replies = self._ask(node, _by_digest(operations) if operations else commands)
@@ -192,7 +193,7 @@ class HashScan:
 
 
 def _by_digest(operations: Sequence[Operation]) -> list[Command]:
-    """Return commands of which the first with a script carries its text, and makes it known."""
+    """Return commands; the first command of each script carries the script's text."""
     sent: set[str] = set()
     commands: list[Command] = []
     for operation in operations:

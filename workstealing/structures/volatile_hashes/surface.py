@@ -1,7 +1,8 @@
 """The commands that volatile hashes offer, by redis-py's own signatures.
 
-The methods on fields are redis-py's (`redis.commands.core.HashCommands`); those on whole hashes are
-its methods on keys, bounded here to those that keep a hash and its deadlines together.
+The methods on fields are redis-py's (`redis.commands.core.HashCommands`). The methods on whole
+hashes are some of redis-py's methods on keys: only the ones that keep a hash and its deadlines
+together.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class _Surface(HashCommands):
-    """What the blocking, the asyncio and the pipeline form have in common.
+    """The methods that the blocking, the asyncio and the pipeline form share.
 
-    Every command costs one round trip and one script of a fixed number of Redis commands per field;
-    HGETALL, HKEYS, HVALS, and HLEN and HRANDFIELD while some fields have expired, are O(fields). On
-    a native namespace every command is the server's own.
+    Every command costs one round trip. It is one script with a fixed number of Redis commands per
+    field. HGETALL, HKEYS and HVALS are O(fields); so are HLEN and HRANDFIELD while some fields have
+    expired. On a native namespace every command is the server's own.
 
     A time to live is in whole seconds (ex, exat) or milliseconds (px, pxat), or a timedelta or
-    datetime. Errors beyond redis-py's own: LayoutError if a key of ours holds something foreign, in
-    which case nothing is changed.
+    datetime. Raises, besides redis-py's own errors: LayoutError if one of this package's keys holds
+    something foreign; nothing is changed then.
     """
 
-    # redis-py's protocol for its command classes asks for it; none of the commands here uses it.
+    # redis-py's protocol for its command classes requires it; no command here uses it.
     _event_dispatcher: Any = None
 
     expire = BasicKeyCommands.expire
@@ -77,7 +78,8 @@ class BlockingSurface(_Surface):
     _is_async_client: Literal[False] = False
 
     if TYPE_CHECKING:
-        # It is redis-py's own; but redis-py types its `self` as a mixin that these hashes lack.
+        # The method is redis-py's own, but redis-py types its `self` as a mixin that these hashes
+        # lack.
         def hscan_iter(
             self,
             name: KeyT,
