@@ -1,7 +1,8 @@
-"""The due index of a namespace: which of its keys have garbage, found without looking for it.
+"""The due index of a namespace names its keys with garbage, so that no scan is needed.
 
-One round trip asks a few index shards of one node; recruits choose at random among them and among
-the keys found there, in a window well above a slice, so that they rarely meet.
+One round trip asks a few index shards of one node. Recruits choose at random among the index shards
+and among the keys found there. They choose from many more keys than a slice needs, so they rarely
+meet.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from workstealing.structures.namespace import (
     write_layout,
 )
 
-# How many index shards the first look takes, and how many a second one if the first found too
-# little; how many keys of each.
+# The number of index shards of a first look, and of a second look if the first found too little;
+# and the most keys of each index shard.
 FIRST_LOOK, SECOND_LOOK = 4, 64
 KEYS_A_SHARD = 16
-# Index shards that no registry names are looked at now and then, so that what a lost registry
-# named is found again.
+# Each choice includes some index shards that the registry does not name, so that the keys of a lost
+# registry are found again.
 UNREGISTERED_A_LOOK = 4
 REGISTRY_SECONDS = 10.0
-# For how long the other nodes are preferred to one that did not answer: well above a breaker's
-# period, or every other trial would go to it again.
+# For so long a node that did not answer is avoided. This is well above a breaker's period, or every
+# other trial would go to that node again.
 AVOID_SECONDS = 60.0
-# How many index shards are drawn at most to find those that are on one node, however large the
-# registry and the cluster are.
+# The most index shards to draw in the search for some on one node, however large the registry and
+# the cluster are.
 MOST_DRAWS = 1024
 
 T = TypeVar("T")
@@ -62,11 +63,11 @@ class DueKey:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look at index shards has found.
+    """The result of one look at index shards.
 
     Fields: found: the keys; now_ms: the server's time; foreign: the error reply of a due index that
-    holds something foreign, or None; waiting: about how many keys these index shards name that a
-    look may find, however few it takes: None until the server's time is known.
+    holds something foreign, or None; waiting: about how many keys of these index shards qualify,
+    also beyond the keys found; None until the server's time is known.
     """
 
     found: list[DueKey]
@@ -79,8 +80,8 @@ class DueIndex:
     """Looks into the due index of one namespace, through a twin's one-attempt connections.
 
     Arguments: twin and names of the namespace; clock_shift_ms: for tests; random: returns a float
-    in [0, 1); clock: measures how old this process's copy of the registry is; on_loss: called when
-    the layout turns out to have been lost or changed.
+    in [0, 1); clock: measures the age of this process's copy of the registry; on_loss: called when
+    the layout was lost or has changed.
     """
 
     def __init__(
@@ -105,15 +106,15 @@ class DueIndex:
         self._known: frozenset[int] = frozenset()
         self._registry_read: float | None = None
         self._avoided: dict[Node, float] = {}
-        # How far the server's clock, in seconds, is ahead of this process's monotonic one.
+        # The seconds by which the server's clock is ahead of this process's monotonic clock.
         self._ahead: float | None = None
 
     def layout(self, budget: Budget) -> Layout | None:
-        """Return the layout; None when nobody has used the namespace yet.
+        """Return the layout; None if nobody has used the namespace yet.
 
-        One that has gone since this process read it (a FLUSHALL, say) is written down again, so
-        that those who come after take the same one. One round trip until there is a layout, and
-        one every 10 seconds after that.
+        If the layout has gone since this process read it, for instance by a FLUSHALL, it is written
+        down again, so that all processes keep the same layout. One round trip until there is a
+        layout, and one every 10 seconds after that.
         """
         now = self._clock.monotonic()
         before = self._layout
@@ -132,7 +133,7 @@ class DueIndex:
         try:
             return self.drive(write_layout(self.names, layout.backend, layout.index_shards), budget)
         except OutOfMemoryError:
-            # A full server needs its garbage collected first of all.
+            # On a full server, collecting garbage comes first.
             return layout
 
     def forget_layout(self) -> None:
@@ -152,15 +153,17 @@ class DueIndex:
     ) -> Look:
         """Look at index shards of one node.
 
-        Arguments: overdue: only keys whose time has come; until_ms: and had come by then;
-        keys_a_shard: the most of each, the longest due first. Raises: connection faults; those of a
-        server that refuses the commands. One round trip of a command for each index shard and two;
-        one more where the registry does not know an index shard.
+        Arguments: overdue: only keys whose time has come; until_ms: only keys that were due by
+        then; keys_a_shard: the most keys of each index shard, the longest due first. Raises:
+        connection faults; the error of a server that refuses a command. One round trip, with one
+        command for each index shard and two more; a second round trip if the registry lacks an
+        index shard.
         """
         window = ("-inf", "+inf" if until_ms is None else until_ms)
         limit = ("BYSCORE", "LIMIT", 0, keys_a_shard, "WITHSCORES")
         commands = [("ZRANGE", self.names.due(shard), *window, *limit) for shard in shards]
-        # One of them is counted: where more wait than a look takes, all are taken to be like it.
+        # One index shard is counted. If more keys wait than a look takes, the others are assumed to
+        # be like it.
         until = until_ms if overdue and until_ms is not None else self._about_now(overdue=overdue)
         counted = () if until is None else (("ZCOUNT", self.names.due(shards[0]), "-inf", until),)
         clock, *replies = self._call(node, [("TIME",), *commands, *counted], budget)
@@ -173,7 +176,7 @@ class DueIndex:
         for shard, reply in zip(shards, replies, strict=True):
             if isinstance(reply, ResponseError):
                 if "WRONGTYPE" not in str(reply):
-                    # A command that the user may not give, say: nothing foreign is there.
+                    # For instance, the user may not send the command: nothing foreign is there.
                     raise reply
                 foreign = reply
                 continue
@@ -193,13 +196,13 @@ class DueIndex:
         return Look(found, now, foreign, waiting)
 
     def _about_now(self, *, overdue: bool) -> int | str | None:
-        """Return about the server's time in ms, as its last reply has told it."""
+        """Return about the server's time in ms, projected from its last reply."""
         if not overdue:
             return "+inf"
         return None if self._ahead is None else int((self._ahead + self._clock.monotonic()) * 1000)
 
     def share_of(self, layout: Layout, shards: int) -> float:
-        """Return which part of the index shards in use so many are, as this process knows them."""
+        """Return the share that so many index shards are of the ones in use, as far as known."""
         used = len(self._registry) if layout.registers_shards else layout.index_shards
         return min(1.0, shards / max(1, used))
 
@@ -218,11 +221,11 @@ class DueIndex:
         return self.milliseconds(clock)
 
     def refresh_registry(self, budget: Budget) -> None:
-        """Read which index shards are registered, if that was not done for 10 seconds."""
+        """Read the registry of index shards, unless it was read in the last 10 seconds."""
         self._refreshed_registry(budget)
 
     def shards_by_node(self, layout: Layout, budget: Budget) -> dict[Node, list[int]]:
-        """Return all index shards in use, by node; the registry is read anew."""
+        """Read the registry again; return all index shards in use, by node."""
         if not layout.registers_shards:
             return {self.twin.nodes()[0]: list(range(layout.index_shards))}
         self._registry_read = None
@@ -234,9 +237,9 @@ class DueIndex:
     def drive(self, steps: Steps[T], budget: Budget) -> T:
         """Run a generator of commands and operations through the twin and return what it returns.
 
-        Arguments: steps: plain commands on one key, and operations, whose texts are sent; budget:
-        of time for all of them. Raises: LayoutError for what a script refuses as foreign; those of
-        the twin, unless the generator has an answer to them.
+        Arguments: steps: plain commands on one key, and operations, whose scripts are sent as text;
+        budget: the time for all of them. Raises: LayoutError if a script refuses foreign data; the
+        twin's errors, unless the generator handles them.
         """
 
         def send(step: Any) -> Any:
@@ -277,9 +280,9 @@ class DueIndex:
         return until is not None
 
     def choose_node(self, layout: Layout, budget: Budget) -> tuple[Node, list[int]]:
-        """Return a random node and, shuffled, index shards on it that may hold something.
+        """Return a random node and, shuffled, index shards on it that may hold keys.
 
-        One round trip every 10 seconds where index shards are registered, else none.
+        One round trip every 10 seconds if index shards are registered, else none.
         """
         if not layout.registers_shards:
             every = list(range(layout.index_shards))
@@ -288,7 +291,7 @@ class DueIndex:
         registered = self._refreshed_registry(budget)
         node, shards = self._draw(registered)
         if not shards:
-            # Without a registered one there is still the chance of an unregistered one.
+            # If no index shard is registered, an unregistered one may still hold keys.
             node = self.twin.node_of(self._below(SLOTS))
         for _ in range(UNREGISTERED_A_LOOK):
             shard = self._below(layout.index_shards)
@@ -298,10 +301,10 @@ class DueIndex:
         return node, shards
 
     def _draw(self, registered: list[int]) -> tuple[Node, list[int]]:
-        """Draw shards without putting any back; return those on the node of the first.
+        """Draw index shards without repetition; return the ones on the first one's node.
 
-        The first is not on a node that is avoided, if there is another one. Shuffles the list
-        itself, from the front, and stops when there are enough for all looks.
+        The first is not on an avoided node, if there is another node. The list itself is shuffled,
+        from the front, until there are enough index shards for all looks.
         """
         node: Node = None
         shards: list[int] = []

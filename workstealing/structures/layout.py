@@ -1,9 +1,10 @@
-"""The layouts of all structures: who wrote one down, and which releases may read or write it.
+"""The layouts of all structures, and the releases that may read or write them.
 
-A layout is a hash that a structure writes at its first use and everybody reads after that. Beside
-the structure's own fields it says ``structure``, ``version``, ``readable_from`` and
-``writable_from``: the first version of the layout that a release must know to read it, and to write
-it. So a newer release may change a layout while older ones still run.
+A layout is a hash. The first use of a structure writes it, and every later process reads it.
+Besides the structure's own fields it has ``structure``, ``version``, ``readable_from`` and
+``writable_from``. A release must know version ``readable_from`` to read the data, and
+``writable_from`` to write it. So a newer release may change a layout while older releases still
+run.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ LAYOUT_SCRIPTS = "layout/"
 class Kind:
     """A kind of structure, as layouts and error messages name it.
 
-    Fields: name: in the layout, such as "sharded_ick"; called: in messages, such as "a ShardedIck";
-    version: of the layout that this release writes; place: where another one can be made; evicted:
-    what an ``allkeys-*`` policy may evict of it; remedy: another way out, ending with a comma.
+    Fields: name: in the layout, such as "sharded_ick"; called: the name in messages, such as "a
+    ShardedIck"; version: of the layout that this release writes; place: "name" or "namespace",
+    which the user can choose otherwise; evicted: the part that an ``allkeys-*`` policy may evict;
+    remedy: another way out, ending with a comma.
     """
 
     name: str
@@ -40,7 +42,7 @@ class Kind:
     remedy: str = ""
 
     def fields(self, *own: str | int) -> tuple[str | int, ...]:
-        """Return the names and values of a new layout's fields, the structure's own behind."""
+        """Return the names and values of a new layout's fields, the structure's own last."""
         return (
             *("structure", self.name, "version", self.version),
             *("readable_from", 1, "writable_from", 1, *own),
@@ -49,10 +51,10 @@ class Kind:
 
 @dataclass(frozen=True)
 class Versioned(Generic[T]):
-    """What a layout says.
+    """A layout that was read.
 
-    Fields: own: what the structure has read from its own fields; version: of the layout; writable:
-    whether this release may write what it lays out; called: this one, as messages name it.
+    Fields: own: the structure's own part; version: of the layout; writable: whether this release
+    may write the structure; called: the structure, as messages name it.
     """
 
     own: T
@@ -85,10 +87,9 @@ def read_pairs(
 
     Arguments: kind: of structure that is expected; key: where the layout stands; called: the
     structure, as a message begins with it: "the ShardedIck at list"; reply: HGETALL's, of any
-    client; own: makes the structure's own part of the pairs; its KeyError, or ValueError, says that
-    the layout is foreign.
-    Returns: None if there is no layout yet. Raises: LayoutError for a foreign layout, and for one
-    that only newer releases can read. No round trip.
+    client; own: makes the structure's own part from the pairs; its KeyError or ValueError means
+    that the layout is foreign. Returns: None if there is no layout yet. Raises: LayoutError for a
+    foreign layout, and for one that only newer releases can read. No round trip.
     """
     pairs = as_pairs(reply)
     if not pairs:
@@ -130,19 +131,19 @@ def read_layout(
 
 
 def opening(key: bytes, fields: Sequence[str | int] = ()) -> tuple[Any, ...]:
-    """Return the command that reads a layout, having written it down if nobody else has.
+    """Return the command that reads a layout, and writes it down first if there is none.
 
-    Arguments: key; fields: of a new one, see `Kind.fields`; none: it is only read. `read_pairs`
-    reads the reply.
+    Arguments: key; fields: of a new layout, see `Kind.fields`; without fields it is only read.
+    `read_pairs` reads the reply.
     """
-    # By its text: it is run once in a process's life.
+    # By its text: a process runs it once.
     return ("EVAL", load("layout/open").body, 1, key, *fields)
 
 
 def ask_server(key: bytes, commands: Sequence[str] = ()) -> Steps[tuple[str, frozenset[str]]]:
-    """Return the server's eviction policy, and those of the commands that it knows.
+    """Return the server's eviction policy, and the given commands that it knows.
 
-    Arguments: key: whose server is asked; commands. One round trip.
+    Arguments: key: its server is asked; commands. One round trip.
     """
     reply = yield ("EVAL", load("layout/server_facts").body, 1, key, *commands)
     policy, *known = map(as_text, reply)
@@ -152,7 +153,7 @@ def ask_server(key: bytes, commands: Sequence[str] = ()) -> Steps[tuple[str, fro
 def checked_policies(allow_eviction: Collection[str]) -> frozenset[str]:
     """Return the eviction policies that the user accepts by name.
 
-    Raises: ConfigurationError for a text, which would be taken for a list of letters.
+    Raises: ConfigurationError for a text, which would be read as a list of letters.
     """
     if isinstance(allow_eviction, str):
         raise ConfigurationError(
@@ -181,5 +182,5 @@ def as_pairs(reply: Any) -> dict[str, str]:
 
 
 def as_text(value: Any) -> str:
-    """Return a reply of any client as text; a byte that is no UTF-8 shows as an escape."""
+    """Return a reply of any client as text; bytes that are not UTF-8 become escapes."""
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)

@@ -1,4 +1,4 @@
-"""Names that users give to structures and their parts, and the keys that stand beside them."""
+"""Names that users give to structures and their parts, and the keys beside these names."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ GroupNamesT = TypeVar("GroupNamesT")
 
 
 def beside(name: bytes, kind: bytes) -> bytes:
-    """Return what the keys beside a name begin with: all in its slot, unless it has a lone brace.
+    """Return the prefix of the keys beside a name, in its slot unless it has a lone brace.
 
-    Arguments: name; kind: of structure, such as ``b"log"``. Part of the layout of what uses it.
+    Arguments: name; kind: of structure, such as ``b"log"``. The prefix is part of the layout.
     """
     return name + b"/" + kind + b"/{" + name + b"}/"
 
@@ -22,8 +22,8 @@ def beside(name: bytes, kind: bytes) -> bytes:
 class NamesBeside(Generic[GroupNamesT]):
     """The keys beside one name, all in one slot, and those of its groups.
 
-    Arguments: name; kind: see `beside`; group_names: makes a group's keys of what they begin with
-    and the group's name.
+    Arguments: name; kind: see `beside`; group_names: makes a group's keys from the prefix and the
+    group's name.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class NamesBeside(Generic[GroupNamesT]):
         require_one_slot((self.name, self.meta))
 
     def group(self, group: object) -> GroupNamesT:
-        """Return the keys of a group. Errors: ConfigurationError for what is no group's name."""
+        """Return the keys of a group. Raises: ConfigurationError for an unusable group name."""
         raw = to_bytes(checked_text(group, "group"))
         names = self._groups.get(raw)
         if names is None:
@@ -51,10 +51,10 @@ class NamesBeside(Generic[GroupNamesT]):
 
 
 def checked_text(value: object, what: str) -> str | bytes:
-    """Return a name that a message tells as a text, and is settled by: so it must be one.
+    """Return a name, checked: messages show names as text, and are settled by them.
 
-    Arguments: what: it is called in the error. Errors: ConfigurationError for what is no text, nor
-    the bytes of one in UTF-8, or empty.
+    Arguments: value: the name; what: its description in the error. Raises: ConfigurationError for
+    an empty name, and for a name that is neither text nor bytes in UTF-8.
     """
     try:
         if isinstance(value, str) and value.encode():

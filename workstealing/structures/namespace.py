@@ -1,8 +1,8 @@
 """Namespaces: the keys that structures of one kind share, and the layout that says how.
 
-A namespace's layout is written down once, at its first use, and read by everybody after that: which
-structure it holds, by which backend (so that an upgraded server does not bring what has expired
-back), and over how many index shards its due index is spread.
+The first use of a namespace writes its layout down once, and every later process reads it. A layout
+names the structure, the backend, and the number of index shards of the due index. Because the
+backend is fixed, an upgrade of the server does not bring expired data back.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from workstealing.structures.layout import Kind, Versioned, only_readable
 from workstealing.structures.structure import NOTE, OK, Check, Structure
 
 EMULATED, MIGRATING, NATIVE = "emulated", "migrating", "native"
-# On one server there is nothing to be spread for but the size of a sorted set and the collisions of
-# recruits. Part of the layout: a change holds for new namespaces only.
+# On one server, index shards only keep the sorted sets small and the recruits apart. The number is
+# part of a layout: a change of it holds for new namespaces only.
 INDEX_SHARDS_OF_A_SERVER = 16
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -33,7 +33,7 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 class NamespaceKind(Kind):
     """A kind of structure that lives in namespaces.
 
-    Fields: those of `Kind`; backends: that a layout may name.
+    Fields: as of `Kind`; backends: the backends that a layout may name.
     """
 
     place: str = "namespace"
@@ -44,9 +44,9 @@ class NamespaceKind(Kind):
 class Layout:
     """How the data of one namespace is laid out.
 
-    Fields: namespace; backend: one of the structure's; index_shards: how many; version; writable:
-    whether this version of the package may write it; missing: commands of a native server that it
-    does not have.
+    Fields: namespace; backend: one of the structure's; index_shards: their number; version;
+    writable: whether this release may write the layout; missing: optional commands that a native
+    server lacks.
     """
 
     namespace: str
@@ -58,7 +58,7 @@ class Layout:
 
     @cached_property
     def is_emulated(self) -> bool:
-        """Whether the deadlines stand in keys of our own."""
+        """Whether this package's own keys hold the deadlines."""
         return self.backend == EMULATED
 
     @cached_property
@@ -73,7 +73,7 @@ class Layout:
 
     @cached_property
     def mark(self) -> str:
-        """What every index shard's mark must say before a script writes there."""
+        """The mark that an index shard must bear before a script writes there."""
         return self.mark_of(self.backend)
 
     def mark_of(self, backend: str) -> str:
@@ -82,7 +82,7 @@ class Layout:
 
     @cached_property
     def registers_shards(self) -> bool:
-        """Whether index shards are so many that those in use are written down in a registry."""
+        """Whether there are so many index shards that a registry names the ones in use."""
         return self.index_shards > INDEX_SHARDS_OF_A_SERVER
 
     def require_writable(self) -> None:
@@ -99,7 +99,7 @@ class Names:
     """The names of the keys that every namespace has; see the catalogue in ``lua/README.md``.
 
     Arguments: namespace: 1 to 64 letters, digits, dots, dashes and underscores. Raises:
-    ConfigurationError for anything else. A subclass says which structure the namespace holds.
+    ConfigurationError for anything else. A subclass names the structure that the namespace holds.
     """
 
     kind: ClassVar[NamespaceKind]
@@ -145,7 +145,7 @@ def read_layout(names: Names) -> Steps[Layout | None]:
 
 
 def write_layout(names: Names, backend: str, index_shards: int) -> Steps[Layout]:
-    """Write a namespace's layout down, unless somebody else has; return the one that holds.
+    """Write a namespace's layout down, unless it has one; return the layout that holds.
 
     Raises: LayoutError for a foreign key in its place. One round trip.
     """
@@ -211,11 +211,11 @@ def _layout(names: Names, found: Versioned[tuple[str, int]]) -> Layout:
 
 
 class Namespaced(Generic[ClientT]):
-    """A client, a namespace on it, and what this process knows of the namespace's layout.
+    """A client, a namespace on it, and the namespace's layout as this process knows it.
 
     Arguments: client: any client of redis-py; namespace; allow_eviction: names of ``allkeys-*``
-    policies that are accepted. Raises: ConfigurationError, also for the client of the other form.
-    Makes no connection.
+    policies to accept. Raises: ConfigurationError, also for a blocking client where an asyncio
+    client belongs, or the reverse. Makes no connection.
     """
 
     def __init__(self, client: ClientT, namespace: str, allow_eviction: Collection[str]) -> None:
@@ -229,7 +229,7 @@ class Namespaced(Generic[ClientT]):
         self._registered: set[int] = set()
 
     def __repr__(self) -> str:
-        # Without the client: redis-py's own repr of one is a page.
+        # Without the client: redis-py's repr of a client fills a page.
         return f"<{type(self).__name__} {self.namespace!r}>"
 
     @property
@@ -238,21 +238,21 @@ class Namespaced(Generic[ClientT]):
         return self._layout
 
     def forget(self) -> None:
-        """Read the layout, and register index shards, anew at the next command; no round trip.
+        """Let the next command read the layout and register index shards again; no round trip.
 
-        For when the server has lost its data: the structure's job calls it when it sees that.
+        The structure's job calls it when it sees that the server has lost its data.
         """
         self._layout = None
         self._registered = set()
 
 
 class NamespaceStructure(Namespaced[ClientT], Structure):
-    """A structure that is a whole namespace, and answers for its keys with a deadline."""
+    """A structure that is a whole namespace, with the size and the checks of its due index."""
 
     names: Names
 
     def size_steps(self) -> Steps[int | None]:
-        """Return how many keys stand in the due index; None where the server keeps the deadlines.
+        """Return the number of keys in the due index; None if the server keeps the deadlines.
 
         Two round trips, and one more on a cluster.
         """
@@ -268,7 +268,7 @@ class NamespaceStructure(Namespaced[ClientT], Structure):
         return sum(sizes)
 
     def check_steps(self) -> Steps[Sequence[Check]]:
-        """Say whether the namespace has a layout that this release can write."""
+        """Check that the namespace has a layout that this release can write."""
         checks, _ = yield from self._layout_checks()
         return checks
 

@@ -1,8 +1,8 @@
-"""What every structure tells of itself: its kind and name, its size, what is dead, what is wrong.
+"""The questions that every structure answers: kind, name, size, dead items, faults.
 
 The dashboard, `status`, `doctor` and `drain` ask these questions, and guess nothing. A question is
-a generator of steps, which `Structure.inspect` runs on one-attempt connections, in bounded time; so
-a structure on an asyncio client is asked like any other.
+a generator of steps. `Structure.inspect` runs it on one-attempt connections, in bounded time, so a
+structure on an asyncio client is asked in the same way.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ OK, NOTE, WARNING, FAULT = "ok", "note", "warning", "fault"
 class Check:
     """One thing that `doctor` has looked at.
 
-    Fields: what: was looked at, empty for the structure as a whole; level: "ok", "note" (good to
-    know), "warning" (works, with a drawback) or "fault" (does not work); said: one sentence.
+    Fields: what: the part that was looked at, empty for the whole structure; level: "ok", "note"
+    (good to know), "warning" (works, with a drawback) or "fault" (does not work); said: one
+    sentence.
     """
 
     what: str
@@ -41,9 +42,9 @@ class Check:
 class DeadItem:
     """A dead item, as people are shown it.
 
-    Fields: member: what `revive` and `discard` take; attempts; times: when it was set aside, in
-    Unix seconds; payload: what it carries: bytes, text, fields or anything that turns into text;
-    tenant; error: why it died; shown: what it is called, if not as member. What is unknown is None.
+    Fields: member: the argument for `revive` and `discard`; attempts; times: when it was set aside,
+    in Unix seconds; payload: its content: bytes, text, fields or anything that turns into text;
+    tenant; error: why it died; shown: its name for people, if not member. An unknown field is None.
     """
 
     member: Any
@@ -58,8 +59,8 @@ class DeadItem:
 class DeadBox(abc.ABC):
     """A part of a structure that sets items aside for a person.
 
-    Attributes: name: of the part, empty where there is one only; size: how many dead items it held
-    when it was looked at.
+    Attributes: name: of the part, empty if it is the only one; size: the number of dead items when
+    it was looked at.
     """
 
     name: str = ""
@@ -67,7 +68,7 @@ class DeadBox(abc.ABC):
 
     @abc.abstractmethod
     def list_steps(self, n: int) -> Steps[Sequence[DeadItem]]:
-        """List up to n dead items, those of longest ago first: a `Page`."""
+        """List up to n dead items, the oldest first: a `Page`."""
 
     @abc.abstractmethod
     def revive_steps(self, members: Sequence[Any]) -> Steps[int]:
@@ -79,40 +80,40 @@ class DeadBox(abc.ABC):
 
 
 def times_text(count: int) -> str:
-    """Return how often something happened, as people say it."""
+    """Return a number of times in words."""
     return "once" if count == 1 else f"{count:,} times"
 
 
 class Structure:
-    """What the structures share. A subclass has a `twin`, and answers what it can."""
+    """The base of all structures: a subclass has a `twin`, and answers the questions it can."""
 
     kind: ClassVar[str]
-    """What it is, in a few words: "volatile hashes"."""
+    """The kind of structure, in a few words: "volatile hashes"."""
     name: str
-    """What it is called, as text."""
+    """The structure's name, as text."""
     client: Any
     twin: Twin
 
     def size_steps(self) -> Steps[int | None]:
-        """Return how many items it holds; None: it cannot tell."""
+        """Return the number of its items; None if it cannot tell."""
         return None
         yield
 
     def dead_steps(self) -> Steps[Sequence[DeadBox]]:
-        """Return its parts that hold dead items now."""
+        """Return the parts that now hold dead items."""
         return ()
         yield
 
     def check_steps(self) -> Steps[Sequence[Check]]:
-        """Say whether its keys are there, and are its own."""
+        """Check that its keys exist and are its own."""
         return ()
         yield
 
     def inspect(self, steps: Steps[T], seconds: float = INSPECT_SECONDS) -> T:
         """Run a question's steps on one-attempt connections; return what they return.
 
-        Arguments: steps; seconds: how long all of them may take. Raises: LayoutError; OutOfTime;
-        connection faults; those of the steps. Replies come as bytes.
+        Arguments: steps; seconds: the most time for all of them. Raises: LayoutError; OutOfTime;
+        connection faults; the steps' own errors. Replies come as bytes.
         """
         return inspect_steps(self.twin, steps, seconds)
 
@@ -140,10 +141,10 @@ def _operation(step: Any) -> Operation:
 
 
 def _ask(twin: Twin, operations: Sequence[Operation], budget: Budget) -> list[Any]:
-    """Run operations, those of a node together; one round trip to each node."""
+    """Run operations, grouped by node; one round trip to each node."""
     by_node: dict[Node, list[int]] = {}
     for position, operation in enumerate(operations):
-        # One server holds all slots, and a script there may have its index in another one.
+        # A single server holds all slots, so a script's keys there may lie in several slots.
         slot = require_one_slot(tuple(map(to_bytes, operation.keys))) if twin.is_cluster else 0
         by_node.setdefault(twin.node_of(slot), []).append(position)
     results: list[Any] = [None] * len(operations)

@@ -1,4 +1,4 @@
-"""Which ids have work, answered by one SISMEMBER; see ``sets.py``."""
+"""Tracked sets: one SISMEMBER says whether an id has work; see ``sets.py``."""
 
 from workstealing.structures.tracked_set.drift import Drift, Share
 from workstealing.structures.tracked_set.sets import (

@@ -1,4 +1,4 @@
-"""How far a tracked set and its table are apart, by sample."""
+"""The difference between a tracked set and its table, by sample."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from workstealing.structures.tracked_set.sub_sets import ask_sub_sets
 class Share:
     """A share that was found by sample, with its confidence interval.
 
-    Fields: found, of sampled; low and high: the ends of the interval, 0 to 1. Of nothing sampled
-    nothing is known: 0 to 1.
+    Fields: found: how many of `sampled` matched; low and high: the ends of the interval, from 0 to
+    1. An empty sample says nothing: its interval is 0 to 1.
     """
 
     found: int
@@ -33,16 +33,16 @@ class Share:
 
     @property
     def share(self) -> float:
-        """The share as it was found, 0.0 of nothing."""
+        """The share in the sample; 0.0 for an empty sample."""
         return self.found / self.sampled if self.sampled else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How far set and table are apart.
+    """The difference between set and table.
 
-    Fields: stale: of the tracked ids, the share without work; missing: of the rows with work, the
-    share whose id is not tracked; confidence: of both intervals.
+    Fields: stale: the share of tracked ids without work; missing: the share of rows with work whose
+    id is not tracked; confidence: of both intervals.
     """
 
     stale: Share
@@ -100,7 +100,7 @@ def _left(budget: Budget) -> float:
 
 
 def sizes_of(twin: Twin, names: Names, budget: Budget) -> dict[int, int]:
-    """Return how many ids each sub-set has. One round trip to each node."""
+    """Return the number of ids in each sub-set. One round trip to each node."""
     every = range(names.sub_sets)
     looks = {each: ("SCARD", names.keys(each)[0]) for each in every}
     return ask_sub_sets(twin, names, looks, budget)

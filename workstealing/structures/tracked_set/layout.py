@@ -1,4 +1,4 @@
-"""Where a tracked set keeps what, and the mark that says so."""
+"""The keys of a tracked set, its layout, and the mark of its sub-sets."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Id = str | int | bytes
 class Names:
     """The keys of one tracked set; see the catalogue in ``lua/README.md``.
 
-    Arguments: key: the tracked set's name; sub_sets: over how many sub-sets its ids are spread.
-    Raises: ConfigurationError for a name or a number that cannot be used.
+    Arguments: key: the tracked set's name; sub_sets: the number of sub-sets of its ids. Raises:
+    ConfigurationError for an unusable name or number.
     """
 
     def __init__(self, key: str | bytes, sub_sets: int) -> None:
@@ -47,7 +47,7 @@ class Names:
         self._keys: dict[int, tuple[bytes, bytes]] = {}
 
     def slot(self, sub_set: int) -> int:
-        """Return the hash slot of a sub-set; those of one tracked set are spread evenly."""
+        """Return the hash slot of a sub-set; the sub-sets are spread evenly over the slots."""
         return (self._first_slot + sub_set * SLOTS // self.sub_sets) % SLOTS
 
     def keys(self, sub_set: int) -> tuple[bytes, bytes]:
@@ -61,18 +61,18 @@ class Names:
         return keys
 
     def sub_set_of(self, member: bytes) -> int:
-        """Return the sub-set that an id belongs to, by a hash that is part of the layout."""
+        """Return the sub-set of an id, by a hash function that is part of the layout."""
         return zlib.crc32(member) % self.sub_sets
 
     def grouped(self, members: Collection[bytes]) -> dict[int, list[bytes]]:
-        """Return ids by the sub-set that they belong to."""
+        """Return ids, grouped by sub-set."""
         groups: dict[int, list[bytes]] = {}
         for member in members:
             groups.setdefault(self.sub_set_of(member), []).append(member)
         return groups
 
     def opening(self) -> tuple[Any, ...]:
-        """Return the command that reads the layout, and writes it down if there is none yet."""
+        """Return the command that reads the layout, and writes it down first if there is none."""
         return opening(self.layout, KIND.fields("sub_sets", self.sub_sets))
 
     def check(self, reply: Any) -> None:
@@ -80,7 +80,7 @@ class Names:
         found = read_pairs(
             KIND, self.layout, f"the tracked set {self.key!r}", reply, lambda pairs: pairs
         )
-        # Whether it may be written too is said by each sub-set's mark.
+        # Each sub-set's mark says whether it may be written too.
         laid_out = None if found is None else found.own.get("sub_sets")
         if laid_out != str(self.sub_sets):
             raise LayoutError(
@@ -98,9 +98,9 @@ class Names:
 
 
 def open_layout(names: Names, allowed_policies: Collection[str]) -> Steps[None]:
-    """Check the layout, or write it down if this is the first use.
+    """Check the layout, or write it down at the first use.
 
-    Raises: LayoutError for a foreign one; EvictionPolicyError. Two round trips, once.
+    Raises: LayoutError for a foreign layout; EvictionPolicyError. Two round trips, once.
     """
     names.check((yield names.opening()))
     policy, _ = yield from ask_server(names.layout)
@@ -110,7 +110,7 @@ def open_layout(names: Names, allowed_policies: Collection[str]) -> Steps[None]:
 def read_layout(names: Names) -> Steps[bool]:
     """Check the layout if there is one; return whether there is. Nothing is written.
 
-    Raises: LayoutError for a foreign one. One round trip.
+    Raises: LayoutError for a foreign layout. One round trip.
     """
     reply = yield opening(names.layout)
     if reply:
@@ -121,7 +121,7 @@ def read_layout(names: Names) -> Steps[bool]:
 def id_bytes(value: Id) -> bytes:
     """Return an id as it is stored: as text, in UTF-8.
 
-    Raises: ConfigurationError for what is no str, int or bytes, and for text that has no UTF-8.
+    Raises: ConfigurationError for an id that is no str, int or bytes, or that UTF-8 cannot hold.
     """
     if isinstance(value, str):
         try:
@@ -138,7 +138,7 @@ def id_bytes(value: Id) -> bytes:
 
 
 def id_text(member: bytes) -> str:
-    """Return a stored id as the text that a source is asked with."""
+    """Return a stored id as the text that sources take."""
     return member.decode("utf-8", "surrogateescape")
 
 

@@ -1,4 +1,4 @@
-"""Tracked sets: which ids have work, kept beside the database table that knows."""
+"""Tracked sets: the ids that have work, kept in step with a database table."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ IDS_A_CALL = 1000
 
 
 class _TrackedSetOperations:
-    """The operations of the blocking, the asyncio and the pipeline form."""
+    """The operations that the blocking, the asyncio and the pipeline form share."""
 
     names: Names
     is_open: bool
@@ -58,26 +58,26 @@ class _TrackedSetOperations:
 
     @operation
     def are_tracked(self, ids: Iterable[Id]) -> Steps[list[bool]]:
-        """Say of each id whether it is tracked.
+        """Say for each id whether it is tracked.
 
         Returns: a list of bools, in the order of the ids. Raises: as `is_tracked`. One SMISMEMBER
-        for each sub-set concerned, all in one round trip (on a cluster one to each node).
+        for each of the ids' sub-sets, all in one round trip (on a cluster, one to each node).
         """
         return self._looking(_members(ids))
 
     @operation
     def track(self, ids: Id | Iterable[Id]) -> Steps[int]:
-        """Note that ids have work; call it once that work is committed in the database.
+        """Note that ids have work; call it after that work is committed in the database.
 
-        Returns: how many were not tracked before. Raises: as `is_tracked`; OutOfMemoryError of a
-        full server. Each sub-set's ids (1,000 at a time) are added atomically; all go in one round
-        trip (on a cluster one to each node).
+        Returns: how many were not tracked before. Raises: as `is_tracked`; OutOfMemoryError if the
+        server is full. Each sub-set's ids (1,000 at a time) are added atomically, and all are sent
+        in one round trip (on a cluster, one to each node).
         """
         return self._changing("track", _members(ids, or_one=True))
 
     @operation
     def untrack(self, ids: Id | Iterable[Id]) -> Steps[int]:
-        """Note that ids have no work any more; without this call `UntrackDone` finds out.
+        """Note that ids have no more work; without this call `UntrackDone` finds out.
 
         Returns: how many were tracked before. Raises: as `is_tracked`. Round trips as of `track`.
         """
@@ -128,7 +128,7 @@ class _TrackedSetOperations:
         return sum(counts)
 
     def _asking(self, step: Operation | list[Operation]) -> Steps[Any]:
-        """Yield a step once the layout has been seen. Raises: LayoutError for a foreign key."""
+        """Check the layout if needed, then yield a step. Raises: LayoutError for a foreign key."""
         if not self.is_open:
             yield from self.opening_steps()
         try:
@@ -142,14 +142,14 @@ class _TrackedSetOperations:
             ) from None
 
     def opening_steps(self) -> Steps[None]:
-        """Check the layout, or write it down, once; what `open` runs."""
+        """Check the layout, or write it down, once; `open` runs these steps."""
         if not self.is_open:
             yield from open_layout(self.names, self.allow_eviction)
             self.is_open = True
 
 
 class _TrackedSet(_TrackedSetOperations, Structure, Generic[ClientT]):
-    """The part that both clients' forms share: the source, and whether the layout was seen."""
+    """The part that both clients' forms share: the source, and whether the layout was checked."""
 
     kind = "tracked set"
 
@@ -193,7 +193,7 @@ class _TrackedSet(_TrackedSetOperations, Structure, Generic[ClientT]):
         return sum(sizes)
 
     def check_steps(self) -> Steps[Sequence[Check]]:
-        """Say whether the layout is there, and this process's; nothing is written."""
+        """Check that the layout exists and fits this process; nothing is written."""
         try:
             found = yield from read_layout(self.names)
         except LayoutError as error:
@@ -214,34 +214,34 @@ class _TrackedSet(_TrackedSetOperations, Structure, Generic[ClientT]):
 
 
 class TrackedSet(_TrackedSet[BlockingClient], Blocking):
-    """Which ids have work: a set in Redis that two jobs keep in step with a database table.
+    """A set of ids that have work, which two jobs keep in step with a database table.
 
     Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncTrackedSet` takes an asyncio
-    client); key: its name; source: answers for the table (see `Source`), needed by the jobs and
-    `drift` only; sub_sets: over how many sub-sets the ids are spread, so that a busy application
-    does not abort every removal (part of the layout: fixed by the first use); allow_eviction:
-    maxmemory policies that are accepted although they may evict a sub-set.
+    client); key: its name; source: asks the table (see `Source`); only the jobs and `drift` need
+    it; sub_sets: the number of sub-sets of the ids, so that a busy application does not abort every
+    removal (part of the layout: the first use fixes it); allow_eviction: maxmemory policies to
+    accept although they may evict a sub-set.
 
     Ids are text, ints or bytes, and are stored as text: 17 and "17" are the same id. Every method
-    raises LayoutError for foreign data, in which case nothing was changed, and the errors of
-    redis-py. The first call takes two more round trips to check the layout.
+    raises LayoutError for foreign data, and nothing is changed then; and redis-py's errors. The
+    first call takes two more round trips, to check the layout.
 
     Source: Jim Nelson's talk on work stealing at the Internet Archive.
     """
 
     def pipeline(self, transaction: bool = True) -> TrackedSetPipeline:
-        """Return a pipeline: operations and the user's own commands are sent by `execute`."""
+        """Return a pipeline; its `execute` sends operations and the user's own commands."""
         return TrackedSetPipeline(self, transaction)
 
     def drift(
         self, sample: int = 400, *, confidence: float = 0.95, seconds: Duration = 5.0
     ) -> Drift:
-        """Say by sample how far the set and the table are apart, in both directions.
+        """Estimate by sample the difference between set and table, in both directions.
 
-        Arguments: sample: how many tracked ids, and how many rows with work, are looked at;
-        confidence: of the intervals; seconds: how long it may take. Raises: ConfigurationError
-        without a source, or for a source that cannot draw rows at random. A few round trips, and
-        two questions to the database; not for a slice.
+        Arguments: sample: the number of tracked ids, and of rows with work, to look at; confidence:
+        of the intervals; seconds: the most time. Raises: ConfigurationError without a source, or if
+        the source cannot draw rows at random. A few round trips, and two questions to the database;
+        too slow for a slice.
         """
         return self._drift(sample, confidence, seconds)
 
@@ -256,7 +256,7 @@ class AsyncTrackedSet(_TrackedSet[AsyncClient], Asynchronous):
     async def drift(
         self, sample: int = 400, *, confidence: float = 0.95, seconds: Duration = 5.0
     ) -> Drift:
-        """Say by sample how far set and table are apart; see `TrackedSet.drift`. In a thread."""
+        """Run `TrackedSet.drift` in a thread."""
         self.require_source()
         return await asyncio.to_thread(self._drift, sample, confidence, seconds)
 
@@ -264,7 +264,7 @@ class AsyncTrackedSet(_TrackedSet[AsyncClient], Asynchronous):
 class TrackedSetPipeline(_TrackedSetOperations, BlockingPipeline):
     """The methods of a `TrackedSet`, and the user's own commands, sent together by `execute`.
 
-    On a cluster only commands of one sub-set share a slot; redis-py sends them without MULTI there.
+    On a cluster only commands of one sub-set share a slot, so redis-py sends no MULTI there.
     """
 
     is_open = True

@@ -1,7 +1,7 @@
-"""The sub-sets of a tracked set, asked on one-attempt connections: some of them, or page by page.
+"""Asks sub-sets of a tracked set on one-attempt connections: some, or all page by page.
 
-A scan is no snapshot: it finds each id that is tracked all the while, some of them twice; an id
-that comes or goes meanwhile is found or not. It is for exports, not for slices.
+A scan is no snapshot. It finds each id that stays tracked during the scan, some of them twice. An
+id that is added or removed meanwhile may be found or missed. It is for exports, not for slices.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def ask_sub_sets(
 ) -> dict[int, Any]:
     """Send one command to each of several sub-sets; return the replies by sub-set.
 
-    Raises: the error of an error reply; OutOfTime; connection faults. One round trip to each node
-    concerned.
+    Raises: the error in an error reply; OutOfTime; connection faults. One round trip to each of
+    their nodes.
     """
     nodes: dict[Node, list[int]] = {}
     for sub_set in commands:
@@ -45,7 +45,7 @@ def ask_sub_sets(
 def generations(
     twin: Twin, names: Names, sub_sets: Sequence[int], budget: Budget
 ) -> dict[int, bytes]:
-    """Return the generations of sub-sets, b"" for none yet.
+    """Return the generations of sub-sets, b"" for a sub-set without one.
 
     Raises: LayoutError for a foreign mark; connection faults. One round trip to each node.
     """
@@ -58,17 +58,17 @@ def generations(
 
 
 def laid_out_sub_sets(twin: Twin, names: Names) -> int | None:
-    """Return over how many sub-sets a tracked set was laid out; None if nobody has used it yet.
+    """Return a tracked set's number of sub-sets; None if nobody has used it yet.
 
-    Arguments: twin; names: of the tracked set, by whatever number of sub-sets. Raises: LayoutError
-    for a foreign or newer layout. One round trip; nothing is written.
+    Arguments: twin; names: of the tracked set, with any number of sub-sets. Raises: LayoutError for
+    a foreign or newer layout. One round trip; nothing is written.
     """
     node = twin.node_of(key_slot(names.layout))
     (reply,) = twin.call(node, [("HGETALL", names.layout)], Budget(None, TIMEOUT_SECONDS))
     if isinstance(reply, ResponseError):
         if "WRONGTYPE" not in str(reply):
             raise reply
-        # Not a hash: judged as one without the words of a layout.
+        # Not a hash: it is handled like a hash that is no layout.
         reply = [b"structure", b"something else"]
     if not reply:
         return None
@@ -83,10 +83,10 @@ def laid_out_sub_sets(twin: Twin, names: Names) -> int | None:
 def scan(
     twin: Twin, names: Names, sub_sets: Sequence[int]
 ) -> Iterator[tuple[list[int], list[bytes]]]:
-    """Yield the ids of some sub-sets: a list of sub-sets and, as long, the list of their ids.
+    """Yield ids as two lists of the same length: the sub-sets, and their ids.
 
     Arguments: twin; names; sub_sets: their numbers. Raises: LayoutError for a foreign key in a
-    sub-set's place; connection faults. One round trip for some dozen pages of at about 500 ids.
+    sub-set's place; connection faults. One round trip for some dozen pages of about 500 ids.
     """
     by_node: dict[Node, list[int]] = {}
     for sub_set in sub_sets:

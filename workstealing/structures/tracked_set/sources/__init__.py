@@ -1,4 +1,4 @@
-"""What answers for the table behind a tracked set."""
+"""Sources: they ask the database table behind a tracked set."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ __all__ = ["Source", "SqlSource"]
 
 
 class Source(Protocol):
-    """The two questions that the jobs of a tracked set ask of a table, each in a slice.
+    """The two questions that the jobs of a tracked set ask about a table, each in a slice.
 
-    Both must look at what is committed now (no lagging replica, no cache), and end within the given
-    seconds. They raise `errors.Skipped` when they cannot be asked now. A source may have more:
-    `warm_up(seconds)`, and `random_ids(n, seconds)`, ids of n rows with work drawn at random, which
-    `TrackedSet.drift` needs; `require_ready()`, which raises Skipped before anything is touched.
+    Both must see all data committed so far (no lagging replica, no cache), and end within the given
+    seconds. They raise `errors.Skipped` if the database cannot be asked now. A source may have more
+    methods: `warm_up(seconds)`; `random_ids(n, seconds)`, which draws the ids of n rows with work
+    at random, for `TrackedSet.drift`; and `require_ready()`, which raises Skipped before anything
+    is touched.
     """
 
     def rows_after(self, cursor: str, n: int, seconds: float) -> Sequence[tuple[str, str]]:
-        """Return (id, cursor) of the next at most n rows with work after a cursor, in its order.
+        """Return (id, cursor) of up to n rows with work after a cursor, in the cursor's order.
 
-        Arguments: cursor: what was returned with the last row, "" for the beginning; one that
-        cannot be read stands for the beginning too. Fewer than n rows mean the end.
+        Arguments: cursor: the last row's; "" or an unreadable cursor means the beginning. Fewer
+        than n rows mean the end.
         """
         ...
 
     def with_work(self, ids: Sequence[str], seconds: float) -> Collection[str]:
-        """Return which of these ids still have work; those that cannot be in the table have none.
+        """Return the ids that still have work; an id that cannot be in the table has none.
 
-        Bytes of a stored id that are no UTF-8 come as Python's surrogate escapes.
+        Bytes of a stored id that are not UTF-8 come as Python's surrogate escapes.
         """
         ...
 

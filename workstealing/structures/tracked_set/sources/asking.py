@@ -1,8 +1,8 @@
 """Asking a database within a slice: one daemon thread that keeps one connection warm.
 
-Neither opening a connection nor a database that falls silent may hold a caller. So the connection
-belongs to a thread, which opens it before it is wanted and asks the questions on it; the caller
-waits for the answer for no longer than it may.
+No caller may wait for a connection to open, or for a silent database. So a thread owns the
+connection, opens it before it is needed, and asks the questions on it. The caller waits for the
+answer only as long as it may.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ PAUSE_SECONDS = 1.0
 GIVE_UP_SECONDS = 60.0
 
 
-# What the DB-API calls a database that cannot be used now, whichever driver raises it.
+# The DB-API's names for errors of an unusable database, in any driver.
 _UNUSABLE = frozenset({"OperationalError", "InterfaceError"})
 
 
 @contextmanager
 def blaming(source: object) -> Iterator[None]:
-    """Blame a source for what it raises when its database cannot be used.
+    """Blame a source for its errors when its database cannot be used.
 
-    So each source has a breaker of its own: a dead database is not asked by every recruit, and no
-    job that only talks to Redis is held back by it. Arguments: source, which is asked in the block.
+    So each source has its own breaker: recruits do not all ask a dead database, and it stops no job
+    that only talks to Redis. Arguments: source, which is asked in the block.
     """
     try:
         yield
@@ -48,7 +48,7 @@ def blaming(source: object) -> Iterator[None]:
 
 
 class _Question:
-    """A question under way, and what has become of it."""
+    """A question under way, and its answer or error."""
 
     def __init__(self, ask: Callable[[Any], Any]) -> None:
         self.ask = ask
@@ -59,7 +59,7 @@ class _Question:
 
 
 class _Line(Generic[C]):
-    """One thread's life: a connection, and the questions that are asked on it one by one."""
+    """A thread with one connection, on which it asks questions one by one."""
 
     def __init__(self, open: Callable[[], C], close: Callable[[C], None]) -> None:  # noqa: A002
         self.questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
@@ -80,7 +80,7 @@ class _Line(Generic[C]):
             self.is_over = True
             self.opened.set()
             return
-        # A child of fork() must keep its copy, or it would be closed at both ends.
+        # A child of fork() must keep its copy: closing it would close the parent's connection too.
         self.connection = connection
         self.is_ready = True
         self.opened.set()
@@ -96,13 +96,13 @@ class _Line(Generic[C]):
             question.error = error
         with self.lock:
             is_good = question.error is None and not question.is_abandoned
-            # Before the asker goes on: its next question must find things as they are.
+            # Set before the asker goes on, so that its next question finds the right state.
             self.is_ready, self.is_over = is_good, not is_good
         question.done.set()
         return is_good
 
     def _end(self, connection: C) -> None:
-        # It is being thrown away, whatever it says.
+        # The connection is thrown away, so its errors do not matter.
         with contextlib.suppress(Exception):
             self._close(connection)
 
@@ -121,7 +121,7 @@ class Asker(Generic[C]):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._open, self._close, self._clock = open, close, clock
-        # Lines of a parent process: their threads are gone, their sockets are the parent's to use.
+        # Lines of a parent process: their threads are gone, and the parent uses their sockets.
         self._inherited: list[_Line[C]] = []
         self._line: _Line[C] | None = None
         self._begin()
@@ -136,11 +136,11 @@ class Asker(Generic[C]):
         self._asked_at: float | None = None
 
     def ask(self, question: Callable[[C], T], seconds: float) -> T:
-        """Ask, and wait for the answer for at most so many seconds.
+        """Ask, and wait at most `seconds` for the answer.
 
-        Raises: Skipped if no connection is warm (a thread warms one then), or if another question
-        is under way; OutOfTime if no answer has come; what the question raises; what opening the
-        last connection has raised, once.
+        Raises: Skipped if no connection is open (a thread then opens one), or if another question
+        is under way; OutOfTime if no answer has come; the question's own error; once, the error of
+        the last failed opening.
         """
         line = self._require(claim=True)
         asked = _Question(question)
@@ -149,7 +149,7 @@ class Asker(Generic[C]):
         try:
             is_done = asked.done.wait(max(0.0, seconds))
         finally:
-            # A host's time-out may come out of the wait, too.
+            # The host's own time-out may be raised in the wait, too.
             with line.lock:
                 asked.is_abandoned = not asked.done.is_set() and not line.is_over
             self._asked_at = None if is_done else self._clock.monotonic()
@@ -161,13 +161,13 @@ class Asker(Generic[C]):
         return answer
 
     def require_ready(self) -> None:
-        """Raise what `ask` would raise at once."""
+        """Raise the error that `ask` would raise at once, if any."""
         self._require(claim=False)
 
     def warm_up(self, seconds: float) -> None:
-        """Wait until a connection is warm; not for a slice.
+        """Wait until a connection is open; too slow for a slice.
 
-        Raises: Skipped if none is in time; what opening it has raised.
+        Raises: Skipped if none opens in time; the error of opening it.
         """
         end = time.monotonic() + seconds
         while True:
@@ -180,7 +180,7 @@ class Asker(Generic[C]):
                 self._require(claim=False)
                 return
             except Skipped:
-                # It still answers a question that a slice did not wait for; then comes another.
+                # The connection still answers a question that a slice gave up; another one follows.
                 if time.monotonic() >= end:
                     raise
             time.sleep(POLL_SECONDS)
@@ -207,7 +207,7 @@ class Asker(Generic[C]):
             line, now = self._line, self._clock.monotonic()
             if line is not None and line.is_ready:
                 if claim:
-                    # First: a host's time-out may keep the question from ever being put.
+                    # Set first: the host's time-out may stop the question from being put.
                     self._asked_at = now
                     line.is_ready = False
                 return line
@@ -215,11 +215,11 @@ class Asker(Generic[C]):
                 problem, line.problem = line.problem, None
                 self._line = None
                 if problem is not None:
-                    # Do not knock at a closed door all the time.
+                    # Do not try to connect all the time.
                     self._not_before = now + PAUSE_SECONDS
                     raise problem
             elif self._asked_at is not None and now - self._asked_at >= GIVE_UP_SECONDS:
-                # A database that is silent for so long will not answer that question any more.
+                # A database that is silent for so long will not answer that question.
                 if line is not None:
                     line.questions.put(None)
                 self._line, self._asked_at = None, None

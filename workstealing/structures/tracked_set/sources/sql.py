@@ -40,8 +40,8 @@ _ID_TYPES = (int, str, uuid.UUID)
 class _ColumnText:
     """One column's values as text.
 
-    Arguments: column; dialect: its name, which says what the column can hold; as_id: whether ids
-    are read from it. Raises: ConfigurationError for a type that cannot be used.
+    Arguments: column; dialect: its name, which decides the values that the column can hold; as_id:
+    whether ids are read from it. Raises: ConfigurationError for an unusable type.
     """
 
     def __init__(self, column: sa.ColumnElement[Any], dialect: str, *, as_id: bool = False) -> None:
@@ -71,9 +71,9 @@ class _ColumnText:
         return repr(value) if self._kind is float else str(value)
 
     def read(self, written: str) -> Any:
-        """Return the value that `write` has made this text of.
+        """Return the value that `write` turned into this text.
 
-        Raises: ValueError for any other text, and for what the column cannot hold.
+        Raises: ValueError for any other text, and for a value that the column cannot hold.
         """
         value: Any = None
         try:
@@ -98,7 +98,7 @@ def _write_cursor(columns: Sequence[_ColumnText], values: Sequence[Any]) -> str:
 
 
 def _read_cursor(columns: Sequence[_ColumnText], cursor: str) -> list[Any] | None:
-    """Return the place that a cursor stands for; None, the beginning, for one of another make."""
+    """Return the place that a cursor stands for; None, the beginning, for a foreign cursor."""
     try:
         written = json.loads(cursor)
         if not isinstance(written, list) or not all(isinstance(part, str) for part in written):
@@ -109,7 +109,7 @@ def _read_cursor(columns: Sequence[_ColumnText], cursor: str) -> list[Any] | Non
 
 
 class _Columns:
-    """The table's columns, once they are known, and the parts that every question is made of."""
+    """The table's columns, once they are known, and the parts of every question."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class _Columns:
         self.id = _column(table, id_name)
         cursor = [_column(table, name) for name in cursor_names]
         if not _is_unique(table, cursor) and self.id not in cursor:
-            # Two rows at one place must at least be rows of one id, or one could be passed over.
+            # Rows with equal cursors must belong to one id, or an id could be skipped.
             cursor.append(self.id)
         self.cursor = cursor
         self.id_text = _ColumnText(self.id, dialect, as_id=True)
@@ -135,20 +135,19 @@ class _Columns:
 
 
 class SqlSource:
-    """Answers for a database table: which rows come next, and which ids still have work.
+    """Asks a database table for the next rows, and for the ids that still have work.
 
-    Arguments: engine: of SQLAlchemy 2; table: a `Table`, or the name of one, whose columns are then
-    read from the database by the thread that opens the connection; id: the name of the column that
-    holds the ids (ints, text or UUIDs; one id may have several rows); cursor: the names of the
-    columns whose order the walk follows, NOT NULL and with an index, by default the id's; where:
-    which rows are work, as {column: value} or {column: [values]}, or as an expression of SQLAlchemy
-    (it wants an index together with the cursor, or a partial one); schema: of a table given by
-    name.
+    Arguments: engine: of SQLAlchemy 2; table: a `Table`, or the name of one, whose columns the
+    connection's thread then reads from the database; id: the name of the column that holds the ids
+    (ints, text or UUIDs; one id may have several rows); cursor: the names of the columns whose
+    order the walk follows, NOT NULL and with an index, by default the id's; where: the condition of
+    rows with work: {column: value}, {column: [values]} or an expression of SQLAlchemy (its columns
+    need an index together with the cursor, or a partial index); schema: of a table given by name.
 
-    One connection is kept, of its own: a slice that finds it cold is SKIPPED, and a thread warms
-    it. Each question is one transaction with a statement time-out (PostgreSQL, SQLite); on any
-    database the caller waits no longer than its slice lasts. Raises: MissingExtraError without
-    SQLAlchemy; ConfigurationError; those of SQLAlchemy.
+    The source keeps one connection of its own. A slice that finds it closed is SKIPPED, and a
+    thread opens it. Each question is one transaction with a statement time-out (PostgreSQL,
+    SQLite). On any database the caller waits no longer than its slice. Raises: MissingExtraError
+    without SQLAlchemy; ConfigurationError; SQLAlchemy's errors.
     """
 
     def __init__(
@@ -216,7 +215,7 @@ class SqlSource:
                 try:
                     values.append(plan.id_text.read(each))
                 except ValueError:
-                    # What the column cannot hold is not in the table.
+                    # A value that the column cannot hold is not in the table.
                     continue
             if not values:
                 return None
@@ -226,7 +225,7 @@ class SqlSource:
         return {plan.id_text.write(row[0]) for row in rows}
 
     def random_ids(self, n: int, seconds: float) -> list[str]:
-        """Return the ids of n rows with work, drawn at random: reads all of them; for `drift`."""
+        """Return the ids of n random rows with work, for `drift`; reads all such rows."""
         plan, rows = self._ask(
             lambda plan: (
                 sa.select(plan.id).where(*plan.conditions).order_by(sa.func.random()).limit(n)
@@ -236,18 +235,18 @@ class SqlSource:
         return [plan.id_text.write(row[0]) for row in rows]
 
     def require_ready(self) -> None:
-        """Raise Skipped unless a question can be asked now; touches nothing."""
+        """Raise Skipped unless a question can be asked now; asks nothing."""
         self._asker.require_ready()
 
     def warm_up(self, seconds: float = 5.0) -> None:
-        """Wait until the connection is warm, for instance when a process starts.
+        """Wait until the connection is open, for instance when a process starts.
 
-        Raises: Skipped if it is not in time; what opening it has raised.
+        Raises: Skipped if it does not open in time; the error of opening it.
         """
         self._asker.warm_up(seconds)
 
     def close(self) -> None:
-        """Close the connection; the next slice is SKIPPED and warms another one."""
+        """Close the connection; the next slice is SKIPPED, and a thread opens another one."""
         self._asker.close()
 
     def _ask(
@@ -274,10 +273,10 @@ class SqlSource:
         connection = self._engine.connect()
         try:
             if connection.dialect.name == "postgresql":
-                # Each question sees what is committed when it is asked.
+                # Each question sees all data committed before it.
                 connection = connection.execution_options(isolation_level="READ COMMITTED")
             if not isinstance(self._engine.pool, StaticPool):
-                # Out of the pool's accounts: the application's own connections stay as many.
+                # The pool does not count it, so the application has as many connections as before.
                 connection.detach()
             if self._plan is None:
                 name: Any = self._table
@@ -293,7 +292,7 @@ class SqlSource:
 
 @contextmanager
 def _bounded(connection: sa.Connection, deadline: float) -> Iterator[None]:
-    """Let statements run until a deadline and no longer, in a transaction that changes nothing."""
+    """Run statements until a deadline at most, in a transaction that changes nothing."""
     remaining = max(0.001, deadline - time.monotonic())
     milliseconds = max(1, int(1000 * remaining))
     kind = connection.dialect.name
@@ -312,7 +311,7 @@ def _bounded(connection: sa.Connection, deadline: float) -> Iterator[None]:
 
 
 def _discard(connection: sa.Connection) -> None:
-    """Throw a connection away; it may be broken, and must not serve anybody else."""
+    """Throw a connection away; it may be broken, and nobody else must use it."""
     if connection.connection.is_detached:
         raw: Any = connection.connection.dbapi_connection
         raw.close()
