@@ -253,3 +253,30 @@ def test_watching_a_log_or_an_ick_alone_changes_nothing(redis7: RedisServer) -> 
         before = set(client.scan_iter())
         assert len(list_dead(watched)) == 1
         assert set(client.scan_iter()) == before
+
+
+def test_a_part_takes_no_item_of_another_whose_name_ends_like_it(redis7: RedisServer) -> None:
+    client = redis7.client()
+    icks = [Ick(client, name) for name in ("a", "b of a")]
+
+    class Both:
+        """Stands for a user's own object, which the reaper takes for its Icks."""
+
+        def __init__(self) -> None:
+            self.icks = icks
+
+    # Each name is that of the other's member with a part of the other's name.
+    for ick, member in zip(icks, ("m of b", "m"), strict=True):
+        ick.add([member])
+        ick.reserve(1)
+        job = IckReaper(ick, lease=0.001, max_attempts=1)
+        while not ick.stats()["dead_size"]:
+            job.perform(Slice(5, 60.0))
+            ick.reserve(1)
+    watched = watch(IckReaper(Both(), lease=60.0, name="both"))
+    assert watched.dead is not None
+    parts = dict(watched.dead())
+    assert sorted(parts) == ["a", "b of a"]
+    ((item,),) = [parts["b of a"].dead()]
+    assert sum(box.discard(item.member) for box in parts.values()) == 1
+    assert [ick.stats()["dead_size"] for ick in icks] == [1, 0]

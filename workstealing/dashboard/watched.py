@@ -69,19 +69,20 @@ class PartDead:
 
     def __init__(self, structure: Structure, box: InspectedBox, name: str) -> None:
         self._structure, self._box = structure, box
-        self._end = f" of {name}" if name else ""
-        self._raw_end = self._end.encode()
+        # With its length, so that no other part's name begins like it.
+        self._start = f"{len(name)}:{name}:" if name else ""
+        self._raw_start = self._start.encode()
         self.size = box.size
 
     def dead(self, n: int = 100) -> list[DeadItem]:
         """List up to n dead items, those of longest ago first."""
         found = self._structure.inspect(self._box.list_steps(n))
-        if not self._end:
+        if not self._start:
             return list(found)
         return [
             replace(
                 each,
-                member=self._with_end(each.member),
+                member=self._with_start(each.member),
                 shown=_shown(each.member) if each.shown is None else each.shown,
             )
             for each in found
@@ -96,15 +97,17 @@ class PartDead:
         return self._structure.inspect(self._box.discard_steps(self._own(members)))
 
     def _own(self, members: Iterable[Any]) -> list[Any]:
-        if not self._end:
+        if not self._start:
             return list(members)
         named = [_shown(each) for each in members]
-        ends = [self._raw_end if isinstance(each, bytes) else self._end for each in named]
-        pairs = zip(named, ends, strict=True)
-        return [each.removesuffix(end) for each, end in pairs if each.endswith(end)]
+        starts = [self._raw_start if isinstance(each, bytes) else self._start for each in named]
+        pairs = zip(named, starts, strict=True)
+        return [each.removeprefix(start) for each, start in pairs if each.startswith(start)]
 
-    def _with_end(self, member: Any) -> Any:
-        return member + self._raw_end if isinstance(member, bytes) else f"{member}{self._end}"
+    def _with_start(self, member: Any) -> Any:
+        if isinstance(member, bytes):
+            return self._raw_start + member
+        return f"{self._start}{member}"
 
 
 def _shown(member: Any) -> Any:
@@ -175,9 +178,8 @@ def _structures(structures: Sequence[Structure], job: Job | None = None) -> Watc
     def dead() -> list[tuple[str, PartDead]]:
         boxes: list[tuple[str, PartDead]] = []
         for each in structures:
-            whose = f" of {each.name}" if more else ""
             for box in each.inspect(each.dead_steps()):
-                name = f"{box.name}{whose}"
+                name = " of ".join(filter(None, (box.name, each.name if more else "")))
                 boxes.append((name, PartDead(each, box, name)))
         return boxes
 
