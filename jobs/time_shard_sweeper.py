@@ -38,11 +38,11 @@ from workstealing.structures.time_shard_queue.rotation import FEWEST_WITH_A_QUIE
 __all__ = ["TimeShardSweeper"]
 
 WINDOW = 4
-"""How many messages of each kind are looked at for each that a slice may handle."""
+"""A slice looks at this many messages of each kind for each one that it may handle."""
 _AT_ONCE = 64
-"""How many time shards are counted in one round trip."""
+"""One round trip counts this many time shards."""
 _LOOKED_AT = 8
-"""At how many time shards a slice looks before it chooses one."""
+"""A slice looks at this many time shards before it chooses one."""
 
 
 class Swept(NamedTuple):
@@ -65,8 +65,8 @@ class Swept(NamedTuple):
 class Unswept(NamedTuple):
     """The messages that wait for a sweeper in one time shard.
 
-    Fields: ended: leases that have ended, consumed ones included; consumed; oldest_seconds: how
-    long ago the first of the leases has ended, 0.0 without one.
+    Fields: ended: leases that have ended, consumed messages' included; consumed; oldest_seconds:
+    how long ago the first of these leases ended, 0.0 without one.
     """
 
     ended: int
@@ -79,7 +79,7 @@ class Sweeping(Protocol):
 
     @property
     def identity(self) -> Hashable:
-        """What jobs on one database have in common, so that they share a breaker."""
+        """A value that jobs on one database share, and with it a breaker."""
         ...
 
     def warm_up(self) -> None:
@@ -98,9 +98,9 @@ class Sweeping(Protocol):
     ) -> Swept:
         """Handle at most `limit` messages of a time shard, in one attempt.
 
-        A message that is leased, whose lease has ended and which is not consumed, waits again, at
-        the due time of its release if there is one; or it is set aside if its attempts have reached
-        max_attempts and it was not released. A consumed one is removed with all that belongs to it.
+        A message whose lease has ended, and which is not consumed, waits again, at the due time of
+        its release if there is one. If its attempts have reached max_attempts and it was not
+        released, it is set aside. A consumed message is removed with its history.
         Raises: Aborted if another writer came first; then nothing was changed.
         """
         ...
@@ -119,7 +119,7 @@ class Sweeping(Protocol):
     ) -> tuple[Sequence[int], Sequence[int]]:
         """Look at some of these time shards, a random few, for less than a slice costs.
 
-        Returns: those it has looked at, and those of them where something waits for a sweeper.
+        Returns: the time shards that it looked at, and those among them with work for a sweeper.
         """
         ...
 
@@ -128,8 +128,9 @@ class Sweeping(Protocol):
 def sweeping_of(time_shards: Any) -> Sweeping:
     """Return the `Sweeping` of the time shards that a store has bound.
 
-    One who writes a store registers its own: ``sweeping_of.register(MyTimeShards, MySweeping)``.
-    Raises: ConfigurationError for time shards of which none is registered. No round trip.
+    A writer of a store registers the sweeping of its time shards:
+    ``sweeping_of.register(MyTimeShards, MySweeping)``. Raises: ConfigurationError if no sweeping is
+    registered for these time shards. No round trip.
     """
     raise ConfigurationError(
         f"there is no sweeper for {type(time_shards).__name__}: register one with sweeping_of"
@@ -140,26 +141,25 @@ class TimeShardSweeper(Job):
     """Sweeps the time shards that neither producers nor consumers touch.
 
     Arguments: queue: the TimeShardQueue, whose clock also chooses the time shard; limit: the most
-    messages a slice handles; max_attempts: how often a message is taken at most without being
-    released, by default the queue's own; when the last of these leases ends, the message is set
-    aside into the dead set, and nothing is ever dropped; dry_run: count what would be done, and
-    change nothing; name: what the job is called, by default ``time_shard_sweeper.<queue>``; random:
-    returns a float in [0, 1).
+    messages a slice handles; max_attempts: how often a message may be taken without a release, by
+    default the queue's own; when the last of these leases ends, the message goes to the dead set,
+    and nothing is ever dropped; dry_run: count the work, and change nothing; name: of the job, by
+    default ``time_shard_sweeper.<queue>``; random: returns a float in [0, 1).
 
-    A message whose lease has ended waits again, its attempts counted; one that was acknowledged or
-    deleted goes with all that belongs to it. From 6 time shards on, a slice works in one that no
-    producer or consumer touches until the slice must have ended, as long as no
-    clock is a period or more from this process' own: acknowledgements, releases and deletions write
-    nothing that is WATCHed, so nothing but another sweeper, or a consumer with ``drain_all``, can
-    abort it. At the end of a period there may be no such time shard, if there are 6 in all: then
-    the slice does nothing. With 4 or 5 there never is one: see `careful`.
+    A message whose lease has ended waits again, its attempts counted. An acknowledged or cancelled
+    message is removed with its history. With 6 or more time shards, a slice works in one that no
+    producer or consumer touches before the slice must have ended, as long as no clock is a period
+    or more from this process's own. Acknowledgements, releases and cancellations write no WATCHed
+    key, so only another sweeper, or a consumer with ``drain_all``, can abort the slice. With 6
+    there may be no such time shard near the end of a period: then the slice does nothing. With 4 or
+    5 there never is one: see `careful`.
 
-    Of several such time shards it takes, at random, one of those where this process knows that
-    something waits: a slice has left it there, or a count or a look has seen it. Where it knows of
-    none, it looks at up to 8 of them, on a cluster of one node, in one round trip.
+    Of several such time shards it takes, at random, one where this process knows of work: a slice
+    has left some there, or a count or a look has seen some. If it knows of none, it looks at up to
+    8 of them in one round trip (on a cluster, at those of one node).
 
-    One slice: two round trips, in one attempt, and one for the look where it has to look; that one
-    alone where it sees nothing to do.
+    One slice: two round trips, in one attempt, and one more if it has to look first. If the look
+    finds no work, that one is all.
     """
 
     def __init__(
@@ -191,9 +191,10 @@ class TimeShardSweeper(Job):
     def careful(self) -> bool:
         """Whether there are too few time shards for one that is certainly untouched: 4 or 5.
 
-        Then a slice takes the one whose visitors' clocks would have to be the most wrong, and what
-        comes between nevertheless aborts it, which changes nothing. With 5 there always is one for
-        clocks that differ by less than half a period; with 4, only in the middle of a period.
+        Then a slice takes the time shard whose visitors' clocks would have to be the most wrong. If
+        a visitor does come, the slice is aborted, and nothing is changed. If clocks differ by less
+        than half a period, 5 always have an untouched time shard, and 4 have one only in the middle
+        of a period.
         """
         return self.queue.rotation.time_shards < FEWEST_WITH_A_QUIET_ONE
 
@@ -207,7 +208,7 @@ class TimeShardSweeper(Job):
         time_shard = self._choose(slice)
         if time_shard is None:
             return 0
-        # Whatever becomes of it: who was aborted there has met somebody who is at it.
+        # Even if the slice is aborted: then another sweeper is at work there.
         self._dirty.discard(time_shard)
         swept = self.sweeping.sweep(
             time_shard,
@@ -243,7 +244,7 @@ class TimeShardSweeper(Job):
         for time_shard, one in zip(time_shards, found, strict=True):
             self._note(time_shard, is_dirty=bool(one.ended or one.consumed))
         count = sum(one.ended + one.consumed for one in found)
-        # How long a consumed one has waited is written down nowhere.
+        # Nothing records how long a consumed message has waited.
         age_known = not count or any(one.ended for one in found)
         oldest = max((one.oldest_seconds for one in found), default=0.0)
         return Backlog(count, oldest if age_known else None, "messages to sweep")
@@ -265,7 +266,7 @@ class TimeShardSweeper(Job):
             if not dirty:
                 slice.observe(oldest_seconds=0.0, backlog=0)
                 return None
-        # Not always the safest, where every other sweeper would be too.
+        # A random one: every other sweeper would choose the safest too.
         return dirty[int(self._random() * len(dirty))]
 
     def _note(self, time_shard: int, *, is_dirty: bool) -> None:
@@ -274,7 +275,7 @@ class TimeShardSweeper(Job):
     def _workable(self, seconds: float) -> tuple[int, ...]:
         """Return the time shards in which a slice may work that begins now and lasts so long."""
         rotation, now_ms = self.queue.rotation, math.floor(self.queue.clock.time() * 1000)
-        # A slice may be held for a time-out longer than it is long: its EXEC may come that late.
+        # A slice's EXEC may come late by as much as a time-out.
         lasting_ms = math.ceil((max(0.0, seconds) + TIMEOUT_SECONDS) * 1000)
         choose = rotation.least_touched if self.careful else rotation.untouched
         return choose(now_ms, lasting_ms)
@@ -284,8 +285,8 @@ class TimeShardSweeper(Job):
 class _Look:
     """The part of a time shard that an attempt has read.
 
-    Fields: now: the server's time in ms; ended: ids and ends in ms of leases that have ended, those
-    that ended first; consumed: some ids; released: some entries; consumed_size: how many there are.
+    Fields: now: the server's time in ms; ended: ids and ends in ms of leases that have ended, the
+    earliest first; consumed: some ids; released: some entries; consumed_size: how many there are.
     """
 
     now: int
@@ -309,7 +310,7 @@ class RedisSweeping:
 
     @property
     def identity(self) -> Hashable:
-        """What jobs on one server or cluster have in common, so that they share a breaker."""
+        """A value that jobs on one server or cluster share, and with it a breaker."""
         return self._twin.identity
 
     def warm_up(self) -> None:
@@ -379,7 +380,7 @@ class RedisSweeping:
     ) -> tuple[list[int], list[int]]:
         """Look at up to 8 of these time shards, of one node; see `Sweeping.look`.
 
-        Raises: connection faults; what is wrong with a key is for `sweep` to say. One round trip.
+        Raises: connection faults; `sweep` reports a wrong key. One round trip.
         """
         first = int(random() * len(time_shards))
         node = self._node_of(time_shards[first])
@@ -398,7 +399,7 @@ class RedisSweeping:
         slice.spend(len(commands))
         clock, *replies = self._twin.call(node, commands, Budget(slice.remaining()))
         now = self._now(checked([clock])[0])
-        # A server that is still loading says no ResponseError.
+        # A server that is still loading sends no ResponseError.
         checked([each for each in replies if not isinstance(each, ResponseError)])
         dirty = []
         for number, time_shard in enumerate(seen):
@@ -472,7 +473,7 @@ def _layout_error(error: ResponseError, names: TimeShardNames) -> LayoutError | 
 
 def _look_commands(names: TimeShardNames, window: int) -> list[Command]:
     return [
-        # Asked on this connection, it is the clock of the server that holds the keys.
+        # This connection gives the clock of the server that holds the keys.
         ("TIME",),
         ("ZRANGE", names.leased, 0, window - 1, "WITHSCORES"),
         ("SRANDMEMBER", names.consumed, window),
@@ -487,13 +488,13 @@ def _observe(slice: Slice, look: _Look) -> None:
 
 
 def _choose(look: _Look, limit: int, random: Callable[[], float]) -> list[bytes]:
-    """Choose at most so many ids and entries, at random: two sweepers at once should differ."""
+    """Choose at most so many ids and entries, at random, so that two sweepers differ."""
     ended = [b"i" + id_ for id_, _ in look.ended]
     known = set(ended)
     released = [b"r" + e for e in look.released if b"i" + e.partition(b" ")[2] not in known]
     consumed = [b"i" + id_ for id_ in look.consumed]
     chosen: dict[bytes, None] = {}
-    # What somebody waits for comes first; what only takes room comes last.
+    # Messages that consumers wait for come first; those that only take room come last.
     for kind in (ended, released, consumed):
         chosen.update(dict.fromkeys(sorted(kind, key=lambda _: random())))
     return list(chosen)[:limit]

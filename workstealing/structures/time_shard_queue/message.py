@@ -21,9 +21,9 @@ _ID = re.compile(r"(0|[1-9][0-9]{0,3})-([0-9a-f]+)")
 class Taken(NamedTuple):
     """A message that is leased to a consumer until it is acknowledged, released, or the lease ends.
 
-    Fields: id; message: bytes; due: when it was due, an aware datetime; attempts: how often it has
-    been taken without having been released, 1 the first time; lease_end: an aware datetime by the
-    store's clock; token: of this very lease, which `release` carries; time_shard.
+    Fields: id; message: bytes; due: when it was due, an aware datetime; attempts: how many takes
+    were not released, this one included; lease_end: an aware datetime by the store's clock; token:
+    of this lease, for `release`; time_shard.
     """
 
     id: str
@@ -39,9 +39,10 @@ class TimeShardStats(NamedTuple):
     """How many messages one time shard holds.
 
     Fields: time_shard: its number; role: now, by this process's clock: producing, consuming or
-    quiet; waiting: messages without a lease; due: those of them whose time has come; leased;
-    consumed: acknowledged or cancelled ones, which the fields before count until they are cleared
-    away; dead: set aside; overdue_seconds: for how long the lowest due one has waited.
+    quiet; waiting: messages without a lease; due: waiting messages whose time has come; leased;
+    consumed: acknowledged or cancelled messages, which also count as waiting or leased until they
+    are cleared away; dead: set aside; overdue_seconds: for how long the message with the lowest due
+    time has waited.
     """
 
     time_shard: int
@@ -55,7 +56,7 @@ class TimeShardStats(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many messages are still to be worked on: waiting and leased ones less consumed."""
+        """How many messages are not done: waiting and leased, less consumed."""
         return max(0, self.waiting + self.leased - self.consumed)
 
 
@@ -63,7 +64,7 @@ class DeadMessage(NamedTuple):
     """A message that was set aside because its lease has ended too often.
 
     Fields: id; message: bytes; due: aware datetime; attempts; since: when it was set aside, aware;
-    consumer: the last one that had it.
+    consumer: the last one to hold it.
     """
 
     id: str
@@ -77,7 +78,7 @@ class DeadMessage(NamedTuple):
 def new_id(time_shard: int, now_s: float) -> str:
     """Return an id: `<time shard>-<16 digits of microseconds><16 random digits>`, hexadecimal.
 
-    Of two messages with one due time, that with the lower id is taken first.
+    Of two messages with the same due time, the message with the lower id is taken first.
     """
     return f"{time_shard}-{int(now_s * 1e6) & (1 << 64) - 1:016x}{os.urandom(8).hex()}"
 

@@ -100,17 +100,16 @@ class _TimeShardQueueOperations(Structure):
         return int(self.clock.time() * 1000)
 
     def inspect(self, steps: Steps[T], seconds: float = INSPECT_SECONDS) -> T:
-        """Run a question's steps by the store's own way of doing so; see `Structure.inspect`."""
+        """Run a question's steps as the store does; see `Structure.inspect`."""
         found: T = self.store.inspect(steps, seconds)
         return found
 
     @operation
     def open(self) -> Steps[None]:
-        """Check the layout, or write it down, as the first put does; every call checks it, once.
+        """Check the layout, or write it, as the first put does; every object does this once.
 
-        Raises: ConfigurationError for another number of time shards or another period than the
-        queue has; LayoutError; EvictionPolicyError. Two or three round trips the first time,
-        then none.
+        Raises: ConfigurationError if the queue has another number of time shards or another period;
+        LayoutError; EvictionPolicyError. Two or three round trips the first time, then none.
         """
         return self._opening(create=True)
 
@@ -118,11 +117,10 @@ class _TimeShardQueueOperations(Structure):
     def put(self, message: str | bytes, due: DueTime = None) -> Steps[str]:
         """Put a message into the producers' time shard.
 
-        Arguments: message: bytes, or text, kept as UTF-8; due: from when on it may be taken: an
-        aware datetime, Unix seconds, or a timedelta from now; None: now. Judged by the store's
-        clock, never by this process's. Returns: its id. Raises: ConfigurationError; LayoutError;
-        with Redis, OutOfMemoryError if it is full. One round trip; three for the first message of a
-        time shard.
+        Arguments: message: bytes, or text, kept as UTF-8; due: when it may first be taken: an aware
+        datetime, Unix seconds, or a timedelta from now; None: now. The store's clock judges it,
+        never this process's. Returns: its id. Raises: ConfigurationError; LayoutError; with Redis,
+        OutOfMemoryError if it is full. One round trip; three for the first message of a time shard.
         """
         return self._putting(message_bytes(message), due_of(due))
 
@@ -132,12 +130,13 @@ class _TimeShardQueueOperations(Structure):
     ) -> Steps[Taken | None]:
         """Lease the message with the lowest due time of the consumers' time shard.
 
-        Messages that are due in the future stay. Where no others are left, one whose lease has
-        ended is leased anew; one that has been taken `max_attempts` times in vain is set aside.
+        Messages that are due in the future stay. If no other message is left, a message whose lease
+        has ended is leased anew. A message that has been taken `max_attempts` times in vain is set
+        aside.
 
         Arguments: consumer: a name, for people to read; lease: seconds, or a timedelta, until the
-        lease ends by itself, to be longer than the work takes; drain_all: look at every other time
-        shard too, if there is nothing in the consumers'. Returns: a `Taken`, or None. Raises:
+        lease ends by itself: choose it longer than the work takes; drain_all: look at every other
+        time shard too, if there is nothing in the consumers'. Returns: a `Taken`, or None. Raises:
         ConfigurationError; LayoutError. One round trip; with drain_all at most N.
         """
         return self._taking_one(*_checked_taking(consumer, lease), drain_all)
@@ -148,9 +147,9 @@ class _TimeShardQueueOperations(Structure):
     ) -> Steps[list[Taken]]:
         """Lease up to n messages; see `take`.
 
-        Arguments: n: 1 to 1,000. Returns: a list of `Taken`, in each time shard those with the
-        lowest due times first. With Redis a round trip for each 100, each atomic: if the process
-        dies between two of them, the leases of those taken end by themselves.
+        Arguments: n: 1 to 1,000. Returns: a list of `Taken`, of each time shard the lowest due
+        times first. With Redis, one round trip for each 100, each atomic: if the process dies
+        between two of them, the leases of the taken messages end by themselves.
         """
         _checked_number("n", n, MOST_AT_ONCE)
         return self._taking(*_checked_taking(consumer, lease), n, drain_all)
@@ -161,7 +160,7 @@ class _TimeShardQueueOperations(Structure):
 
         An acknowledgement always wins, a late one too. Arguments: `Taken` or ids. Returns: how many
         were known and not consumed before. Raises: ConfigurationError for anything but an id of
-        this queue. One round trip for each time shard they lie in and 200 messages there.
+        this queue. One round trip for each 200 messages of each time shard.
         """
         return self._changing("consume", self._placed(messages))
 
@@ -179,7 +178,7 @@ class _TimeShardQueueOperations(Structure):
 
         This attempt is forgotten. Arguments: a `Taken`, whose lease must be the last one; or an id,
         for any lease; due: a new due time, None for the old one. Returns: whether it was released;
-        False if another consumer has taken it since, or it is consumed or set aside. Raises:
+        False if another consumer has taken it since, or if it was consumed or set aside. Raises:
         ConfigurationError. One round trip.
         """
         when = None if due is None else due_of(due)
@@ -188,13 +187,13 @@ class _TimeShardQueueOperations(Structure):
 
     @operation
     def extend(self, taken: Taken, lease: Duration = 60.0) -> Steps[bool]:
-        """Let a lease last longer, for work that takes longer than was thought.
+        """Let a lease last longer, for work that takes longer than expected.
 
         Arguments: taken: a `Taken`, whose lease must be the last one; lease: for how long from now
-        on, in seconds or as a timedelta, by the store's clock; a lease that lasts longer anyhow is
-        not shortened. Returns: whether the lease still holds. False if another consumer has taken
-        the message since, it waits again, or it was released, consumed or set aside: then stop
-        working on it. Raises: ConfigurationError. One round trip.
+        on, in seconds or as a timedelta, by the store's clock; a longer lease is not shortened.
+        Returns: whether the lease still holds. False if another consumer has taken the message
+        since, if it waits again, or if it was released, consumed or set aside: then stop working on
+        it. Raises: ConfigurationError. One round trip.
         """
         if not isinstance(taken, Taken):
             raise ConfigurationError(
@@ -208,7 +207,8 @@ class _TimeShardQueueOperations(Structure):
 
         After that the name can be used anew, with other time shards and another period. Nobody may
         use the queue meanwhile: a message that is put meanwhile may be removed or refused. If a
-        call is cut off, the next use of the queue is told so, and another call finishes.
+        call is cut off, the next use of the queue raises an error that says so, and another call
+        finishes.
 
         Returns: how many messages it held that had not been consumed. Raises: ConfigurationError
         for another number of time shards or another period than the queue has, in which case
@@ -227,11 +227,11 @@ class _TimeShardQueueOperations(Structure):
 
     @operation
     def dead(self, n: int = 100) -> Steps[Page[DeadMessage]]:
-        """List messages that were set aside, those of longest ago first.
+        """List messages that were set aside, the oldest first.
 
         Arguments: n: 1 to 1,000. Returns: a `Page` of `DeadMessage`, a list whose `more` says how
-        many others there are. Raises: ConfigurationError; LayoutError. One round trip a time shard
-        for each 200, and one to count if there are n or more.
+        many others there are. Raises: ConfigurationError; LayoutError. One round trip for each 200
+        of each time shard, and one to count if there are n or more.
         """
         return self._listing_dead(_checked_number("n", n, MOST_AT_ONCE))
 
@@ -261,7 +261,7 @@ class _TimeShardQueueOperations(Structure):
         return (_DeadSet(self, size),) if size else ()
 
     def check_steps(self) -> Steps[Sequence[Check]]:
-        """Say whether the layout is there, and this process's. One round trip, two the first."""
+        """Say whether the layout exists and is this process's. One round trip, two the first."""
         named = f"queue {self.name}"
         try:
             rotation = yield from self.time_shards.open(only_read=True)
@@ -295,7 +295,7 @@ class _TimeShardQueueOperations(Structure):
         mine = self.rotation.consuming(self.now_ms())
         count = self.rotation.time_shards if drain_all else 1
         for i in range(count):
-            # Backwards: the messages that producers write now come last but few, the oldest first.
+            # Backwards: the oldest time shards come first, and the producers' comes near the end.
             time_shard = (mine - i) % self.rotation.time_shards
             wanted = n - len(taken)
             try:
@@ -305,7 +305,7 @@ class _TimeShardQueueOperations(Structure):
             except self.time_shards.faults:
                 if not taken:
                     raise
-                # Or they would have been taken in vain, again and again, until they are set aside.
+                # Else the caller would lose its messages, which some such takes would set aside.
                 break
             taken += [_taken(each, time_shard) for each in held]
             if len(taken) >= n:
@@ -381,17 +381,17 @@ class _TimeShardQueueOperations(Structure):
 class TimeShardQueue(_TimeShardQueueOperations, Blocking):
     """A queue by due time whose producers and consumers never touch the same time shard at once.
 
-    With t = whole periods since the Unix epoch by the caller's own clock, producers write into time
-    shard t mod N and consumers read (t - 2) mod N, so that clocks which differ by up to a period do
-    no harm. A message therefore waits for its time shard's turn: see `docs/time_shard_queue.md`.
-    Messages are delivered at least once: a take is a lease.
+    Let t be the number of whole periods since the Unix epoch by the caller's own clock. Producers
+    write into time shard t mod N, and consumers read (t - 2) mod N, so clocks that differ by less
+    than a period do no harm. A message therefore waits for its time shard's turn: see
+    `docs/time_shard_queue.md`. Messages are delivered at least once: a take is a lease.
 
     Arguments: store: the database that keeps it, `RedisStore(client)` (`AsyncTimeShardQueue` takes
-    a store for asyncio); name; shards: N, 4 to 1,024, from 6 on with a time shard that nobody
-    touches; period: the length of a turn, in seconds or as a timedelta; max_attempts: how often a
-    message may be taken in vain before it is set aside; clock: chooses time shards, for tests. N
-    and the period are written down at the first use and the same for all.
-    Raises: ConfigurationError for an argument that cannot be used. No command.
+    a store for asyncio); name; shards: N, 4 to 1,024; with 6 or more there is a time shard that
+    nobody touches; period: the length of a turn, in seconds or as a timedelta; max_attempts: how
+    often a message may be taken in vain before it is set aside; clock: chooses time shards, for
+    tests. The first use writes N and the period down, and all processes must give the same. Raises:
+    ConfigurationError for an argument that cannot be used. No command.
 
     Source: the time shards of cassandra-ruby-queue (whose own arithmetic jumps at each hour).
     """

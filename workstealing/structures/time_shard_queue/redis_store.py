@@ -36,7 +36,7 @@ TAKEN_A_PIECE = 100
 # And how many dead ones it lists.
 LISTED_A_PIECE = 200
 _BESIDE = (16, 250)
-"""How much litter a take looks at beside what it wants: at first, and where there is much of it."""
+"""How many more messages a take looks at than it wants, for litter: at first, and then."""
 
 
 class TimeShardNames:
@@ -72,8 +72,8 @@ def layout_key(name: bytes) -> bytes:
 def read_rotation(key: bytes, reply: Any, *, deleted: bool = False) -> Versioned[Rotation] | None:
     """Return the rotation that a layout says, None without a layout.
 
-    Arguments: key: of the layout; reply: HGETALL's; deleted: whether the layout of a queue that is
-    being deleted will do. Raises: LayoutError for any other layout. No round trip.
+    Arguments: key: of the layout; reply: HGETALL's; deleted: whether the queue may be one that is
+    being deleted. Raises: LayoutError for any other layout. No round trip.
     """
     called = f"the TimeShardQueue at {key.decode(errors='backslashreplace')}"
 
@@ -94,8 +94,8 @@ class RedisTimeShards:
     Arguments: twin: the one-attempt connections that jobs use; name; rotation; policies: eviction
     policies that are accepted; clock_shift_ms: for tests. Every call is one round trip and one
     script; `open` is two the first time, three for a new queue, then none; `counts` is one for all.
-    Every call raises LayoutError for foreign or newer data, or for another rotation, in which case
-    nothing was changed; and the errors of redis-py.
+    Every call raises LayoutError for foreign or newer data and for another rotation, and then has
+    changed nothing. It also raises redis-py's errors.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class RedisTimeShards:
         self._names: dict[int, TimeShardNames] = {}
         self._opened: Versioned[Rotation] | None = None
         self.mark = self._mark_of(KIND.version)
-        """What the mark of each time shard must say: `version:time shards:period in ms`."""
+        """The mark that each time shard must have: `version:time shards:period in ms`."""
 
     def names(self, time_shard: int) -> TimeShardNames:
         """Return the keys of a time shard."""
@@ -145,7 +145,7 @@ class RedisTimeShards:
         return opened.own
 
     def put(self, time_shard: int, entries: Sequence[Entry]) -> Steps[None]:
-        """Keep messages; O(log n) each. Three round trips where the time shard has no mark."""
+        """Keep messages; O(log n) each. Three round trips if the time shard has no mark."""
         names = self.names(time_shard)
         parts = [
             part
@@ -313,10 +313,10 @@ class RedisTimeShards:
         return Operation(
             load(SCRIPTS + script, self.clock_shift_ms),
             (self.names(time_shard).mark, *keys),
-            # Not as the client's own encoding has it: the scripts' texts are UTF-8.
+            # The scripts' texts are UTF-8, whatever the client's own encoding is.
             tuple(each.encode() if isinstance(each, str) else each for each in (self.mark, *args)),
             read,
-            # Messages are any bytes, whatever the client makes of replies.
+            # Messages are any bytes, so replies are never decoded.
             AS_BYTES,
         )
 
@@ -371,12 +371,12 @@ class AsyncRedisStore(_RedisStore[AsyncClient]):
         return True
 
     def run(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:
-        """Return what runs steps on the client when it is awaited; see `Store`."""
+        """Return a coroutine that runs steps on the client; see `Store`."""
         return drive_async(self.client, steps)
 
 
 def _held(reply: list[Any]) -> tuple[bool, list[Held]]:
-    """Read the reply of `take`: whether more is to be looked at, and the messages taken."""
+    """Read the reply of `take`: whether more messages are to be looked at, and the taken ones."""
     more, ends, *flat = reply
     found = [
         Held(_text(id_), message, int(due), attempts, _text(token), int(ends))
@@ -386,7 +386,7 @@ def _held(reply: list[Any]) -> tuple[bool, list[Held]]:
 
 
 def _buried(reply: list[Any]) -> tuple[int, list[Buried]]:
-    """Read the reply of `dead`: how many were looked at, and those that are dead."""
+    """Read the reply of `dead`: how many were looked at, and the dead ones."""
     looked_at, flat = reply
     found = [
         Buried(_text(id_), message, int(due), attempts, int(float(since)), _text(consumer))

@@ -1,8 +1,8 @@
-"""Which time shard is whose turn: pure functions of a clock, on which everything else rests.
+"""The turns of time shards: pure functions of a clock, on which everything else rests.
 
 With t = whole periods since the Unix epoch, producers write into time shard t mod N and consumers
-read (t - 2) mod N. The number of a period grows by one for ever: no hour, day or year end is
-special, whatever N is.
+read (t - 2) mod N. The period's number grows by one for ever, so no end of an hour, a day or a year
+is special, whatever N is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BEHIND = 2
 """How many periods the consumers are behind the producers."""
 FEWEST_TIME_SHARDS = 4
 FEWEST_WITH_A_QUIET_ONE = 6
-"""From how many time shards on there is an untouched one, with a period of skew either way."""
+"""With so many time shards one is untouched, with a period of skew either way."""
 MOST_TIME_SHARDS = 1024
 
 PRODUCING, CONSUMING, QUIET = "producing", "consuming", "quiet"
@@ -44,7 +44,7 @@ class Rotation:
         """Raise a ConfigurationError if a queue has another rotation than this one.
 
         Arguments: found: what its layout says, None without one; queue: its name, as text; shards,
-        period: how the caller's user gives them, up to their values.
+        period: the caller's own words for these arguments, before their values.
         """
         if found is None or found == self:
             return
@@ -68,7 +68,7 @@ class Rotation:
         return (self.period(now_ms) - BEHIND) % self.time_shards
 
     def role(self, time_shard: int, now_ms: int) -> str:
-        """Return what a time shard is for now, without skew: producing, consuming or quiet."""
+        """Return the role of a time shard now, without skew: producing, consuming or quiet."""
         if time_shard == self.producing(now_ms):
             return PRODUCING
         return CONSUMING if time_shard == self.consuming(now_ms) else QUIET
@@ -99,10 +99,10 @@ class Rotation:
     ) -> tuple[int, ...]:
         """Return the time shards that nobody touches now, nor for a while.
 
-        Arguments: now_ms; lasting_ms: that while; skew_ms: by how much less than which any other
-        clock may differ from the caller's, by default a whole period. Returns: the safest ones
-        first; with a whole period none for N of 4 and 5, N - 5 for N of 6 and more, one less
-        where a period ends meanwhile.
+        Arguments: now_ms; lasting_ms: that while; skew_ms: any other clock differs from the
+        caller's by less than this, by default a whole period. Returns: the safest ones first; with
+        a whole period, none for an N of 4 or 5, and N - 5 for 6 or more, one less if a period ends
+        meanwhile.
         """
         skew = self.period_ms if skew_ms is None else max(1, skew_ms)
         margins = [
@@ -115,8 +115,8 @@ class Rotation:
     def least_touched(self, now_ms: int, lasting_ms: int = 0) -> tuple[int, ...]:
         """Return the time shards for which another clock would have to be the most wrong.
 
-        All for which it would have to be so alike: with 4 there are two, of which one alone would
-        leave the other out for ever. None if clocks that are right touch each of them meanwhile.
+        Ties are all returned: with N = 4 there are two, and a choice of one would leave the other
+        out for ever. Returns nothing if right clocks touch each time shard meanwhile.
         """
         every = range(self.time_shards)
         margins = [self.margin_ms(time_shard, now_ms, lasting_ms) for time_shard in every]
@@ -133,7 +133,8 @@ def rotation_of(time_shards: object, period: object) -> Rotation:
     """Return the rotation of a number of time shards and a period.
 
     Arguments: period: in seconds, or a timedelta. Raises: ConfigurationError for fewer than 4 time
-    shards, which it explains, for too many, and for a period that is not in whole milliseconds.
+    shards (the error explains why), for too many, and for a period that is not in whole
+    milliseconds.
     """
     if isinstance(time_shards, bool) or not isinstance(time_shards, int):
         raise ConfigurationError(

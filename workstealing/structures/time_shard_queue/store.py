@@ -1,13 +1,13 @@
-"""What a TimeShardQueue asks of the database that keeps it, free of any one database's words.
+"""The interface between a TimeShardQueue and its database, in no database's own words.
 
-For one who writes another store: a `Store` is bound to a queue's name and rotation, and runs the
-steps that the queue hands it. `bind` returns the `TimeShards`, whose methods are generators of such
-steps: each yields whatever the store itself understands, is sent what came of it, and returns the
-result. So a store for asyncio and a blocking one share their time shards, and differ in `run`.
+To write another store: a `Store` is bound to a queue's name and rotation, and runs the queue's
+steps. `bind` returns the `TimeShards`, whose methods are generators of such steps. Each generator
+yields steps that the store understands, is sent their replies, and returns the result. So a store
+for asyncio and a blocking one share their time shards, and differ only in `run`.
 
-Every method acts on one time shard, so that a database may lay each where it likes. A store judges
-due times and the ends of leases by its own clock, never by a client's. The sweeper of a store is
-registered beside the job: see `workstealing.jobs.time_shard_sweeper.sweeping_of`.
+Every method acts on one time shard, so a database may place each time shard anywhere. A store
+judges due times and the ends of leases by its own clock, never by a client's. The sweeper of a
+store is registered beside the job: see `workstealing.jobs.time_shard_sweeper.sweeping_of`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from workstealing.structures.time_shard_queue.rotation import Rotation
 class Due(NamedTuple):
     """When a message is due.
 
-    Fields: ms: a Unix time in milliseconds, or, if from_now, milliseconds from the moment at which
-    the store sees it; from_now.
+    Fields: ms: a Unix time in milliseconds; or, if from_now, milliseconds after the store gets it;
+    from_now.
     """
 
     ms: int
@@ -42,8 +42,8 @@ class Held(NamedTuple):
     """A message that a take has leased.
 
     Fields: id; message; due_ms: Unix time; attempts: how often it has been taken without having
-    been released, this time included; token: other than that of any other take of this message;
-    ends_ms: when the lease ends by itself, Unix time by the store's clock.
+    been released, this time included; token: different for each take of this message; ends_ms: when
+    the lease ends by itself, Unix time by the store's clock.
     """
 
     id: str
@@ -57,10 +57,10 @@ class Held(NamedTuple):
 class Counts(NamedTuple):
     """How many messages one time shard holds.
 
-    Fields: waiting: without a lease, released ones included; due: those of them whose time has
+    Fields: waiting: without a lease, released ones included; due: waiting messages whose time has
     come; leased: with a lease, ended or not; consumed: acknowledged or cancelled ones, which the
-    other fields count until they are cleared; dead: set aside; overdue_ms: for how long the one
-    with the lowest due time has been due, 0 without one.
+    other fields count until they are cleared; dead: set aside; overdue_ms: for how long the message
+    with the lowest due time has been due, 0 if none is due.
     """
 
     waiting: int
@@ -75,7 +75,7 @@ class Buried(NamedTuple):
     """A message in the dead set of a time shard.
 
     Fields: id; message; due_ms; attempts; since_ms: when it was set aside; consumer: the last one
-    that had it.
+    to hold it.
     """
 
     id: str
@@ -90,8 +90,8 @@ class TimeShards(Protocol):
     """The time shards of one queue in a store.
 
     Every method but `faults` returns a generator of steps, which the store's `run` drives. The
-    layout is what the store has written down about a queue at its first use: its rotation, and
-    which releases may read and write it.
+    store writes the layout at a queue's first use: the rotation, and the releases that may read and
+    write the queue.
     """
 
     @property
@@ -102,15 +102,15 @@ class TimeShards(Protocol):
     def open(self, create: bool = False, only_read: bool = False) -> Steps[Rotation | None]:
         """Read the layout.
 
-        Arguments: create: whether one is written down if there is none yet; only_read: whether
-        nothing will be written, so that a layout will do that this release may only read. Returns:
-        the `Rotation` that holds; None for a queue without a layout. Raises: LayoutError for a
-        foreign layout, for one that this release may not use so, and for one that is being deleted.
+        Arguments: create: write a layout if there is none yet; only_read: the caller writes
+        nothing, so a layout that this release may only read is good enough. Returns: the queue's
+        `Rotation`, None without a layout. Raises: LayoutError for a foreign layout, for a layout
+        that this release may not use in this way, and for a queue that is being deleted.
         """
         ...
 
     def put(self, time_shard: int, entries: Sequence[Entry]) -> Steps[None]:
-        """Keep messages; one whose id is known already is left as it is."""
+        """Keep messages; a message whose id is known already stays as it is."""
         ...
 
     def take(
@@ -118,9 +118,9 @@ class TimeShards(Protocol):
     ) -> Steps[list[Held]]:
         """Lease up to n messages that are due and not consumed, the lowest due time first.
 
-        Where no others are left, those whose lease has ended are leased anew; if the attempts of
-        one have reached max_attempts, it is set aside. Returns: messages that no other take can
-        return until their lease has ended or they were released.
+        If no others are left, messages whose lease has ended are leased anew, or set aside if their
+        attempts have reached max_attempts. Returns: messages that no other take can return before
+        their lease ends or they are released.
         """
         ...
 
@@ -155,7 +155,7 @@ class TimeShards(Protocol):
         ...
 
     def dead(self, time_shard: int, n: int) -> Steps[list[Buried]]:
-        """List up to n messages of the dead set, those set aside longest ago first."""
+        """List up to n messages of the dead set, the oldest first."""
         ...
 
     def revive(self, time_shard: int, ids: Collection[str]) -> Steps[int]:
@@ -170,8 +170,8 @@ class TimeShards(Protocol):
         """Remove all time shards with their messages, and then the layout.
 
         A call that is cut off leaves the layout, so that the next call finds the rest. Returns: how
-        many messages were there that had not been consumed. Raises: ConfigurationError if the
-        layout says another rotation.
+        many messages had not been consumed. Raises: ConfigurationError if the layout says another
+        rotation.
         """
         ...
 
@@ -197,7 +197,7 @@ class Store(Protocol):
         ...
 
     def inspect(self, steps: Steps[Any], seconds: float) -> Any:
-        """Run such a generator for an observer: it blocks, and gives up after so many seconds.
+        """Run such a generator for an observer: block, and give up after so many seconds.
 
         A store for asyncio has it too. Returns: the generator's result.
         """
