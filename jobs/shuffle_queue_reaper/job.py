@@ -1,4 +1,4 @@
-"""The job: which queue it reaps, by which settings, in slices and in a sweep."""
+"""The job: its queue and its settings, its slices and its sweep."""
 
 from __future__ import annotations
 
@@ -32,15 +32,14 @@ class ShuffleQueueReaper(DivisibleJob):
 
     - A message that a consumer has held for the lease is served again, at its stream's turn, before
       the new ones there. The turns of the streams, and so of the tenants, stay as they were.
-    - A message that has been delivered max_attempts times without an `ack` is set aside as it is,
-      one that was given back by `nack` too: see `ShuffleQueue.dead`, `revive` and `discard`.
-      Nothing is ever dropped.
-    - A message past its deadline is deleted as a read would delete it, though nobody reads: with
-      its tracking id, for every group, and counted as overdue. One that a consumer has in hand
-      stays there.
+    - A message that has been delivered max_attempts times without an `ack`, after a `nack` too, is
+      set aside as it is: see `ShuffleQueue.dead`, `revive` and `discard`. Nothing is ever dropped.
+    - A message past its deadline is deleted even if nobody reads, as a read would delete it: with
+      its tracking id, for every group, and counted as overdue. A message that a consumer has in
+      hand stays there.
     - A message that every group has acknowledged is deleted, also after an XACK of another program.
     - A consumer that was not seen for consumer_idle and owns nothing is removed. So are tracking
-      ids whose message has gone.
+      ids of messages that have gone.
     - A loss of keys is put right: a stream that is missing from a ring, or from the list of those
       with pending entries, and a returned entry that no list names.
 

@@ -27,7 +27,7 @@ from workstealing.structures.shuffle_queue.names import (
 )
 
 MOST_DELAYS = 64
-"""With so many pickup delays a read takes the script that counts them."""
+"""Once there are so many pickup delays, a read uses the script that counts them."""
 
 
 class PickupDelays:
@@ -42,14 +42,14 @@ class PickupDelays:
 
     @property
     def is_full(self) -> bool:
-        """Whether they are to be handed over before there are more."""
+        """Whether they must be handed over before more come."""
         return len(self._delays) >= MOST_DELAYS
 
     def take(self) -> str:
         """Return them as a text of `top:how many`, and forget them.
 
-        A top is the power of two that the histogram counts a delay under, so that a server that
-        is told of many delays works on a few numbers.
+        A top is the power of two under which the histogram counts a delay, so the server works on a
+        few numbers for many delays.
         """
         tops: Counter[int] = Counter()
         while self._delays:
@@ -61,14 +61,14 @@ class PickupDelays:
         return " ".join(f"{top}:{count}" for top, count in tops.items())
 
     def put_back(self, taken: str) -> None:
-        """Keep what could not be handed over."""
+        """Keep delays that could not be handed over."""
         for counted in taken.split():
             top, count = map(int, counted.split(":"))
             self._delays.extend([top] * count)
 
 
 class QueueBase(Namespaced[Any]):
-    """A client, a queue's name and settings, and what this process knows of the queue.
+    """A client, a queue's name and settings, and this process's knowledge of the queue.
 
     Attributes: name: the queue's, as a text; names: of the namespace; keys: of the queue; streams;
     streams_per_tenant; ttl; notify; clock_shift_ms.
@@ -99,7 +99,7 @@ class QueueBase(Namespaced[Any]):
         self.ttl_ms = int(self.ttl * 1000)
         self.notify = notify
         self.clock_shift_ms = clock_shift_ms
-        # The due index, the mark and what it says, once the layout is known.
+        # The due index, the mark's key and value, once the layout is known.
         self._place: tuple[bytes, bytes, str] | None = None
         self._delays: dict[bytes, PickupDelays] = {}
         self._tenants: dict[Any, tuple[bytes, ...]] = {}
@@ -120,7 +120,7 @@ class QueueBase(Namespaced[Any]):
         self._place = None
 
     def _placing(self) -> Steps[tuple[bytes, bytes, str]]:
-        """Return the keys of the due index and the mark, and what the mark must say.
+        """Return the keys of the due index and the mark, and the mark's right value.
 
         Raises: LayoutError; EvictionPolicyError. Two or three round trips the first time, and one
         more on a cluster; then none.
@@ -151,7 +151,7 @@ class QueueBase(Namespaced[Any]):
         return self._delays.setdefault(group.group, PickupDelays())
 
     def monotonic(self) -> float:
-        """Return this process's own clock in seconds, for how long it waits or has not spoken."""
+        """Return this process's own clock in seconds, for waits and announcements."""
         return time.monotonic()
 
 

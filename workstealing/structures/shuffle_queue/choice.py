@@ -1,4 +1,4 @@
-"""Which streams of a ShuffleQueue are a tenant's own, and how seldom two tenants share theirs."""
+"""The choice of a tenant's streams, and the probability that two tenants share theirs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def streams_of(tenant: str | bytes, streams: int, streams_per_tenant: int) -> tu
     them; every selection is as likely as any other. Raises: ConfigurationError. No Redis
     command; about 20 us for four streams, and then remembered for the last 8,192 tenants.
 
-    The algorithm is a part of the layout, and other languages can follow it. The SHA-256 digest of
-    the tenant's bytes and a round number after them (from 0; four bytes, the highest first) is cut
-    into four words of 64 bits (the highest byte first); rounds go on as long as words are needed.
+    The algorithm is a part of the layout, and other languages can follow it. A round number follows
+    the tenant's bytes (from 0; four bytes, the highest first). The SHA-256 digest of both is cut
+    into four words of 64 bits (the highest byte first). Rounds go on as long as words are needed.
     Each word is mapped to a stream by the jump consistent hash of Lamping and Veach (2014), in
-    whole numbers; a stream that was chosen already is passed over. So most tenants keep most of
+    whole numbers. A stream that was chosen already is passed over. So most tenants keep most of
     their streams when the number of streams changes: growing from n to m moves a share of 1 - n/m
     of the choices, to new streams.
     """
@@ -40,7 +40,7 @@ def streams_of(tenant: str | bytes, streams: int, streams_per_tenant: int) -> tu
 
 
 def overlap_probability(streams: int, streams_per_tenant: int, at_least: int = 1) -> float:
-    """Say how likely it is that two tenants share at least so many streams.
+    """Return the probability that two tenants share at least so many streams.
 
     Arguments: streams and streams_per_tenant as in `streams_of`; at_least: 0 to streams_per_tenant.
     Returns: the tail of the hypergeometric distribution, computed in whole numbers and rounded
@@ -61,7 +61,7 @@ def overlap_probability(streams: int, streams_per_tenant: int, at_least: int = 1
 
 
 def checked_streams(streams: object, streams_per_tenant: object) -> None:
-    """Check both numbers. Raises: ConfigurationError, which says what can be given."""
+    """Check both numbers. Raises: ConfigurationError, which names the possible values."""
     if not _is_number(streams, 1, MOST_STREAMS):
         raise ConfigurationError(
             f"streams={streams!r} is no number of streams: give 1 to {MOST_STREAMS}"
@@ -74,7 +74,7 @@ def checked_streams(streams: object, streams_per_tenant: object) -> None:
 
 
 def checked_tenant(tenant: object) -> bytes:
-    """Return a tenant as bytes. Raises: ConfigurationError for what is neither text nor bytes."""
+    """Return a tenant as bytes. Raises: ConfigurationError for anything but text or bytes."""
     if isinstance(tenant, str | bytes):
         try:
             return to_bytes(tenant)

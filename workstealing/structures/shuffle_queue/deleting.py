@@ -1,8 +1,8 @@
-"""Deleting a whole queue, some keys at a time: after a kill the next one goes on from there.
+"""Deleting a whole queue, some keys at a time: after a kill the next deletion goes on from there.
 
-Streams go first, from the highest number down, and the span with them: it says which are left. Then
-the groups, each with all its keys; then the rest, with the queue's place in the due index, at once.
-A writer who comes in between finds a smaller queue that is whole.
+Streams go first, from the highest number down, and the span shrinks with them, so it tells which
+streams are left. The groups follow, each with all its keys. The rest goes last, at once, with the
+queue's place in the due index. A writer that comes in between finds a smaller queue that is whole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from workstealing.structures.shuffle_queue.names import MOST_STREAMS, QueueNames
 
 KEYS_A_SCRIPT = 100
 LOOK_AGAIN_MS = 24 * 3600 * 1000
-"""When an idle queue is looked at next that is left for the sake of its dead."""
+"""When the expiry looks again at an idle queue that it keeps for its dead messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Deleted:
     """The result of one step of a deletion.
 
     Fields: keys: how many; is_done: whether nothing is left to do; came_back: whether somebody has
-    used the queue since, or deleted some of it, so that nothing was done.
+    used the queue or deleted a part of it since; then nothing was done.
     """
 
     keys: int
@@ -42,9 +42,9 @@ def delete_some(
 ) -> Steps[Deleted]:
     """Delete at most `limit` keys of a queue that is due, by one script.
 
-    Arguments: names: of the queue; due: the due index that it stands in; is_forced: delete it
-    whether it is due or not, and its dead messages too, which are left otherwise; clock_shift_ms:
-    for tests. Raises: LayoutError. Two round trips.
+    Arguments: names: of the queue; due: the due index that it stands in; is_forced: delete it even
+    if it is not due, and its dead messages too, which otherwise stay; clock_shift_ms: for tests.
+    Raises: LayoutError. Two round trips.
     """
     try:
         reply = yield ("HGETALL", names.meta)
@@ -58,7 +58,7 @@ def delete_some(
         fixed = (names.name, int(is_forced), joined, span, part)
         return Operation(script, (names.meta, due, *keys), (*fixed, *args))
 
-    # Without a span nobody knows how many streams there are.
+    # Without a span the number of streams is unknown.
     streams = int(span or MOST_STREAMS)
     groups = groups_in(meta)
     if streams:
@@ -95,7 +95,7 @@ def groups_in(meta: dict[bytes, bytes]) -> tuple[bytes, ...]:
 
 
 def foreign_meta(names: QueueNames, error: ResponseError) -> Exception:
-    """Return the LayoutError for a meta that is none, or else the error itself."""
+    """Return the LayoutError for a foreign meta, or else the error itself."""
     if "WRONGTYPE" not in str(error):
         return error
     return LayoutError(
@@ -111,14 +111,14 @@ class Deleting(QueueBase):
     def delete(self) -> Steps[int]:
         """Delete the queue with all its messages, groups and dead.
 
-        The legacy stream is somebody else's, and stays. Returns: how many keys were deleted.
-        Raises: LayoutError. Two round trips for each 100 keys: it is not atomic, and what somebody
-        writes meanwhile may be left; if this process dies, `QueueExpiry` goes on when the queue has
-        been idle for its ttl.
+        The legacy stream belongs to others, and stays. Returns: how many keys were deleted. Raises:
+        LayoutError. Two round trips for each 100 keys: it is not atomic, and messages written
+        meanwhile may stay. If this process dies, `QueueExpiry` goes on when the queue has been idle
+        for its ttl.
         """
         due, _, _ = self._place or (yield from self._placing())
         deleted = 0
-        # Writers beside it could keep it at work for ever.
+        # Concurrent writers could keep it at work for ever.
         for _ in range(100 + 2 * MOST_STREAMS // KEYS_A_SCRIPT):
             some = yield from delete_some(
                 self.keys,

@@ -1,4 +1,4 @@
-"""A message as a consumer gets it, and the ids that messages go by."""
+"""A message as a consumer gets it, and the ids of messages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from workstealing.structures.shuffle_queue.names import LEGACY
 
 TENANT, DEADLINE, TRACKING = "ws:tenant", "ws:deadline", "ws:tracking"
 GROUP = "ws:group"
-"""The fields of an entry that are the queue's own; the last is of one revived for one group."""
+"""The queue's own fields of an entry; the last belongs to a message revived for one group."""
 _LATEST_MS = 2**52
-# The types that redis-py can send; of the numbers it takes no bool.
+# The types that redis-py can send; a bool, though a number, is not among them.
 _SENT = (str, bytes, int, float, bytearray, memoryview)
 _SENT_AT_ONCE = frozenset(_SENT)
 
@@ -24,10 +24,11 @@ _SENT_AT_ONCE = frozenset(_SENT)
 class Message:
     """A message that was delivered, and stays pending until `ShuffleQueue.ack`.
 
-    Fields: id: as `write` returned it; group and consumer: whom it was delivered to; tenant: None
-    for one of the legacy stream; fields: the user's, as the client reads them; attempts: how often
-    it has been delivered, 1 the first time; pickup_delay_ms: since it was written, by the server's
-    clock; deadline: Unix seconds or None; tracking_id; stream: its number, None for the legacy one.
+    Fields: id: as `write` returned it; group and consumer: it was delivered to them; tenant: None
+    for a message of the legacy stream; fields: the user's, as the client reads them; attempts: how
+    often it has been delivered, 1 the first time; pickup_delay_ms: since it was written, by the
+    server's clock; deadline: Unix seconds or None; tracking_id; stream: its number, None for the
+    legacy one.
     """
 
     id: str
@@ -54,10 +55,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class OverdueMessage:
-    """A message whose deadline has passed, and that is still in its queue.
+    """A message that is still in its queue after its deadline.
 
-    Fields: id: as `ShuffleQueue.write` returned it; tracking_id: as it was written with, None
-    without one; deadline: Unix seconds.
+    Fields: id: as `ShuffleQueue.write` returned it; tracking_id: the writer's, None without one;
+    deadline: Unix seconds.
     """
 
     id: str
@@ -80,7 +81,7 @@ def message_id(number: int, entry_id: str) -> str:
 def split_id(message_id: object) -> tuple[int, str]:
     """Return the stream's number and the entry's id of a message's id.
 
-    Raises: ConfigurationError for what is no message's id.
+    Raises: ConfigurationError for anything but a message's id.
     """
     try:
         place, ms, sequence = str(message_id).split("-")
@@ -137,7 +138,7 @@ def read_message(
 
 
 def _seconds(deadline: str | None) -> float | None:
-    """Return a deadline in seconds; None where others have written something that is none."""
+    """Return a deadline in seconds; None if another writer's text is no deadline."""
     if deadline is None or not (deadline.isascii() and deadline.isdigit()):
         return None
     try:
@@ -154,8 +155,8 @@ _OWN: dict[Any, str] = {
 def checked_fields(fields: object) -> list[Any]:
     """Return the user's fields as a flat list.
 
-    Raises: ConfigurationError for what is no mapping, for a name of the queue's own, and for a name
-    or a value of a type that Redis has no form for.
+    Raises: ConfigurationError if the fields are not a mapping, for a name that belongs to the
+    queue, and for a name or a value of a type that Redis cannot keep.
     """
     if not isinstance(fields, Mapping):
         raise ConfigurationError(
@@ -185,7 +186,7 @@ def _refuse_type(what: str, name: object, part: object) -> None:
 
 
 def unwritable(fields: Mapping[Any, Any], error: UnicodeEncodeError) -> ConfigurationError:
-    """Return the error for a message of which the client could not encode a text."""
+    """Return the error for a message with a text that the client could not encode."""
     for name, value in fields.items():
         if error.object in (name, value):
             return ConfigurationError(
@@ -222,9 +223,10 @@ def deadline_ms(deadline: object) -> int:
 
 
 def note_pickup_delay(message: Message) -> None:
-    """Set ``queue.pickup_delay_ms`` on the current OpenTelemetry span, where there is one.
+    """Set ``queue.pickup_delay_ms`` on the current OpenTelemetry span, if there is one.
 
-    OpenTelemetry is not imported: where nobody else has, there is no span. Costs one look-up then.
+    OpenTelemetry is not imported here: if the program has not imported it, there is no span, and
+    this costs one look-up.
     """
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:

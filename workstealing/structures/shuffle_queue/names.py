@@ -21,13 +21,13 @@ QUEUE_VERSION = "1"
 """The value of the field `mark` of a queue's `meta`."""
 MOST_STREAMS = 4096
 MESSAGES_A_SCRIPT = 100
-"""How many messages one script reads, settles, recovers, revives or lists at most.
+"""The most messages that one script reads, settles, recovers, revives or lists.
 
-A call for more goes in so many pieces, so that no script holds the server up for long. Each piece
-is atomic; the description of a call says what may happen between two of them.
+A call for more goes in pieces of this size, so no script holds the server up for long. Each piece
+is atomic; each call's docstring says what may happen between two pieces.
 """
 LEGACY = -1
-"""The number by which the legacy stream stands in a ring, and in the ids of entries."""
+"""The legacy stream's number in a ring, and in the ids of entries."""
 RETURNED = "workstealing:returned"
 """The consumer that owns the pending entries which wait to be served again."""
 DELAY_PREFIX = "delay:"
@@ -77,7 +77,7 @@ class QueueNames(NamesBeside[GroupNames]):
     """The keys of one queue; all share the slot of its name.
 
     Arguments: name: of the queue, and of the legacy stream that is read too. Raises:
-    ConfigurationError for what is no name.
+    ConfigurationError for anything but a usable name.
     """
 
     def __init__(self, name: object) -> None:

@@ -1,4 +1,4 @@
-"""A queue of many tenants, in which none can hold up the others."""
+"""A queue of many tenants, of which none can hold up the others."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Operations(Writing, Reading, Settling, Stats, Deleting, Structure):
         )
 
     def check_steps(self) -> Steps[Sequence[Check]]:
-        """Say whether the queue's namespace and the queue are there, and are its own."""
+        """Say whether the namespace and the queue exist, and belong together."""
         checks = yield from QueueNamespace(self.client, self.namespace).check_steps()
         keys = self.keys
         try:
@@ -84,7 +84,7 @@ class _GroupsDead(DeadBox):
         return f"group {self.group}"
 
     def list_steps(self, n: int) -> Steps[Page[DeadItem]]:
-        """List up to n dead messages, those of longest ago first."""
+        """List up to n dead messages, the oldest first."""
         page: Page[DeadMessage] = yield from Settling.dead.steps(self.queue, self.group, n)
         items = (
             DeadItem(
@@ -115,23 +115,22 @@ def _times(number: int) -> str:
 class ShuffleQueue(_Operations, Blocking):
     """A queue of many tenants over Redis streams, served fairly.
 
-    A tenant's messages go to the shortest of a few streams that are its own by a stable choice; two
-    tenants rarely share all of theirs. Readers go round the streams that have messages, one message
-    each, so that a tenant with a million messages delays only those tenants that share its streams.
-    At least once: a delivered message stays pending until `ack`.
+    Each tenant has a few streams of its own by a stable choice, and its messages go to the shortest
+    of them; two tenants rarely share all of theirs. Readers go round the streams that have
+    messages, one message each. So a tenant with a million messages delays only tenants that share
+    its streams. Delivery is at least once: a delivered message stays pending until `ack`.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncShuffleQueue` takes an
-    asyncio client); name: the queue's; all its keys share one hash slot, and on a cluster a
-    name with a lone brace is refused. A stream at the name itself, of other producers, is read too,
-    by the group of that same name, so that a plain stream can be moved over without a pause.
-    streams and streams_per_tenant: may differ between processes and change at any time, nothing is
-    stranded by that. ttl: for how long an unused queue is kept before `QueueExpiry` deletes it, in
-    seconds or a timedelta. notify: whether writes wake those who wait; without it they look ten
-    times a second. namespace: whose due index the queue stands in. allow_eviction: names of
-    ``allkeys-*`` policies that are accepted although they may evict messages. clock_shift_ms: for
-    tests.
+    Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncShuffleQueue` takes an asyncio
+    client); name: the queue's; all its keys share one hash slot, and on a cluster a name with a
+    lone brace is refused. Other producers' stream at the name itself is read too, by the group of
+    that same name, so a plain stream can be moved over without a pause. streams and
+    streams_per_tenant: may differ between processes and change at any time; no message is stranded
+    by that. ttl: for how long an unused queue is kept before `QueueExpiry` deletes it, in seconds
+    or a timedelta. notify: whether writes wake waiting readers; without it they look ten times a
+    second. namespace: its due index names the queue. allow_eviction: names of ``allkeys-*``
+    policies that are accepted although they may evict messages. clock_shift_ms: for tests.
 
-    Makes no connection before the first call, which costs two to four round trips more. Attributes:
+    Makes no connection before the first call, which costs two to four more round trips. Attributes:
     name: the queue's, as a text.
 
     Source: seed of replicate's shuffle queues (shuffle sharding), with an index of the streams that

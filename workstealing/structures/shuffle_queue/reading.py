@@ -1,25 +1,25 @@
 """Reading: the ring of a group says whose turn it is, whatever the number of streams.
 
-A script must be told its keys before it knows whose turn it is. So a reader passes the few streams
-that it expects next, which every reply names. If it was wrong, the script changes nothing, and the
-reader calls again with the streams that the reply names; the third time it passes all streams.
+A script must be told its keys before it knows whose turn it is. Every reply names the streams that
+come next, so a reader passes those few. If it is wrong, the script changes nothing, and the reader
+calls again with the streams that the new reply names. The third time it passes all streams.
 
-The usual read has a small script of its own. It goes by a plan that the last full read has left in
-the queue: the streams that are served next while no other stream gets messages. A script by which
-another stream comes in, or an entry returns, removes the plan, so that the plan is always right.
+The usual read has a small script of its own. It follows a plan that the last full read has left in
+the queue: the streams that are served next while no other stream gets messages. A script that lets
+another stream in, or an entry return, removes the plan, so the plan is always right.
 
 Why no wake-up is lost. A script that puts a stream into an empty ring adds a notification. A look
 that finds nothing has left the ring empty, and returns the last id of the notifications. So a
 stream that comes in after the look comes with a notification of a greater id. XREAD BLOCK from that
-id returns at once if the notification was added before it, however many others were: the stream
-keeps the last one, and one is enough, since each reader that wakes looks for itself. The writers of
-the legacy stream add no notification, so the same XREAD waits on that stream too, from its last id
-at the look. A delayed message returns by the clock: a look tells when the next one does, and the
-script that delays one adds a notification.
+id returns at once if the notification was added before it, however many other notifications came:
+the stream keeps the last one, and one is enough, because each reader that wakes looks for itself.
+The writers of the legacy stream add no notification, so the same XREAD waits on that stream too,
+from its last id at the look. A delayed message returns by the clock: a look tells when the next one
+returns, and a script that delays a message adds a notification.
 
 A notification names the stream that came in, and a reader that wakes looks there first. The name is
-a guess, like all that a reader expects: the look serves the stream whose turn it is, and finds
-nothing only where the ring is empty.
+only a guess: the look serves the stream whose turn it is, and finds nothing only if the ring is
+empty.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """A plan of a group's turns, as the last full read has left it: streams by number, as texts.
+    """A plan of a group's turns, as the last full read left it: numbers of streams, as texts.
 
-    Fields: name: of the plan, by which the queue tells whether it is the one at hand; after: stream
-    -> the one that is served after it; end: the one with which the next plan begins, None where
-    this one goes round.
+    Fields: name: of the plan, by which the queue knows its current plan; after: stream -> the
+    stream served after it; end: the stream with which the next plan begins, None if this one goes
+    round.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Turns:
 
     @classmethod
     def of(cls, text: str) -> Turns | None:
-        """Return the turns of a text: its name, who was served before it, and its streams."""
+        """Return the turns of a text: its name, the stream served before it, and its streams."""
         if not text:
             return None
         name, *turns = text.split()
@@ -92,7 +92,7 @@ class Turns:
         return cls(name, dict(pairwise(turns)), end)
 
     def following(self, last: str, most: int) -> tuple[str, ...]:
-        """Return at most so many that are served by this plan after a stream, each once."""
+        """Return at most so many streams that this plan serves after a stream, each once."""
         found: list[str] = []
         number = self.after.get(last)
         while number is not None and len(found) < most and number not in found[:1]:
@@ -106,12 +106,12 @@ class View:
     """The knowledge of this process about one group: a guess that only saves round trips.
 
     Fields: names: of the group's keys; fixed: the keys that every read passes; text: the group's
-    name; heads: numbers of the streams that are expected next; window: how many are passed;
-    plan: of who is served next, if there is one; last: the number of the stream that was served
-    last, as a text; span: how many streams there are; delays: pickup delays to be counted; hits:
-    reads since the window was changed; fresh: whether the heads are those of the last reply;
-    is_short: whether the ring was shorter than the window; announced: consumer -> when it was last
-    announced, by this process's clock.
+    name; heads: numbers of the streams that are expected next; window: how many of them are passed;
+    plan: of the next turns, if there is one; last: the number of the stream that was served last,
+    as a text; span: how many streams there are; delays: pickup delays to be counted; hits: reads
+    since the window was changed; fresh: whether the last reply gave the heads; is_short: whether
+    the ring was shorter than the window; announced: consumer -> when it was last announced, by this
+    process's clock.
     """
 
     names: GroupNames
@@ -131,7 +131,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """The reply of a look that found nothing, so that not a moment is missed after it.
+    """The reply of a look that found nothing; a wait from here misses no moment.
 
     Fields: notification and legacy: the last ids of these streams at the very look; wait_ms: until
     a delayed message returns, None if none does.
@@ -183,7 +183,7 @@ def block_command(keys: QueueNames, nothing: Nothing, seconds: float) -> tuple[A
 
 
 def woken_by(keys: QueueNames, reply: Any) -> int | None:
-    """Return the number of the stream that a wait's reply names, None where it names none."""
+    """Return the number of the stream that a wait's reply names, None if it names none."""
     if not reply:
         return None
     # A dict of streams by RESP3, a list of pairs by RESP2.
@@ -200,7 +200,7 @@ def woken_by(keys: QueueNames, reply: Any) -> int | None:
 
 
 class Reading(QueueBase):
-    """The operations `read` and `read_many`, and what this process knows of the groups."""
+    """The operations `read` and `read_many`, and this process's knowledge of the groups."""
 
     @operation
     def read(
@@ -210,18 +210,18 @@ class Reading(QueueBase):
         block: Duration = 0,
         prefer_stream: int | None = None,
     ) -> Steps[Message | None]:
-        """Return the message whose turn it is, or None. Never more than one is taken.
+        """Return the message whose turn it is, or None; never take more than one.
 
         The streams that have messages for the group take turns, one order for all readers. A
         message stays pending until `ack`; `nack` gives it back.
 
-        Arguments: group: it is created when needed, and gets every message that is there; consumer:
-        a name of this reader's own; block: for how long to wait for a message, in seconds or a
-        timedelta, 0 for not at all; prefer_stream: the number of one that goes first, if it has
-        anything. Raises: ConfigurationError; LayoutError. One round trip and about nine Redis
-        commands, however many streams there are, if the streams next in turn are those that the
-        read before has seen; two more round trips at worst. One more every five seconds, to show
-        that the consumer is alive.
+        Arguments: group: it is created if needed, and gets every message that the queue holds;
+        consumer: a name of this reader's own; block: how long to wait for a message, in seconds or
+        a timedelta, 0 not to wait; prefer_stream: the number of a stream that goes first, if it has
+        messages. Raises: ConfigurationError; LayoutError. One round trip and about nine Redis
+        commands, however many streams there are, if the read before has seen the streams that are
+        next in turn; two more round trips at worst. One more every five seconds, to show that the
+        consumer is alive.
         """
         return self._looking_on(group, consumer, None, block, prefer_stream)
 
@@ -237,10 +237,10 @@ class Reading(QueueBase):
         """Return up to n messages, in turn: one of each stream, and round again.
 
         Arguments: n: 1 to 1,000; others as of `read`. Returns: a list, empty if nothing came. It
-        waits for the first message only. Raises as of `read`. More than 100 are read in pieces of
-        up to 100, each by a script of its own, between which others may read too: a fault after the
-        first piece ends the call with the messages that were read, and a process that is killed
-        then leaves them pending, for the reaper to return. Round trips as of `read` for each piece;
+        waits for the first message only. Raises: as `read`. More than 100 are read in pieces of up
+        to 100, each by a script of its own; other consumers may read in between. A fault after the
+        first piece ends the call with the messages that were read. If the process is killed then,
+        they stay pending until the reaper returns them. Round trips as of `read` for each piece;
         about six Redis commands a message.
         """
         return self._looking_on(group, consumer, checked_count(n), block, prefer_stream)
@@ -286,9 +286,9 @@ class Reading(QueueBase):
         return {}
 
     def _view(self, group: str | bytes) -> View:
-        """Return what this process knows of a group.
+        """Return this process's knowledge of a group.
 
-        Raises: ConfigurationError for what is no group's name.
+        Raises: ConfigurationError for anything but a group's name.
         """
         try:
             known = self._views.get(group)
@@ -319,7 +319,7 @@ class Reading(QueueBase):
         """Look for at most n messages, at most `MESSAGES_A_SCRIPT` by each script.
 
         Arguments: view: of the group; consumer: its name; n; prefer: the number of a stream that
-        goes first, or None; woken: the number of the stream that a notification has named, or None.
+        goes first, or None; woken: the number of the stream that a notification named, or None.
         Returns: the messages, or `Nothing`. Raises: LayoutError. One round trip for each piece, if
         it goes as expected.
         """
@@ -348,11 +348,11 @@ class Reading(QueueBase):
         prefer: int | None,
         woken: int | None = None,
     ) -> Steps[tuple[list[Message], bool] | Nothing]:
-        """Look once, for one piece; say too whether there may be more than was found."""
+        """Look once, for one piece; say too whether more messages may be left."""
         announced = view.announced.get(consumer)
         # A queue that is read is in use, however short its time to live.
         often = min(ANNOUNCE_SECONDS, self.ttl / 4)
-        # A plan may go round for ever; a full look, by which a legacy stream comes in, is due both
+        # A plan may go round for ever. A full look, which lets a legacy stream in, is due both
         # after so many messages and after so long.
         is_due = view.delays.is_full
         if announced is None or self.monotonic() - announced >= often:
@@ -377,8 +377,8 @@ class Reading(QueueBase):
     def _next(self, view: View, consumer: str | bytes) -> Steps[Message | str]:
         """Read as planned.
 
-        Returns: the message; or, for a full look to come, the id of the entry of the first expected
-        stream that was read but is not to be served, empty if there is none.
+        Returns: the message; or, for a full look to come, the id of an entry of the first expected
+        stream that was read but must not be served, empty if there is none.
         """
         keys = self.keys
         # One reader alone knows exactly whose turn it is.
@@ -401,7 +401,7 @@ class Reading(QueueBase):
                     now = int(seconds) * 1000 + int(micros) // 1000 + self.clock_shift_ms
                     view.last = number
                     self._note_hit(view)
-                    # Those of all other looks are counted where they are served.
+                    # Other looks' delays are counted by the scripts that serve them.
                     found = [(number, entry[0], 1, entry[1])]
                     (message,) = self._messages(view, consumer, now, found)
                     view.delays.add(message.pickup_delay_ms)
@@ -423,7 +423,7 @@ class Reading(QueueBase):
         return ""
 
     def _expect(self, view: View, plan: Turns, last: str, *first: str) -> None:
-        """Expect the streams that come by a plan after the one that was served last."""
+        """Expect the streams that follow the last served one in a plan."""
         heads = (*first, *plan.following(last, MOST_STREAMS))
         if plan.end is not None:
             heads += (plan.end,)
@@ -479,7 +479,7 @@ class Reading(QueueBase):
                 is_cut = bool(heads) and heads[0] not in expected
                 return self._messages(view, consumer, now, rest), len(rest) >= n or is_cut
             if kind == _NOTHING:
-                # The one that was served before is the likeliest to be next, but that is a guess.
+                # The stream that was served before is the likeliest next one, but that is a guess.
                 view.fresh = False
                 wait = int(rest[2])
                 return Nothing(as_text(rest[0]), as_text(rest[1]), None if wait < 0 else wait)
@@ -495,7 +495,7 @@ class Reading(QueueBase):
                     self._note_miss(view)
                 expected = heads
                 if missed > 1:
-                    # Others are faster: with all of them none can be missing.
+                    # Others are faster: with all streams passed, none can be missing.
                     expected = tuple({*range(view.span), *heads})
             else:
                 expected = heads or expected
@@ -528,9 +528,8 @@ class Reading(QueueBase):
     def _announcing(self, view: View, consumer: str | bytes) -> Steps[None]:
         """Say that a consumer is alive, and let its group read the queue.
 
-        Arguments: view: of the group; consumer: its name. Returns: nothing; the pickup delays that
-        were seen are handed over too. Raises: LayoutError. One round trip; two more for a group
-        that is not registered.
+        Arguments: view: of the group; consumer: its name. The pickup delays seen so far are handed
+        over too. Raises: LayoutError. One round trip; two more for a group that is not registered.
         """
         is_new = self._place is None
         due, mark, text = self._place or (yield from self._placing())
@@ -553,20 +552,20 @@ class Reading(QueueBase):
             if known > 0:
                 break
             if known < 0 and not is_new:
-                # Where there is no queue any more there may be no namespace.
+                # If the queue is gone, the namespace may be gone too.
                 self.forget()
             yield from self._joining(view)
             due, mark, text = self._place or (yield from self._placing())
         if len(view.announced) >= CONSUMERS_KNOWN:
-            # Those who still read are announced once more.
+            # Consumers that still read are announced once more.
             view.announced = {}
         view.announced[consumer] = self.monotonic()
 
     def _joining(self, view: View) -> Steps[None]:
-        """Register a group, and find what the streams hold already.
+        """Register a group, and find the streams that hold messages already.
 
-        Arguments: view: of the group. Returns: nothing. Raises: LayoutError. One round trip, or two
-        where there are more streams than this process knew.
+        Arguments: view: of the group. Raises: LayoutError. One round trip, or two if there are more
+        streams than this process knew.
         """
         due, mark, text = self._place or (yield from self._placing())
         keys, names = self.keys, view.names
@@ -583,7 +582,7 @@ class Reading(QueueBase):
 
 
 def checked_consumer(consumer: object) -> str | bytes:
-    """Return a consumer's name. Raises: ConfigurationError for what is none."""
+    """Return a consumer's name. Raises: ConfigurationError for anything else."""
     name = checked_text(consumer, "consumer")
     if name in {RETURNED, RETURNED.encode()}:
         raise ConfigurationError(f"the consumer {consumer!r} is the queue's own: give another name")
@@ -591,7 +590,7 @@ def checked_consumer(consumer: object) -> str | bytes:
 
 
 def checked_count(n: object) -> int:
-    """Return how many messages to read. Raises: ConfigurationError for what is no such number."""
+    """Return how many messages to read. Raises: ConfigurationError for anything else."""
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_MESSAGES:
         raise ConfigurationError(
             f"n={n!r} messages cannot be read: give a number from 1 to {MOST_MESSAGES}"
@@ -600,7 +599,7 @@ def checked_count(n: object) -> int:
 
 
 def checked_stream(stream: object) -> int | None:
-    """Return the number of a preferred stream. Raises: ConfigurationError for what is none."""
+    """Return the number of a preferred stream. Raises: ConfigurationError for anything else."""
     if stream is None:
         return None
     if isinstance(stream, bool) or not isinstance(stream, int) or not 0 <= stream < MOST_STREAMS:

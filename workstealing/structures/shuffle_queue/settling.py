@@ -1,4 +1,4 @@
-"""The end of a delivery: messages are done, given back or extended, and the dead wait for a person.
+"""The end of a delivery: messages are acknowledged, given back or extended, or revived.
 
 A message that was delivered too often is set aside for its group by `ShuffleQueueReaper`.
 """
@@ -60,8 +60,8 @@ class Settling(QueueBase):
         """Say that messages are done. A message that every group has acknowledged is deleted.
 
         Returns: how many were still pending, with any consumer. Raises: ConfigurationError;
-        LayoutError. One round trip for each group and 100 messages, each atomic: those of the
-        pieces that a fault or a kill has prevented stay pending, and the reaper returns them. Three
+        LayoutError. One round trip for each group and 100 messages, each atomic. If a fault or a
+        kill prevents some pieces, their messages stay pending, and the reaper returns them. Three
         Redis commands a message with one group, more with several.
         """
         return self._acking(_in_parts(messages))
@@ -85,8 +85,8 @@ class Settling(QueueBase):
         A message that fails for ever is given back for ever, until `ShuffleQueueReaper` sets it
         aside by its own max_attempts. Arguments: messages; delay: before they may be delivered, in
         seconds or a timedelta. Returns: how many were given back; a message that has been delivered
-        again since is not. Raises: ConfigurationError; LayoutError. One round trip for each group
-        and 100 messages, in pieces as of `ack`.
+        again since is not counted. Raises: ConfigurationError; LayoutError. One round trip for each
+        group and 100 messages, in pieces as of `ack`.
         """
         delay_ms = int(seconds_of(delay, "delay") * 1000)
         return self._nacking(_in_parts(messages), delay_ms)
@@ -112,9 +112,9 @@ class Settling(QueueBase):
     def extend(self, *messages: Message) -> Steps[int]:
         """Say that messages are still being worked on, so that the reaper leaves them alone.
 
-        The queue is in use too, so that its ttl starts anew. Returns: how many were still this
-        delivery's. Raises: ConfigurationError; LayoutError. One round trip for each group and 100
-        messages, in pieces as of `ack`.
+        The queue is in use too, so that its ttl starts anew. Returns: how many still belonged to
+        this delivery. Raises: ConfigurationError; LayoutError. One round trip for each group and
+        100 messages, in pieces as of `ack`.
         """
         return self._extending(_in_parts(messages))
 
@@ -135,11 +135,11 @@ class Settling(QueueBase):
 
     @operation
     def dead(self, group: str | bytes, n: int = 100) -> Steps[Page[DeadMessage]]:
-        """List messages that were set aside for a group, those of longest ago first.
+        """List messages that were set aside for a group, the oldest first.
 
         Arguments: group; n: 1 to 10,000. Returns: a `Page` of `DeadMessage`, a list whose `more`
-        says how many others there are; of more than 1,000 (or n) so many are looked at. Raises:
-        ConfigurationError; LayoutError. One round trip for each 100 that are looked at.
+        says how many others there are; of more than 1,000 (or n) it looks at that many only.
+        Raises: ConfigurationError; LayoutError. One round trip for each 100 of these.
         """
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= 10_000:
             raise ConfigurationError(
@@ -164,12 +164,12 @@ class Settling(QueueBase):
     def revive(self, group: str | bytes, *ids: str) -> Steps[int]:
         """Write messages that were set aside into their streams again, their attempts forgotten.
 
-        They get new ids, wait at the end of their stream, and are delivered to this group alone
-        (those of the legacy stream to any of its readers). Arguments: group; ids: of `dead`.
-        Returns: how many were dead. Raises: ConfigurationError for what is no id; LayoutError;
-        those of redis-py: a server that is out of memory has changed nothing of the 100 at hand.
-        One round trip for each 100, each atomic, and one when the groups have changed. Messages
-        that a fault or a kill has prevented are dead still.
+        They get new ids, wait at the end of their stream, and are delivered to this group alone. A
+        message of the legacy stream goes to any of that stream's readers. Arguments: group; ids: of
+        `dead`. Returns: how many were dead. Raises: ConfigurationError for anything but an id;
+        LayoutError; errors of redis-py: a server that is out of memory has changed nothing of the
+        100 messages at hand. One round trip for each 100, each atomic, and one when the groups have
+        changed. If a fault or a kill prevents some pieces, their messages are still dead.
         """
         return self._reviving(self.keys.group(group), _places(ids))
 
@@ -209,7 +209,8 @@ class Settling(QueueBase):
         """Forget messages that were set aside, for good.
 
         Arguments: group; ids: of `dead`. Returns: how many were dead. Raises: ConfigurationError;
-        LayoutError. One round trip for each 100 ids, each atomic; the rest is dead still.
+        LayoutError. One round trip for each 100 ids, each atomic; after a fault the rest is still
+        dead.
         """
         return self._discarding(self.keys.group(group), _places(ids))
 
@@ -224,10 +225,10 @@ class Settling(QueueBase):
     def _described(
         self, messages: list[Message], *, tracked: bool = False
     ) -> tuple[list[bytes], list[Any]]:
-        """Return the keys of the messages' streams, and what a script is told of each message.
+        """Return the keys of the messages' streams, and a script's arguments for each message.
 
-        Arguments: tracked: tell its tracking id, and whether it has a deadline, rather than whose
-        delivery it is, and which.
+        Arguments: tracked: give its tracking id, and whether it has a deadline, instead of its
+        consumer and its delivery.
         """
         places: dict[int, int] = {LEGACY: 0}
         described: list[Any] = []
@@ -263,7 +264,7 @@ def _in_parts(messages: tuple[Message, ...]) -> list[_Part]:
 
 
 def _places(ids: tuple[str, ...]) -> list[str]:
-    """Return ids of messages as the dead are kept by."""
+    """Return ids of messages in the form in which the dead are kept."""
     places = []
     for each in ids:
         number, entry = split_id(each)

@@ -1,4 +1,4 @@
-"""The state of a shuffle queue: how much waits, for whom, and how long it has waited."""
+"""The state of a shuffle queue: how many messages wait, for whom, and for how long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workstealing.structures.shuffle_queue.names import (
 )
 
 MOST_MESSAGES = 10_000
-"""How many messages `stats` looks at to tell the tenants apart, unless it is told otherwise."""
+"""How many messages `stats` looks at by default, to tell the tenants apart."""
 MOST_CONSUMERS = 1_000
 STREAMS_A_SCRIPT, ENTRIES_A_STREAM, ENTRIES_A_SCRIPT = 64, 32, 256
 
@@ -30,11 +30,11 @@ T = TypeVar("T")
 
 
 def percentile(histogram: Mapping[int, int], share: float) -> int | None:
-    """Return within how many ms a share of the messages was picked up.
+    """Return the number of ms within which a share of the messages was picked up.
 
-    Arguments: histogram: `stats(group)["pickup_delay_ms"]`; share: over 0 to 1, 0.99 for the 99th
-    percentile. Returns: the top of the bucket in which it lies, so at most twice the true value;
-    None for a histogram without a message. Raises: ConfigurationError for a share that is none.
+    Arguments: histogram: `stats(group)["pickup_delay_ms"]`; share: more than 0, at most 1; 0.99 for
+    the 99th percentile. Returns: the top of the histogram's bucket, so at most twice the true
+    value; None for a histogram without a message. Raises: ConfigurationError for any other share.
     """
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise ConfigurationError(f"share={share!r} is no share: give more than 0 and at most 1")
@@ -56,36 +56,36 @@ class Stats(QueueBase):
     ) -> Steps[dict[str, Any]]:
         """Describe the queue as one group sees it.
 
-        Arguments: group: one that has not read yet sees every message as waiting; most_messages:
-        how many messages to look at, at most, to count the tenants' (0: leave them out). Returns a
-        dict:
+        Arguments: group: if it has not read yet, it sees every message as waiting; most_messages:
+        how many messages to look at, at most, to count the tenants' messages (0: leave the tenants
+        out). Returns a dict:
 
-        - length: messages in all streams, whatever has become of them;
-        - waiting: those that the group was never given; pending: those that its consumers have in
-          hand; returned: those that are served again at their stream's turn; delayed: those that
-          `nack` has put off; dead: those that failed too often;
+        - length: messages in all streams, acknowledged by some groups or not;
+        - waiting: messages that the group was never given; pending: messages that its consumers
+          have in hand; returned: messages that are served again at their stream's turn; delayed:
+          messages that `nack` has put off; dead: messages that failed too often;
         - oldest_waiting_s: for how long, in seconds by the server's clock, the oldest of the
           waiting and the returned ones has been in the queue; None if there is none;
         - delivered, redelivered: deliveries of a message for the first time, and again; overdue:
-          messages that were dropped at their deadline; cancelled: those that `cancel` has deleted,
-          for all groups;
+          messages that were dropped at their deadline; cancelled: messages that `cancel` has
+          deleted, for all groups;
         - pickup_delay_ms: the histogram of first deliveries: top -> how many had a pickup delay
           of at most top ms, and of more than half of it (tops are powers of two; not cumulative);
           see `percentile`;
-        - consumers: name -> pending, and seen_s, the seconds since it was last seen (None: its
-          name is not known any more); the last 1,000 seen, and all with anything pending;
+        - consumers: name -> pending, and seen_s, the seconds since it was last seen (None: its name
+          is no longer known); the last 1,000 seen, and all with pending messages;
         - tenants: tenant (None: entries of the legacy stream without one) -> waiting, pending,
           returned and delayed;
-        - exact: whether all messages were looked at. If not, the tenants' counts are of those that
-          were, the oldest ones, and `waiting` may count messages that this group has acknowledged
-          and another one has not;
+        - exact: whether all messages were looked at. If not, the tenants' counts are those of the
+          oldest messages, and `waiting` may count messages that this group has acknowledged and
+          another one has not;
         - streams: number -> length, waiting, pending, returned and delayed, of streams with any;
-          legacy: the same of the legacy stream, None if there is nothing in it.
+          legacy: the same for the legacy stream, None if it is empty.
 
-        Each script is exact for its moment; a busy queue moves on between them. Raises:
-        ConfigurationError for arguments that are none; LayoutError. Costs one script, and one for
-        each 64 streams and each 256 messages that are looked at (they are read as a whole), with a
-        round trip each.
+        Each script is exact for its moment; a busy queue moves on between two scripts. Raises:
+        ConfigurationError for unusable arguments; LayoutError. Costs one script, one more for each
+        64 streams, and one more for each 256 messages that it looks at (it reads them whole), with
+        a round trip each.
         """
         if (
             isinstance(most_messages, bool)
@@ -108,7 +108,7 @@ class _Seen:
     number: int
     length: int = 0
     pending: int = 0
-    # Pending entries that wait to be served again, at once or later, and those of them that may be
+    # Pending entries to be served again, at once or later, and the number of them that may be
     # served now.
     kept: int = 0
     returned: int = 0
@@ -120,7 +120,7 @@ class _Seen:
 
     @property
     def all_waiting(self) -> int:
-        """How many wait: counted, or else all but those that are known not to."""
+        """How many wait: the count, or else all but the entries that are known not to wait."""
         if self.cursor is None:
             return self.waiting
         return max(self.waiting, self.length - max(self.delivered, self.pending))
@@ -148,7 +148,7 @@ class _Looking:
         yield from self._look(streams)
         ages = [_seconds(now, each.oldest) for each in streams if each.oldest is not None]
         counted = [int(count or 0) for count in state]
-        # In order, those without a message left out.
+        # In order, without streams that have no message.
         delays = zip(TOPS, counted[len(COUNTERS) :], strict=True)
         histogram = {top: count for top, count in delays if count}
         described = {
@@ -198,7 +198,7 @@ class _Looking:
         return self.step("stats", keys, *fixed, *COUNTERS, *tops)
 
     def _look(self, streams: Sequence[_Seen]) -> Steps[None]:
-        """Look at all streams once, and then at those that have more, as far as the budget goes."""
+        """Look at all streams once, then at streams with more, as far as the budget goes."""
         share = min(ENTRIES_A_STREAM, self.budget // len(streams))
         yield from self._round(streams, share, is_first=True)
         while self.budget and (left := [each for each in streams if each.cursor is not None]):

@@ -30,15 +30,15 @@ MOST_FIELDS = 1000
 MOST_OVERDUE = 1000
 TENANTS_KNOWN = 4096
 STREAMS_A_SCRIPT = 512
-# How often the groups may change while one message is being written, and how often a tracking id
+# How often the groups may change while a message is being written, and how often a tracking id
 # may be given to another message while one is being cancelled.
 _TRIES = 100
 
 
 class Writing(QueueBase):
-    """The operations of those who write: `write`, `cancel`, `overdue`, `length` and `groups`."""
+    """The producers' operations: `write`, `cancel`, `overdue`, `length` and `groups`."""
 
-    # The queue's `joined` number, and the rings of the groups that there were then: one value, so
+    # The queue's `joined` number, and the rings of the groups of that time: one value, so
     # that threads see both or neither change.
     _known: tuple[str, tuple[bytes, ...]] = ("0", ())
 
@@ -54,12 +54,12 @@ class Writing(QueueBase):
 
         Arguments: tenant; fields: names and values, as redis-py takes them, up to 1,000, none named
         ``ws:tenant``, ``ws:deadline`` or ``ws:tracking``; deadline: an aware datetime or Unix
-        seconds, from which on, by the server's clock, the message is not delivered any more;
-        tracking_id: by which `cancel` finds it; given again, it means the later message. Returns:
-        the message's id, "<stream>-<ms>-<sequence>". Raises: ConfigurationError; LayoutError; those
-        of redis-py, of a full server for instance: then nothing is written. One round trip, and one
-        more after a group has read for the first time; about 10 Redis commands, and up to 3 more
-        for each further group.
+        seconds, after which, by the server's clock, the message is no longer delivered;
+        tracking_id: by it `cancel` finds the message; if it is given again, it means the later
+        message. Returns: the message's id, "<stream>-<ms>-<sequence>". Raises: ConfigurationError;
+        LayoutError; errors of redis-py, for instance of a full server: then nothing is written. One
+        round trip, and one more after a group has read for the first time; about 10 Redis commands,
+        and up to 3 more for each further group.
         """
         flat = checked_fields(fields)
         if len(flat) > 2 * MOST_FIELDS:
@@ -79,7 +79,7 @@ class Writing(QueueBase):
         try:
             known = self._tenants.get(tenant)
         except TypeError:
-            # Such a thing is no tenant either; the check says so.
+            # An unhashable tenant is no tenant; the check says so.
             known = None
         streams = known or self._learn(tenant)
         return self._writing(streams, tracked, ends, flat, fields)
@@ -161,11 +161,11 @@ class Writing(QueueBase):
     def overdue(self, n: int = 100, start: int = 0) -> Steps[Page[OverdueMessage]]:
         """List messages whose deadline has passed and that are still there, the earliest first.
 
-        Nobody is given them any more; the next read that comes by deletes them, or
-        `ShuffleQueueReaper`. One that a consumer has in hand is among them. Arguments: n: 1 to
-        1,000; start: how many to pass over, for the next page. Returns: a `Page` of
+        They are no longer delivered: the next read that meets them deletes them, or
+        `ShuffleQueueReaper` does. A message that a consumer has in hand is among them. Arguments:
+        n: 1 to 1,000; start: how many to pass over, for the next page. Returns: a `Page` of
         `OverdueMessage`, with the tracking id of each; its `total` says how many are overdue, and
-        its `more` how many come after those listed. Raises: ConfigurationError; LayoutError. One
+        its `more` how many follow the listed ones. Raises: ConfigurationError; LayoutError. One
         round trip.
         """
         _checked_place(n, "n", 1, MOST_OVERDUE)
@@ -180,16 +180,16 @@ class Writing(QueueBase):
 
     @operation
     def length(self) -> Steps[int]:
-        """Say how many messages all streams hold, whatever has become of them.
+        """Return how many messages all streams hold.
 
-        A message counts until every group has acknowledged it; those of the legacy stream count
+        A message counts until every group has acknowledged it; messages of the legacy stream count
         too. Raises: LayoutError. One round trip for each 512 streams; an XLEN a stream.
         """
         keys = self.keys
         counted, span, length = 0, self.streams, 0
         while counted < span:
             streams = keys.streams(span)[counted : counted + STREAMS_A_SCRIPT]
-            # The first of the queue's own are asked for together with the legacy one.
+            # The first question asks for the queue's first streams and the legacy one.
             first = () if counted else (keys.legacy,)
             known, found = yield self._step("length", (keys.meta, *first, *streams))
             counted, span = counted + len(streams), max(span, known)
