@@ -1,9 +1,9 @@
-"""Collecting what a due index names: a slice of it by sampling, or all of it part by part.
+"""Collects the garbage that a due index names: some by sampling, or all of it part by part.
 
 A slice of a job samples: it looks at a few index shards of one node, chosen at random. A sweep
-works through all of them: its parts are groups of index shards, with the moment that the sweep
-began at, so that a sweep beside live traffic comes to an end. On a cluster the parts are made of
-all 16,384 index shards, because a registry that was lost names none of them.
+works through all index shards. Its parts are groups of index shards, and it collects only keys that
+were due when it began, so that it ends even under live traffic. On a cluster the parts cover all
+16,384 index shards, because a lost registry names none of them.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from workstealing.structures.due_index import (
 from workstealing.structures.layout import LAYOUT_SCRIPTS
 
 SHARDS_A_LOOK = 128
-# A small slice of a sweep looks at so many index shards at least, most of which are empty.
+# Even a small slice of a sweep looks at this many index shards; most of them are empty.
 LEAST_SHARDS = 64
 KEYS_A_CALL = 64
-# A sweep has no caller who waits, so it lets a busy server take its time.
+# No caller waits for a sweep, so it gives a busy server time.
 PATIENCE_SECONDS = 1.0
 
 
@@ -51,8 +51,8 @@ PATIENCE_SECONDS = 1.0
 class DuePart:
     """A part of a due index.
 
-    Fields: shards: its index shards; until_ms: only what was due by then, None for everything that
-    the index names.
+    Fields: shards: its index shards; until_ms: only keys that were due by then; None for all keys
+    of the index.
     """
 
     shards: tuple[int, ...]
@@ -61,10 +61,10 @@ class DuePart:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What has become of keys that were found.
+    """The result of handling keys that were found.
 
-    Fields: items: how many items were handled; keys: how many keys need no further look now;
-    problem: why one of the others was left, if it was for good.
+    Fields: items: the number of items handled; keys: the number of keys that need no further look
+    now; problem: the reason why a key was left for good, if one was.
     """
 
     items: int
@@ -73,17 +73,16 @@ class Served:
 
 
 Serve = Callable[[list[DueKey], int, Slice], Served]
-"""Handles at most so many items of keys that lie on one node."""
+"""Handles at most the given number of items, of keys on one node."""
 
 
 def looks(index: DueIndex, slice: Slice, *, overdue: bool = True) -> Iterator[list[DueKey]]:
-    """Yield keys, shuffled, found by at most two looks at one node's index shards.
+    """Yield shuffled keys, found by at most two looks at one node's index shards.
 
     The slice observes about how many keys wait in the namespace, and the age of the oldest overdue
-    one that the looks have found.
-    Arguments: index; slice: bounds the time; overdue: only keys whose time has come. Raises:
-    LayoutError for a foreign due index, if nothing else was found; connection faults. One round
-    trip a look.
+    key found. Arguments: index; slice: bounds the time; overdue: only keys whose time has come.
+    Raises: LayoutError for a foreign due index, if nothing else was found; connection faults. One
+    round trip a look.
     """
     budget = Budget(slice.remaining())
     layout = index.layout(budget)
@@ -106,7 +105,7 @@ def looks(index: DueIndex, slice: Slice, *, overdue: bool = True) -> Iterator[li
         waiting += len(look.found) if look.waiting is None else look.waiting
         slice.observe(backlog=round(waiting / index.share_of(layout, looked)))
         if overdue:
-            # The second look need not bring what is not due yet.
+            # The second look can leave out keys that are not due yet.
             now = look.now_ms
             oldest = min((each.due_ms for each in look.found), default=look.now_ms)
             slice.observe(oldest_seconds=(look.now_ms - oldest) / 1000)
@@ -121,10 +120,10 @@ def looks(index: DueIndex, slice: Slice, *, overdue: bool = True) -> Iterator[li
 def due_backlog(index: DueIndex, seconds: float, what: str, *, overdue: bool = True) -> Backlog:
     """Count the keys that a due index names.
 
-    Arguments: index; seconds: how long it may take; what: the keys are called; overdue: only those
-    whose time has come. Returns: how many they are, and for how many seconds the first of them has
-    been due; None where those that are not due count too. Raises: LayoutError for a foreign due
-    index; connection faults. Two round trips to each node.
+    Arguments: index; seconds: the most time; what: the name of the keys; overdue: only keys whose
+    time has come. Returns: the number of keys, and for how many seconds the first has been due
+    (None if keys that are not due count too). Raises: LayoutError for a foreign due index;
+    connection faults. Two round trips to each node.
     """
     budget = Budget(seconds, timeout=1.0)
     layout = index.layout(budget)
@@ -146,17 +145,17 @@ def due_backlog(index: DueIndex, seconds: float, what: str, *, overdue: bool = T
             if isinstance(count, Exception):
                 raise count
             keys += int(count)
-            # Somebody may have come between the two, which are no transaction.
+            # The two commands are no transaction, so a recruit may have come between them.
             if count and first:
                 oldest_ms = max(oldest_ms, now - scored(first)[0][1])
     return Backlog(keys, oldest_ms / 1000 if overdue or not keys else None, what)
 
 
 def divided(index: DueIndex, n: int, seconds: float, *, overdue: bool = True) -> list[DuePart]:
-    """Divide a due index into at most n parts, neighbours on different nodes.
+    """Divide a due index into at most n parts; neighbouring parts lie on different nodes.
 
-    Arguments: index; n; seconds: how long it may take; overdue: only what is due by now. Returns:
-    no part if the namespace is not in use, or native. Two round trips.
+    Arguments: index; n; seconds: the most time; overdue: only keys that are due by now. Returns:
+    the parts; none if the namespace is not in use, or native. Two round trips.
     """
     n = checked_parts(n)
     budget = Budget(seconds, PATIENCE_SECONDS)
@@ -178,7 +177,7 @@ def divided(index: DueIndex, n: int, seconds: float, *, overdue: bool = True) ->
 
 
 class DuePartJob(PartJob):
-    """Works through one part, from where its last slice has stopped, until nothing is left.
+    """Works through one part, slice after slice, until nothing is left.
 
     Arguments: name and limit: of the job that was divided; index; part; serve. A slice looks at
     no more than 128 index shards beyond its number of items, so that its commands are bounded too.
@@ -188,11 +187,11 @@ class DuePartJob(PartJob):
         self.name, self.limit = name, limit
         self._index, self._part, self._serve = index, part, serve
         self._found: deque[DueKey] = deque()
-        # Two sweeps at once begin at different places.
+        # Sweeps that run at the same time begin at different places.
         self._next = random.randrange(len(part.shards))
         self._is_drained = False
-        # Of the lap: how many index shards it has looked at; whether nothing was found that another
-        # lap should look for; what is to be raised at its end.
+        # The state of this lap: the index shards looked at; whether no other lap is needed so far;
+        # the errors to raise at its end.
         self._looked = 0
         self._is_clean = True
         self._problem: LayoutError | None = None
@@ -206,8 +205,8 @@ class DuePartJob(PartJob):
     def perform(self, slice: Slice) -> int:
         """Handle up to ``slice.limit`` items of the part.
 
-        Returns: how many; also 0 in the middle of a lap. Raises: LayoutError for something foreign,
-        at the end of a lap in which nothing else was left; OutOfTime if nothing was done; Moved;
+        Returns: how many; it may be 0 in the middle of a lap. Raises: LayoutError for something
+        foreign, at the end of a lap that left nothing else; OutOfTime if nothing was done; Moved;
         connection faults. One round trip for 128 index shards, and one for 64 keys.
         """
         items, looked = 0, 0
@@ -228,7 +227,7 @@ class DuePartJob(PartJob):
 
     def _serve_some(self, most: int, slice: Slice) -> int:
         size = min(len(self._found), KEYS_A_CALL, most)
-        # Whatever comes of it, the next slice goes on with others, and the next lap with these.
+        # Even after an error the next slice goes on with other keys; the next lap finds these.
         some = [self._found.popleft() for _ in range(size)]
         was_clean, self._is_clean = self._is_clean, False
         served = self._serve(some, most, slice)
@@ -254,7 +253,7 @@ class DuePartJob(PartJob):
             if twin.node_of(shard) != node:
                 break
             some.append(shard)
-        # Before the call: where a slot is on the move, the next slice looks elsewhere.
+        # Set before the call: if a slot is moving, the next slice looks elsewhere.
         self._next = (self._next + len(some)) % len(shards)
         self._looked += len(some)
         was_clean, self._is_clean = self._is_clean, False
@@ -279,7 +278,7 @@ class DuePartJob(PartJob):
         self._problem = self._foreign = None
 
     def _end_lap(self) -> bool:
-        """Return whether the part is drained; raise what has kept it from being so."""
+        """Return whether the part is drained; raise the error that left keys, if any."""
         is_clean, problem, foreign = self._is_clean, self._problem, self._foreign
         self._begin_lap()
         if not is_clean:
@@ -299,16 +298,16 @@ class DueCollector(abc.ABC):
     """
 
     scripts: ClassVar[str]
-    """How the names of the structure's scripts begin."""
+    """The prefix of the structure's script names."""
     what: ClassVar[str]
-    """What the items of the backlog are."""
+    """The name of the backlog's items."""
 
     def __init__(self, index: DueIndex) -> None:
         self._index = index
 
     @property
     def dependency(self) -> Hashable:
-        """What a job of this collector talks to."""
+        """The server that a job of this collector talks to."""
         return self._index.twin.identity
 
     def warm_up(self) -> None:
@@ -319,23 +318,23 @@ class DueCollector(abc.ABC):
     def serve(
         self, found: list[DueKey], most: int, slice: Slice, timeout: float | None = PATIENCE_SECONDS
     ) -> Served:
-        """Remove at most so many items of keys that the due index names and that lie on one node.
+        """Remove at most `most` items of due keys on one node.
 
-        Arguments: found: the keys; most; slice: bounds the time; timeout: of a single wait, in
-        seconds, None: as for every job. Raises: OutOfTime if nothing was removed; Aborted;
-        connection faults.
+        Arguments: found: the keys, as the due index names them; most; slice: bounds the time;
+        timeout: of a single wait, in seconds; None: as for every job. Raises: OutOfTime if nothing
+        was removed; Aborted; connection faults.
         """
 
     def collect(self, slice: Slice) -> int:
-        """Remove what is due until the slice's limit or time is reached.
+        """Remove due items until the slice's limit or time is reached.
 
         Returns: how many items were removed. Raises: LayoutError for something foreign, and
-        OutOfTime, if nothing was removed; connection faults. At most two round trips to look, and
-        those of `serve` after each look that found something.
+        OutOfTime, if nothing was removed; connection faults. At most two round trips to look;
+        `serve` takes its own after each look that found something.
         """
         self._require_writable(slice)
         removed = 0
-        # What was damaged must not keep the others alive.
+        # A damaged key must not keep the others from being collected.
         problem: LayoutError | None = None
         try:
             for found in looks(self._index, slice):
@@ -369,7 +368,7 @@ class DueCollector(abc.ABC):
         return divided(self._index, n, seconds)
 
     def for_part(self, name: str, limit: int, part: DuePart) -> DuePartJob:
-        """Return the job that collects inside one part."""
+        """Return the job that collects one part."""
         return DuePartJob(name, limit, self._index, part, self.serve)
 
     def _require_writable(self, slice: Slice) -> None:
@@ -379,15 +378,15 @@ class DueCollector(abc.ABC):
 
 
 def left_of(slice: Slice, timeout: float | None) -> Budget:
-    """Return the time that is left of a slice; timeout: as of `DueCollector.serve`."""
+    """Return the rest of a slice's time; timeout: as of `DueCollector.serve`."""
     return Budget(slice.remaining()) if timeout is None else Budget(slice.remaining(), timeout)
 
 
 class CollectingJob(DivisibleJob):
-    """A job that has a collector remove the garbage of a namespace.
+    """A job that removes the garbage of a namespace by a collector.
 
-    Arguments: collector; name; limit: the most items a slice removes; dry_run: count what would be
-    removed, at most `limit`, and remove nothing. Raises: ConfigurationError.
+    Arguments: collector; name; limit: the most items a slice removes; dry_run: count the items that
+    a slice would remove, at most `limit`, and remove nothing. Raises: ConfigurationError.
     """
 
     def __init__(self, collector: DueCollector, name: str, limit: int, *, dry_run: bool) -> None:
@@ -400,19 +399,18 @@ class CollectingJob(DivisibleJob):
     def perform(self, slice: Slice) -> int:
         """Remove up to ``slice.limit`` items that are due.
 
-        Returns: how many were removed; on a dry run, how many would be, or what the job says that
-        it counts. Raises: Aborted if another writer came first; LayoutError; OutOfTime if nothing
-        was removed; connection faults.
+        Returns: how many were removed; on a dry run, how many would be, unless the job counts
+        something else. Raises: Aborted if another writer came first; LayoutError; OutOfTime if
+        nothing was removed; connection faults.
         """
         if self.dry_run:
             return self._collector.count(slice)
         return self._collector.collect(slice)
 
     def backlog(self, seconds: float = 5.0) -> Backlog:
-        """Count the garbage of the namespace, and say how old the oldest is.
+        """Count the garbage of the namespace, and tell the age of the oldest.
 
-        Arguments: seconds: how long it may take. Raises: as `perform`. Two round trips to each
-        node.
+        Arguments: seconds: the most time. Raises: as `perform`. Two round trips to each node.
         """
         return self._collector.backlog(seconds)
 
@@ -423,11 +421,11 @@ class CollectingJob(DivisibleJob):
     def parts(self, n: int) -> list[DuePart]:
         """Divide the namespace for a sweep, by index shards; see `DivisibleJob.parts`.
 
-        No part if the namespace is not in use, or native. Two round trips.
+        A namespace that is native, or not in use, has no part. Two round trips.
         """
         refuse_dry_run(self.name, dry_run=self.dry_run)
         return self._collector.parts(n)
 
     def for_part(self, part: DuePart) -> PartJob:
-        """Return the job that removes inside one part, by scripts; see `DuePartJob`."""
+        """Return the job that collects one part, by scripts; see `DuePartJob`."""
         return self._collector.for_part(self.name, self.limit, part)

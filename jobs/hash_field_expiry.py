@@ -38,16 +38,17 @@ class HashFieldExpiry(CollectingJob):
     """Removes expired fields of one namespace's volatile hashes.
 
     Arguments: hashes: the namespace; limit: the most fields a slice removes (5 suits web requests;
-    25 and 100 are common for queue workers); dry_run: count what would be removed, at most `limit`,
-    and remove nothing; name: what the job is called, by default ``hash_field_expiry.<namespace>``;
-    random: returns a float in [0, 1), for the choice among due hashes.
+    25 and 100 are common for queue workers); dry_run: count the fields that a slice would remove,
+    at most `limit`, and remove nothing; name: of the job, by default
+    ``hash_field_expiry.<namespace>``; random: returns a float in [0, 1), for the choice among due
+    hashes.
 
-    On a native namespace the server itself expires the fields, and every slice is idle. One slice:
-    one or two round trips to find hashes that are due, and two for each hash served.
+    On a native namespace the server itself expires the fields, and every slice is idle. A slice
+    takes one or two round trips to find hashes that are due, and two for each hash.
 
-    Source: the expiry job of Jim Nelson's talk on work stealing at the Internet Archive; the due
-    index that spares it from looking in vain, and the random choice in a window larger than the
-    slice (as in rails/solid_cache), are additions.
+    Source: the expiry job of Jim Nelson's talk on work stealing at the Internet Archive; two
+    additions are the due index, which saves looks at hashes without garbage, and the random choice
+    among more hashes than a slice needs (as in rails/solid_cache).
     """
 
     def __init__(
@@ -71,11 +72,11 @@ class HashFieldExpiry(CollectingJob):
         super().__init__(self._fields, name, limit, dry_run=dry_run)
 
     def backlog(self, seconds: float = 5.0, most_hashes: int = 1000) -> Backlog:
-        """Count the namespace's expired fields, and say how old the oldest is.
+        """Count the namespace's expired fields, and tell the age of the oldest.
 
-        A hash whose time has come counts as one field at least, also when it is only to be looked
-        at. Arguments: seconds: how long it may take; most_hashes: in how many hashes at most, the
-        oldest, the fields are counted (beyond that the count is a projection, and not exact).
+        A hash whose time has come counts as at least one field, even if none of its fields has
+        expired. Arguments: seconds: the most time; most_hashes: the most hashes, the oldest first,
+        in which fields are counted (with more hashes the count is a projection, and not exact).
         Raises: as `perform`. Two round trips to each node, and one for each 500 hashes with
         garbage.
         """
@@ -104,18 +105,17 @@ class _Collector(DueCollector):
         self._names = names
         self._script = script
         self._clock = clock
-        # The nodes that were sent the script already.
+        # The nodes to which the script was sent.
         self._loaded: set[Node] = set()
 
     def collect(self, slice: Slice) -> int:
         """Remove expired fields until the slice's limit or time is reached.
 
-        Returns: how many fields were removed, 0 also when the time went into hashes whose fields
-        had been given more time. Raises: Aborted if another writer came first and nothing was
-        removed; LayoutError for a foreign due index or deadlines, likewise; OutOfTime if there was
-        no time for a single hash; connection faults. One round trip to look (two if the first look
-        found too little), and two for each hash: WATCH with three reads, then MULTI with up to four
-        commands.
+        Returns: how many fields were removed; this may be 0 if all hashes met had been given more
+        time. Raises, if nothing was removed: Aborted if another writer came first; LayoutError for
+        a foreign due index or foreign deadlines. Raises: OutOfTime if there was no time for a
+        single hash; connection faults. One round trip to look (two if the first look found too
+        little), and two for each hash: WATCH with three reads, then MULTI with up to four commands.
         """
         self._require_writable(slice)
         collected, expired, served, longest = 0, 0, 0, 0.0
@@ -140,12 +140,12 @@ class _Collector(DueCollector):
             if not collected:
                 raise
         except OutOfTime:
-            # Hashes that were given more time have their due times set right by now.
+            # The due times of hashes that were given more time are corrected by now.
             if not served:
                 raise
         finally:
             if served and slice.backlog:
-                # The looks have counted hashes; those that were served tell of their fields.
+                # The looks counted hashes; the hashes served show how many fields each has.
                 slice.observe(backlog=round(slice.backlog * max(1.0, expired / served)))
         if problem is not None and not collected:
             raise problem
@@ -221,7 +221,7 @@ class _Collector(DueCollector):
     def _ages(
         self, node: Node, members: Sequence[bytes], clock: int, budget: Budget
     ) -> Iterator[tuple[int, float | None]]:
-        """Yield of each hash how many fields have expired, and the earliest deadline of those."""
+        """Yield for each hash the number of its expired fields, and their earliest deadline."""
         for start in range(0, len(members), 500):
             commands: list[tuple[Any, ...]] = []
             for key in members[start : start + 500]:
@@ -237,12 +237,13 @@ class _Collector(DueCollector):
                 if size and first:
                     yield size, float(first[1])
                 else:
-                    # It counts as one if it is only to be looked at, or gone; as none if a recruit
-                    # has come between the two commands, which are no transaction.
+                    # A hash without expired fields counts as one, and so does one that is gone. It
+                    # counts as none if a recruit came between the two commands, which are no
+                    # transaction.
                     yield int(not size), None
 
     def _collect_hash(self, due: DueKey, slice: Slice, limit: int) -> tuple[int, int]:
-        """Make one attempt on one hash; return how many fields it removed, and how many it saw."""
+        """Make one attempt on one hash; return how many fields it removed, and how many expired."""
         hash_key, deadlines_key = keys = self._names.for_reading(due.key)
         due_key = self._names.due(due.shard)
         try:
@@ -284,10 +285,10 @@ class _Collector(DueCollector):
     def serve(
         self, found: list[DueKey], most: int, slice: Slice, timeout: float | None = PATIENCE_SECONDS
     ) -> Served:
-        """Remove at most so many expired fields of hashes of one node, in one round trip.
+        """Remove at most `most` expired fields of hashes on one node, in one round trip.
 
-        For sweeps: each hash is one script, as atomic as an attempt and never aborted. Raises:
-        Aborted if the server knows the script no more, which the next call sends again.
+        For sweeps: each hash takes one script, which is as atomic as an attempt and never aborted.
+        Raises: Aborted if the server has lost the script; the next call sends it again.
         """
         script = self._script("volatile_hashes/collect")
         node = self._twin.node_of(found[0].shard)
@@ -297,7 +298,7 @@ class _Collector(DueCollector):
             keys = (*self._names.for_reading(due.key), self._names.due(due.shard))
             commands.append(("EVALSHA", script.sha, len(keys), *keys, each))
         if node not in self._loaded:
-            # The text once; the server knows the others by its digest then.
+            # The first command brings the script's text; the others name it by its digest.
             commands[0] = ("EVAL", script.body, *commands[0][2:])
         replies = self._twin.call(node, commands, left_of(slice, timeout))
         self._loaded.add(node)
@@ -316,7 +317,7 @@ class _Collector(DueCollector):
         return Served(fields, handled, problem)
 
     def _collect_when_full(self, due: DueKey, slice: Slice, limit: int) -> int:
-        """Do by a script what a full server refused as a transaction (law 3)."""
+        """Collect a hash by a script, because a full server has refused the transaction (law 3)."""
         keys = (*self._names.for_reading(due.key), self._names.due(due.shard))
         script = self._script("volatile_hashes/collect")
         command = ("EVAL", script.body, len(keys), *keys, limit)

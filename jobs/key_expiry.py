@@ -31,13 +31,13 @@ __all__ = ["KeyExpiry"]
 class KeyExpiry(CollectingJob):
     """Deletes durable keys of one namespace whose deadline has passed.
 
-    Arguments: keys: the namespace; limit: the most keys a slice deletes; dry_run: count what would
-    be deleted, at most `limit`, and delete nothing; name: what the job is called, by default
+    Arguments: keys: the namespace; limit: the most keys a slice deletes; dry_run: count the keys
+    that a slice would delete, at most `limit`, and delete nothing; name: of the job, by default
     ``key_expiry.<namespace>``; random: returns a float in [0, 1), for the choice among due keys.
 
-    One slice: at most two round trips to find keys that are due, and one after each to delete
-    them. A script looks at each deadline once more: an extended lease shows in the due index alone,
-    which many keys share, so that a WATCH would either miss it or be broken by everybody.
+    A slice takes at most two round trips to find keys that are due, and one after each to delete
+    them. A script checks each deadline again, in place of WATCH: an extended lease changes only the
+    due index. Many keys share that, so other writers would break a WATCH of it all the time.
 
     Source: seed of Jim Nelson's talk on work stealing at the Internet Archive.
     """
@@ -80,8 +80,8 @@ class _Collector(DueCollector):
     def serve(
         self, found: list[DueKey], most: int, slice: Slice, timeout: float | None = PATIENCE_SECONDS
     ) -> Served:
-        """Remove keys in one round trip; entries whose key has gone otherwise count too."""
-        # A key whose lease was extended counts as served: its due time stands in the index.
+        """Remove keys in one round trip; entries whose key is gone already count too."""
+        # A key whose lease was extended counts as served: the index has its new due time.
         some = found[:most]
         # One script for each index shard.
         slice.spend(len({due.shard for due in some}))

@@ -1,9 +1,9 @@
 """The job that moves a namespace of volatile hashes over to the server's own field expiry.
 
 The layout goes from emulated over migrating to native. While it is migrating, each hash is handed
-over before its next use, and the job hands over those that nobody uses. What keeps it exact are the
-marks: from its first hash on, an index shard refuses writers that do not know of the migration, and
-an empty one is closed for good.
+over before its next use, and the job hands over the hashes that nobody uses. Marks keep the
+migration exact: from its first hash on, an index shard refuses writers that do not know of the
+migration, and an empty index shard is closed for good.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ SHARDS_A_CLOSING = 64
 class MigrateToNative(DivisibleJob):
     """Moves a namespace from emulated to native, slice by slice, under traffic.
 
-    Install it once all servers are on Redis 8 or Valkey 9 and every process runs a release that
-    knows the job; when the namespace is native its slices are idle, and it can be uninstalled.
-    Readers and writers go on meanwhile: a hash is handed over before its next use.
+    Install it when all servers run Redis 8 or Valkey 9, and every process runs a release that knows
+    the job. When the namespace is native, its slices are idle and you can uninstall it. Readers and
+    writers go on meanwhile: a hash is handed over before its next use.
 
     Arguments: hashes: the namespace; limit: the most fields a slice hands over; dry_run: count the
-    fields that would be handed over, at most `limit`, and change nothing; name: by default
+    fields that a slice would hand over, at most `limit`, and change nothing; name: by default
     ``migrate_to_native.<namespace>``; random: returns a float in [0, 1).
     """
 
@@ -80,17 +80,16 @@ class MigrateToNative(DivisibleJob):
 
         Returns: how many were handed over; on a dry run, how many would be. Raises:
         ConfigurationError if the server cannot expire fields; LayoutError; connection faults. One
-        or two round trips to look, one for each hash.
+        or two round trips to look, and one for each hash.
         """
         if self.dry_run:
             return self._migrator.count(slice)
         return self._migrator.migrate(slice)
 
     def backlog(self, seconds: float = 5.0) -> Backlog:
-        """Count the hashes that are not handed over yet; nobody can tell for how long they wait.
+        """Count the hashes that are not handed over yet; their age is unknown.
 
-        Arguments: seconds: how long it may take. Raises: as `perform`. Two round trips to each
-        node.
+        Arguments: seconds: the most time. Raises: as `perform`. Two round trips to each node.
         """
         return self._migrator.backlog(seconds)
 
@@ -101,13 +100,13 @@ class MigrateToNative(DivisibleJob):
     def parts(self, n: int) -> list[DuePart]:
         """Divide the namespace for a sweep, by index shards; see `DivisibleJob.parts`.
 
-        No part if the namespace is not in use, or native. Two round trips.
+        A namespace that is native, or not in use, has no part. Two round trips.
         """
         refuse_dry_run(self.name, dry_run=self.dry_run)
         return self._migrator.parts(n)
 
     def for_part(self, part: DuePart) -> PartJob:
-        """Return the job that hands over inside one part, by scripts; see `DuePartJob`."""
+        """Return the job that hands over one part, by scripts; see `DuePartJob`."""
         return self._migrator.for_part(self.name, self.limit, part)
 
 
@@ -206,7 +205,7 @@ class _Migrator:
         return _MigratingPart(self, name, limit, self._index, part)
 
     def move_many(self, layout: Layout, found: list[DueKey], most: int, slice: Slice) -> Served:
-        """Hand over at most so many fields of hashes of one node, in one round trip."""
+        """Hand over at most `most` fields of hashes on one node, in one round trip."""
         each = max(1, most // len(found))
         operations = [self._translator.move(layout, due.key, each) for due in found]
         commands = [operation.by_text() for operation in operations]
@@ -221,8 +220,8 @@ class _Migrator:
         script = load("volatile_hashes/close_shard")
         native = layout.mark_of(NATIVE)
         all_closed = True
-        # The registry is read after the layout was changed, and a writer looks at the layout after
-        # it has registered a shard: so no shard is missed.
+        # The registry is read after the layout was changed, and a writer reads the layout after it
+        # has registered an index shard. So no index shard is missed.
         budget = Budget(slice.remaining())
         for node, shards in self._index.shards_by_node(layout, budget).items():
             for start in range(0, len(shards), SHARDS_A_CLOSING):
@@ -256,7 +255,7 @@ class _Migrator:
 
 
 class _MigratingPart(PartJob):
-    """Hands over one part; whoever finds nothing left tries to close the namespace."""
+    """Hands over one part; a slice that finds nothing left tries to close the namespace."""
 
     def __init__(
         self, migrator: _Migrator, name: str, limit: int, index: DueIndex, part: DuePart
@@ -273,7 +272,7 @@ class _MigratingPart(PartJob):
         return self._is_over or self._walk.is_drained
 
     def perform(self, slice: Slice) -> int:
-        """Hand over up to ``slice.limit`` fields of the part; errors as of `_Migrator.migrate`."""
+        """Hand over up to ``slice.limit`` fields of the part. Raises: as `_Migrator.migrate`."""
         self._layout = self._migrator.begun(slice)
         if self._layout is None:
             self._is_over = True

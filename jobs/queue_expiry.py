@@ -28,21 +28,21 @@ __all__ = ["QueueExpiry"]
 class QueueExpiry(CollectingJob):
     """Deletes whole queues of one namespace that have been idle for their ttl.
 
-    A queue carries no EXPIRE, under which a ``volatile-*`` policy would evict messages; it stands
-    in a due index, which every write, read, nack and revive moves on. Messages that were set aside
-    are not deleted: a queue with such is left with them alone, and looked at again a day later. The
-    legacy stream is somebody else's, and is left too.
+    A queue has no EXPIRE, because a ``volatile-*`` policy could then evict messages. Instead it
+    stands in a due index, and every write, read, nack and revive moves its time on. Dead messages
+    are not deleted: they stay, the rest of their queue is deleted, and the queue is looked at again
+    a day later. The legacy stream is not the queue's own, and stays too.
 
     Arguments: queues: a client, or one of the namespace's queues; limit: the most keys a slice
     deletes (a script at most 100); namespace: by default the queue's, or ``shuffle_queues``;
-    dry_run: count idle queues, at most `limit`, and delete nothing; name: what the job is called,
-    by default ``queue_expiry.<namespace>``; random: returns a float in [0, 1), for the choice among
-    due queues.
+    dry_run: count idle queues, at most `limit`, and delete nothing; name: of the job, by default
+    ``queue_expiry.<namespace>``; random: returns a float in [0, 1), for the choice among due
+    queues.
 
-    One slice: at most two round trips to find queues that are due, and two for each script. Each
-    script looks once more whether the queue is due, so that a user who comes in between wins. The
-    keys deleted until then are gone, and the rest is a whole queue; one that is due is found until
-    its last key has gone, in one script with its place in the due index.
+    A slice takes at most two round trips to find queues that are due, and two for each script. Each
+    script checks again that the queue is due, so a user who comes in between wins. The keys deleted
+    until then are gone, and the rest is a whole queue. The last script deletes the last key
+    together with the queue's entry in the due index, so the queue is found until then.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class _Collector(DueCollector):
         return Served(deleted, served, problem)
 
     def _delete(self, due: DueKey, limit: int, slice: Slice, timeout: float | None) -> int:
-        """Delete at most so many keys of one queue; fewer if somebody has come back."""
+        """Delete at most `limit` keys of one queue; fewer if the queue is used again."""
         deleted = 0
         while deleted < limit:
             budget = left_of(slice, timeout)

@@ -1,8 +1,8 @@
-"""Settling: ids of one sub-set brought in step with the table, under the application's writes.
+"""Settling brings ids of one sub-set in step with the table, while the application writes.
 
-Either the table is asked between WATCH and EXEC, or the answer is older, and a script compares the
-generation that was read before it. Both ways an id that the application has tracked or untracked
-since is left as it is.
+The table is asked between WATCH and EXEC. Or it was asked before, and a script compares the
+generation that was read before the question. In both cases, an id that the application has tracked
+or untracked since then stays as it is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from workstealing.structures.tracked_set.sources.asking import blaming
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a step has changed: how many ids it added, and how many it removed."""
+    """The result of a step: how many ids it added, and how many it removed."""
 
     added: int = 0
     removed: int = 0
@@ -42,20 +42,20 @@ def settle(
     stale: Sequence[bytes] = (),
     missing: Sequence[bytes] = (),
 ) -> Settled:
-    """Ask the source about ids of a sub-set in one attempt, and do what it says.
+    """Ask the source about ids of a sub-set in one attempt; add or remove them accordingly.
 
-    Arguments: sample: how many tracked ids to draw at random, in place of `stale`; stale: tracked
-    ids, removed if they have no work; missing: ids that may not be tracked, added if they have
-    work; dry_run: change nothing, only count. Raises: Aborted if another writer came first; those
-    of the source; LayoutError; connection faults. Two round trips and one question.
+    Arguments: sample: the number of tracked ids to draw at random, instead of `stale`; stale:
+    tracked ids, removed if they have no work; missing: ids that may not be tracked, added if they
+    have work; dry_run: change nothing, only count. Raises: Aborted if another writer came first;
+    the source's errors; LayoutError; connection faults. Two round trips and one question.
     """
     names = tracked.names
     ids, state = names.keys(sub_set)
     done: list[bytes] = []
     generation: Any = None
     try:
-        # WATCH comes before the question, and track() changes the state whatever it adds: so an id
-        # whose work was committed after the question is not removed.
+        # WATCH comes before the question, and every track() changes the state, even if it adds no
+        # id. So an id whose work was committed after the question is not removed.
         with attempt(tracked.twin, ids, state, slice=slice) as current:
             reads: list[tuple[Any, ...]] = [("HMGET", state, "mark", "generation")]
             if sample:
@@ -85,7 +85,7 @@ def settle(
             removed = int(replies[0]) if done else 0
             return Settled(int(replies[len(done) > 0]) if found else 0, removed)
     except OutOfMemoryError:
-        # Deletes inside a script pass where a transaction is refused (law 3).
+        # A full server runs deletes inside a script, though it refuses the transaction (law 3).
         return settle_unchanged(tracked, sub_set, generation, slice, stale=done)
 
 
@@ -101,8 +101,8 @@ def settle_unchanged(
 ) -> Settled:
     """Remove and add ids of a sub-set unless its generation has changed since the table was read.
 
-    Arguments: generation: as it was read before the table; stale: to be removed; missing: to be
-    added; timeout: the longest single wait in seconds, None: a job's own. Raises: Aborted if the
+    Arguments: generation: as it was read before the table; stale: ids to remove; missing: ids to
+    add; timeout: the longest single wait in seconds; None: as for every job. Raises: Aborted if the
     application has tracked or untracked ids of the sub-set, and nothing was changed; LayoutError;
     connection faults. One round trip.
     """
@@ -125,7 +125,7 @@ def settle_unchanged(
 
 
 def require_layout(tracked: TrackedSet | AsyncTrackedSet, budget: Budget) -> None:
-    """Check the layout by a job's own connection, or write it down; once a process."""
+    """Check the layout by a job's own connection, or write it down; once in a process."""
     if tracked.is_open:
         return
     names: Names = tracked.names

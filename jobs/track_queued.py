@@ -23,20 +23,20 @@ from workstealing.structures.tracked_set.sub_sets import ask_sub_sets
 __all__ = ["TrackQueued"]
 
 LOOKED_AT = 1000
-"""How many rows a backlog looks at."""
+"""The number of rows that a backlog looks at."""
 
 
 class TrackQueued(Job):
     """Walks the table behind a tracked set and tracks the ids that have work and are not tracked.
 
-    Arguments: tracked: the set, with a source; limit: the most rows of a slice; dry_run: count
-    the ids that are missing, and change nothing, the cursor neither; name: of the job, by default
+    Arguments: tracked: the set, with a source; limit: the most rows of a slice; dry_run: count the
+    missing ids, and change nothing, not even the cursor; name: of the job, by default
     ``track_queued.<key>``.
 
-    The walk goes on from a cursor in Redis and starts again at the end, so that the set heals after
-    a loss. A slice must be long enough for two questions to the database. Round trips: one for the
-    cursor, one to each node to look, one more to each if something is missing, one to move the
-    cursor. One question to the database, two if something is missing.
+    A slice goes on from a cursor in Redis, and the walk begins again at the table's end, so that
+    the set recovers after a loss. A slice must be long enough for two questions to the database. It
+    takes one round trip for the cursor, one to each node to look, two more to each if ids are
+    missing, and one to move the cursor. It asks the database once, and twice if ids are missing.
 
     Source: Jim Nelson's talk on work stealing at the Internet Archive.
     """
@@ -60,9 +60,9 @@ class TrackQueued(Job):
     def perform(self, slice: Slice) -> int:
         """Look at the next ``slice.limit`` rows.
 
-        Returns: how many ids were added (would be, on a dry run). Raises: Aborted if another
-        recruit has moved the cursor, or if the application tracked or untracked meanwhile and
-        nothing was added; Skipped if the database cannot be asked now; OutOfTime; LayoutError;
+        Returns: how many ids were added; on a dry run, how many would be. Raises: Aborted if
+        another recruit has moved the cursor, or if the application tracked or untracked meanwhile
+        and nothing was added; Skipped if the database cannot be asked now; OutOfTime; LayoutError;
         connection faults.
         """
         names, source = self.tracked.names, self.tracked.require_source()
@@ -81,7 +81,7 @@ class TrackQueued(Job):
                     return added
                 raise Aborted("the application tracked or untracked ids of the same sub-sets")
             if self.dry_run:
-                # The cursor stays: a slice that counts for somebody moves it.
+                # The cursor stays: only a slice that adds moves it.
                 return added
             if len(rows) == slice.limit:
                 current.commit(("SET", names.cursor, rows[-1][1].encode()))
@@ -90,11 +90,11 @@ class TrackQueued(Job):
             return added
 
     def backlog(self, seconds: float = 5.0) -> Backlog:
-        """Count the ids that are not tracked, of the table's first 1,000 rows with work.
+        """Count the ids that are not tracked among the table's first 1,000 rows with work.
 
-        Arguments: seconds: how long it may take. Returns: a lower bound where the table has more
-        rows. Nobody knows since when a row has had work. Raises: those of the source; LayoutError;
-        connection faults. One question to the database, and one round trip to each node.
+        Arguments: seconds: the most time. Returns: a lower bound if the table has more rows; their
+        age is unknown. Raises: the source's errors; LayoutError; connection faults. One question to
+        the database, and one round trip to each node.
         """
         budget = Budget(seconds, timeout=seconds)
         source = self.tracked.require_source()
@@ -111,16 +111,17 @@ class TrackQueued(Job):
         self.tracked.twin.warm_up("tracked_set/", LAYOUT_SCRIPTS)
 
     def _add(self, members: list[bytes], slice: Slice) -> tuple[int, bool]:
-        """Add those that are missing; return how many, and whether all were dealt with.
+        """Add the missing ids; return how many, and whether all were dealt with.
 
-        The rows' sub-sets lie in many slots, which no WATCH can join. So the generations are read
-        before the deciding question, and a script adds only where they are still the same.
+        The rows' sub-sets lie in many slots, and no WATCH covers several slots. So the generations
+        are read before the deciding question, and a script adds ids only if the generation is still
+        the same.
         """
         twin, names = self.tracked.twin, self.tracked.names
         budget = Budget(slice.remaining())
         groups = names.grouped(dict.fromkeys(members))
         missing = self._missing(groups, budget)
-        # No more than this page: how many rows lie behind it is unknown.
+        # This page alone counts: the number of rows after it is unknown.
         slice.observe(backlog=sum(map(len, missing.values())))
         if not missing:
             return 0, True

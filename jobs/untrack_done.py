@@ -33,11 +33,11 @@ class UntrackDone(Job):
     random: returns a float in [0, 1).
 
     WATCH comes before the question, so an id that is tracked meanwhile is not removed: the slice is
-    ABORTED. Three round trips: to look which sub-sets have ids, to WATCH one and sample it, to
-    remove; and one question to the database.
+    ABORTED. A slice takes three round trips (to find sub-sets with ids, to WATCH one and sample it,
+    and to remove ids) and one question to the database.
 
-    Source: Jim Nelson's talk on work stealing at the Internet Archive; the generation and the
-    sub-sets, without which the removals of a busy set all abort, are additions.
+    Source: Jim Nelson's talk on work stealing at the Internet Archive; two additions are the
+    generation and the sub-sets; without them, all removals from a busy set would abort.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class UntrackDone(Job):
     def perform(self, slice: Slice) -> int:
         """Look at up to ``slice.limit`` ids of one sub-set.
 
-        Returns: how many were untracked (would be, on a dry run). Raises: Aborted if another writer
-        came first; Skipped if the database cannot be asked now; OutOfTime; LayoutError; connection
-        faults.
+        Returns: how many were untracked; on a dry run, how many would be. Raises: Aborted if
+        another writer came first; Skipped if the database cannot be asked now; OutOfTime;
+        LayoutError; connection faults.
         """
         source = self.tracked.require_source()
         with blaming(source):
@@ -76,11 +76,11 @@ class UntrackDone(Job):
         return settle(self.tracked, sub_set, slice, sample=slice.limit, dry_run=dry_run).removed
 
     def backlog(self, seconds: float = 5.0) -> Backlog:
-        """Project from a sample of 400 tracked ids how many have no work.
+        """Project the number of tracked ids without work from a sample of 400.
 
-        Arguments: seconds: how long it may take. Nobody knows since when an id has no work. Raises:
-        those of the source; LayoutError; connection faults. Three round trips to each node, and
-        one question to the database.
+        Arguments: seconds: the most time. Returns: a projection without an age, which is unknown.
+        Raises: the source's errors; LayoutError; connection faults. Three round trips to each node,
+        and one question to the database.
         """
         budget = Budget(seconds, timeout=seconds)
         twin, names = self.tracked.twin, self.tracked.names
@@ -100,14 +100,14 @@ class UntrackDone(Job):
         self.tracked.twin.warm_up("tracked_set/", LAYOUT_SCRIPTS)
 
     def _choose(self, slice: Slice) -> int | None:
-        """Return a sub-set that has ids, a larger one more likely; None if none was met.
+        """Return a sub-set with ids, a larger one with more chance; None if none was found.
 
-        One round trip to one node: as many sub-sets of it are looked at as are worth one.
+        One round trip to one node, for up to 32 sub-sets there.
         """
         twin, names = self.tracked.twin, self.tracked.names
         first = int(self._random() * names.sub_sets)
         node = twin.node_of(names.slot(first))
-        # Any slice of the circle is as good as another; neighbours lie on the same node.
+        # Any arc of the circle of sub-sets will do; neighbours lie on the same node.
         window = [(first + i) % names.sub_sets for i in range(SUB_SETS_LOOKED_AT)]
         window = [each for each in dict.fromkeys(window) if twin.node_of(names.slot(each)) == node]
         commands = [("SCARD", names.keys(each)[0]) for each in window]
