@@ -43,7 +43,7 @@ __all__ = ["LogCompactor"]
 logger = logging.getLogger("workstealing")
 
 WINDOW = 8
-"""How many candidates of each kind are looked at for each block that a slice may compact."""
+"""A slice looks at this many candidates of each kind for each block that it may compact."""
 
 _BYTES_A_SECOND = {
     "none": ((22, 400e6),),
@@ -67,32 +67,32 @@ class LogCompactor(LogJob):
 
     Arguments: log: a `Log` or `AsyncLog`, or several, of which each slice serves one, chosen at
     random; limit: the most blocks a slice handles; cold: how long after sealing a block is
-    compressed (one that has been full for so long is compressed at once); codec: ``auto`` for
-    zstd where the extra ``log`` is installed and zlib where not, ``zstd``, ``zlib``, or ``none`` to
-    seal only; level: of the compression, by default 3 of zstd's 1 to 22 and 6 of zlib's 0 to 9;
-    idle: compress only blocks that nobody has read for so long by the server's own record, which
-    it does not keep where its maxmemory-policy counts uses; 0 not to ask; most_bytes: the most that
-    a slice reads from the server; dry_run: count the blocks that it would handle, and change
-    nothing; name: of the job, by default ``log_compactor.<log>``; random: returns a float in
-    [0, 1). Raises: ConfigurationError; MissingExtraError for ``zstd`` without the extra ``log``.
+    compressed (a block that has been full for so long is compressed at once); codec: ``auto`` for
+    zstd if the extra ``log`` is installed and zlib if not, ``zstd``, ``zlib``, or ``none`` to seal
+    only; level: of the compression, by default 3 of zstd's 1 to 22 and 6 of zlib's 0 to 9; idle:
+    compress only blocks that nobody has read for so long, by the server's own record (which it does
+    not keep if its maxmemory-policy counts uses); 0 not to ask; most_bytes: the most that a slice
+    reads from the server; dry_run: count the blocks that it would handle, and change nothing; name:
+    of the job, by default ``log_compactor.<log>``; random: returns a float in [0, 1). Raises:
+    ConfigurationError; MissingExtraError for ``zstd`` without the extra ``log``.
 
     Readers find one form or the other at any moment, with the same entries; a read changes nothing,
-    so it aborts no slice. An eviction or a deletion of a block meanwhile comes first, and the slice
-    is aborted. Every reader of the log needs the codec: choose ``zlib`` if some of them lack the
-    extra.
+    so it aborts no slice. If a block is evicted or deleted meanwhile, the slice is aborted. Every
+    reader of the log needs the codec: choose ``zlib`` if some of them lack the extra.
 
     Each process learns how many bytes a second it compresses (reckoned at first as 100 MB/s with
     zstd, 25 MB/s with zlib, less at higher levels), and a slice begins only blocks that fit into
     the rest of it. A block that fits into no whole slice at that pace, or is larger than
-    most_bytes, or than 32 MiB where it is to be compressed, is left as it is; that is logged once,
-    and `too_large` counts them. Where a block would fit into another slice but not into the rest of
-    this one, or the machine was slower than it had been, the slice ends as out of time, with
-    nothing changed. A server without MEMORY USAGE cannot tell sizes: there every block is read.
+    most_bytes, or than 32 MiB where it is to be compressed, is left as it is; the job logs that
+    once, and `too_large` counts such blocks. If a block would fit into another slice but not into
+    the rest of this one, or if the machine is slower than before, the slice ends as out of time,
+    with nothing changed. A server without MEMORY USAGE cannot tell sizes: there every block is
+    read.
 
-    One slice: two round trips to look, one where nothing is to be done; one for the sizes, one to
-    read and one to write, in one attempt. A server whose memory is full refuses that attempt; then
+    One slice: two round trips to look, or one if there is nothing to do; one for the sizes, one to
+    read and one to write, in one attempt. A server whose memory is full refuses that attempt. Then
     one script, in one more round trip, compresses the blocks that have not changed since they were
-    read. Sealing, which frees nothing, waits for room: a slice that finds nothing else to do raises
+    read. Sealing frees nothing and waits for room: a slice that finds only blocks to seal raises
     the server's error. A slice also raises Aborted; OutOfTime if no block fits into its rest;
     LayoutError; DamagedBlockError; connection faults; the server's error if idle is set and the
     server keeps no such record.
@@ -167,9 +167,9 @@ class _Settings:
 class Pace:
     """How many bytes a second are handled here, as this process has measured it last.
 
-    What was slower than expected counts at once, and what was faster by half: so a slice begins
-    what fits. Where nothing fits nothing is measured; so each such slice makes it more hopeful, up
-    to the best of late, which a busy hour lowers only bit by bit.
+    A slower pace than expected counts at once, and a faster pace by half, so a slice begins only
+    work that fits. If nothing fits, nothing is measured. So each such slice raises the pace a
+    little, up to the best pace of late, which a busy hour lowers only bit by bit.
 
     Arguments: bytes_a_second: what is reckoned with at first.
     """
@@ -188,7 +188,7 @@ class Pace:
         self.best = max(self.best * _FADING, self.bytes_a_second)
 
     def hope(self) -> None:
-        """Note that nothing was begun, since nothing fitted."""
+        """Note that nothing was begun, because nothing fitted."""
         self.bytes_a_second = min(self.best, self.bytes_a_second * _HOPE)
 
 
@@ -257,8 +257,8 @@ class Compactor(LogEngine):
     def work(self, slice: Slice, *, dry_run: bool) -> int:
         """Seal or compress up to ``slice.limit`` blocks in one attempt.
 
-        Returns: how many (would be, on a dry run). Raises: Aborted; OutOfTime if what is left of
-        the slice does for none of them; LayoutError; DamagedBlockError; connection faults. Five
+        Returns: how many (would be, on a dry run). Raises: Aborted; OutOfTime if the rest of the
+        slice is too short for any of them; LayoutError; DamagedBlockError; connection faults. Five
         round trips, or one where nothing is to be done; one more where the server is full.
         """
         window = WINDOW * slice.limit + len(self._left)
@@ -274,7 +274,7 @@ class Compactor(LogEngine):
                 try:
                     handled, changes = self._prepared(current, look, chosen, slice, dry_run=dry_run)
                 except (LayoutError, DamagedBlockError, ResponseError):
-                    # Damage, or somebody came between two of our reads? EXEC knows.
+                    # Damage, or a writer between two of our reads? EXEC knows.
                     current.commit(("EXISTS", blocks[0]))
                     raise
                 if changes:
@@ -311,7 +311,7 @@ class Compactor(LogEngine):
                 try:
                     changes.append(self._compacted(look, candidate, content, slice))
                 except OutOfTime:
-                    # What is done already is worth its place; only the rest is for the next one.
+                    # Keep the finished part; only the rest is for the next slice.
                     if not changes:
                         raise
                     break
@@ -332,7 +332,7 @@ class Compactor(LogEngine):
     def _change_when_full(self, look: _Found, changes: list[_Change], slice: Slice) -> None:
         """Make the changes by one script, which a full server does not refuse.
 
-        It finds by itself whether anything has changed since the look, and then does nothing.
+        It checks whether anything has changed since the look, and then does nothing.
         """
         keys = self._keys
         script = self._log.script("compact")
@@ -441,7 +441,7 @@ class Compactor(LogEngine):
         return epoch or b"", int(block or 0)
 
     def _chosen(self, look: _Found, candidates: list[_Candidate], slice: Slice) -> list[_Candidate]:
-        """Return as many candidates as a slice may have, at random, without what is too large."""
+        """Return as many candidates as a slice may have, at random, none of them too large."""
         most = self._most_bytes(slice)
         left = [each for each in candidates if self._left.get((look.epoch, each.number), 0) <= most]
         chosen: list[_Candidate] = []
@@ -458,9 +458,9 @@ class Compactor(LogEngine):
     def _sizes(
         self, current: Attempt, look: _Found, chosen: list[_Candidate]
     ) -> tuple[list[tuple[_Candidate, int | None]], list[_Candidate]]:
-        """WATCH the blocks, and return those that are as they were with their bytes, and lost ones.
+        """WATCH the blocks; return unchanged ones with their sizes, and lost ones.
 
-        A size is None where the server does not say.
+        A size is None if the server does not tell it.
         """
         commands = self._look_commands(chosen, "MEMORY")
         try:
@@ -475,7 +475,7 @@ class Compactor(LogEngine):
         for place, candidate in enumerate(chosen):
             kind, score, size, *idle = replies[place * step : (place + 1) * step]
             if (epoch, block) != (look.epoch, look.block) or score is None:
-                # Somebody came first: an evicter, another compactor, or a new log of this name.
+                # Another writer came first: an evicter, a compactor, or a new log of this name.
                 continue
             if kind == b"none":
                 gone.append(candidate)
@@ -510,13 +510,13 @@ class Compactor(LogEngine):
         *,
         is_last: bool,
     ) -> list[_Candidate]:
-        """Return the blocks that this slice can read and compress in time; say which never fit.
+        """Return the blocks that this slice can read and compress in time; note those that never do.
 
-        Raises: OutOfTime if there are some, and what is left of the slice does for none; nothing
-        is read then, and is_last says that nothing else is to be done.
+        Raises: OutOfTime if there are blocks, but the rest of the slice is too short for any; then
+        nothing is read, and is_last says that there is nothing else to do.
         """
         pace, most = self._pace, self._most_bytes(slice)
-        # What must stay for one read and one write.
+        # The time that one read and one write need.
         left = max(0.0, slice.remaining() - 2 * self._trip_seconds)
         room = min(most, left * pace.bytes_a_second)
         fitting, late = [], 0
@@ -588,10 +588,10 @@ class Compactor(LogEngine):
             )
         is_cold = settings.compresses and candidate.since <= look.cold_before
         form = raw if candidate.is_list else b""
-        # Where the server does not tell sizes, one may be too large: it is finished raw.
+        # If the server does not tell sizes, a block may be too large: it is finished raw.
         if is_cold and len(raw) <= MOST_COMPRESSED_BYTES:
             compressed = self._compress(raw, left, slice)
-            # What does not get smaller is finished as it is, and is tried once.
+            # A block that does not get smaller is finished as it is, and is tried once.
             if len(compressed) < len(raw):
                 form = compressed
         elif not settings.compresses:
@@ -602,7 +602,7 @@ class Compactor(LogEngine):
         """Return a block compressed, and learn how long that takes here.
 
         Arguments: raw; left: how many seconds the slice had when this block was begun; slice.
-        Raises: OutOfTime as soon as the slice is over: whoever lends the moment does not wait.
+        Raises: OutOfTime as soon as the slice is over, so that the host does not wait.
         """
 
         def between(done: int) -> None:

@@ -37,8 +37,8 @@ class LogEngine(abc.ABC):
 class LogJob(DivisibleJob):
     """A job on one log or several, with an engine for each of them.
 
-    Arguments: log; limit; dry_run; name; random: see `LogCompactor`. A subclass sets `_kind`: what
-    it is called if it has no other name; `_done`: its work in one word; and `_engines`.
+    Arguments: log; limit; dry_run; name; random: see `LogCompactor`. A subclass sets `_kind`: its
+    name if it has no other; `_done`: its work in one word; and `_engines`.
     """
 
     _kind: ClassVar[str]

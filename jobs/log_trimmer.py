@@ -25,10 +25,10 @@ from workstealing.structures.log.base import LogBase
 __all__ = ["LogTrimmer"]
 
 MEASURED = 64
-"""How many blocks, beside the oldest, are measured to say how large a log is."""
+"""How many blocks, beside the oldest, are measured to estimate a log's size."""
 
 BLOCKS_A_SCRIPT = 200
-"""How many blocks a slice frees at most, whatever its limit: for so long it holds the server up."""
+"""The most blocks that a slice frees, whatever its limit, so that its script is over soon."""
 
 _SHORTEST_SECONDS = 0.001
 _WHAT = "blocks to trim"
@@ -36,37 +36,36 @@ _FACTS = ("mark", "block", "next", "kept", "epoch", "joined")
 
 
 class LogTrimmer(LogJob):
-    """Evicts the oldest blocks of logs by age, number or size, and frees those evicted already.
+    """Evicts the oldest blocks of logs by age, number or size, and frees evicted blocks.
 
     Arguments: log: a `Log` or `AsyncLog`, or several, of which each slice serves one, chosen at
     random; limit: the most blocks a slice evicts and frees; max_age: a block goes when its last
-    entry came so long ago by the server's clock, in seconds or as a timedelta; max_entries: at
-    least so many stay, and less than a block more; max_bytes: so many bytes of the server's memory
-    may all blocks take together; spare_groups: keep the entries that any group of the log has not
-    been given yet, or has in hand and not acknowledged, whatever the bounds say; dry_run: count
-    the blocks that would go, and change nothing; name: of the job, by default
-    ``log_trimmer.<log>``; random: returns a float in [0, 1). Raises: ConfigurationError.
+    entry is older than this by the server's clock, in seconds or as a timedelta; max_entries: at
+    least so many stay, and less than a block more; max_bytes: all blocks together may take so many
+    bytes of the server's memory; spare_groups: keep the entries that any group of the log has not
+    got yet, or has not acknowledged yet, whatever the bounds say; dry_run: count the blocks that
+    would go, and change nothing; name: of the job, by default ``log_trimmer.<log>``; random:
+    returns a float in [0, 1). Raises: ConfigurationError.
 
-    Bounds that are None do not count, and the first one that is passed decides. Without any bound
-    it frees the blocks that `Log.evict` and ``append(backlog=)`` have left; it does so with bounds,
-    too.
+    Bounds that are None do not count, and the first bound that is passed decides. With bounds or
+    without, it frees the blocks that `Log.evict` and ``append(backlog=)`` have left.
 
-    - Whole blocks go, so that memory does; the one that is being written stays. If all that the log
-      has is too old, then the entries in that block are evicted too: readers do not see them any
-      more, and their memory goes when the block has become full.
+    - Whole blocks go, so that memory is freed; the block that is being written stays. If all
+      entries of the log are too old, then the entries in that block are evicted too: readers do not
+      see them any more, and their memory goes when the block has become full.
     - By default the entries that a group has not read go like the rest, as for every log: the group
-      goes on with those behind them, and counts the lost ones. With spare_groups a group that
-      nobody reads any more keeps the log from being trimmed, until `LogGroup.delete` removes it. A
-      group with more than 10,000 pending entries keeps all.
-    - Bytes are those that MEMORY USAGE says of blocks. Where there are more than 64 blocks besides
-      those that could go, the bytes are estimated from so many at equal distances: nothing is
-      evicted as long as chance may say too much (two standard errors). So a log whose blocks differ
-      a lot may stay some percent larger.
+      goes on with later entries, and counts the lost ones. With spare_groups, a group that nobody
+      reads any more keeps the log from being trimmed until `LogGroup.delete` removes it. A group
+      with more than 10,000 pending entries keeps all.
+    - MEMORY USAGE tells the bytes of blocks. If there are more than 64 blocks besides those that
+      could go, the bytes are estimated from so many at equal distances. The estimate is low by two
+      standard errors, so that chance evicts nothing. So a log whose blocks differ a lot may stay
+      some percent larger.
 
     One slice: one round trip to look, one to measure if bytes are bounded, and one script that
     decides and trims, by the same rule as `Log.evict`. It returns the number of blocks freed, and 1
     if only entries of the block that is being written were evicted. It raises Aborted if the log
-    was deleted meanwhile, or where groups are spared a new one was made; LayoutError; the server's
+    was deleted meanwhile, or if groups are spared and a new one was made; LayoutError; the server's
     refusal of a command; connection faults.
 
     Source: seed of RCP 11 (TEVICT), which evicts by number.
@@ -106,8 +105,8 @@ class LogTrimmer(LogJob):
 class Bounds:
     """The bounds of a log; None: whatever its age, number or size.
 
-    Fields: max_age_ms; max_entries; max_bytes; spare_groups: keep what any group has not been given
-    yet, or has in hand.
+    Fields: max_age_ms; max_entries; max_bytes; spare_groups: keep entries that any group has not
+    got yet, or has in hand.
     """
 
     max_age_ms: int | None = None
@@ -137,9 +136,8 @@ class _Facts:
 class _Sizes:
     """How large a log is.
 
-    Fields: oldest: bytes of its first blocks in order; total: of all of them, rather too few;
-    mean: of one of the others;
-    exact.
+    Fields: oldest: bytes of its first blocks in order; total: of all blocks, rather too low; mean:
+    of one of the others; exact.
     """
 
     oldest: tuple[int, ...]
@@ -198,7 +196,7 @@ class Trimming(LogEngine):
     def _once(
         self, limit: int, budget: Budget, slice: Slice | None, *, dry_run: bool
     ) -> tuple[list[int], bool] | None:
-        """Look, decide and trim; return what the script says, and whether its numbers are exact."""
+        """Look, decide and trim; return the script's numbers, and whether they are exact."""
         facts = self._look(budget, slice)
         bounds, keys = self._bounds, self._keys
         sizes, before = None, ("", "")
@@ -231,7 +229,7 @@ class Trimming(LogEngine):
         return (done, sizes is None or sizes.exact) if status else None
 
     def _look(self, budget: Budget, slice: Slice | None) -> _Facts:
-        """Read the facts that the keys follow from; foreign ones are refused by the script."""
+        """Read the facts that determine the keys; the script refuses foreign ones."""
         commands: list[Command] = [("HMGET", self._keys.meta, *_FACTS)]
         if self._bounds.spare_groups:
             commands.append(("HKEYS", self._keys.meta))
@@ -249,7 +247,7 @@ class Trimming(LogEngine):
         return _Facts(int(block), int(end), int(kept), epoch, joined, groups)
 
     def _measure(self, facts: _Facts, limit: int, budget: Budget, slice: Slice | None) -> _Sizes:
-        """Measure the oldest blocks and the others, of which every n-th where there are many."""
+        """Measure the oldest blocks, and the others, or every n-th of them if they are many."""
         oldest = min(facts.blocks, limit, MEASURED)
         rest = facts.blocks - oldest
         sample = min(rest, MEASURED)
@@ -280,7 +278,7 @@ class Trimming(LogEngine):
 
 
 def estimate(oldest: Sequence[int], sampled: Sequence[int], others: int) -> _Sizes:
-    """Say how large a log is: the low end of what is likely, so that chance evicts nothing.
+    """Estimate a log's size: the low end of the likely range, so that chance evicts nothing.
 
     Arguments: oldest: bytes of the first blocks, all of them; sampled: of some of the others, in
     order and in equal steps; others: how many these are.

@@ -1,10 +1,10 @@
 """Appending: entries come behind the last one, all of a batch or none.
 
 A script must be told its keys before it knows where the log ends. So a writer passes the blocks
-from the end that it knows on; if the log has grown past them since, nothing is changed, and it
-calls again with what the reply says. Likewise it passes the groups in which somebody waits. Where
-these are too many for one script, the others are woken by further ones, so that none of them holds
-the server up for long.
+from the last end that it knows. If the log has grown past them since, the script changes nothing,
+and the writer calls again with the end that the reply names. It also passes the groups in which
+members wait. If these are too many for one script, further scripts wake the others, so that none
+holds the server up for long.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from workstealing.structures.names import checked_text
 MOST_ENTRIES = 10_000
 """How many entries one call appends at most."""
 MOST_BLOCKS = 1_000
-"""How many blocks they may fill at most."""
+"""The most blocks that these may fill."""
 MOST_BYTES = 512 * 1024 * 1024
-"""How many bytes they have at most, one or all: the server's limit for one value."""
-# Blocks past those that are needed, for what others append meanwhile: twice as many at each try.
+"""The most bytes of one entry, or of all in a call: the server's limit for one value."""
+# Extra blocks for entries that others append meanwhile: twice as many at each try.
 _SPARE_BLOCKS, _MOST_SPARE_BLOCKS = 1, 1_024
 EVICTED_BLOCKS = 100
 """How many blocks a call with a backlog frees at most, beside those that it fills."""
 WOKEN_GROUPS = 64
-"""In how many groups one script wakes those who wait."""
+"""One script wakes the members of this many groups."""
 _TRIES = 100
 
 
@@ -52,7 +52,7 @@ class Marker:
 
 
 class Written(NamedTuple):
-    """The rows that a partition has written already, and writes no more, with their digest."""
+    """The rows that a partition has written already and does not write again, with their digest."""
 
     batch: int
     rows: int
@@ -60,22 +60,22 @@ class Written(NamedTuple):
 
 
 class Appending(LogBase):
-    """Appending to a log, and waking the groups in which somebody waits."""
+    """Appending to a log, and waking the groups in which members wait."""
 
     @operation
     def append(self, *entries: Any, backlog: int | None = None) -> Steps[int]:
         """Append entries behind the last one, all or none.
 
         Arguments: entries: 1 to 10,000, of 512 MiB together at most; bytes, or values that the
-        codec takes; backlog: evict whole blocks while at least so many entries stay. Returns: the
-        offset of the first; the others follow without a gap. Raises: ConfigurationError;
-        LayoutError; those of redis-py, of a full server for instance. After an error nothing is
-        written; after a lost connection the entries may be there. A call that is repeated then
-        appends twice, and redis-py repeats calls by itself: give it a client without retries where
-        that matters. One round trip; one more when others have filled a block, or somebody has
+        codec takes; backlog: evict whole blocks as long as at least so many entries stay. Returns:
+        the offset of the first; the others follow without a gap. Raises: ConfigurationError;
+        LayoutError; errors of redis-py, for instance of a full server. After an error nothing is
+        written, but after a lost connection the entries may be there. Then a repeated call appends
+        them twice, and redis-py repeats calls by itself: if that matters, give the log a client
+        without retries. One round trip; one more if others have filled a block, or a member has
         begun to wait in a group, since the last call; one more for each 64 groups beyond the first
-        64 in which somebody waits. About 12 Redis commands, three for each block and some 15 for
-        each such group.
+        64 in which members wait. About 12 Redis commands, three for each block and some 15 for each
+        such group.
         """
         return self.append_steps(entries, backlog)
 
@@ -84,8 +84,8 @@ class Appending(LogBase):
     ) -> Steps[Any]:
         """Append entries, once for each marker; see `append`.
 
-        Returns: the offset of the first; `Written`, with nothing appended, if something else was
-        written than the marker says.
+        Returns: the offset of the first; `Written`, with nothing appended, if the marker does not
+        match the rows written so far.
         """
         batch = checked_entries(encode_all(self.codec, entries), self.known.block)
         least = "" if backlog is None else checked_integer(backlog, "backlog", 0)
@@ -129,10 +129,11 @@ class Appending(LogBase):
         )
 
     def _wake(self, groups: Iterable[bytes]) -> Steps[None]:
-        """Wake those who wait in groups that the script of an append has not woken.
+        """Wake the members of groups that the script of an append has not woken.
 
-        A writer that dies in between leaves it to the waiting members, who look now and then. The
-        same holds for those that this cannot wake: it raises nothing of Redis.
+        If a writer dies in between, the waiting members find the entries themselves, because they
+        look now and then. The same holds for members that this cannot wake: it raises no error of
+        Redis.
         """
         left = list(groups)
         while left:
@@ -144,11 +145,11 @@ class Appending(LogBase):
                 # A foreign key there must not keep the others asleep.
                 continue
             except RedisError:
-                # The entries are there: to say that they are not would have them written twice.
+                # The entries are there: an error would make the caller write them twice.
                 return
 
     def _waking(self, groups: Iterable[bytes]) -> list[bytes]:
-        """Return the keys by which those who wait in groups are woken."""
+        """Return the keys by which the waiting members of groups are woken."""
         return [key for name in groups for key in self.keys.group(name).waking]
 
     def _arguments(  # noqa: PLR0917 - what a call and its try have
@@ -165,7 +166,7 @@ class Appending(LogBase):
         needed = (known.next + len(batch) - 1) // known.block - low + 1 + spare
         evicted = 0
         if isinstance(least, int):
-            # Up to the block where the backlog is expected to begin, and one for others' entries.
+            # Up to the block where the backlog should begin, and one for others' entries.
             stop = min(low, (known.next + len(batch) - least) // known.block + 1)
             evicted = max(0, min(stop - known.kept, EVICTED_BLOCKS))
         fixed = (keys.meta, keys.news, keys.full, keys.raw, keys.times, written, keys.waiting)
@@ -176,7 +177,7 @@ class Appending(LogBase):
 
 
 def checked_entries(entries: list[bytes], block: int) -> list[bytes]:
-    """Return the entries of one call. Raises: ConfigurationError if they are none or too many."""
+    """Return the entries of one call. Raises: ConfigurationError if there are none or too many."""
     count = len(entries)
     if not 1 <= count <= MOST_ENTRIES:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The base of all calls on a log: its keys, its settings, and the facts that a process knows."""
+"""The base of all calls on a log: its keys, its settings, and the facts that this process knows."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ class LogNames(NamesBeside[LogGroupNames]):
 class Known:
     """The facts of a log that this process knows: a guess that only saves round trips.
 
-    Fields: block: entries a block; next: the offset of the next entry; kept: the lowest block that
-    may take memory; groups: the names of those in which somebody waits; epoch: of the log's making,
-    empty before it.
+    Fields: block: how many entries a block has; next: the offset of the next entry; kept: the
+    lowest block that may take memory; groups: the names of groups in which members wait; epoch: of
+    the log's making, empty before that.
     """
 
     block: int
@@ -150,7 +150,7 @@ class LogBase(Structure):
         """Remember the facts that a reply has told of the log."""
         known = self.known
         if facts.get("block", known.block) != known.block:
-            # Another log of this name, before this one or after it: the next read says which.
+            # Another log of this name, older or newer: the next read tells which.
             facts.setdefault("epoch", b"")
         # One assignment: threads see all of it or nothing.
         self.known = replace(known, **facts)
@@ -158,8 +158,9 @@ class LogBase(Structure):
     def has_lost(self, asked: Known, tail: int) -> bool:
         """Say whether the log ends sooner than it did; then forget the cached blocks.
 
-        Its server has come back with older data and gives offsets again, or it is another log.
-        Arguments: asked: the facts known before the question; tail: the log's end by the reply.
+        Either its server has come back with older data and gives offsets again, or it is another
+        log. Arguments: asked: the facts known before the question; tail: the log's end by the
+        reply.
         """
         if tail >= asked.next:
             return False

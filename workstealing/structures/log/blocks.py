@@ -12,13 +12,13 @@ A header of 16 bytes comes first; every number is big-endian and unsigned:
 | 8-11 | how many entries |
 | 12-15 | the length of the raw body in bytes |
 
-The raw body is one 4-byte number for each entry, where it ends, counted from the first byte behind
-this table; then the entries, one behind the other. So entry i of n is what stands from
-``16 + 4 * n + end(i - 1)`` up to ``16 + 4 * n + end(i)``, and end(-1) is 0.
+The raw body is a table of one 4-byte number for each entry, its end, counted from the first byte
+after this table; then the entries, one after the other. So entry i of n stands from ``16 + 4 * n +
+end(i - 1)`` up to ``16 + 4 * n + end(i)``, and end(-1) is 0.
 
-The body of a compressed block is a compressed raw body whose table stands in columns: the first
+The body of a compressed block is a compressed raw body whose table is written in columns: the first
 byte of every end, then the second byte of every end, and so on. Neighbours differ in the last bytes
-only, so that takes about 1.5 bytes an entry less.
+only, so this saves about 1.5 bytes an entry.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ HEADER_BYTES = _HEADER.size
 # The server's proto-max-bulk-len: no string in Redis can be longer.
 LONGEST_BLOCK_BYTES = 512 * 1024 * 1024
 MOST_COMPRESSED_BYTES = 32 * 1024 * 1024
-"""How many bytes the raw body of a compressed block has at most; a larger one stays raw.
+"""The most bytes that the raw body of a compressed block has; a larger one stays raw.
 
 A few kilobytes may decompress into anything. So a reader makes room for no more than this, whatever
-a block says of itself.
+size a block claims.
 """
 _PIECE_BYTES = 64 * 1024
 _LETTERS = {"raw": b"r", "zlib": b"z", "zstd": b"s"}
@@ -76,7 +76,7 @@ _LEVELS = {"zlib": (0, 9), "zstd": (1, 22)}
 
 
 class BlockHead(NamedTuple):
-    """What a sealed block's header says.
+    """The contents of a sealed block's header.
 
     Fields: codec: ``raw``, ``zlib`` or ``zstd``; entries: how many; raw_bytes: the length of the
     body when it is not compressed.
@@ -115,8 +115,8 @@ class SealedBlock:
     def entries(self, start: int = 0, stop: int | None = None) -> list[bytes]:
         """Return entries start..stop-1, both clamped to the block, as Python's slices do.
 
-        Arguments: start, stop: positions within the block, from 0. Raises: DamagedBlockError. O(of
-        what is returned): the others are not touched.
+        Arguments: start, stop: positions within the block, from 0. Raises: DamagedBlockError.
+        O(entries returned): the others are not touched.
         """
         start, stop, _ = slice(start, stop).indices(self.count)
         if start >= stop:
@@ -169,7 +169,7 @@ def compress(
 
     Arguments: block: a sealed block of any codec; codec: ``raw``, ``zlib`` or ``zstd``; level: of
     the compression, 0 to 9 for zlib, 1 to 22 for zstd, by default 6 and 3; between: is called after
-    each 64 KiB with how many bytes are done, and may raise to break off. Raises:
+    each 64 KiB with the number of bytes done, and may raise to break off. Raises:
     ConfigurationError, also for more than 32 MiB of entries; MissingExtraError; DamagedBlockError;
     LayoutError.
     """
@@ -200,9 +200,9 @@ def compress_codec(codec: str = "auto") -> str:
 
 
 def head_of(block: bytes) -> BlockHead:
-    """Return what a sealed block's first `HEADER_BYTES` bytes say.
+    """Return the header in a sealed block's first `HEADER_BYTES` bytes.
 
-    Raises: DamagedBlockError if it is no sealed block; LayoutError if it is of a newer format.
+    Raises: DamagedBlockError if it is not a sealed block; LayoutError if its format is newer.
     """
     if len(block) < HEADER_BYTES or block[:3] != _MAGIC:
         raise damaged("it does not begin as one")
@@ -231,8 +231,8 @@ def head_of(block: bytes) -> BlockHead:
 def open_block(block: bytes) -> SealedBlock:
     """Return a sealed block decompressed, ready to be kept and read from often.
 
-    Raises: MissingExtraError if its codec is not installed; DamagedBlockError, for one that says
-    that it is larger than a compressed block may be before any room is made for it; LayoutError.
+    Raises: MissingExtraError if its codec is not installed; DamagedBlockError, before any room is
+    made if the block claims more bytes than a compressed block may have; LayoutError.
     """
     head = head_of(block)
     if head.codec == "raw":
@@ -246,7 +246,8 @@ def entries_of(block: bytes, start: int = 0, stop: int | None = None) -> list[by
     """Return entries start..stop-1 of a sealed block.
 
     Arguments: block: as the server has it; start, stop: as of `SealedBlock.entries`. Raises: as of
-    `open_block`. A compressed block is decompressed as a whole; only what is asked for is split.
+    `open_block`. A compressed block is decompressed as a whole, but only the wanted entries are
+    split.
     """
     return open_block(block).entries(start, stop)
 
@@ -338,7 +339,7 @@ def _body_length_checked(length: int, head: BlockHead) -> None:
 def _inflated(stored: bytes, head: BlockHead) -> bytes:
     inflater = zlib.decompressobj()
     try:
-        # One more than there should be: bounded whatever it says, and its end is seen.
+        # One byte more than there should be: so it is bounded, and its end is seen.
         body = inflater.decompress(stored, head.raw_bytes + 1)
     except zlib.error as error:
         raise damaged(f"zlib says: {error}") from error
@@ -350,7 +351,7 @@ def _inflated(stored: bytes, head: BlockHead) -> bytes:
 def _unpacked(stored: bytes, head: BlockHead) -> bytes:
     zstandard = _zstandard()
     try:
-        # The library makes room for whatever the frame says: so that is compared first.
+        # The library makes room for any size that the frame claims: so compare that first.
         if zstandard.frame_content_size(stored) != head.raw_bytes:
             raise damaged("its zstd frame and its header do not agree")
         body: bytes = _own(("decompress",), _decompressor).decompress(
@@ -362,7 +363,7 @@ def _unpacked(stored: bytes, head: BlockHead) -> bytes:
 
 
 def damaged(why: str) -> DamagedBlockError:
-    """Return the error for a block that is none, or not whole. Arguments: why."""
+    """Return the error for a damaged block. Arguments: why."""
     return DamagedBlockError(
         f"a sealed block is damaged: {why}; something else has written to this key"
     )
@@ -402,7 +403,7 @@ def _zstandard() -> Any:
         raise MissingExtraError("log", "zstandard") from error
 
 
-# One for all caches, held for less than a microsecond: so that a fork never copies it held.
+# One for all caches, held for less than a microsecond, so that a fork never copies it held.
 _lock = threading.Lock()
 os.register_at_fork(
     before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
@@ -413,9 +414,9 @@ class BlockCache:
     """Keeps the sealed blocks that were used last, decompressed; safe for threads and forks.
 
     A sealed block never changes while its log lives, and compressing it changes nothing of its
-    entries. A log that was deleted and made anew has another epoch, so its blocks are others.
-    Only a server that comes back with older data fills blocks anew: then `clear` them. Whether an
-    entry was evicted is not known here: ask the server first.
+    entries. A log that was deleted and made anew has another epoch, so its blocks are others. Only
+    a server that comes back with older data fills blocks anew: then `clear` the cache. The cache
+    does not know whether an entry was evicted: ask the server first.
 
     Arguments: blocks: the most it keeps, 0 to keep none; most_bytes: the most that they may take
     together, decompressed.
@@ -439,7 +440,7 @@ class BlockCache:
             return found
 
     def put(self, epoch: bytes, number: int, block: SealedBlock) -> None:
-        """Keep a block, and let go of those used longest ago that are too many. O(1)."""
+        """Keep a block, and drop the blocks used longest ago if there are too many. O(1)."""
         if not self._blocks or block.size > self._most_bytes:
             return
         key = (epoch, number)
@@ -451,7 +452,7 @@ class BlockCache:
                 self._size -= self._kept.popitem(last=False)[1].size
 
     def clear(self) -> None:
-        """Let go of all blocks. O(blocks kept)."""
+        """Drop all blocks. O(blocks kept)."""
         with _lock:
             self._kept.clear()
             self._size = 0

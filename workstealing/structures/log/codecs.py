@@ -14,10 +14,10 @@ __all__ = ["Codec", "codec_of", "decode_all", "encode_all"]
 
 @runtime_checkable
 class Codec(Protocol):
-    """What `codec_of` takes: an object with these two methods."""
+    """An object with these two methods, which `codec_of` takes."""
 
     def encode(self, value: Any, /) -> bytes:
-        """Return the value as bytes; raise an error for what it cannot write."""
+        """Return the value as bytes; raise an error for a value that it cannot write."""
 
     def decode(self, data: bytes, /) -> Any:
         """Return the value that these bytes stand for; raise an error for others."""
@@ -42,7 +42,7 @@ class BytesCodec:
 
 
 class JsonCodec:
-    """Entries are JSON, as short as it gets, in UTF-8; NaN and infinities are no JSON."""
+    """Entries are JSON, as short as possible, in UTF-8; NaN and infinities are refused."""
 
     def __init__(self) -> None:
         self._encode = json.JSONEncoder(
@@ -50,7 +50,7 @@ class JsonCodec:
         ).encode
 
     def encode(self, value: Any) -> bytes:
-        """Return the value as JSON; TypeError, ValueError or RecursionError for what is none."""
+        """Return the value as JSON; TypeError, ValueError or RecursionError if it has none."""
         return self._encode(value).encode()
 
     def decode(self, data: bytes) -> Any:
@@ -70,7 +70,7 @@ class MsgpackCodec:
         self._unpack = msgpack.unpackb
 
     def encode(self, value: Any) -> bytes:
-        """Return the value as msgpack; TypeError, ValueError or OverflowError for what is none."""
+        """Return the value as msgpack; TypeError, ValueError or OverflowError if it has none."""
         packed: bytes = self._pack(value)
         return packed
 
@@ -111,7 +111,7 @@ def encode_all(codec: Codec, entries: Iterable[Any]) -> list[bytes]:
     """Return the entries as bytes, all of them or none.
 
     Arguments: codec: of `codec_of`; entries: values in the log's order. Raises: ConfigurationError
-    that names the entry's place in the call, for what the codec cannot write. O(entries).
+    that names the place in the call of an entry that the codec cannot write. O(entries).
     """
     encode = codec.encode
     found = []
@@ -119,7 +119,7 @@ def encode_all(codec: Codec, entries: Iterable[Any]) -> list[bytes]:
     try:
         for value in entries:
             found.append(encode(value))
-    # Whatever a codec has for what it cannot write.
+    # Any error that a codec may raise for a value that it cannot write.
     except Exception as error:
         if _is_by_chance(error):
             raise
@@ -138,7 +138,7 @@ def encode_all(codec: Codec, entries: Iterable[Any]) -> list[bytes]:
 
 
 def decode_all(codec: Codec, entries: Sequence[bytes | None], first: int = 0) -> list[Any]:
-    """Return the values of entries that were read; None stays None, for what was evicted.
+    """Return the values of entries that were read; None, an evicted entry, stays None.
 
     Arguments: codec: of `codec_of`; entries: as read; first: the offset of the first one, for the
     error's text. Raises: UndecodableEntryError that names the offset. O(entries).
@@ -161,5 +161,5 @@ def decode_all(codec: Codec, entries: Sequence[bytes | None], first: int = 0) ->
 
 
 def _is_by_chance(error: Exception) -> bool:
-    """Whether an error says nothing of the entry that a codec was busy with when it came."""
+    """Whether an error has nothing to do with the entry at which it came."""
     return isinstance(error, TimeoutError | MemoryError) or HostTimeouts().include(error)

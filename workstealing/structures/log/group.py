@@ -50,26 +50,26 @@ class _GroupOperations(GroupReading):
         """Return up to count entries that no other member gets.
 
         In a group with ack, entries that a member has held for longer than the lease come first.
-        Waiting members are served in the order in which they have come, one entry each before any
-        gets two; a member that has got some goes to the end. A member that does not wait gets the
-        entries that are nobody's turn. A member that dies or is late when it is its turn withholds
-        nothing for longer than one second from members that read without waiting, two from those
-        that wait (where more than ten wait, up to a tenth of a second for each, 30 at most).
+        Waiting members are served in the order in which they came, one entry each before any gets
+        two; a member that has got entries goes to the end. A member that does not wait gets the
+        entries for which no turn is given. If a member dies or is late at its turn, it withholds
+        entries for one second at most from members that read without waiting, and for two from
+        waiting members (if more than ten wait, up to a tenth of a second for each, 30 at most).
 
         Arguments: count: 1 to 1,000; block: how long to wait for the first entry, in seconds or as
-        a timedelta, 0 for not at all; member: a name that `pending` and `dead` tell. Returns: a
-        list of `GroupEntry`, each also a pair of offset and entry, empty if nothing came; it may be
-        shorter than count though there is more, since a reply has a MiB or 8 blocks at most.
-        Entries that were evicted before their turn are left out: the group goes on at the first
-        available one, and `stats` counts them as lost. With ack, unreadable entries are left out as
-        long as there are others; they come again, and are set aside in the end. Raises:
+        a timedelta, 0 not to wait; member: a name that `pending` and `dead` show. Returns: a list
+        of `GroupEntry`, each also a pair of offset and entry, empty if nothing came. The list may
+        be shorter than count though more entries are there, because a reply has a MiB or 8 blocks
+        at most. Entries that were evicted before their turn are left out: the group goes on at the
+        first available one, and `stats` counts them as lost. With ack, unreadable entries are left
+        out as long as there are others; they come again, and are set aside in the end. Raises:
         ConfigurationError; LayoutError; UndecodableEntryError, DamagedBlockError and
-        MissingExtraError, where the entries of this call count as handed out. One round trip for
-        each 200 entries, each about 20 Redis commands and two for each entry to be acknowledged;
-        one more where the group has moved to another block since, and one for each stretch of
-        entries that is handed out again. Each 200 are handed out by themselves: between them others
-        may be served, and a member that dies there has got only those before. A fault of the
-        connection there returns those.
+        MissingExtraError, after which the entries of this call count as handed out. One round trip
+        for each 200 entries, each about 20 Redis commands and two for each entry to be
+        acknowledged; one more if the group has moved to another block since, and one for each
+        stretch of entries that is handed out again. Each 200 are handed out by themselves, and
+        others may be served in between. A member that dies there has got only the entries before.
+        If the connection fails there, the call returns the entries before.
         """
         return self.wait_steps(
             checked_integer(count, "count", 1, MOST_AT_ONCE),
@@ -79,13 +79,13 @@ class _GroupOperations(GroupReading):
 
     @operation
     def ack(self, *entries: GroupEntry | int) -> Steps[int]:
-        """Say that entries are done, so that nobody gets them again.
+        """Acknowledge entries, so that nobody gets them again.
 
-        Arguments: entries: as `read` returned them: an entry that has been handed out to another
-        member since stays that member's; or offsets: then whoever has them. Returns: how many were
+        Arguments: entries: as `read` returned them: if an entry has been handed out to another
+        member since, it stays that member's; or offsets: then any member's. Returns: how many were
         still pending. Raises: ConfigurationError in a plain group; LayoutError. One round trip for
-        each 200, four Redis commands an entry; if it breaks off in between, those before are done,
-        and it may be called again.
+        each 200, four Redis commands an entry; if it breaks off in between, the pieces before are
+        done, and it may be called again.
         """
         if not self.acknowledged:
             raise ConfigurationError(
@@ -111,19 +111,19 @@ class _GroupOperations(GroupReading):
 
     @operation
     def seek(self, offset: str | int) -> Steps[int]:
-        """Move the group back or forth; waiting members are woken if there is something now.
+        """Move the group back or forth; waiting members are woken if there are entries now.
 
-        Pending entries stay so, and come again unless they are acknowledged; entries that are
-        handed out anew by this count as one attempt more as long as they are pending. Arguments:
-        offset: of the entry to hand out next, beyond the end too, where it is waited for; negative
-        from the end; ``"first"`` available, or ``"last"`` for the end. Returns: the offset. Raises:
-        ConfigurationError; LayoutError. One round trip.
+        Pending entries stay pending, and come again unless they are acknowledged. If such an entry
+        is handed out anew after a seek, that counts as one more attempt. Arguments: offset: of the
+        entry to hand out next, which may be beyond the end; negative: from the end; ``"first"``
+        available, or ``"last"`` for the end. Returns: the offset. Raises: ConfigurationError;
+        LayoutError. One round trip.
         """
         return self._seeking(checked_place(offset, "offset"))
 
     @operation
     def stats(self) -> Steps[GroupStats]:
-        """Say how far the group is, as a `GroupStats`.
+        """Return how far the group is, as a `GroupStats`.
 
         Raises: ConfigurationError; LayoutError. One round trip.
         """
@@ -135,18 +135,18 @@ class _GroupOperations(GroupReading):
 
         Arguments: n: 1 to 10,000. Returns: a list of `PendingEntry`, empty in a plain group.
         Raises: ConfigurationError; LayoutError. One round trip for each 200, each a look of its
-        own: an entry that is acknowledged or handed out meanwhile may be in the list or not.
+        own: if an entry is acknowledged or handed out meanwhile, the list may have it or not.
         """
         return self._pending(checked_integer(n, "n", 1, MOST_LISTED))
 
     @operation
     def dead(self, n: int = 100) -> Steps[Page[DeadLogEntry]]:
-        """List entries that were handed out max_attempts times in vain, those of longest ago first.
+        """List entries that were handed out max_attempts times in vain, the oldest first.
 
         They are kept apart from the log: evicting does not touch them. Arguments: n: 1 to 10,000.
         Returns: a `Page` of `DeadLogEntry`, a list whose `more` says how many others there are; of
-        more than 1,000 (or n) so many are looked at. Raises: ConfigurationError; LayoutError. One
-        round trip for each 100 that are looked at.
+        more than 1,000 (or n) it looks at that many only. Raises: ConfigurationError; LayoutError.
+        One round trip for each 100 of these.
         """
         return self._dead(checked_integer(n, "n", 1, MOST_LISTED))
 
@@ -155,7 +155,8 @@ class _GroupOperations(GroupReading):
         """Hand dead entries out again at once, their attempts forgotten, evicted or not.
 
         Returns: how many were dead. Raises: ConfigurationError; LayoutError. One round trip for
-        each 200; if it breaks off in between, those before are done, and it may be called again.
+        each 200; if it breaks off in between, the pieces before are done, and it may be called
+        again.
         """
         return self._in_chunks("revive", _checked_offsets(offsets), 1)
 
@@ -164,7 +165,8 @@ class _GroupOperations(GroupReading):
         """Forget dead entries for good.
 
         Returns: how many were dead. Raises: ConfigurationError; LayoutError. One round trip for
-        each 200; if it breaks off in between, those before are done, and it may be called again.
+        each 200; if it breaks off in between, the pieces before are done, and it may be called
+        again.
         """
         return self._in_chunks("discard", _checked_offsets(offsets), 1)
 
@@ -172,8 +174,8 @@ class _GroupOperations(GroupReading):
     def delete(self) -> Steps[int]:
         """Delete the group with its pending and dead entries; the log stays.
 
-        A member that reads or waits makes it anew, by its own settings. Returns: how many keys were
-        deleted. Raises: LayoutError. One round trip.
+        A member that reads or waits makes the group anew, by its own settings. Returns: how many
+        keys were deleted. Raises: LayoutError. One round trip.
         """
         return self._deleting()
 
@@ -196,7 +198,7 @@ class _GroupOperations(GroupReading):
         for _ in range(-(-n // A_SCRIPT) + TRIES):
             asked = min(n - len(found), A_SCRIPT)
             _, *listed = yield from self._call(self._operation("pending", asked, *last))
-            # Where the last one has gone, those of its moment come once more.
+            # If the last one has gone, entries of the same moment come once more.
             for entry in pending_entries(listed):
                 found.setdefault(entry.offset, entry)
             if len(found) >= n or len(listed) < 1 + 3 * asked:
@@ -234,12 +236,13 @@ class LogGroup(_GroupOperations, Blocking):
     """A group of a log's readers: each entry goes to one of them.
 
     Made by `Log.group`; no command before the first call, which makes the group in Redis, and the
-    log if there is none yet. A plain group is at-most-once: an entry of a member that dies before
-    it is done is lost. One with ``ack=True`` is at-least-once: an entry that is not acknowledged
-    within the lease goes to the next member that reads, and after max_attempts into the dead set.
+    log if there is none yet. A plain group delivers at most once: if a member dies before an entry
+    is done, the entry is lost. A group with ``ack=True`` delivers at least once: an entry that is
+    not acknowledged within the lease goes to the next member that reads, and after max_attempts
+    into the dead set.
 
     Arguments: log; name; start: where a new group begins: ``"first"`` available entry, ``"last"``
-    for those that come from now on, or an offset, negative from the end; ack; lease: how long a
+    for entries that come from now on, or an offset, negative from the end; ack; lease: how long a
     member may take, in seconds or as a timedelta; max_attempts: how often an entry is handed out at
     most. All but start must be the same for every member. Safe under threads.
 
@@ -251,15 +254,15 @@ class LogGroup(_GroupOperations, Blocking):
 class AsyncLogGroup(_GroupOperations, AsynchronousWaiting):
     """A `LogGroup` of an `AsyncLog`: every method is awaited.
 
-    A `read` that is cancelled just as entries come may have been given them: they are then as those
-    of a member that has died.
+    If a `read` is cancelled just as entries come, it may have got them. Then the group treats them
+    as the entries of a member that has died.
     """
 
 
 class GroupDead(DeadBox):
     """The dead entries of one group of a log, as `Structure.dead_steps` gives them.
 
-    Arguments: log; name: of the group; lease_ms and max_attempts: its settings, as it says itself;
+    Arguments: log; name: of the group; lease_ms and max_attempts: its settings, as the group says;
     size: how many there are.
     """
 
@@ -272,7 +275,7 @@ class GroupDead(DeadBox):
         self.size = size
 
     def list_steps(self, n: int) -> Steps[Sequence[DeadItem]]:
-        """List up to n dead entries, those of longest ago first: a `Page`."""
+        """List up to n dead entries, the oldest first: a `Page`."""
         listed = yield from _GroupOperations.dead.steps(self._group, min(n, MOST_LISTED))
         items = [
             DeadItem(

@@ -1,4 +1,4 @@
-"""What a group of a log hands out, and what it tells of entries that are not done."""
+"""Entries that a group of a log hands out, and its reports on entries that are not done."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GroupEntry:
 
     Fields: offset; entry: as the log's codec reads it; attempts: how often it has been handed out
     to the members of this group, this time included, always 1 in a plain group; delivery: the
-    number of this handing out, by which `ack` knows that it was the last one.
+    number of this delivery, by which `ack` knows whether it was the last one.
     """
 
     offset: int
@@ -37,8 +37,8 @@ class GroupEntry:
 class PendingEntry(NamedTuple):
     """An entry that was handed out and is not acknowledged.
 
-    Fields: offset; member: what `read` was told, None if nothing; attempts; handed_out: when, in
-    Unix seconds; idle_seconds: for how long, by the server's clock.
+    Fields: offset; member: the name given to `read`, None if there was none; attempts; handed_out:
+    when, in Unix seconds; idle_seconds: for how long, by the server's clock.
     """
 
     offset: int
@@ -50,11 +50,11 @@ class PendingEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeadLogEntry:
-    """An entry that was handed out too often, with what it says.
+    """An entry that was handed out too often, with its contents.
 
-    Fields: offset; entry: as the log's codec reads it, the bytes where it cannot, none of them if
-    its block was damaged; attempts; member: who had it last, None if `read` was not told;
-    handed_out: for the last time, and set_aside, in Unix seconds.
+    Fields: offset; entry: as the log's codec reads it, its bytes if the codec cannot, no bytes if
+    its block was damaged; attempts; member: the last one to have it, None if `read` got no name;
+    handed_out: for the last time, and set_aside: both in Unix seconds.
     """
 
     offset: int
@@ -69,8 +69,8 @@ class GroupStats(NamedTuple):
     """How far a group is.
 
     Fields: offset: of the entry that is handed out next; lag: how many available entries have not
-    been handed out; lost: how many were evicted before they could be; waiting: members that are
-    blocked; pending and dead: entries, in an acknowledged group.
+    been handed out; lost: how many were evicted before that; waiting: members that are blocked;
+    pending and dead: entries, in an acknowledged group.
     """
 
     offset: int
@@ -82,7 +82,7 @@ class GroupStats(NamedTuple):
 
 
 def pending_entries(reply: list[Any]) -> list[PendingEntry]:
-    """Return what a script has listed: the server's time, then offset, time and history of each."""
+    """Return listed entries from a reply: the server's time, then offset, time and history of each."""
     now, *flat = reply
     found = []
     for offset, handed, history in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
@@ -94,7 +94,7 @@ def pending_entries(reply: list[Any]) -> list[PendingEntry]:
 
 
 def dead_entries(flat: list[Any], codec: Codec) -> list[DeadLogEntry]:
-    """Return what a script has listed: offset and grave of each."""
+    """Return the entries that a script has listed: offset and grave of each."""
     found = []
     for offset, grave in zip(flat[::2], flat[1::2], strict=True):
         head = _GRAVE.match(grave)
@@ -103,7 +103,7 @@ def dead_entries(flat: list[Any], codec: Codec) -> list[DeadLogEntry]:
         split = head.end() + int(head[3])
         attempts, member = _history(grave[head.end() : split])
         entry = grave[split:]
-        # What no codec reads may be here for that very reason: whoever looks must see it.
+        # An entry may be dead because no codec reads it: a person must see it all the same.
         with contextlib.suppress(UndecodableEntryError):
             (entry,) = decode_all(codec, [entry], int(offset))
         found.append(

@@ -1,18 +1,18 @@
 """Handing out the entries of a log to the members of a group, once and by turns.
 
-A group's offset says which blocks a read needs, but the keys come before the script has looked. So
-a member passes the blocks that it expects after its last read; if it was wrong, nothing is changed,
-and it calls again with the one that the reply names.
+A group's offset says which blocks a read needs, but a script gets its keys before it can look. So a
+member passes the blocks that it expects after its last read. If it is wrong, nothing is changed,
+and it calls again with the block that the reply names.
 
 Why no wake-up is lost. A look that finds nothing puts the member into the group's line in the same
-script; an append gives as many turns as there are members in the line, or entries. A turn that was
-given before the member blocks is found by BLPOP; one that is given later goes to the member that
-has been blocked longest, which is BLPOP's own rule. The wait stands from the first moment to the
-last on one connection, so no member loses its place.
+script; an append gives as many turns as there are members in the line, or entries. If a turn is
+given before the member blocks, BLPOP finds it. If it is given later, it goes to the member that has
+been blocked longest, which is BLPOP's own rule. The whole wait uses one connection, so no member
+loses its place.
 
 A member may die with a turn. So each waiting member looks now and then, by the application's own
 client, while its wait goes on: such a look gives unused turns anew, to the member that has waited
-longest, and those for pending entries whose time has come.
+longest, and gives turns for pending entries whose time has come.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from workstealing.structures.log.group_entries import GroupEntry
 from workstealing.structures.log.reading import BLOCKS_A_SCRIPT, BYTES_A_SCRIPT, Reading
 
 MOST_AT_ONCE = 1000
-"""How many entries a call reads at most."""
+"""The most entries that a call reads."""
 A_SCRIPT = 200
-"""How many entries one script hands out, settles or lists: for so long it holds the server up."""
+"""The most entries that one script hands out, settles or lists, so that it is over soon."""
 _LONGEST_LEASE = 365 * 86400.0
 _LEAST_SECONDS = 0.001
 
 _FOUND, _NOTHING, _OTHER_BLOCK = range(3)
 _NO_GROUP, _OTHER_KIND = -1, -2
-# How often a group may be deleted while one call makes it anew, and entries be found to be dead.
+# How often one call makes a deleted group anew, and sets entries aside, before it gives up.
 TRIES = 100
-# Blocks past those that are needed, for what others read meanwhile, twice as many at each try.
+# Extra blocks for entries that others read meanwhile: twice as many at each try.
 _MOST_SPARE_BLOCKS = 1023
 _PLAIN = "plain"
 
@@ -68,7 +68,7 @@ class Nothing(NamedTuple):
     due_ms: int
 
     def pause_seconds(self, chance: float) -> float:
-        """Return when to look again. Arguments: chance: so that not all do at one moment."""
+        """Return when to look again. Arguments: chance: spreads the members' looks."""
         pause = self.pause_ms * (0.5 + chance / 2)
         if self.due_ms >= 0:
             # The server's clock has whole milliseconds; of many, a few look at the first moment.
@@ -139,9 +139,9 @@ class GroupReading:
     ) -> Steps[list[GroupEntry] | Nothing]:
         """Look for entries once.
 
-        Arguments: count: 0 only gives turns to others; member; waiter: by what name it stands in
-        the line; waits: whether it is to stand there if there is nothing; turn: that has woken it.
-        One round trip if it goes as expected; one for those that are handed out again.
+        Arguments: count: 0 only gives turns to others; member; waiter: its name in the line; waits:
+        whether it enters the line if there is no entry; turn: the turn that woke it. One round trip
+        if it goes as expected; one more for entries that are handed out again.
         """
         for tried in range(TRIES):
             known = self.log.known
@@ -158,17 +158,18 @@ class GroupReading:
             found = yield from self._found(reply[1:], known, kept, low)
             if found:
                 return found
-            # All that was due had been handed out too often; a turn was used up with it.
+            # All due entries had been handed out too often, and used up the turn.
             turn = b""
         return Nothing(1000, 0)
 
     def read_steps(
         self, count: int, member: bytes, waiter: str = "", waits: bool = False, turn: bytes = b""
     ) -> Steps[list[GroupEntry] | Nothing]:
-        """Look for entries once, piece by piece as long as there is nothing but full ones.
+        """Look for entries once, piece by piece, as long as the pieces are full.
 
         Arguments: as of `look_steps`; only the first piece stands in the line, or has a turn. A
-        fault of the connection ends it with those that are here: the next call meets it again.
+        fault of the connection ends it with the entries read so far: the next call meets the fault
+        again.
         """
         piece = yield from self.look_steps(min(count, A_SCRIPT), member, waiter, waits, turn)
         if isinstance(piece, Nothing):
@@ -186,7 +187,7 @@ class GroupReading:
             except RedisError:
                 break
             except (DamagedBlockError, UndecodableEntryError):
-                # In a plain group they do not come again: so it is said.
+                # In a plain group they do not come again: so the error is raised.
                 if not self.acknowledged:
                     raise
                 break
@@ -269,8 +270,8 @@ class GroupReading:
     ) -> list[GroupEntry]:
         """Return the readable ones of entries that were handed out.
 
-        In an acknowledged group the others come again, and are set aside in the end. Where that is
-        not so, or nothing else is there, the error is raised.
+        In an acknowledged group the others come again, and are set aside in the end. In a plain
+        group, or if no entry is readable, the error is raised.
         """
         found: list[GroupEntry] = []
         problem: Exception | None = None
@@ -291,10 +292,10 @@ class GroupReading:
     def _undamaged(
         self, offsets: Sequence[int], known: Sequence[bytes | None]
     ) -> Steps[list[bytes | DamagedBlockError | None]]:
-        """Return entries by their offsets, an error for each that a damaged block had.
+        """Return entries by their offsets, and an error for each entry of a damaged block.
 
-        Arguments: offsets; known: those that came with them, having been dead. One round trip for
-        each stretch of them; where there is damage, for each block more.
+        Arguments: offsets; known: revived entries, which came with the reply. One round trip for
+        each stretch of offsets; if there is damage, one more for each block.
         """
         try:
             return [*(yield from self._raw_of(offsets, known))]
@@ -323,7 +324,7 @@ class GroupReading:
                 found[offset] = entry
         wanted.sort()
         while wanted:
-            # What was handed out together mostly stands together.
+            # Entries that were handed out together mostly stand together.
             number = 1
             while number < len(wanted) and wanted[number] == wanted[0] + number:
                 number += 1
@@ -334,14 +335,14 @@ class GroupReading:
         return [found[offset] for offset in offsets]
 
     def _bury(self, condemned: list[Any]) -> Steps[None]:
-        """Set entries aside that were handed out too often, with what they say."""
+        """Set entries aside that were handed out too often, with their contents."""
         pairs = [
             (int(offset), history)
             for offset, history in zip(condemned[::2], condemned[1::2], strict=True)
         ]
         raw = yield from self._undamaged([offset for offset, _ in pairs], [None] * len(pairs))
         for (offset, history), entry in zip(pairs, raw, strict=True):
-            # An evicted or damaged one has no text here; the script knows that of a revived one.
+            # An evicted or damaged entry has no text here; the script knows a revived entry's text.
             text = entry if isinstance(entry, bytes) else b""
             yield from self._call(self._operation("bury", offset, history, text))
 
@@ -373,7 +374,7 @@ class GroupReading:
 
 
 def checked_place(offset: object, what: str) -> str | int:
-    """Return where a group is to be. Raises: ConfigurationError for anything but a place."""
+    """Return a place in a log. Raises: ConfigurationError for anything else."""
     if offset in ("first", "last"):
         return str(offset)
     if isinstance(offset, str | bytes):

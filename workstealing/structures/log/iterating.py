@@ -43,13 +43,13 @@ def iterate(
 ) -> Iterator[Any]:
     """Yield entries start..stop-1 in order, or from stop-1 down to start; None for evicted ones.
 
-    Arguments: read: returns the range and the entries of an offset and a number; bounds: the
-    first available offset and the end (the offset of the next entry) as they are now: later
-    entries are not part of it; block: entries a block; start, stop: offsets, negative
-    ones from the end, clamped as Python's slices are; reverse: from the last to the first;
-    prefetch: how many reads are made ahead of the one whose entries are used, by a thread of this
-    iteration's own; 0 for none, and no thread. Raises: ConfigurationError at once; those of
-    read where its entries would have come.
+    Arguments: read: returns the range and the entries of an offset and a number; bounds: the first
+    available offset and the end (the offset of the next entry) as they are now: later entries do
+    not belong to it; block: how many entries a block has; start, stop: offsets, negative ones from
+    the end, clamped as Python's slices are; reverse: from the last to the first; prefetch: how many
+    reads are made ahead of the one whose entries are used, by a thread of this iteration's own; 0
+    for none, and no thread. Raises: ConfigurationError at once; the errors of read, in place of its
+    entries.
 
     One read for each block (for several together, where a block has less than 1,000 entries), and
     no block is in two reads; entries known to be evicted are not read. Memory: the entries of
@@ -95,7 +95,7 @@ def _iterated(
             yield from spans.shown(number, loaded, begin)
     finally:
         if pool is not None:
-            # A caller who breaks off does not wait for the read that is under way.
+            # A caller that breaks off does not wait for the read under way.
             pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -105,7 +105,7 @@ async def _iterated_async(
     def begin(offset: int, number: int) -> asyncio.Future[Loaded]:
         return asyncio.ensure_future(read(offset, number))
 
-    # Also the one that is awaited: a cancelled iteration leaves no task behind.
+    # The awaited one too: a cancelled iteration leaves no task behind.
     try:
         while (next_one := spans.next(begin)) is not None:
             number, load = next_one
@@ -120,7 +120,7 @@ async def _iterated_async(
 
 
 class _Spans(Generic[T]):
-    """The spans to read, those of them that have begun, and where the evicted ones end."""
+    """The spans to read, the spans that have begun, and the end of the evicted ones."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class _Spans(Generic[T]):
         return self._at < self._stop
 
     def next(self, begin: Callable[[int, int], T]) -> tuple[int, T | None] | None:
-        """Return a span's number of entries and what loads it, or None behind the last."""
+        """Return a span's number of entries and its load, or None after the last."""
         self._begin(1, begin)
         return self._begun.popleft() if self._begun else None
 
@@ -175,7 +175,7 @@ class _Spans(Generic[T]):
             self._begun.append((number, None if gone else begin(offset, number)))
 
     def _span(self) -> tuple[int, int]:
-        """Cut the next span off, up to where whole blocks end."""
+        """Cut the next span off, at the end of a whole block."""
         if self._reverse:
             stop = self._stop
             self._stop = max(self._at, (stop - 1) // self._length * self._length)

@@ -29,7 +29,7 @@ from workstealing.structures.structure import NOTE, OK, Check, DeadBox
 
 
 class _LogOperations(Appending, Reading, Removing):
-    """The operations of a log, and what it tells of itself."""
+    """The operations of a log, and its reports on itself."""
 
     def size_steps(self) -> Steps[int]:
         """Return how many entries are available. One round trip."""
@@ -38,8 +38,8 @@ class _LogOperations(Appending, Reading, Removing):
     def dead_steps(self) -> Steps[Sequence[DeadBox]]:
         """Return the acknowledged groups, each with the entries that it has set aside.
 
-        Two round trips. Each group is opened by its own settings: looking makes none and changes
-        none.
+        Two round trips. Each group is opened by its own settings, so a look makes no group and
+        changes none.
         """
         fields = yield command("HKEYS", self.keys.meta, options=AS_BYTES)
         names = sorted(each[6:] for each in fields if each.startswith(b"group:"))
@@ -60,7 +60,7 @@ class _LogOperations(Appending, Reading, Removing):
         return boxes
 
     def check_steps(self) -> Steps[Sequence[Check]]:
-        """Say whether the log is there, and in which form its oldest block is.
+        """Say whether the log exists, and which form its oldest block has.
 
         Up to three round trips.
         """
@@ -85,7 +85,7 @@ class _LogOperations(Appending, Reading, Removing):
         oldest = keys.block(int(kept))
         kind = yield command("TYPE", oldest, options=AS_BYTES)
         form = ""
-        # redis-py decodes some replies whatever it is told.
+        # redis-py decodes some replies always.
         if kind in (b"string", "string"):
             head = yield command("GETRANGE", oldest, 0, HEADER_BYTES - 1, options=AS_BYTES)
             codec = head_of(head).codec
@@ -102,19 +102,19 @@ class Log(_LogOperations, Blocking):
     """A log: entries in their order, each with an offset that it keeps for ever.
 
     Offsets are 0, 1, 2, ... without a gap, however many append at once. Blocks of entries are lists
-    while they are written to; `LogCompactor` makes a string of each full one, and compresses those
-    that have gone cold. The cost of a read does not depend on where it is.
+    while they are written to; `LogCompactor` makes a string of each full block, and compresses
+    blocks that have gone cold. The cost of a read does not depend on its offset.
 
     Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncLog` takes an asyncio client);
     name: the log's; all its keys share one hash slot, and on a cluster a name with a lone brace is
-    refused. block: how many entries a block has, 1 to 100,000, if this client makes the log; one
-    that exists keeps its own. codec: None for bytes, "json", "msgpack", or an object with encode()
-    and decode(). cache_blocks: how many blocks that were sent as a whole are kept here.
-    clock_shift_ms: for tests.
+    refused. block: how many entries a block has, 1 to 100,000, if this client makes the log; an
+    existing log keeps its own number. codec: None for bytes, "json", "msgpack", or an object with
+    encode() and decode(). cache_blocks: how many blocks, of those sent as a whole, this client
+    keeps. clock_shift_ms: for tests.
 
     Makes no connection before the first call. Attributes: name: the log's, as a text.
 
-    Source: Redis' RCP 11, the proposal that streams came of, with its logical offsets and the
+    Source: Redis' RCP 11, the proposal that led to streams, with its logical offsets and the
     compression of blocks.
     """
 
@@ -134,12 +134,12 @@ class Log(_LogOperations, Blocking):
     ) -> Iterator[Any]:
         """Yield the entries start..stop-1 in order, or from the last to the first.
 
-        None stands for each that was evicted. Entries that are appended meanwhile are not part of
-        it: `read` with block waits for those. If the log is deleted and made anew meanwhile, the
-        entries from there on are those of the new one. Arguments: start, stop: offsets, negative
-        ones from the end, clamped as Python's slices are; reverse; prefetch: how many reads are
-        made ahead, by a thread. Raises: ConfigurationError; those of `read`. A round trip at first,
-        and one for each block, none of them read twice; several small blocks are read at a time.
+        None stands for each evicted entry. Entries that are appended meanwhile do not belong to it:
+        `read` with block waits for them. If the log is deleted and made anew meanwhile, the entries
+        from there on are the new log's. Arguments: start, stop: offsets, negative ones from the
+        end, clamped as Python's slices are; reverse; prefetch: how many reads are made ahead, by a
+        thread. Raises: ConfigurationError; the errors of `read`. One round trip at first, and one
+        for each block, which is read only once; several small blocks are read at a time.
         """
         checked_iteration(start, stop, prefetch)
         there, _ = self.read_range(0, 0)
@@ -156,7 +156,8 @@ class Log(_LogOperations, Blocking):
     def __iter__(self) -> Iterator[Any]:
         """Yield all entries in order, from offset 0 on, None for each evicted one; see `iterate`.
 
-        So enumerate() tells the offsets; `iterate(log.first())` begins with what is there.
+        So enumerate() tells the offsets; `iterate(log.first())` begins with the first available
+        entry.
         """
         return self.iterate()
 

@@ -1,13 +1,13 @@
-"""Reading: entries from an offset on, whatever form their blocks have, and what the log has.
+"""Reading: entries from an offset on, whatever form their blocks have, and a log's facts.
 
 The keys of the blocks follow from the offset, so one script finds all entries of a read. Of a raw
-block it sends the part that is asked for, with the ends of the entries there; a compressed one is
-sent as a whole, opened here and kept, since it never changes.
+block it sends only the wanted part, with the ends of the entries there. A compressed block is sent
+as a whole, opened here and kept, because it never changes.
 
-A read may wait for one very offset. The stream `news` holds one entry, whose id is the offset of
-the next entry: 18-0 once entry 17 is there. So XREAD BLOCK from the id 17-0 returns when entry 17
-exists, and at once if it has come since the look: nothing is missed, and entries before that one
-wake no reader of it.
+A read may wait for one offset. The stream `news` holds one entry, whose id is the offset of the
+next entry: 18-0 once entry 17 is there. So XREAD BLOCK from the id 17-0 returns when entry 17
+exists, and at once if it has come since the look. So no reader misses it, and earlier entries do
+not wake its readers.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ from workstealing.structures.log.blocks import SealedBlock, damaged, head_of, op
 from workstealing.structures.log.codecs import decode_all
 
 BYTES_A_SCRIPT = 1024 * 1024
-"""How many bytes of entries one script returns, or a single entry or compressed block more."""
+"""The most bytes of entries that one script returns; a single entry or compressed block may have
+more."""
 BLOCKS_A_SCRIPT = 8
 ENTRIES_A_SCRIPT = 5_000
-"""How many entries one script returns at most: for so long it holds the server up."""
+"""The most entries that one script returns, so that it is over soon."""
 BLOCKS_LOOKED_AT = 128
-"""How many blocks `stats` measures at most."""
+"""The most blocks that `stats` measures."""
 # A look now and then shows that the connection is alive.
 _MOST_SECONDS = 30.0
 _FACTS = ("mark", "epoch", "next", "first")
@@ -51,7 +52,7 @@ _LIST, _RAW, _KEPT = b"LRC"
 
 
 class LogRange(NamedTuple):
-    """The available entries of a log, and those of them that a read has returned.
+    """The range of a log's available entries, and of a read's reply.
 
     Fields: first: the offset of the first available entry, or of the next one if there is none;
     last: of the last entry, first - 1 if there is none; offset: of the first entry of the reply;
@@ -67,11 +68,10 @@ class LogRange(NamedTuple):
 class LogStats(NamedTuple):
     """The parts of a log, and the memory that they take.
 
-    Fields: entries: that are available; blocks: that take memory; open: those of them that are
-    still lists; sealed: those that are one string each; compressed: those of the sealed that are
-    compressed; bytes: of memory that the blocks take, as the server counts it, an estimate from 128
-    of them at random where there are more; bytes_per_entry: of all entries in these blocks, 0 if
-    there are none.
+    Fields: entries: that are available; blocks: that take memory; open: blocks that are still
+    lists; sealed: blocks that are one string each; compressed: sealed blocks that are compressed;
+    bytes: of memory that the blocks take, as the server counts it, an estimate from 128 blocks at
+    random if there are more; bytes_per_entry: of all entries in these blocks, 0 if there are none.
     """
 
     entries: int
@@ -88,18 +88,17 @@ class Reading(LogBase):
 
     @operation
     def read(self, offset: int, count: int = 1, block: Duration = 0) -> Steps[list[Any]]:
-        """Return entries from an offset on; None stands for each that was evicted.
+        """Return entries from an offset on; None stands for each evicted entry.
 
         Arguments: offset: of the first; a negative one counts from the end, -1 being the last
         entry; count: how many at most, 0 for none; block: how long to wait for the entry of that
-        very offset if it has not come yet, in seconds or as a timedelta, 0 for not at all. Returns:
-        a list, which ends where the log does. Raises: ConfigurationError; LayoutError;
-        MissingExtraError for a block whose compression is not installed here; DamagedBlockError;
-        UndecodableEntryError for an entry that another codec has written. One round trip for each
-        MiB, 5,000 entries or 8 blocks; one more if the client knows too little of the log. Two to
-        four Redis commands for each block, wherever in the log it is. Each round trip is a look of
-        its own: an entry that is evicted before the last of them may be None there though it was
-        available at the first.
+        offset if it has not come yet, in seconds or as a timedelta, 0 not to wait. Returns: a list,
+        which ends at the log's end. Raises: ConfigurationError; LayoutError; MissingExtraError for
+        a block whose compression is not installed here; DamagedBlockError; UndecodableEntryError
+        for an entry that another codec has written. One round trip for each MiB, 5,000 entries or 8
+        blocks; one more if the client knows too little of the log. Two to four Redis commands for
+        each block, wherever in the log it is. Each round trip is a look of its own: if an entry is
+        evicted before the last one, it may be None though it was available at the first.
         """
         return self._values(*_checked_read(offset, count, block))
 
@@ -107,16 +106,16 @@ class Reading(LogBase):
     def read_range(
         self, offset: int, count: int = 1, block: Duration = 0
     ) -> Steps[tuple[LogRange, list[Any]]]:
-        """Read as `read` does, and say which entries the log has.
+        """Read as `read` does, and return the log's range too.
 
-        Arguments, errors and cost: as of `read`; a count of 0 gives the range alone. Returns: a
+        Arguments, errors and cost: as of `read`; a count of 0 returns only the range. Returns: a
         `LogRange`, and the list.
         """
         return self._reading(*_checked_read(offset, count, block))
 
     @operation
     def length(self) -> Steps[int]:
-        """Say how many entries are available: last() - first() + 1. Raises: LayoutError.
+        """Return how many entries are available: last() - first() + 1. Raises: LayoutError.
 
         One round trip.
         """
@@ -187,11 +186,11 @@ class Reading(LogBase):
         kept = self._kept(known.epoch, low, begin + count) if count and offset >= 0 else None
         if kept is None:
             return (yield from self._read_there(offset, count))
-        # As of most seeks: without a script, whose start costs more than all else here.
+        # Most seeks come here: a script's start would cost more than all else.
         try:
             mark, epoch, tail, first = yield self._look
         except ResponseError:
-            # The script says what is wrong.
+            # The script reports the fault.
             mark = epoch = None
         # The blocks of one making are all of the size that is known.
         if mark == _MARK and epoch == known.epoch:
@@ -247,7 +246,7 @@ class Reading(LogBase):
                 made, start = epoch, where
                 position, stop = where, min(where + count, tail)
             elif epoch != made:
-                # The log was deleted meanwhile: what is there now is another one's.
+                # The log was deleted meanwhile: the present entries are another log's.
                 break
             stop = min(stop, tail)
             if self.has_lost(known, tail):
@@ -269,7 +268,7 @@ class Reading(LogBase):
         return LogRange(first, tail - 1, start, len(found)), found
 
     def _note_read(self, known: Known, tail: int, lowest: int, block: int, epoch: bytes) -> None:
-        """Remember what a read has told, unless that is what is known."""
+        """Remember the facts that a read has told, if they are new."""
         if (tail, lowest, block, epoch) != (known.next, known.kept, known.block, known.epoch):
             self.note(next=tail, kept=lowest, block=block, epoch=epoch)
 
@@ -295,9 +294,9 @@ class Reading(LogBase):
     ) -> list[bytes]:
         """Return the entries of one item of a reply, which begins at the offset `position`.
 
-        Arguments: kind and item: of `read_entries` in Lua; stop: behind the last entry; kept: the
-        blocks from block `low` on that this client has; size and epoch: entries a block, and the
-        log's making, as the same reply says.
+        Arguments: kind and item: of `read_entries` in Lua; stop: after the last entry; kept: this
+        client's blocks from block `low` on; size and epoch: how many entries a block has, and the
+        log's making, by the same reply.
         """
         if kind == _LIST:
             return item  # type: ignore[no-any-return]
@@ -330,7 +329,7 @@ class Reading(LogBase):
         reply = yield self._stats_of(tuple(self.keys.block(number) for number in numbers))
         tail, first, kept, block, full, raw, sizes = reply
         blocks = -(-tail // block) - kept if block else 0
-        # One that has gone since the first look has no size.
+        # A block that has gone since the first look has no size.
         sizes = [size for size in sizes if size]
         size = round(blocks * sum(sizes) / len(sizes)) if sizes else 0
         lists = full + (1 if block and tail % block else 0)

@@ -24,13 +24,13 @@ class Removing(LogBase):
 
     @operation
     def evict(self, offset: int | None = None, *, keep: int | None = None) -> Steps[int]:
-        """Evict old entries: those up to and including an offset, or all but the last ones.
+        """Evict old entries: all up to and including an offset, or all but the last ones.
 
         They are gone for all readers at once; their memory is freed by whole blocks. All other
         entries keep their offsets. Arguments: one of offset, 0 or more, and keep: how many entries
         stay. Returns: how many were evicted. Raises: ConfigurationError; LayoutError. One round
-        trip for each 100 blocks, and one more if the client knows too little of the log; if it dies
-        in between, the next eviction or `LogTrimmer` frees the rest.
+        trip for each 100 blocks, and one more if the client knows too little of the log; if the
+        process dies in between, the next eviction or `LogTrimmer` frees the rest.
         """
         if (offset is None) == (keep is None):
             raise ConfigurationError(
@@ -43,9 +43,9 @@ class Removing(LogBase):
     def delete(self) -> Steps[bool]:
         """Delete the log with its entries, its groups and their dead.
 
-        Returns: whether there was one. Raises: LayoutError, also if it is appended to faster than
-        it can be deleted. One round trip for each 100 blocks, and three more. It is not atomic, but
-        an append in between loses nothing that a reader could still have found.
+        Returns: whether there was one. Raises: LayoutError, also if entries are appended faster
+        than it can delete. One round trip for each 100 blocks, and three more. It is not atomic,
+        but an append in between loses nothing that a reader could still have found.
         """
         return self._deleting()
 
@@ -79,7 +79,7 @@ class Removing(LogBase):
             except ResponseError as error:
                 if "WRONGTYPE" not in str(error):
                     raise
-                # The script says it in its own words.
+                # The script reports the fault in its own words.
                 flat = {}
             meta: dict[bytes, Any] = (
                 flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))

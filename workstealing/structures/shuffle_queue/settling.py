@@ -1,4 +1,4 @@
-"""The end of a delivery: messages are acknowledged, given back or extended, or revived.
+"""The end of a delivery: messages are acknowledged, given back, extended or revived.
 
 A message that was delivered too often is set aside for its group by `ShuffleQueueReaper`.
 """
