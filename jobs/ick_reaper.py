@@ -35,30 +35,29 @@ __all__ = ["IckReaper"]
 
 WHAT = "stale reservations"
 WINDOW = 4
-"""How many members are looked at for each that a slice may return."""
+"""A slice looks at this many members for each that it may return."""
 PIECE = 200
-"""How many members one attempt handles at most: its scripts must not hold the server up."""
+"""The most members that one attempt handles: its scripts must not hold the server up."""
 LENGTH_OF_AN_EMPTY_RESERVATION = 30
 _Decision = tuple[Any, Any, Any, Any]
 
 
 class IckReaper(DivisibleJob):
-    """Returns stale reservations to the producer set; sets aside what goes stale again and again.
+    """Returns stale reservations to the producer set; sets members aside that go stale repeatedly.
 
     Arguments: ick: an `Ick`, or a structure that has several of them as ``icks`` or ``shards()``,
     of which each slice serves one, chosen at random; lease: how long a reservation holds, seconds
     or a timedelta: longer than the longest batch takes; limit: the most members a slice handles;
-    max_attempts: how often a member is returned at most; when its reservation goes stale once
-    more, it goes to the dead (`Ick.dead`, `Ick.revive`, `Ick.discard`), and nothing is ever
-    dropped; dry_run: count what would be returned or set aside, and change nothing; name: what the
-    job is called, by default ``ick_reaper.<key>``; random: returns a float in [0, 1). Raises:
+    max_attempts: how often a member is returned at most; when its reservation goes stale once more,
+    it goes to the dead (`Ick.dead`, `Ick.revive`, `Ick.discard`), and nothing is ever dropped;
+    dry_run: count the members that would be returned or set aside, and change nothing; name: of the
+    job, by default ``ick_reaper.<key>``; random: returns a float in [0, 1). Raises:
     ConfigurationError for a wrong argument.
 
-    A late `ack` of a returned member is ignored, and says so. While the reservation that holds is
-    not stale, nothing is returned: its consumer gets everything else that is reserved with its
-    next reserve. A client without tokens (Ruby's) leaves no time behind; a slice notes its members
-    when it first sees them, and judges them by that. ``docs/ick.md`` says what is not guaranteed
-    there.
+    A late `ack` of a returned member is ignored, and says so. While the current reservation is not
+    stale, nothing is returned: its consumer gets all other reserved members with its next reserve.
+    A client without tokens (Ruby's) leaves no time behind; a slice notes its members when it first
+    sees them, and judges them by that. ``docs/ick.md`` says what is not guaranteed there.
 
     One slice: one round trip to look and one to return, in one attempt; with a limit above 200, as
     many attempts as that takes.
@@ -115,7 +114,7 @@ class IckReaper(DivisibleJob):
         return InTurn(self.name, self.limit, self.reap, part)
 
     def reap(self, number: int, slice: Slice) -> int:
-        """Do a slice of one Ick by its number, as `perform`; 0 for one that is no more."""
+        """Do a slice of one Ick by its number, as `perform`; 0 for an Ick that is gone."""
         icks = self._icks()
         return self._reaper(icks[number]).reap(slice) if number < len(icks) else 0
 
@@ -172,7 +171,7 @@ class _Reserved:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one look has found.
+    """The findings of one look.
 
     Fields: now: the server's time in ms; token: of the reservation that holds; size: how many are
     reserved; members: some of them, none while the reservation is not stale; idle_attempts,

@@ -510,7 +510,7 @@ class Compactor(LogEngine):
         *,
         is_last: bool,
     ) -> list[_Candidate]:
-        """Return the blocks that this slice can read and compress in time; note those that never do.
+        """Return the blocks that this slice can read and compress in time; note which never do.
 
         Raises: OutOfTime if there are blocks, but the rest of the slice is too short for any; then
         nothing is read, and is_last says that there is nothing else to do.

@@ -40,20 +40,20 @@ class ShuffleQueueReaper(DivisibleJob):
     - A message that every group has acknowledged is deleted, also after an XACK of another program.
     - A consumer that was not seen for consumer_idle and owns nothing is removed. So are tracking
       ids of messages that have gone.
-    - A loss of keys is put right: a stream that is missing from a ring, or from the list of those
+    - A loss of keys is repaired: a stream that is missing from a ring or from the list of streams
       with pending entries, and a returned entry that no list names.
 
     Arguments: queue: a `ShuffleQueue` or `AsyncShuffleQueue`; limit: the most items a slice
-    handles; lease: for how long a consumer holds a message, in seconds or a timedelta: longer than
-    it works without `extend`, or the message is delivered twice; max_attempts: how often a message
-    is delivered at most; consumer_idle: seconds or a timedelta; dry_run: count the items that would
-    be handled, and change nothing; name: of the job, by default ``shuffle_queue_reaper.<queue>``;
+    handles; lease: how long a consumer holds a message, in seconds or a timedelta: longer than it
+    works without `extend`, or the message is delivered twice; max_attempts: the most deliveries of
+    a message; consumer_idle: seconds or a timedelta; dry_run: count the items that would be
+    handled, and change nothing; name: of the job, by default ``shuffle_queue_reaper.<queue>``;
     random: returns a float in [0, 1).
 
     One slice serves one group, chosen at random: up to four of its streams, and one of the other
     chores on at most 64 streams, consumers or tracking ids. Commands of stream groups break no
-    WATCH. So each change is decided and done by one script, which aborts nobody and which nobody
-    aborts. At most six round trips.
+    WATCH. So one script decides and does each change: it aborts nobody, and nobody aborts it. At
+    most six round trips.
 
     Source: seed of replicate's shuffle queues, which never recover anything.
     """
@@ -119,8 +119,8 @@ class ShuffleQueueReaper(DivisibleJob):
 
         A message past its deadline that a consumer has in hand is counted too. Arguments: seconds:
         how long it may take; most_entries: how many pending entries of each stream are looked at.
-        Returns: a `Backlog`, not exact where more was there than was looked at, or where a message
-        may have been counted as both. Raises: LayoutError; OutOfTime; connection faults. Changes
+        Returns: a `Backlog`, not exact if it has not looked at all entries, or if a message may
+        have been counted as both. Raises: LayoutError; OutOfTime; connection faults. Changes
         nothing. Two round trips, and two for each group.
         """
         budget = Budget(seconds, timeout=1.0)
@@ -148,7 +148,7 @@ class _QueuePart(PartJob):
 
     @property
     def is_drained(self) -> bool:
-        """Whether every stream, and what stands beside them, was found without anything to do."""
+        """Whether a look at every stream, and at the keys beside them, found nothing to do."""
         return self._is_tidy and not self._unseen and not self._live
 
     def perform(self, slice: Slice) -> int:
@@ -162,7 +162,7 @@ class _QueuePart(PartJob):
             return handled
         if self._unseen:
             some = [self._unseen.popleft() for _ in range(min(WINDOW, len(self._unseen)))]
-            # Whatever comes of it, they are looked at again until nothing is missing.
+            # Whatever the result, look at them again until nothing is missing.
             self._unseen.extend(some)
             mended, live = self._reaper.mend_streams(facts, some, slice)
             if mended < slice.limit:

@@ -46,15 +46,15 @@ class QueueReaper(Tidying):
     """Reaps one queue through a twin's one-attempt connections.
 
     Arguments: twin and names, of the queue; settings; streams: how many there are at least,
-    whatever a damaged meta says. Commands of stream groups break no WATCH, so every change is
-    decided and done by one script; what is looked at before it says only where to look.
+    whatever a damaged meta says. Commands of stream groups break no WATCH, so one script decides
+    and does every change; the look before it only says where to look.
     """
 
     def __init__(self, twin: Twin, names: QueueNames, settings: Settings, streams: int) -> None:
         super().__init__(twin, names, settings, streams)
         # Where a look for what can be trimmed goes on; this process's own.
         self._places: dict[int, bytes] = {}
-        # The same of a look for deadlines that the index has lost.
+        # The same for deadlines that the index has lost.
         self._noted: dict[int, bytes] = {}
 
     def reap(self, slice: Slice) -> int:
@@ -75,7 +75,7 @@ class QueueReaper(Tidying):
             chore = self.drop_overdue
         handled = 0
         try:
-            # However much there is to recover, the rest has its turn.
+            # However many messages wait for recovery, the rest has its turn.
             is_first = self._settings.random() < 1 / len(chores)
             if is_first:
                 handled += chore(facts, group, slice, max(1, slice.limit // 4))
@@ -136,10 +136,10 @@ class QueueReaper(Tidying):
     def mend_streams(
         self, facts: Facts, numbers: Sequence[int], slice: Slice
     ) -> tuple[int, set[int]]:
-        """Put right what is missing beside some streams, for all groups.
+        """Repair lost keys beside some streams, for all groups.
 
-        Arguments: facts; numbers: of the streams; slice. Returns: how much was, and those of the
-        streams that exist. Raises: LayoutError; OutOfTime; connection faults. One round trip.
+        Arguments: facts; numbers: of the streams; slice. Returns: how many repairs, and the streams
+        that exist. Raises: LayoutError; OutOfTime; connection faults. One round trip.
         """
         commands = [
             self._heal_command(self._names.group(name), numbers, slice.limit, is_dry=False)

@@ -1,4 +1,4 @@
-"""The upkeep of a shuffle queue: its facts, how its scripts are called, and what nobody needs."""
+"""The upkeep of a shuffle queue: its facts, its scripts' calls, and the removal of litter."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Upkeep:
         self._streams = streams
 
     def facts(self, slice: Slice) -> Facts | None:
-        """Return what the queue's meta says; None where there is no queue.
+        """Return the facts in the queue's meta; None if there is no queue.
 
         Arguments: slice: whose time it takes. Raises: LayoutError; OutOfTime; connection faults.
         One round trip.
@@ -89,7 +89,7 @@ class Upkeep:
                 budget,
             )
         except ResponseError as error:
-            # A script says in its own words which of the two is somebody else's.
+            # A script reports in its own words which of the two is foreign.
             self.call(
                 [self.script("overdue", (self._names.meta, self._names.deadlines), 0, 1)], budget
             )
@@ -98,7 +98,7 @@ class Upkeep:
         if not meta:
             return None
         if meta.get(b"mark") not in (None, QUEUE_VERSION.encode()):
-            # A script says in its own words why this release must not touch it.
+            # A script reports in its own words why this release must not touch it.
             self.call([self.script("groups", (self._names.meta,))], budget)
         groups = groups_in(meta)
         now = int(clock[0]) * 1000 + int(clock[1]) // 1000
@@ -109,7 +109,7 @@ class Upkeep:
         return Facts(now, span, groups, max(0.0, now - first_ms) / 1000, first_ms <= now)
 
     def reader(self, group: GroupNames, number: int) -> bytes:
-        """Return what a group is called on a stream.
+        """Return a group's name on a stream.
 
         Arguments: group; number: of the stream. Returns: the legacy stream's one group, or else the
         group itself.
@@ -126,7 +126,7 @@ class Upkeep:
     def call(self, commands: Sequence[Command], budget: Budget) -> list[Any]:
         """Send commands on the queue's keys in one round trip.
 
-        Arguments: commands; budget: of time. Returns: their replies. Raises: LayoutError for what a
+        Arguments: commands; budget: of time. Returns: their replies. Raises: LayoutError if a
         script refuses, or else the first error reply; OutOfTime; connection faults.
         """
         replies = self._twin.call(self._twin.node_of(self._names.slot), commands, budget)
@@ -220,13 +220,13 @@ class Tidying(Upkeep):
     ) -> int:
         """Delete messages whose deadline has passed, as a read would, with their tracking ids.
 
-        One that a consumer has in hand is left to it. Arguments: facts; slice; limit: the most to
+        A message that a consumer has in hand stays. Arguments: facts; slice; limit: the most to
         delete. A group is taken as by `dismiss`, and not looked at: they go for all. Returns: how
         many were. Raises: LayoutError; OutOfTime; connection faults. Two round trips.
         """
         names = self._names
         slice.spend(3)
-        # The first ones may all be in somebody's hands, and others look there as well.
+        # The first ones may all be in hand, and other reapers look there as well.
         start = self.below(max(1, self._overdue - WINDOW + 1)) if self.below(2) else 0
         count, found = self.call(
             [
@@ -260,13 +260,13 @@ class Tidying(Upkeep):
             ],
             Budget(slice.remaining()),
         )
-        # A message that somebody works on is no garbage, however long that takes.
+        # A message in a consumer's hands is no garbage, however long the work takes.
         backlog = waiting + max(0, self._overdue - int(in_hand))
         slice.observe(oldest_seconds=int(oldest_ms) / 1000, backlog=backlog)
         return int(dropped)
 
     def untrack(self, facts: Facts, _group: GroupNames, slice: Slice, limit: int) -> int:
-        """Forget tracking ids whose message has gone.
+        """Forget tracking ids of messages that have gone.
 
         Arguments: facts; slice; limit: the most to forget. A group is taken as by `dismiss`, and
         not looked at. Returns: how many were. Raises: LayoutError; OutOfTime; connection faults.

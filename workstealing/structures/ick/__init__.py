@@ -1,4 +1,4 @@
-"""Ick: a queue of what is dirty, in which a member stands once and is never forgotten."""
+"""Ick: a queue of dirty members, in which each stands once and is never forgotten."""
 
 from workstealing.structures.ick.ick import AsyncIck, AsyncIckPipeline, Ick, IckPipeline
 from workstealing.structures.ick.members import Acked, Added, Batch, DeadMember

@@ -62,7 +62,7 @@ from workstealing.structures.structure import (
 logger = logging.getLogger("workstealing")
 
 UNITS = ("seconds", "milliseconds", "microseconds")
-"""The units that the times of our days are counted in, told by their size."""
+"""The units in which today's times are counted, told by their size."""
 
 
 class _IckOperations:
@@ -81,8 +81,8 @@ class _IckOperations:
         the server's time in seconds with fractions. Scores are numbers (inf is one, NaN is not);
         use one unit in one Ick. Returns: `Added`, (new, changed). Raises: ConfigurationError for a
         score that is no number; LayoutError. Six Redis commands for each 1,000 members, which are
-        added atomically; one round trip for each 512,000. A member that is given twice is taken in
-        the order given; without members the Ick is made, or checked.
+        added atomically; one round trip for each 512,000. A member that is given twice is added in
+        the order given. Without members the Ick is made, or checked.
         """
         return self._adding(pairs_of(members))
 
@@ -90,15 +90,15 @@ class _IckOperations:
     def reserve(self, n: int, backwash: bool = False) -> Steps[Batch]:
         """Top up the consumer set to n members, and return its n lowest-scored members.
 
-        Arguments: n: 0 or more; backwash: first put back what is reserved, so that the lowest of
+        Arguments: n: 0 or more; backwash: first put reserved members back, so that the lowest of
         all are returned. Returns: a `Batch` of (member, score); members stay reserved, and are
         returned again, until they are acknowledged. reserve(0) makes the Ick, or checks it, and
-        changes nothing else; reserve(0, backwash=True) hands back what is reserved, unless this
-        object's own reservation does not hold any more. Raises: ConfigurationError; LayoutError.
-        One round trip for up to 1,000 members, and one or two for each 1,000 more; O(n log N) in
-        the server. Each 1,000 are atomic, under one token: the rest is given up, and the batch is
-        shorter, as soon as somebody else reserves. On a pipeline only the first 1,000 are part of
-        its transaction.
+        changes nothing else; reserve(0, backwash=True) hands reserved members back, unless this
+        object's own reservation no longer holds. Raises: ConfigurationError; LayoutError. One round
+        trip for up to 1,000 members, and one or two for each 1,000 more; O(n log N) in the server.
+        Each 1,000 are atomic, under one token. As soon as another consumer reserves, the rest is
+        given up, and the batch is shorter. On a pipeline only the first 1,000 are part of its
+        transaction.
         """
         return self._exchanging(checked_count(n), (), backwash, self.token)
 
@@ -106,11 +106,10 @@ class _IckOperations:
     def ack(self, *members: Member, token: str | None = None) -> Steps[Acked]:
         """Acknowledge members whose work is done: remove them from the consumer set.
 
-        Arguments: members; token: of the `Batch` that they were reserved in, by default that of
-        this object's last reservation. Returns: `Acked`, an int that knows how many members were
-        ignored because the reservation does not hold any more. Raises: ConfigurationError;
-        LayoutError. One script for each 1,000 members, and one round trip for each 512,000; without
-        members the Ick is only checked.
+        Arguments: members; token: of their `Batch`, by default that of this object's last
+        reservation. Returns: `Acked`, an int that knows how many members were ignored because the
+        reservation no longer holds. Raises: ConfigurationError; LayoutError. One script for each
+        1,000 members, and one round trip for each 512,000; without members the Ick is only checked.
         """
         return self._acking([to_bytes(member) for member in members], self._token(token))
 
@@ -121,8 +120,8 @@ class _IckOperations:
         """Acknowledge members and then reserve, in one round trip.
 
         Arguments: n: how many to reserve; members: whose work is done; backwash and token: as of
-        `reserve` and `ack`. Returns: a `Batch`, whose `acked` says what `ack` would. Raises: as
-        those. More than 1,000 members are reserved as by `reserve`.
+        `reserve` and `ack`. Returns: a `Batch`, whose `acked` is the result of the `ack`. Raises:
+        as both. More than 1,000 members are reserved as by `reserve`.
         """
         done = [to_bytes(member) for member in members]
         return self._exchanging(checked_count(n), done, backwash, self._token(token))
@@ -132,21 +131,21 @@ class _IckOperations:
         """Describe the Ick, with redis-ick's names.
 
         Returns: None if there is no Ick, else a dict: key, pset_key, cset_key, ver, cset_size,
-        pset_size, total_size; pset_min, pset_max, cset_min, cset_max, total_min and total_max where
+        pset_size, total_size; pset_min, pset_max, cset_min, cset_max, total_min and total_max if
         the sets are not empty; and dead_size, and mixed_units: whether the scores are in different
-        units of time, which starves the larger (said once in the log, too). Raises: LayoutError.
-        One round trip.
+        units of time, which starves the larger (a warning in the log says so once). Raises:
+        LayoutError. One round trip.
         """
         return self._describing()
 
     @operation
     def dead(self, n: int = 100) -> Steps[Page[DeadMember]]:
-        """List dead members, those of longest ago first.
+        """List dead members, the oldest first.
 
         Arguments: n: 1 or more. Returns: a `Page` of `DeadMember`, a list whose `more` says how
-        many others there are; of more than 1,000 (or n) so many are looked at. Raises:
+        many others there are; of more than 1,000 (or n) it looks at that many only. Raises:
         ConfigurationError; LayoutError. One round trip; beyond 1,000 members one for each 1,000 of
-        them, which is a walk: members that die or are revived meanwhile may be on the list or not.
+        them, which is a walk: the list may have members that die or are revived meanwhile, or not.
         """
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n < 2**62:
             raise ConfigurationError(
@@ -174,7 +173,7 @@ class _IckOperations:
 
     @operation
     def delete(self, unlink: bool = True) -> Steps[int]:
-        """Delete the Ick with all that stands beside it.
+        """Delete the Ick with all its keys.
 
         Arguments: unlink: let the server free the memory later; without it the server stands still
         for as long as that takes, some 0.3 us a member. Returns: how many of redis-ick's own three
@@ -224,12 +223,12 @@ class _IckOperations:
         acked, new_token, flat, left = reply
         made = as_text(new_token)
         if made:
-            # Before the rest of it, so that what is reserved can be acknowledged whatever comes.
+            # Before the rest, so that reserved members can be acknowledged whatever comes.
             self.token = made
         if left:
             flat = yield from self._going_on(n, made, flat, left)
         acked += sum(earlier)
-        # Nothing is reserved under the token of a batch that was handed back.
+        # After a batch is handed back, nothing is reserved under its token.
         return Batch(scored(flat), made if n else "", Acked(acked, len(members) - acked))
 
     def _going_on(self, n: int, token: str, flat: list[Any], left: Any) -> Steps[list[Any]]:
@@ -238,7 +237,7 @@ class _IckOperations:
             args = (token, n, left, len(flat) // 2)
             reply = yield Operation(load("ick/reserve_on"), self.names.reserved, args)
             if reply is None:
-                # Another reservation stands in place of this one.
+                # Another reservation has replaced this one.
                 break
             more, left = reply
             flat = flat + more
@@ -292,8 +291,8 @@ class _Ick(_IckOperations, Structure, Generic[ClientT]):
 class Ick(_Ick[BlockingClient], Blocking):
     """A priority queue with write folding and two-phase commit for one consumer.
 
-    A member that is added again keeps its lower score, so that hot members do not starve; it can be
-    dirtied while it is being worked on, and is then reserved again, so that nothing is forgotten.
+    A member that is added again keeps its lower score, so hot members do not starve. If a member is
+    dirtied while it is being worked on, it is reserved again, so nothing is forgotten.
 
     Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncIck` takes an asyncio client);
     key: the Ick's own. On a cluster a key is refused if redis-ick's names for its sets would lie in
@@ -301,8 +300,8 @@ class Ick(_Ick[BlockingClient], Blocking):
     not supported for keys with braces, as redis-ick's are not. Raises: ConfigurationError for a key
     or a client of another kind; CrossSlotError.
 
-    The layout is redis-ick's ``ick.v1``: Ruby and Python share a queue. What is beyond it stands in
-    further keys that Ruby's scripts do not touch.
+    The layout is redis-ick's ``ick.v1``: Ruby and Python share a queue. All additions use further
+    keys, which Ruby's scripts do not touch.
 
     Source: seed of ProsperWorks' redis-ick, with reservations fenced by tokens added.
     """
@@ -361,7 +360,7 @@ class DeadMembers(DeadBox):
         self._names, self.size, self.name = names, size, name
 
     def list_steps(self, n: int) -> Steps[Page[DeadItem]]:
-        """List up to n dead members, those of longest ago first."""
+        """List up to n dead members, the oldest first."""
         found: Page[DeadMember] = yield from listing_dead(self._names, n)
         items = (
             DeadItem(

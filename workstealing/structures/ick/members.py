@@ -1,4 +1,4 @@
-"""Members of an Ick: how they are given and told, and the keys that they stand in."""
+"""Members of an Ick: their forms as arguments and results, and their keys."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from workstealing.store.keys import to_bytes
 from workstealing.structures.names import beside
 
 MEMBERS_A_CHUNK = 1000
-"""How many members one script adds, acknowledges, reserves or lists, so that none takes long."""
+"""The most members that one script adds, acknowledges, reserves or lists, so that none takes
+long."""
 GRAVES_A_CHUNK = 500
-"""How many dead members one script revives or discards."""
+"""The most dead members that one script revives or discards."""
 TIMES_KEPT = 10
-"""Of how many stale reservations of a member the times are kept."""
+"""For so many stale reservations of a member the times are kept."""
 
 Member = str | bytes
 Score = int | float
@@ -51,8 +52,8 @@ class Added(NamedTuple):
 class Acked(int):
     """How many members an `ack` removed.
 
-    Attribute `ignored`: how many it did not remove, because they were not reserved any more: a
-    reaper has returned the reservation, or somebody else has reserved since.
+    Attribute `ignored`: how many it did not remove, because they were no longer reserved: a reaper
+    has returned the reservation, or another consumer has reserved since.
     """
 
     ignored: int
@@ -88,8 +89,8 @@ class Batch(list[tuple[Any, float]]):
 class DeadMember(NamedTuple):
     """A member that was set aside.
 
-    Fields: member; score, which it goes back with; attempts: how many reservations of it went
-    stale; times: when a reaper found the last of them so, in seconds since the epoch.
+    Fields: member; score: it goes back with it; attempts: how many of its reservations went stale;
+    times: when a reaper found the last of these, in seconds since the epoch.
     """
 
     member: Any
@@ -150,8 +151,8 @@ def pairs_of(members: Members | Member) -> Pairs:
 def in_chunks(pairs: Pairs) -> Iterator[Pairs]:
     """Split pairs into chunks for one script each, those with the server's time apart.
 
-    The order of adding matters only to a member that is given more than once: those keep their
-    order, so that each call counts as it would by itself.
+    The order of adding matters only to members that are given more than once. These keep their
+    order, so the result is that of separate calls.
     """
     if len({member for member, _ in pairs}) == len(pairs):
         # In order of score: neighbours in a sorted set are quicker to add together.

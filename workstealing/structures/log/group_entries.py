@@ -82,7 +82,7 @@ class GroupStats(NamedTuple):
 
 
 def pending_entries(reply: list[Any]) -> list[PendingEntry]:
-    """Return listed entries from a reply: the server's time, then offset, time and history of each."""
+    """Return listed entries of a reply: the server's time, then each offset, time and history."""
     now, *flat = reply
     found = []
     for offset, handed, history in zip(flat[::3], flat[1::3], flat[2::3], strict=True):

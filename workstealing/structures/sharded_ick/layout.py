@@ -1,4 +1,4 @@
-"""Where a ShardedIck keeps what: the keys of its ick shards, and the layout that says how many."""
+"""The keys of a ShardedIck's ick shards, and the layout that says how many there are."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def checked_ick_shards(ick_shards: object) -> int:
 
 
 class Core:
-    """The layout of one ShardedIck as this process knows it; all who act on the object share it.
+    """The layout of one ShardedIck as this process knows it; all users of the object share it.
 
     Arguments: name; ick_shards: the number that was asked for, None for that of the layout;
     clock_shift_ms: for tests, how far this object's clock is ahead of the server's.
@@ -122,7 +122,7 @@ class Core:
     def reading(self, *fields: str | int) -> Operation:
         """Return the operation that reads the layout, or writes these fields down if none is there.
 
-        Its result is a `Layout`, which this object goes by from then on, or None.
+        Its result is a `Layout`, which this object uses from then on, or None.
         """
         return Operation(load("sharded_ick/open"), (self.layout_key,), fields, self._read)
 
@@ -139,8 +139,8 @@ class Core:
     def open(self) -> Steps[Layout]:
         """Return the layout as this process knows it; one round trip the first time.
 
-        Raises: ConfigurationError if it has another number of ick shards, or there is none and
-        nobody has said how many it is to have; LayoutError.
+        Raises: ConfigurationError if it has another number of ick shards, or if there is no layout
+        and no number was given; LayoutError.
         """
         layout = self.layout
         if layout is not None:
@@ -172,9 +172,9 @@ class Core:
             self._found.require_writable()
 
     def reopen(self, outdated: Layout) -> Steps[Layout]:
-        """Read the layout again, after an ick shard has refused what was out of date."""
+        """Read the layout again, after an ick shard has refused an outdated one."""
         layout = self.layout
-        # Somebody else with this object may have done it already.
+        # Another user of this object may have done it already.
         if layout is None or layout == outdated:
             layout = yield self.reading()
         if layout is None or int(layout.generation) <= int(outdated.generation):

@@ -94,9 +94,9 @@ class _LeasedOperations:
     def reserve(self, n: int, backwash: bool = False) -> Steps[Batch]:
         """Top up the consumer set to n members, and return its n lowest-scored members.
 
-        As `Ick.reserve`, in pieces of 1,000 and reserve(0) too; renews the lease if less than half
-        of it is left. Returns: a `Batch`, which is empty while a resize waits for this lease to
-        end, and shorter if the lease is lost between two pieces. Raises: LeaseLost;
+        As `Ick.reserve`, also in pieces of 1,000 and with reserve(0). Renews the lease if less than
+        half of it is left. Returns: a `Batch`, which is empty while a resize waits for this lease
+        to end, and shorter if the lease is lost between two pieces. Raises: LeaseLost;
         ConfigurationError; LayoutError.
         """
         return self._exchanging(checked_count(n), (), backwash)
@@ -107,7 +107,7 @@ class _LeasedOperations:
 
         As `Ick.ack`; renews the lease if less than half of it is left. Returns: `Acked`, whose
         `ignored` counts the members that were not removed: all, once the lease or the reservation
-        does not hold any more. Raises: LayoutError. One round trip.
+        no longer holds. Raises: LayoutError. One round trip.
         """
         return self._acking([to_bytes(member) for member in members])
 
@@ -115,11 +115,11 @@ class _LeasedOperations:
     def ack_all(self, token: str) -> Steps[int]:
         """Acknowledge everything that a reservation holds, without naming its members.
 
-        Arguments: token: of the `Batch`. It must have been reserved with backwash, or everything
-        that was reserved before it acknowledged: all that is reserved counts as done. Renews the
-        lease if less than half of it is left. Returns: how many were removed; 0, with nothing
-        changed, once the lease or the reservation does not hold any more. Raises:
-        ConfigurationError; LayoutError. One round trip for each 5,000.
+        Arguments: token: of the `Batch`. All reserved members count as done. So the batch must have
+        been reserved with backwash, or all earlier reservations must have been acknowledged. Renews
+        the lease if less than half of it is left. Returns: how many were removed; 0, with nothing
+        changed, once the lease or the reservation no longer holds. Raises: ConfigurationError;
+        LayoutError. One round trip for each 5,000.
         """
         return self._acking_all(checked_reservation(token))
 
@@ -145,7 +145,7 @@ class _LeasedOperations:
     def release(self) -> Steps[bool]:
         """Let others have the ick shard.
 
-        Returns: whether it was still held. Raises: LayoutError. One round trip.
+        Returns: whether the lease was still held. Raises: LayoutError. One round trip.
         """
         return self._releasing()
 
@@ -156,7 +156,7 @@ class _LeasedOperations:
         if reply is None:
             if n or backwash:
                 raise self._lost()
-            # An acknowledgement alone says by its figures that it came too late.
+            # A mere acknowledgement shows by its figures that it came too late.
             reply = (0, "", [], "")
         removed, token, flat, left = reply
         if token:
@@ -168,7 +168,7 @@ class _LeasedOperations:
             more, left = reply
             flat = flat + more
         total = removed + acked
-        # Nothing is reserved under the token of a batch that was handed back.
+        # After a batch is handed back, nothing is reserved under its token.
         made = self.token if n else ""
         return Batch(scored(flat), made, Acked(total, len(members) - total))
 
@@ -177,7 +177,7 @@ class _LeasedOperations:
     ) -> Operation:
         """Return the operation of an exchange; for the package itself. Its result is the reply.
 
-        Arguments: as of `exchange`; counts: reply how many members were reserved, and not which.
+        Arguments: as of `exchange`; counts: reply the number of reserved members, not the members.
         """
         names = self._names
         return Operation(
@@ -192,8 +192,8 @@ class _LeasedOperations:
     def going_on(self, n: int, left: Any, first: int, *, counts: bool = False) -> Operation:
         """Return the operation that goes on with a large reservation; for the package itself.
 
-        Arguments: n and counts: as of `exchanging`; left: what it has said is left to be done;
-        first: how many members have been returned. Its result is the reply, None once it is over.
+        Arguments: n and counts: as of `exchanging`; left: the rest, by its reply; first: how many
+        members have been returned. Its result is the reply, None once it is over.
         """
         names = self._names
         return Operation(
@@ -274,7 +274,7 @@ class _LeasesOperations(list[LeasedT], Generic[LeasedT]):
     def release(self) -> Steps[list[int]]:
         """Let others have the ick shards.
 
-        Returns: those that were not held any more. Raises: LayoutError. One round trip.
+        Returns: the ick shards that were no longer held. Raises: LayoutError. One round trip.
         """
         return self._each("sharded_ick/release")
 
@@ -282,11 +282,10 @@ class _LeasesOperations(list[LeasedT], Generic[LeasedT]):
     def reserve(self, counts: Mapping[int, int]) -> Steps[dict[int, tuple[str, int]]]:
         """Reserve in several ick shards at once, with backwash: as `LeasedIck.reserve`.
 
-        Arguments: counts: of each ick shard how many members. Returns: of each ick shard where
-        something was reserved (token, number of members); an ick shard whose lease is lost, or that
-        a resize waits for, is left out, with nothing changed. Raises: ConfigurationError;
-        LayoutError. One round trip for up to 1,000 members in each, one or two more for each 1,000
-        beyond.
+        Arguments: counts: ick shard -> number of members. Returns: ick shard -> (token, number of
+        members), for each ick shard with reserved members. If a lease is lost, or a resize waits
+        for it, its ick shard is left out and not changed. Raises: ConfigurationError; LayoutError.
+        One round trip for up to 1,000 members in each, one or two more for each 1,000 beyond.
         """
         if not isinstance(counts, Mapping) or any(map(is_no_count, counts.values())):
             raise ConfigurationError(
@@ -299,10 +298,10 @@ class _LeasesOperations(list[LeasedT], Generic[LeasedT]):
     def ack_all(self, tokens: Mapping[int, str]) -> Steps[dict[int, int]]:
         """Acknowledge everything that reservations hold: as `LeasedIck.ack_all`.
 
-        Arguments: tokens: of each ick shard that of the reservation; those of ick shards that are
-        not leased here are passed over. Returns: of each ick shard how many members were removed.
-        Raises: ConfigurationError; LayoutError. One round trip for each 5,000 members of the
-        largest reservation.
+        Arguments: tokens: ick shard -> token of the reservation; ick shards that are not leased
+        here are passed over. Returns: ick shard -> how many members were removed. Raises:
+        ConfigurationError; LayoutError. One round trip for each 5,000 members of the largest
+        reservation.
         """
         if not isinstance(tokens, Mapping):
             raise ConfigurationError(
@@ -325,7 +324,7 @@ class _LeasesOperations(list[LeasedT], Generic[LeasedT]):
         if not wanted:
             return {}
         operations = [
-            # Members stay where they are: they may be many, and no text that the client can read.
+            # Members are not sent: they may be many, and may be no text for the client.
             leased.exchanging(counts[leased.ick_shard], (), backwash=True, counts=True)
             for leased in wanted
         ]
@@ -369,12 +368,12 @@ class AsyncLeases(_LeasesOperations[AsyncLeasedIck], Asynchronous):
 
 @dataclass(frozen=True)
 class ShardLook:
-    """What one ick shard looks like.
+    """The state of one ick shard.
 
     Fields: lowest: the lowest score of its members, None without any; waiting, reserved: how many
-    members, those that a resize has set aside among the waiting; left_ms: of its lease, 0 if nobody
-    holds it; taken: when it was leased last, in ms since the epoch; consumer: its holder now, or
-    the last one; lease_token; moving, moving_dead: how many members a resize has set aside.
+    members; members that a resize has set aside count as waiting; left_ms: of its lease, 0 if
+    nobody holds it; taken: when it was leased last, in ms since the epoch; consumer: its holder
+    now, or the last one; lease_token; moving, moving_dead: how many members a resize has set aside.
     """
 
     lowest: float | None
@@ -389,7 +388,7 @@ class ShardLook:
 
 
 def shard_look(core: Core, shard: int) -> Operation:
-    """Return the operation that asks who waits in an ick shard, and who has its lease."""
+    """Return the operation that asks for the state of an ick shard and of its lease."""
     names = core.names(shard)
     keys = (*names.sets, names.lease, names.moving, names.moving_dead)
     return Operation(core.script("sharded_ick/look"), keys, (), _look_of)
@@ -430,13 +429,13 @@ def take_any(
 ) -> Steps[tuple[Layout, tuple[int, str]]]:
     """Take the lease of the neediest free ick shard; return the layout, and (ick shard, token).
 
-    Raises: NoLease; LayoutError. Two round trips, one more for each ick shard that somebody else
+    Raises: NoLease; LayoutError. Two round trips, one more for each ick shard that another consumer
     takes first.
     """
     layout = yield from core.open_to_write()
     while True:
         if layout.moving_from:
-            # Somebody may have finished since.
+            # Another consumer may have finished since.
             layout = (yield core.reading()) or layout
             core.require_writable()
         if layout.moving_from:
@@ -486,7 +485,7 @@ def take_all(
             return layout, list(enumerate(tokens))
         taken = [(shard, token) for shard, token in enumerate(tokens) if token]
         yield [_on_lease(core, "sharded_ick/release", shard, token) for shard, token in taken]
-        # Somebody came in between, or a resize has begun: the next look says who.
+        # Another consumer came in between, or a resize has begun: the next look tells which.
 
 
 def taking(
@@ -527,9 +526,9 @@ def _acking_reservations(
 ) -> Steps[dict[int, int]]:
     """Acknowledge all that reservations hold, in several ick shards at once.
 
-    Arguments: reservations: of each ick shard the token of the lease and that of the reservation.
-    Returns: of each ick shard how many members were removed. One round trip for each 5,000 members
-    of the largest.
+    Arguments: reservations: ick shard -> the tokens of the lease and of the reservation. Returns:
+    ick shard -> how many members were removed. One round trip for each 5,000 members of the
+    largest.
     """
     done = dict.fromkeys(reservations, 0)
     todo = list(reservations)
@@ -554,7 +553,7 @@ def _acking_reservations(
 
 
 def in_order_of_need(looks: Sequence[ShardLook], random: Callable[[], float]) -> list[int]:
-    """Return the free ick shards, the one that is to be leased first at the front.
+    """Return the free ick shards, in the order in which to lease them.
 
     Arguments: looks; random: draws whether the neediest goes first, or the one among those with
     members that was leased longest ago.
@@ -572,7 +571,7 @@ def in_order_of_need(looks: Sequence[ShardLook], random: Callable[[], float]) ->
 
 
 def reserved_page(core: Core, shard: int, token: str, start: int) -> Steps[Reserved | None]:
-    """Return a page of a reservation, or None if it does not hold any more; one round trip."""
+    """Return a page of a reservation, or None if it no longer holds; one round trip."""
     names = core.names(shard)
     # As bytes, for every client.
     flat = yield Operation(

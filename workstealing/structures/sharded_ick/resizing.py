@@ -1,10 +1,10 @@
 """Changing the number of ick shards, in bounded steps that any process may go on with.
 
-The new number is written into the layout first. Then each ick shard that there was is leased, and
-its members are set aside; from then on only processes that know the new number add there. Each
-member is copied to where it belongs, and after that removed from those set aside. A crash in
-between leaves a member in two places; the next copy folds the two into one. No consumer is given a
-lease meanwhile, so nobody works on a member that another has in hand.
+The new number is written into the layout first. Then each old ick shard is leased, and its members
+are set aside; from then on only processes that know the new number add members there. Each member
+is copied to its new ick shard, and then removed from the members set aside. A crash in between
+leaves a member in two places; the next copy folds the two into one. No consumer is given a lease
+meanwhile, so no two consumers work on one member.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Resized(NamedTuple):
     """How far a resize has come.
 
     Fields: done: whether all members are where they belong; moved: how many moves this call has
-    made, those of members that stay in their ick shard included; leased: ick shards that could not
-    be moved yet, because a consumer holds them.
+    made, also of members that stay in their ick shard; leased: ick shards that could not be moved
+    yet, because a consumer holds them.
     """
 
     done: bool
@@ -117,7 +117,7 @@ def _move(core: Core, layout: Layout, holder: tuple[int, str], limit: int) -> St
     moved = 0
     while left and moved < limit:
         page = min(MEMBERS_A_PAGE, limit - moved)
-        # As bytes, for every client: they decide where a member belongs.
+        # As bytes, for every client: the bytes decide where a member belongs.
         rows, graves = yield Operation(
             load("sharded_ick/page"),
             (names.moving, names.moving_dead, names.moving_attempts),
@@ -133,7 +133,7 @@ def _move(core: Core, layout: Layout, holder: tuple[int, str], limit: int) -> St
             raise _overtaken(core)
         dropped = yield _drop(core, holder, members, dead)
         if not dropped:
-            # The lease ran out: somebody else goes on with what is left.
+            # The lease ran out: another process goes on with the rest.
             return moved
         moved += dropped
     lease = (names.lease,)

@@ -68,7 +68,7 @@ LeasesT = TypeVar("LeasesT", Leases, AsyncLeases)
 
 
 class _ShardedIckOperations:
-    """The operations that have a place on a pipeline, too."""
+    """The operations that a pipeline has too."""
 
     core: Core
 
@@ -87,7 +87,7 @@ class _ShardedIckOperations:
 
         Returns: a dict: ick_shards; pset_size, cset_size, dead_size, moving_size (set aside by a
         resize) and total_size, summed up; pset_min, pset_max, cset_min, cset_max, total_min and
-        total_max where there are members; mixed_units; shards: for each ick shard those of
+        total_max if there are members; mixed_units; shards: for each ick shard the fields of
         `Ick.stats`, with moving_size, consumer (None: nobody has leased it) and lease_ms. During a
         resize a member may be counted twice. Raises: ConfigurationError if there is none yet;
         LayoutError. One round trip.
@@ -96,7 +96,7 @@ class _ShardedIckOperations:
 
     @operation
     def delete(self) -> Steps[int]:
-        """Delete all members, and all that stands beside them.
+        """Delete all members, and the keys beside them.
 
         The layout stays, with a mark and a lease for each ick shard, so that running processes
         still agree. Returns: how many keys of redis-ick's layout were deleted, up to three for each
@@ -106,7 +106,7 @@ class _ShardedIckOperations:
 
 
 class _ShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT, LeasesT]):
-    """The operations of both forms that have no place on a pipeline."""
+    """The operations of both forms that a pipeline does not have."""
 
     kind = "sharded Ick"
     # Chance and time, as tests set them.
@@ -133,8 +133,8 @@ class _ShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT, Lease
     def icks(self) -> list[IckT]:
         """The Ick of each ick shard, as far as this process knows; for the reaper and for looking.
 
-        Do not add or reserve by them. Raises: ConfigurationError if neither the constructor nor a
-        call has said how many there are: call `open` first. No round trip.
+        Do not add or reserve by them. Raises: ConfigurationError if the number is not known yet:
+        call `open` first. No round trip.
         """
         layout = self.core.layout
         count = layout.all_shards if layout is not None else self.core.asked
@@ -159,8 +159,8 @@ class _ShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT, Lease
         """Change the number of ick shards; move at most `limit` members there where they belong.
 
         Call it until it is done, in any process: it goes on where the last call, or a crash, has
-        left it. From the first call until then producers go on, but no new lease is given, and the
-        holders of leases get no more members: an ick shard is moved when its lease has ended.
+        left it. Until it is done producers go on, but no new lease is given, and holders of leases
+        get no more members. An ick shard is moved when its lease has ended.
 
         Returns: `Resized`, (done, moved, leased). Raises: ConfigurationError while it is being
         resized to another number, or there is none yet; Aborted if another process has finished it
@@ -172,27 +172,26 @@ class _ShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT, Lease
     def lease_all(
         self, consumer: str, lease: Duration = 30.0, *, take_over: bool = False
     ) -> Steps[LeasesT]:
-        """Take the leases of all ick shards, for a consumer that wants the whole, or none of them.
+        """Take the leases of all ick shards, or none of them, for a consumer that wants the whole.
 
         Arguments: consumer: a name, for people to read; lease: how long the leases hold unless they
-        are renewed, seconds or a timedelta; take_over: whether leases that a consumer of the same
-        name holds are taken from it, which then gets LeaseLost: for a process that was started
-        again, under a name that is its alone. Returns: `Leases`, a list of `LeasedIck`, whose
-        methods act on all of them. Raises: NoLease, which says who holds one and for how long, or
-        that a resize is not finished; then nothing was taken, but where somebody came in between,
-        leases taken over from the same name may have been given back; ConfigurationError;
-        LayoutError. Two round trips.
+        are renewed, seconds or a timedelta; take_over: take leases from a consumer of the same
+        name, which then gets LeaseLost; for a restarted process under a name of its own. Returns:
+        `Leases`, a list of `LeasedIck`, whose methods act on all of them. Raises: NoLease, which
+        names a holder and how long it holds its lease, or says that a resize is not finished. Then
+        nothing was taken, but if another consumer came in between, leases taken over from the same
+        name may have been given back. Also raises ConfigurationError; LayoutError. Two round trips.
         """
         return self._leasing_all(checked_holder(consumer, lease), take_over)
 
     @operation
     def reserved(self, ick_shard: int, token: str, start: int = 0) -> Steps[Reserved | None]:
-        """Look at what a reservation holds; needs no lease and changes nothing.
+        """Return the members of a reservation; needs no lease and changes nothing.
 
         Arguments: ick_shard: 0 and up; token: of the `Batch`; start: how many members to pass over.
-        Returns: up to 1,000 pairs (member as bytes, score), lowest scores first; empty behind the
-        last one; None if the reservation does not hold any more. Raises: ConfigurationError;
-        LayoutError. One round trip.
+        Returns: up to 1,000 pairs (member as bytes, score), lowest scores first; empty after the
+        last one; None if the reservation no longer holds. Raises: ConfigurationError; LayoutError.
+        One round trip.
         """
         if is_no_count(ick_shard) or ick_shard >= MOST_ICK_SHARDS:
             raise ConfigurationError(
