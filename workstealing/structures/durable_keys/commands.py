@@ -183,7 +183,9 @@ def _milliseconds(lease: Duration) -> int:
 
 def _checked_token(token: int) -> int:
     if isinstance(token, bool) or not isinstance(token, int):
-        raise ConfigurationError(f"the token {token!r} is none: give the int that acquire returned")
+        raise ConfigurationError(
+            f"the token {token!r} is no int: give the int that acquire returned"
+        )
     return token
 
 

@@ -295,7 +295,10 @@ class AsyncTrackedSetPipeline(_TrackedSetOperations, AsyncPipeline):
 def checked_tracked(tracked: object) -> TrackedSet | AsyncTrackedSet:
     """Return a tracked set that has a source; raise a ConfigurationError for anything else."""
     if not isinstance(tracked, TrackedSet | AsyncTrackedSet):
-        raise ConfigurationError(f"a TrackedSet was expected, not {type(tracked).__name__}")
+        raise ConfigurationError(
+            f"expected a TrackedSet, not {type(tracked).__name__}: give TrackedSet(client, key,"
+            " source)"
+        )
     tracked.require_source()
     return tracked
 

@@ -186,7 +186,7 @@ class VolatileHashes(_Hashes[BlockingClient], BlockingSurface, Blocking):
     """
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Run one hash command of redis-py's on this namespace; what all the methods end in."""
+        """Run one hash command of redis-py's on this namespace; all methods end here."""
         require_users_keys(args)
         layout = self._layout
         if layout is not None:
@@ -214,7 +214,7 @@ class AsyncVolatileHashes(_Hashes[AsyncClient], AsyncSurface, Asynchronous):
     """`VolatileHashes` on a redis.asyncio client: every command is awaited."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Run one hash command of redis-py's on this namespace; what all the methods end in."""
+        """Run one hash command of redis-py's on this namespace; all methods end here."""
         require_users_keys(args)
         return await self._run(self._command_steps(args, options))
 

@@ -163,7 +163,8 @@ class SqlSource:
     ) -> None:
         if not isinstance(engine, sa.Engine):
             raise ConfigurationError(
-                f"an engine of SQLAlchemy was expected, not {type(engine).__name__}"
+                f"expected an engine of SQLAlchemy, not {type(engine).__name__}: give"
+                " create_engine(...)"
             )
         if isinstance(engine.pool, SingletonThreadPool):
             raise ConfigurationError(
