@@ -11,7 +11,7 @@ end
 if is_error(redis.pcall('ZCARD', deadlines)) then
   return layout_error(deadlines, 'does not hold an index of deadlines')
 end
--- Whoever comes to it finds it gone, and passes it over.
+-- Readers find it gone, and pass it over.
 local deleted = redis.pcall('XDEL', stream, string.match(ARGV[2], ':(.*)$'))
 if is_error(deleted) then
   return layout_error(stream, 'does not hold a stream of a shuffle queue')

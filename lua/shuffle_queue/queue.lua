@@ -90,7 +90,7 @@ local function refuse_queue(facts, named)
   return nil, found, at
 end
 
--- The names of the groups that have ever read, behind what a list has already.
+-- The names of the groups that have ever read, after the present items of a list.
 local function with_groups(list)
   local found = redis.call('HKEYS', KEYS[1])
   for i = 1, #found do

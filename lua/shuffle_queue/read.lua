@@ -235,7 +235,7 @@ local function plan(following)
   if goes_round then
     named[#named + 1] = named[1]
   end
-  -- No two plans have one name: whoever goes by an older one is told so.
+  -- No two plans have one name: a reader with an older one is told so.
   local clock = redis.call('TIME')
   local name = clock[1] .. '.' .. clock[2] .. (goes_round and 'r' or '')
   local text = name .. ' ' .. whole(last) .. ' ' .. table.concat(named, ' ')

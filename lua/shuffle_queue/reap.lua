@@ -49,7 +49,7 @@ if lap then
   end
 end
 
--- Whoever serves by a plan trusts that its streams are marked as pending.
+-- A read by a plan trusts that its streams are marked as pending.
 local function unmark()
   redis.call('ZREM', pending, number)
   redis.call('HDEL', meta, 'plan:' .. group)

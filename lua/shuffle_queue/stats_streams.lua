@@ -35,7 +35,7 @@ end
 
 local WAITING, PENDING, RETURNED, DELAYED = 1, 2, 3, 4
 
--- Returns what a delivered entry is now, or nothing if the group has acknowledged it.
+-- Returns the state of a delivered entry, or nothing if the group has acknowledged it.
 local function standing(stream, group, number, id)
   local pending = redis.call('XPENDING', stream, group, id, id, 1)[1]
   if not pending then

@@ -1,4 +1,4 @@
--- Writes a message into the shortest of a tenant's streams, and tells those who sleep.
+-- Writes a message into the shortest of a tenant's streams, and wakes sleeping readers.
 -- KEYS: meta, due index, layout mark, notifications, tracking, deadlines, the streams, the rings of
 -- the groups.
 -- ARGV: layout mark, queue, ttl in ms, the caller's `joined`, its number of streams, 1 to notify,
@@ -18,7 +18,7 @@ if
   or type(alive) == 'table'
   or is_elsewhere(is_named, due)
 then
-  -- What is needed here alone is not made for each message.
+  -- Functions needed only here are not made for each message.
   --@include queue
   local problem = refuse_queue(facts, is_named)
   if problem then

@@ -1,4 +1,4 @@
--- Counts what a time shard holds; changes nothing.
+-- Counts the messages of a time shard; changes nothing.
 -- KEYS: mark, waiting, leased, consumed, released, dead. ARGV: the caller's mark.
 -- Returns { waiting, due, leased, consumed, dead, for how many ms the lowest due one has been due }.
 --@include time_shard

@@ -1,7 +1,7 @@
 -- Asks that a lease be ended early; the next take of the time shard, or a sweeper, applies it. It writes
 -- no key that a sweeper WATCHes, and passes without memory.
 -- KEYS: mark, history, consumed, dead, released. ARGV: the caller's mark, the id, the lease's token ('':
--- whoever has it), the due time in ms ('': what it was), 1 if that counts from now, else 0.
+-- any holder's lease), the due time in ms ('': the old one), 1 if that counts from now, else 0.
 -- Returns 1, or 0 if somebody else has taken the message since, or it is consumed or dead.
 --@include time_shard
 local problem = refuse({ 'hash', 'set', 'zset', 'zset' })

@@ -51,7 +51,7 @@ local function settle_release(entry, due)
   return true
 end
 
--- Says what is to become of a message whose lease has ended; changes nothing. Returns
+-- Decides the fate of a message whose lease has ended; changes nothing. Returns
 -- 'cleared', 'returned' with the due time and the entry of its release, 'extended' with the new end,
 -- 'buried', or 'ended' with its due time; see settle_ended().
 local function fate_of(id, instant, most)

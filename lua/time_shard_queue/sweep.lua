@@ -14,7 +14,7 @@ end
 local most, is_dry = tonumber(ARGV[2]), ARGV[3] == '1'
 local time = now()
 local instant = string.format('%.0f', time)
--- What was extended is left to its holder: nothing that counts was done.
+-- An extended message stays with its holder, and does not count as work.
 local counts = { cleared = 0, returned = 0, buried = 0, extended = 0 }
 
 local function count(fate)

@@ -14,8 +14,7 @@ from workstealing.store.keys import to_bytes
 from workstealing.structures.names import beside
 
 MEMBERS_A_CHUNK = 1000
-"""The most members that one script adds, acknowledges, reserves or lists, so that none takes
-long."""
+"""The most members that one script adds, acknowledges, reserves or lists: so none takes long."""
 GRAVES_A_CHUNK = 500
 """The most dead members that one script revives or discards."""
 TIMES_KEPT = 10
