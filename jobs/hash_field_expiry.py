@@ -74,9 +74,10 @@ class HashFieldExpiry(CollectingJob):
     def backlog(self, seconds: float = 5.0, most_hashes: int = 1000) -> Backlog:
         """Count the namespace's expired fields, and tell the age of the oldest.
 
-        A hash whose time has come counts as at least one field, even if none of its fields has
-        expired. Arguments: seconds: the most time; most_hashes: the most hashes, the oldest first,
-        in which fields are counted (with more hashes the count is a projection, and not exact).
+        If no field has expired, but hashes are due to be looked at, they are counted instead, and
+        the count is not exact. Arguments: seconds: the most time; most_hashes: the most hashes, the
+        oldest first, in which fields are counted (with more hashes the count is a projection, and
+        not exact).
         Raises: as `perform`. Two round trips to each node, and one for each 500 hashes with
         garbage.
         """
@@ -186,7 +187,7 @@ class _Collector(DueCollector):
         layout = self._index.layout(budget)
         if layout is None or layout.is_native:
             return Backlog(0, 0.0, self.what)
-        hashes, oldest, fields, counted = 0, 0.0, 0, 0
+        hashes, oldest, fields, counted, idle = 0, 0.0, 0, 0, 0
         for node, shards in self._index.shards_by_node(layout, budget).items():
             due = [("ZRANGEBYSCORE", self._names.due(s), "-inf", "+inf") for s in shards]
             clock = self._index.milliseconds(checked(self._twin.call(node, [("TIME",)], budget))[0])
@@ -211,11 +212,15 @@ class _Collector(DueCollector):
             ]
             for size, first in self._ages(node, members, clock, budget):
                 counted += 1
-                fields += size
+                idle += not size
                 if first is not None:
+                    fields += size
                     oldest = max(oldest, clock - first)
         if counted < hashes:
             fields = round(fields * hashes / max(1, counted))
+        if idle and not fields:
+            # They are due to be looked at, or have gone as a whole: a slice has something to do.
+            return Backlog(idle, None, self.what, False)
         return Backlog(fields, oldest / 1000, self.what, counted >= hashes)
 
     def _ages(
@@ -234,13 +239,8 @@ class _Collector(DueCollector):
             ):
                 with _naming(command[1]):
                     checked([size, first])
-                if size and first:
-                    yield size, float(first[1])
-                else:
-                    # A hash without expired fields counts as one, and so does one that is gone. It
-                    # counts as none if a recruit came between the two commands, which are no
-                    # transaction.
-                    yield int(not size), None
+                # None too if a recruit came between the two commands, which are no transaction.
+                yield size, float(first[1]) if size and first else None
 
     def _collect_hash(self, due: DueKey, slice: Slice, limit: int) -> tuple[int, int]:
         """Make one attempt on one hash; return how many fields it removed, and how many expired."""

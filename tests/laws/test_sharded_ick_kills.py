@@ -273,7 +273,7 @@ def test_nothing_is_forgotten_whoever_is_killed(
     redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Consumers and resizers die by SIGKILL at random moments, and others come in their place."""
-    monkeypatch.setattr(resizing, "LEASE_SECONDS", 0.2)
+    monkeypatch.setattr(resizing, "HOLDER", resizing.HOLDER._replace(lease_ms=200))
     world, client = World(redis7.port, 150), redis7.client()
     sharded_on(client, 3).open()
     chance = random.Random(11)

@@ -83,7 +83,7 @@ class Chaos:
                 self.note(f"released {held}")
             elif kind == 8 and mine:
                 each = mine.pop(chance.randrange(len(mine)))
-                call = chance.choice([queue.ack, queue.delete])
+                call = chance.choice([queue.ack, queue.cancel])
                 self.note("finished", int(call(each.id)))
                 self.finished.add(each.id)
             else:
