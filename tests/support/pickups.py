@@ -24,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple
 import pytest
 import redis
 
-from workstealing.store.twin import Twin
+from workstealing.store.connection import OneAttempt
 
 TOLERANCE_MS = 2.0
 """Ids are whole milliseconds, and a script's clock stands still while it runs."""
@@ -89,19 +89,19 @@ def _words(command: Sequence[Any]) -> list[Any]:
 def recorded(*, from_now: bool = False) -> Iterator[Recorder]:
     """Record the sleeps of this process's shuffle queues, and of `recording_client`s."""
     recorder = Recorder(from_now=from_now)
-    call = Twin.call
+    call = OneAttempt.call
 
-    def recording_call(twin: Twin, node: Any, commands: Sequence[Any], budget: Any) -> list[Any]:
-        if not blocks(commands[0]):
-            return call(twin, node, commands, budget)
+    def recording_call(connection: OneAttempt, commands: Sequence[Any], budget: Any) -> list[Any]:
+        if not commands or not blocks(commands[0]):
+            return call(connection, commands, budget)
         (command,) = commands
-        clock, reply = call(twin, node, recorder.prepare(command), budget)
+        clock, reply = call(connection, recorder.prepare(command), budget)
         if not isinstance(reply, Exception):
             recorder.note(command, clock, reply)
         return [reply]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Twin, "call", recording_call)
+        patch.setattr(OneAttempt, "call", recording_call)
         patch.setattr(_RecordingConnection, "recorder", recorder)
         yield recorder
 
