@@ -307,8 +307,8 @@ class Run:
         collector = totals.jobs.get(self._garbage.name)
         collected = 0 if collector is None else collector.items
         self._claim(
-            collected > 0 and not left.fields,
-            f"{left.fields} expired fields are left: recruited tasks of Spark have collected"
+            collected > 0 and not left.count,
+            f"{left.count} expired fields are left: recruited tasks of Spark have collected"
             f" {collected}, and nobody else collects",
         )
         tracked = self._parts.behind.count()

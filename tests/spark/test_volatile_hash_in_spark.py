@@ -152,8 +152,8 @@ def test_a_password_is_nowhere_to_be_seen(redis7: RedisServer, tmp_path: Path) -
         client.execute_command("ACL", "DELUSER", "reporter")
     assert run.returncode == 0, run.stderr[-3000:]
     # That there is something to search in: plans, the driver's own log, errors.
-    assert "BatchScan volatile_hash" in run.stdout
-    assert "BatchScan ick" in run.stdout
+    assert "BatchScan workstealing.volatile_hashes" in run.stdout
+    assert "BatchScan workstealing.ick" in run.stdout
     assert "WriteToMicroBatchDataSource" in run.stdout
     assert run.stdout.count("refused: ") == 5
     assert "[INFO]" in (tmp_path / "driver.log").read_text()

@@ -23,7 +23,7 @@ from workstealing.store.operations import (
 )
 from workstealing.store.scripts import load
 
-SCRIPT = load("layout_open")
+SCRIPT = load("layout/open")
 
 
 class Refusing:
