@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import queue
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from workstealing.cli.apps import application_prints_to_stderr
@@ -88,14 +89,46 @@ def draw(
         repeat(look, interval, times, lambda seen: live.update(drawn(seen), refresh=True))
 
 
+class StopWish:
+    """A wish that a signal's handler notes, and that the main thread waits for.
+
+    A `threading.Event` would not do: it has a lock, and a handler that interrupts the main thread
+    while that holds the lock would wait for it for ever.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        # Its put() may interrupt its get(), by its documentation.
+        self._notes: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def is_set(self) -> bool:
+        """Say whether the wish was noted."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Note the wish. It may be called in a signal's handler."""
+        self._is_set = True
+        self._notes.put(None)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the wish, and say whether it was noted.
+
+        Arguments: seconds: the most time to wait; None to wait as long as it takes.
+        """
+        if not self._is_set:
+            with suppress(queue.Empty):
+                self._notes.get(timeout=seconds)
+        return self._is_set
+
+
 @contextmanager
-def stop_wish() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT, SIGTERM and SIGHUP set instead of their usual effects.
+def stop_wish() -> Iterator[StopWish]:
+    """Yield a wish that SIGINT, SIGTERM and SIGHUP note, instead of their usual effects.
 
     No signal can therefore interrupt the clearing up. Python allows handlers in the main thread
-    only; in another thread no signal sets the event.
+    only; in another thread no signal notes the wish.
     """
-    wish = threading.Event()
+    wish = StopWish()
     if threading.current_thread() is not threading.main_thread():
         yield wish
         return
