@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 import redis
-from redis.exceptions import ExecAbortError, ResponseError
+from redis.exceptions import ExecAbortError, NoPermissionError, NoScriptError, ResponseError
 
 from support.servers import RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.store.operations import Operation, Steps, command, drive
+from workstealing.store.scripts import load
 from workstealing.structures.durable_keys import AsyncDurableKeys, DurableKeys
 from workstealing.structures.ick import AsyncIck, Ick
-from workstealing.structures.volatile_hashes import AsyncVolatileHashes
+from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 
 
 def _fill_ick(pipeline: Any) -> Any:
@@ -191,3 +193,73 @@ def test_results_are_the_same_on_every_client(redis7: RedisServer, options: dict
         pipeline.set("k", "v")
         pipeline.get("k")
         assert pipeline.execute()[1] in ("v", b"v")
+
+
+class TestAForgottenScript:
+    """NOSCRIPT says that an operation has not run: it runs once, or is told; never twice."""
+
+    @staticmethod
+    def filled(pipeline: Any) -> Any:
+        """Queue two counts of a field, and make the server forget the script in between."""
+        return pipeline.hincrby("a", "n", 1).script_flush().hincrby("a", "n", 1)
+
+    def test_in_the_middle_of_a_plain_pipeline(self, redis7: RedisServer) -> None:
+        client = redis7.client()
+        hashes = VolatileHashes(client, namespace="n", backend="emulated")
+        assert self.filled(hashes.pipeline(transaction=False)).execute() == [1, True, 2]
+        assert client.hgetall("a") == {b"n": b"2"}
+
+    def test_in_the_middle_of_an_asynchronous_one(self, redis7: RedisServer) -> None:
+        async def run() -> list[Any]:
+            client = redis7.async_client()
+            try:
+                hashes = AsyncVolatileHashes(client, namespace="n", backend="emulated")
+                executed: list[Any] = await self.filled(hashes.pipeline(False)).execute()
+                return executed
+            finally:
+                await client.aclose()
+
+        assert asyncio.run(run()) == [1, True, 2]
+        assert redis7.client().hgetall("a") == {b"n": b"2"}
+
+    def test_before_a_command_that_has_run(self, redis7: RedisServer) -> None:
+        """To run it after that command would turn the order round."""
+        client = redis7.client()
+        hashes = VolatileHashes(client, namespace="n", backend="emulated")
+        pipeline = self.filled(hashes.pipeline(transaction=False))
+        pipeline.plain.hdel("a", "n").hincrby("a", "n", 5)
+        first, _, forgotten, deleted, last = pipeline.execute(raise_on_error=False)
+        assert isinstance(forgotten, NoScriptError)
+        assert (first, deleted, last) == (1, 1, 5)
+        assert client.hgetall("a") == {b"n": b"5"}
+
+    def test_after_a_refused_command_that_carried_the_text(self, redis7: RedisServer) -> None:
+        admin = redis7.client()
+        admin.execute_command("ACL", "SETUSER", "poor", "on", ">x", "~[^b]*", "+@all")
+        try:
+            VolatileHashes(admin, namespace="n", backend="emulated").hincrby("a", "n", 1)
+            admin.script_flush()
+            client = redis7.client(username="poor", password="x")
+            pipeline = VolatileHashes(client, namespace="n").pipeline(transaction=False)
+            pipeline.hincrby("b", "n", 1).hincrby("a", "n", 1).hincrby("a", "n", 1)
+            refused, *counted = pipeline.execute(raise_on_error=False)
+            assert isinstance(refused, NoPermissionError)
+            assert counted == [2, 3]
+            assert admin.hgetall("a") == {b"n": b"3"}
+        finally:
+            admin.execute_command("ACL", "DELUSER", "poor")
+
+    def test_in_a_list_of_operations_whose_order_does_not_matter(self, redis7: RedisServer) -> None:
+        client = redis7.client()
+        client.mset({"{k}a": "1", "{k}b": "2"})
+        script = load("durable_keys/get")
+
+        def steps() -> Steps[list[Any]]:
+            first, second = (Operation(script, (key, "{k}due"), ()) for key in ("{k}a", "{k}b"))
+            yielded: list[Any] = yield [
+                *(first, command("SCRIPT", "FLUSH"), second, command("INCR", "visits"))
+            ]
+            return yielded
+
+        assert drive(client, steps()) == [b"1", b"OK", b"2", 1]
+        assert client.get("visits") == b"1"

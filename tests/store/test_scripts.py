@@ -362,5 +362,7 @@ def test_a_definition_is_found_through_a_table_and_a_forward_declaration(
 
 def test_a_script_is_made_once() -> None:
     assert load("volatile_hashes/hget") is load("volatile_hashes/hget")
+    assert load("volatile_hashes/hget") is load("volatile_hashes/hget", 0)
+    assert load("volatile_hashes/hget") is load("volatile_hashes/hget", clock_shift_ms=0)
     assert load("volatile_hashes/hget") is not load("volatile_hashes/hget", 5)
     assert load("volatile_hashes/hget").sha != load("volatile_hashes/hget", 5).sha

@@ -129,14 +129,23 @@ class Wait:
 class RoundTrip:
     """What goes to the server at once: one of redis-py's pipelines while it is filled.
 
-    Arguments: client; transaction: whether it is one MULTI/EXEC (on a cluster: never).
+    The server may forget a script between two of its uses, by SCRIPT FLUSH, or may have refused the
+    use that carried the text. Then it runs the later uses not at all, and they are sent once more:
+    all of them if their order does not matter, or else only those behind which nothing has run.
+
+    Arguments: client; transaction: whether it is one MULTI/EXEC (on a cluster: never); is_ordered:
+    whether the order of the commands matters.
     """
 
-    def __init__(self, client: Any, transaction: bool = False) -> None:
+    def __init__(self, client: Any, transaction: bool = False, *, is_ordered: bool = False) -> None:
+        self._client = client
         self._on_cluster = is_cluster(client)
         options = {} if self._on_cluster else {"transaction": transaction}
         self.target = client.pipeline(**options)
+        self._is_ordered = is_ordered
         self._sent: set[str] = set()
+        # The operations that name their script by its digest, by their place.
+        self._by_digest: dict[int, Operation] = {}
 
     def add(self, operation: Operation) -> None:
         """Add an operation."""
@@ -146,11 +155,52 @@ class RoundTrip:
             return
         # The first use of a script carries its text, so that the server knows it for the rest;
         # on a cluster each use does, because each may go to another node.
-        known = script.sha in self._sent and not self._on_cluster
-        self.target.execute_command(
-            *(operation.by_digest() if known else operation.by_text()), **operation.options
-        )
-        self._sent.add(script.sha)
+        if script.sha in self._sent and not self._on_cluster:
+            self._by_digest[len(self.target)] = operation
+            self.target.execute_command(*operation.by_digest(), **operation.options)
+        else:
+            self.target.execute_command(*operation.by_text(), **operation.options)
+            self._sent.add(script.sha)
+
+    def send(self) -> list[Any]:
+        """Send it on a blocking client; return the replies, errors in their places."""
+        replies: list[Any] = self.target.execute(raise_on_error=False)
+        again = self._not_run(replies)
+        if again:
+            self._replace(replies, again, self._texts_of(again).execute(raise_on_error=False))
+        return replies
+
+    async def send_async(self) -> list[Any]:
+        """Send it on an asyncio client; see `send`."""
+        replies: list[Any] = await self.target.execute(raise_on_error=False)
+        again = self._not_run(replies)
+        if again:
+            texts = self._texts_of(again)
+            self._replace(replies, again, await texts.execute(raise_on_error=False))
+        return replies
+
+    def _not_run(self, replies: Sequence[Any]) -> list[int]:
+        """Return the places of the operations to send once more, in their order."""
+        places = [each for each in self._by_digest if isinstance(replies[each], NoScriptError)]
+        if not (places and self._is_ordered):
+            return places
+        end = len(replies)
+        while isinstance(replies[end - 1], NoScriptError):
+            end -= 1
+        return [each for each in places if each >= end]
+
+    def _texts_of(self, places: Sequence[int]) -> Any:
+        """Return a pipeline with the operations of some places, each with its script's text."""
+        target = self._client.pipeline(transaction=False)
+        for place in places:
+            operation = self._by_digest[place]
+            target.execute_command(*operation.by_text(), **operation.options)
+        return target
+
+    @staticmethod
+    def _replace(replies: list[Any], places: Sequence[int], others: Sequence[Any]) -> None:
+        for place, reply in zip(places, others, strict=True):
+            replies[place] = reply
 
 
 Step = tuple[Any, ...] | Operation | Sequence[Operation] | Wait | Sleep | RoundTrip
@@ -216,7 +266,7 @@ def drive(
             elif isinstance(step, tuple):
                 reply = client.execute_command(*step)
             elif isinstance(step, RoundTrip):
-                reply = step.target.execute(raise_on_error=False)
+                reply = step.send()
             elif isinstance(step, Sleep):
                 time.sleep(step.seconds)
             elif isinstance(step, Wait):
@@ -227,7 +277,7 @@ def drive(
             else:
                 reply = []
                 for trip, some in _round_trips(client, step):
-                    reply += read_all(some, trip.target.execute(raise_on_error=False))
+                    reply += read_all(some, trip.send())
         except ResponseError as raised:
             error = as_layout_error(raised) or raised
         except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
@@ -257,7 +307,7 @@ async def drive_async(
             elif isinstance(step, tuple):
                 reply = await client.execute_command(*step)
             elif isinstance(step, RoundTrip):
-                reply = await step.target.execute(raise_on_error=False)
+                reply = await step.send_async()
             elif isinstance(step, Sleep):
                 await asyncio.sleep(step.seconds)
             elif isinstance(step, Wait):
@@ -268,7 +318,7 @@ async def drive_async(
             else:
                 reply = []
                 for trip, some in _round_trips(client, step):
-                    reply += read_all(some, await trip.target.execute(raise_on_error=False))
+                    reply += read_all(some, await trip.send_async())
         except ResponseError as raised:
             error = as_layout_error(raised) or raised
         except Exception as raised:  # noqa: BLE001 - it is thrown into the generator

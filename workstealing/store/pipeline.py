@@ -148,7 +148,7 @@ class Pipeline(Queued):
 
     def _sent(self, queue: Sequence[Any]) -> Steps[list[Any]]:
         """Send what is queued in one round trip; return the results, errors in their places."""
-        trip = RoundTrip(self._client, self._transaction)
+        trip = RoundTrip(self._client, self._transaction, is_ordered=True)
         first_steps = [_fill(trip, each) for each in queue]
         replies = yield trip
         results: list[Any] = []

@@ -52,9 +52,14 @@ class Script:
         return f"Script({self.name!r})"
 
 
-@cache
 def load(name: str, clock_shift_ms: int = 0) -> Script:
     """Return the script of that name; the same object for the same arguments."""
+    # `cache` tells an argument that is left out from the same value that is given.
+    return _loaded(name, clock_shift_ms)
+
+
+@cache
+def _loaded(name: str, clock_shift_ms: int) -> Script:
     return Script(name, clock_shift_ms)
 
 
