@@ -140,10 +140,11 @@ def due_backlog(index: DueIndex, seconds: float, what: str, *, overdue: bool = T
             commands.append(("ZRANGE", due, 0, 0, "WITHSCORES"))
         replies = index.twin.call(node, commands, budget)
         for count, first in zip(replies[::2], replies[1::2], strict=True):
-            if isinstance(count, ResponseError) and "WRONGTYPE" in str(count):
-                raise index.foreign(count)
-            if isinstance(count, Exception):
-                raise count
+            for reply in (count, first):
+                if isinstance(reply, ResponseError) and "WRONGTYPE" in str(reply):
+                    raise index.foreign(reply)
+                if isinstance(reply, Exception):
+                    raise reply
             keys += int(count)
             # The two commands are no transaction, so a recruit may have come between them.
             if count and first:

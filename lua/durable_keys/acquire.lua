@@ -9,7 +9,10 @@ if problem then
   return problem
 end
 local last = redis.pcall('GET', fence)
-if type(last) == 'table' or (last and not string.match(last, '^%d+$')) then
+if type(last) == 'table' then
+  return refusal(last, fence, 'does not hold a fencing token')
+end
+if last and not string.match(last, '^%d+$') then
   return layout_error(fence, 'does not hold a fencing token')
 end
 if kind == 'string' then

@@ -14,7 +14,7 @@
 local function indexed_deadline(key, due)
   local deadline = redis.pcall('ZSCORE', due, key)
   if type(deadline) == 'table' then
-    return nil, layout_error(due, 'does not hold a due index')
+    return nil, refusal(deadline, due, 'does not hold a due index')
   end
   return deadline and tonumber(deadline)
 end

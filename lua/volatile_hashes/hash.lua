@@ -107,12 +107,9 @@ end
 local due = KEYS[3]
 local mark_key = KEYS[4]
 
-local function foreign_due()
-  return layout_error(due, 'does not hold a due index')
-end
-
 local function refuse_due()
-  return type(redis.pcall('ZCARD', due)) == 'table' and foreign_due() or nil
+  local reply = redis.pcall('ZCARD', due)
+  return type(reply) == 'table' and refusal(reply, due, 'does not hold a due index') or nil
 end
 
 -- Refuses a foreign layout and wrong types before anything is written, and drops the deadlines of a
@@ -130,7 +127,7 @@ local function refuse(schedules)
   end
   local held = redis.pcall('ZCARD', deadlines)
   if type(held) == 'table' then
-    return layout_error(deadlines, 'does not hold the deadlines of a volatile hash')
+    return refusal(held, deadlines, 'does not hold the deadlines of a volatile hash')
   end
   local is_orphaned = size == 0 and held > 0
   if not (schedules and found) or is_orphaned then
@@ -167,7 +164,7 @@ end
 local function schedule(at)
   local reply = redis.pcall('ZADD', due, 'LT', string.format('%.0f', at), hash)
   if type(reply) == 'table' then
-    return string.find(reply.err, 'WRONGTYPE', 1, true) and foreign_due() or reply
+    return refusal(reply, due, 'does not hold a due index')
   end
 end
 

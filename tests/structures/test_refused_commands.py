@@ -1,0 +1,300 @@
+"""A command that the user may not send is called so: no structure takes it for foreign data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import ResponseError
+
+from support.servers import RedisServer
+from support.table_source import TableSource
+from workstealing import jobs
+from workstealing.errors import Aborted, LayoutError, OutOfTime
+from workstealing.recruiting.slice import Slice
+from workstealing.structures import (
+    DurableKeys,
+    Ick,
+    Log,
+    RedisStore,
+    ShardedIck,
+    ShuffleQueue,
+    TimeShardQueue,
+    TrackedSet,
+    VolatileHashes,
+)
+
+pytestmark = [pytest.mark.contract, pytest.mark.real]
+
+Calls = dict[str, Callable[[Any], Any]]
+
+SENT = """
+    bitfield decr del exists expire get getrange hdel hexists hget hgetall hincrby hkeys hlen hmget
+    hrandfield hscan hset hsetnx hstrlen incr linsert llen lpush lrange ltrim mget persist pexpire
+    pexpireat pttl rename rpush sadd scard set setrange sismember smembers smismember spop
+    srandmember srem strlen time type unlink xack xadd xautoclaim xclaim xdel xgroup xinfo xlen xpending
+    xrange xreadgroup xrevrange xtrim zadd zcard zcount zincrby zmscore zrange zrangebyscore
+    zrangestore zrank zrem zremrangebyrank zremrangebyscore zrevrange zscore zunionstore
+"""
+"""Every command on keys that a script or a job of this package sends."""
+COMMANDS = SENT.split()
+
+
+def perform(job: type, *args: Any, **options: Any) -> Callable[[Any], Any]:
+    """Return a call that performs a slice of a job on a structure."""
+
+    def call(structure: Any) -> Any:
+        # Another writer, and a slice that is over, are no faults of the server.
+        with suppress(Aborted, OutOfTime):
+            return job(structure, *args, **options).perform(Slice(5, 5.0))
+
+    return call
+
+
+def backlog(job: type, *args: Any, **options: Any) -> Callable[[Any], Any]:
+    """Return a call that asks a job for its backlog."""
+    return lambda structure: job(structure, *args, **options).backlog()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A structure: how it is made on a client, and what is called on it, in that order."""
+
+    make: Callable[[Any], Any]
+    calls: Calls
+
+
+def leased(sharded: Any) -> None:
+    """Take a lease of a sharded Ick, reserve, acknowledge and give it back."""
+    with sharded.lease("c", 30) as ick:
+        batch = ick.reserve(2)
+        ick.exchange(1, *[member for member, _ in batch])
+        ick.renew()
+
+
+def settled(queue: Any, message: Any) -> None:
+    """Extend, return and acknowledge a message."""
+    queue.extend(message)
+    queue.nack(message)
+    queue.ack(message)
+
+
+def ids(queue: Any) -> list[str]:
+    """Return ids as messages of each time shard might have them."""
+    return [f"{number}-{'0' * 32}" for number in range(queue.rotation.time_shards)]
+
+
+def grouped(group: Any) -> None:
+    """Read in a group, acknowledge some, and look at the rest."""
+    group.ack(*group.read(3)[:1])
+    group.stats()
+    group.pending()
+    group.dead()
+    group.revive(3)
+    group.discard(3)
+
+
+ICK_CALLS: Calls = {
+    "stats": lambda ick: ick.stats(),
+    "exchange": lambda ick: ick.exchange(1, "a"),
+    "reserve": lambda ick: ick.reserve(2),
+    "ack": lambda ick: ick.ack("b"),
+    "reap": perform(jobs.IckReaper, lease=0.001),
+    "backlog": backlog(jobs.IckReaper, lease=0.001),
+    "dead": lambda ick: ick.dead(),
+    "revive": lambda ick: ick.revive("c"),
+    "discard": lambda ick: ick.discard("c"),
+    "delete": lambda ick: ick.delete(),
+    "add": lambda ick: ick.add({"a": 1, "b": 2}),
+}
+KINDS = {
+    "volatile hashes": Kind(
+        lambda client: VolatileHashes(client, namespace="n", backend="emulated"),
+        {
+            "hget": lambda hashes: hashes.hget("h", "a"),
+            "hsetex": lambda hashes: hashes.hsetex("h", mapping={"a": 1}, ex=60),
+            "hset": lambda hashes: hashes.hset("h", "b", 1),
+            "hgetall": lambda hashes: hashes.hgetall("h"),
+            "hgetex": lambda hashes: hashes.hgetex("h", "a", ex=9),
+            "httl": lambda hashes: hashes.httl("h", "a"),
+            "hexpire": lambda hashes: hashes.hexpire("h", 60, "a"),
+            "hpersist": lambda hashes: hashes.hpersist("h", "b"),
+            "hincrby": lambda hashes: hashes.hincrby("h", "n", 1),
+            "rename": lambda hashes: hashes.rename("h", "h"),
+            "hdel": lambda hashes: hashes.hdel("h", "b"),
+            "collect": perform(jobs.HashFieldExpiry),
+            "backlog": backlog(jobs.HashFieldExpiry),
+            "delete": lambda hashes: hashes.delete("h"),
+            "again": lambda hashes: hashes.hsetex("h", mapping={"a": 1}, px=1),
+        },
+    ),
+    "durable keys": Kind(
+        lambda client: DurableKeys(client, namespace="n"),
+        {
+            "get": lambda keys: keys.get("k"),
+            "set": lambda keys: keys.set("k", 1, ex=60),
+            "getex": lambda keys: keys.getex("k", ex=60),
+            "expire": lambda keys: keys.expire("k", 60),
+            "ttl": lambda keys: keys.ttl("k"),
+            "exists": lambda keys: keys.exists("k"),
+            "mget": lambda keys: keys.mget("k"),
+            "persist": lambda keys: keys.persist("k"),
+            "acquire": lambda keys: keys.acquire("lock", 0.001),
+            "extend": lambda keys: keys.extend("lock", 1, 1),
+            "release": lambda keys: keys.release("lock", 1),
+            "getdel": lambda keys: keys.getdel("k"),
+            "delete": lambda keys: keys.delete("k"),
+            "collect": perform(jobs.KeyExpiry),
+            "backlog": backlog(jobs.KeyExpiry),
+        },
+    ),
+    "tracked set": Kind(
+        lambda client: TrackedSet(client, "t", TableSource(["3"])),
+        {
+            "is_tracked": lambda tracked: tracked.is_tracked("1"),
+            "track": lambda tracked: tracked.track(["1", "2"]),
+            "count": lambda tracked: tracked.count(),
+            "untrack": lambda tracked: tracked.untrack("2"),
+            "track queued": perform(jobs.TrackQueued),
+            "untrack done": perform(jobs.UntrackDone),
+            "backlog": backlog(jobs.UntrackDone),
+        },
+    ),
+    "ick": Kind(lambda client: Ick(client, "list"), ICK_CALLS),
+    "sharded ick": Kind(
+        lambda client: ShardedIck(client, "list", 2),
+        {
+            "add": lambda sharded: sharded.add({"a": 1, "b": 2, "c": 3}),
+            "stats": lambda sharded: sharded.stats(),
+            "lease": leased,
+            "lease all": lambda sharded: sharded.lease_all("c", 0.001).reserve({0: 1, 1: 1}),
+            "reserved": lambda sharded: sharded.reserved(0, "1"),
+            "reap": perform(jobs.IckReaper, lease=0.001),
+            "resize": lambda sharded: [sharded.resize(number) for number in (3, 2)],
+            "delete": lambda sharded: sharded.delete(),
+        },
+    ),
+    "shuffle queue": Kind(
+        lambda client: ShuffleQueue(client, "q", streams=4),
+        {
+            "write": lambda queue: queue.write("t", {"a": 1}, tracking_id="x"),
+            "length": lambda queue: queue.length(),
+            "groups": lambda queue: queue.groups(),
+            "stats": lambda queue: queue.stats("g"),
+            "read": lambda queue: queue.read("g", "c"),
+            "settle": lambda queue: [
+                settled(queue, message) for message in queue.read_many("g", "c", 3)
+            ],
+            "reap": perform(jobs.ShuffleQueueReaper, lease=0.001, max_attempts=2),
+            "backlog": backlog(jobs.ShuffleQueueReaper, lease=0.001),
+            "expiry": perform(jobs.QueueExpiry),
+            "cancel": lambda queue: queue.cancel("x"),
+            "dead": lambda queue: queue.dead("g"),
+            "revive": lambda queue: queue.revive("g", "1-1-1"),
+            "discard": lambda queue: queue.discard("g", "1-1-1"),
+            "delete": lambda queue: queue.delete(),
+            "again": lambda queue: queue.write("t", {"a": 1}, tracking_id="x"),
+        },
+    ),
+    "time shard queue": Kind(
+        lambda client: TimeShardQueue(RedisStore(client), "letters", 6, 60),
+        {
+            "put": lambda queue: queue.put("x"),
+            "stats": lambda queue: queue.stats(),
+            "take": lambda queue: queue.take_many("c", 2, lease=0.001),
+            "ack": lambda queue: queue.ack(*ids(queue)),
+            "cancel": lambda queue: queue.cancel(ids(queue)[0]),
+            "release": lambda queue: queue.release(ids(queue)[0]),
+            "dead": lambda queue: queue.dead(),
+            "revive": lambda queue: queue.revive(*ids(queue)),
+            "discard": lambda queue: queue.discard(*ids(queue)),
+            "sweep": perform(jobs.TimeShardSweeper),
+            "backlog": backlog(jobs.TimeShardSweeper),
+            "delete": lambda queue: queue.delete(),
+        },
+    ),
+    "log": Kind(
+        lambda client: Log(client, "visits", 10),
+        {
+            "append": lambda log: log.append(*[b"x"] * 15),
+            "read": lambda log: log.read(0, 9),
+            "stats": lambda log: log.stats(),
+            "group": lambda log: grouped(log.group("g", ack=True, lease=0.001)),
+            "compact": perform(jobs.LogCompactor, cold=0),
+            "backlog": backlog(jobs.LogCompactor),
+            "trim": perform(jobs.LogTrimmer, max_entries=20, spare_groups=True),
+            "evict": lambda log: log.evict(keep=20),
+            "delete": lambda log: log.delete(),
+        },
+    ),
+}
+
+
+@pytest.fixture
+def refuse(redis7: RedisServer) -> Iterator[Callable[[str], None]]:
+    """Let the user `poor` send every command but one."""
+    admin = redis7.client()
+
+    def set_user(command: str) -> None:
+        rules = () if command == "none" else (f"-{command}",)
+        admin.execute_command("ACL", "SETUSER", "poor", "on", ">x", "~*", "+@all", *rules)
+
+    set_user("none")
+    yield set_user
+    admin.execute_command("ACL", "DELUSER", "poor")
+
+
+def test_the_list_of_commands_is_of_the_server(redis7: RedisServer) -> None:
+    known = redis7.client().execute_command("COMMAND", "INFO", *COMMANDS)
+    assert [name for name, about in zip(COMMANDS, known.values(), strict=True) if not about] == []
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_refused_command_is_no_foreign_layout(
+    redis7: RedisServer, refuse: Callable[[str], None], name: str
+) -> None:
+    kind = KINDS[name]
+    admin = redis7.client()
+    wrong: list[str] = []
+    refused: set[str] = set()
+
+    def fill() -> None:
+        admin.flushall()
+        call_all(kind.make(admin))
+
+    def call_all(structure: Any) -> None:
+        for called, call in kind.calls.items():
+            if called != "delete":
+                call(structure)
+
+    def check(structure: Any, command: str, what: str) -> None:
+        fill()
+        for called, call in kind.calls.items():
+            try:
+                call(structure)
+            except LayoutError as error:
+                wrong.append(f"{called} without {command}, {what}: {error}")
+            except ResponseError as error:
+                text = str(error)
+                if "permission" not in text and "can't run" not in text:
+                    wrong.append(f"{called} without {command}, {what}: {error}")
+                refused.add(command)
+                # The script may have written something before.
+                fill()
+
+    with redis.Redis(port=redis7.port, username="poor", password="x") as client:
+        for command in COMMANDS:
+            refuse("none")
+            fill()
+            known = kind.make(client)
+            call_all(known)
+            refuse(command)
+            check(known, command, "known")
+            check(kind.make(client), command, "opened anew")
+    assert not wrong, "\n".join(wrong)
+    # The test would prove nothing if no command were needed.
+    assert len(refused) >= 5, refused
