@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import OutOfMemoryError, ResponseError
 
@@ -220,6 +220,14 @@ class _Change:
         return not self.form or head_of(self.form).codec != "raw"
 
 
+class _Facts(NamedTuple):
+    """The facts of a log that a compactor needs; empty without a log."""
+
+    mark: bytes
+    epoch: bytes
+    block: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     """The findings of one look; times in ms of the server's clock."""
@@ -227,8 +235,7 @@ class _Found:
     now: float
     cold_before: float
     backlog: Backlog
-    epoch: bytes
-    block: int
+    facts: _Facts
 
 
 class Compactor(LogEngine):
@@ -337,7 +344,7 @@ class Compactor(LogEngine):
         keys = self._keys
         script = self._log.script("compact")
         blocks = [keys.block(each.candidate.number) for each in changes]
-        settings: list[Any] = [look.block, look.epoch, int(look.now)]
+        settings: list[Any] = [look.facts.block, look.facts.epoch, int(look.now)]
         for each in changes:
             kind = "list" if each.candidate.is_list else "string"
             settings += [
@@ -375,7 +382,9 @@ class Compactor(LogEngine):
             ("ZRANGE", keys.raw, 0, 0, "WITHSCORES"),
         )
         now = int(time[0]) * 1000 + int(time[1]) // 1000 + self._log.clock_shift_ms
-        epoch, block = self._checked(facts)
+        log = self._facts_in(facts)
+        if log.mark not in (b"", LOG_VERSION.encode()):
+            self._require_version(budget, slice)
         cold_before = now - settings.cold_ms
         waited = [now - float(score) for score in oldest_full[1:]]
         if settings.compresses:
@@ -385,7 +394,7 @@ class Compactor(LogEngine):
                 if float(score) <= cold_before
             ]
         if not waited:
-            return _Found(now, cold_before, Backlog(0, 0.0, _WHAT), epoch, block), []
+            return _Found(now, cold_before, Backlog(0, 0.0, _WHAT), log), []
         cold, candidates = self._windows(budget, slice, int(full), cold_before, window)
         if cold != self._cold and not candidates:
             # The last look's number has misled this one's window.
@@ -393,7 +402,7 @@ class Compactor(LogEngine):
             cold, candidates = self._windows(budget, slice, int(full), cold_before, window)
         self._cold = cold
         found = Backlog(int(full) + cold, max(0.0, *waited) / 1000, _WHAT)
-        return _Found(now, cold_before, found, epoch, block), candidates
+        return _Found(now, cold_before, found, log), candidates
 
     def _windows(
         self, budget: Budget, slice: Slice | None, full: int, cold_before: float, window: int
@@ -431,19 +440,34 @@ class Compactor(LogEngine):
                 " log has there; nothing was changed"
             ) from None
 
-    def _checked(self, facts: Sequence[bytes | None]) -> tuple[bytes, int]:
-        mark, epoch, block = facts
-        if mark is not None and mark != LOG_VERSION.encode():
-            raise LayoutError(
-                f"the key {self._keys.meta!r} says {mark!r} where {LOG_VERSION} was expected;"
-                " nothing was changed"
-            )
-        return epoch or b"", int(block or 0)
+    @staticmethod
+    def _facts_in(reply: Sequence[bytes | None]) -> _Facts:
+        mark, epoch, block = reply
+        return _Facts(mark or b"", epoch or b"", int(block or 0))
+
+    def _require_version(self, budget: Budget, slice: Slice | None) -> None:
+        """Raise a LayoutError for a newer log that this release may not write, or not read.
+
+        A script knows the rule; without groups or blocks it does nothing else.
+        """
+        # A backlog is only read.
+        name = "wake_groups" if slice is not None else "stats"
+        others = () if slice is not None else (self._keys.full, self._keys.raw)
+        keys = (self._keys.meta, *others)
+        command = ("EVAL", self._log.script(name).body, len(keys), *keys)
+        try:
+            self._call(budget, slice, command)
+        except ResponseError as error:
+            raise as_layout_error(error) or error from None
 
     def _chosen(self, look: _Found, candidates: list[_Candidate], slice: Slice) -> list[_Candidate]:
         """Return as many candidates as a slice may have, at random, none of them too large."""
         most = self._most_bytes(slice)
-        left = [each for each in candidates if self._left.get((look.epoch, each.number), 0) <= most]
+        left = [
+            each
+            for each in candidates
+            if self._left.get((look.facts.epoch, each.number), 0) <= most
+        ]
         chosen: list[_Candidate] = []
         while left and len(chosen) < slice.limit:
             chosen.append(left.pop(int(self._random() * len(left))))
@@ -469,12 +493,12 @@ class Compactor(LogEngine):
             # Some servers have no MEMORY USAGE, or forbid it. What is WATCHed stays so.
             commands = self._look_commands(chosen, "EXISTS")
             replies = current.read(*commands)
-        epoch, block = self._checked(replies.pop(0))
+        facts = self._facts_in(replies.pop(0))
         step = len(replies) // len(chosen)
         sizes, gone = [], []
         for place, candidate in enumerate(chosen):
             kind, score, size, *idle = replies[place * step : (place + 1) * step]
-            if (epoch, block) != (look.epoch, look.block) or score is None:
+            if facts != look.facts or score is None:
                 # Another writer came first: an evicter, a compactor, or a new log of this name.
                 continue
             if kind == b"none":
@@ -543,8 +567,9 @@ class Compactor(LogEngine):
     def _leave(self, look: _Found, candidate: _Candidate, size: int, most: int) -> None:
         if len(self._left) >= _MOST_LEFT:
             self._left.clear()
-        is_known = (look.epoch, candidate.number) in self._left
-        self._left[look.epoch, candidate.number] = size
+        place = (look.facts.epoch, candidate.number)
+        is_known = place in self._left
+        self._left[place] = size
         if is_known:
             return
         log_safely(
@@ -581,9 +606,10 @@ class Compactor(LogEngine):
             if head.codec != "raw":
                 # A raw block that was compressed and not forgotten; there is nothing to be done.
                 return _Change(candidate, len(content))
-        if entries != look.block:
+        if entries != look.facts.block:
             raise LayoutError(
-                f"the key {key!r} has {entries} entries where a block of the log has {look.block};"
+                f"the key {key!r} has {entries} entries where a block of the log has"
+                f" {look.facts.block};"
                 " nothing was changed"
             )
         is_cold = settings.compresses and candidate.since <= look.cold_before

@@ -23,10 +23,11 @@ local function refuse_all()
 end
 
 -- Returns a reply, if there is no such group ({ -1 }) or one of another kind ({ -2, kind }); else nil and a table of
--- what holds: tail, first and block of the log; offset of the group; idle and most of one that is acknowledged.
-local function open_group()
+-- what holds: tail, first and block of the log; offset of the group; idle and most of one that is acknowledged. reads:
+-- whether the script only reads.
+local function open_group(reads)
   local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'first', 'block', 'epoch', 'group:' .. ARGV[1])
-  local problem = refuse(facts) or refuse_all()
+  local problem = refuse(facts, reads) or refuse_all()
   if problem then
     return problem
   end

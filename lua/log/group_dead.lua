@@ -5,7 +5,7 @@
 -- history>:<history><entry>", ... }; and as open_group() does.
 --@include group
 --@include some_of
-local problem = open_group()
+local problem = open_group(true)
 if problem then
   return problem
 end

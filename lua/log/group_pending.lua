@@ -4,7 +4,7 @@
 -- Returns { 0, server's time in ms, offset, when (ms) it was handed out, its history, ... }; and as open_group() does.
 --@include now
 --@include group
-local problem = open_group()
+local problem = open_group(true)
 if problem then
   return problem
 end

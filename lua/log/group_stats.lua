@@ -3,7 +3,7 @@
 -- Returns { 0, offset, next offset of the log, its first one, lost, waiting, pending, dead }; and as open_group() does.
 --@include now
 --@include group
-local problem, group = open_group()
+local problem, group = open_group(true)
 if problem then
   return problem
 end

@@ -4,20 +4,25 @@
 --@include layout_error
 --@include is_error
 --@include refuse_key
+--@include refuse_mark
 --@include whole
 
 -- What `mark` of a log's meta says.
 local LOG_VERSION = '1'
 local meta = KEYS[1]
+-- What it says in this log, which may be of a newer version: refuse() sets it.
+local log_mark = LOG_VERSION
 
--- Refuses facts, which begin with the mark, that are no log's. Returns an error reply or nil.
-local function refuse(facts)
+-- Refuses facts, which begin with the mark, that are no log's. reads: whether the script only reads.
+-- Returns an error reply or nil.
+local function refuse(facts, reads)
   if facts.err then
     return refusal(facts, meta, 'does not hold the facts of a log')
   end
   if facts[1] then
     if facts[1] ~= LOG_VERSION then
-      return layout_error(meta, 'says ' .. facts[1] .. ' where ' .. LOG_VERSION .. ' was expected')
+      log_mark = facts[1]
+      return (refuse_version(meta, facts[1], LOG_VERSION, reads))
     end
   elseif redis.call('EXISTS', meta) == 1 then
     return layout_error(meta, 'does not hold the facts of a log')
@@ -57,7 +62,7 @@ local function refuse_group(state, line, turns, granted)
   if is_error(mark) then
     return refusal(mark, state, 'does not hold the state of a group of a log')
   end
-  if mark and mark ~= LOG_VERSION then
+  if mark and mark ~= LOG_VERSION and mark ~= log_mark then
     return layout_error(state, 'does not hold the state of a group of a log')
   end
   return refuse_key('ZCARD', line, 'who waits in a group of a log')

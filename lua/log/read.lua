@@ -6,7 +6,7 @@
 --@include log
 --@include entries
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'first', 'kept', 'block', 'epoch')
-local problem = refuse(facts)
+local problem = refuse(facts, true)
 if problem then
   return problem
 end

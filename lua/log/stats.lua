@@ -5,7 +5,7 @@
 --@include log
 local full, raw = KEYS[2], KEYS[3]
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'first', 'kept', 'block')
-local problem = refuse(facts)
+local problem = refuse(facts, true)
 if problem then
   return problem
 end

@@ -14,7 +14,7 @@ local MOST_PENDING = 10000
 -- So many blocks behind its own a slice looks at, for one whose time is known.
 local MOST_TIMELESS = 1000
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'block', 'first', 'kept', 'epoch', 'joined')
-local problem = refuse(facts) or refuse_sets()
+local problem = refuse(facts, ARGV[10] == '1') or refuse_sets()
 if problem then
   return problem
 end
@@ -46,7 +46,7 @@ local function lowest_needed()
     if about.err then
       return refusal(about, state, 'does not hold the state of a group of a log')
     end
-    if about[1] and about[1] ~= LOG_VERSION then
+    if about[1] and about[1] ~= LOG_VERSION and about[1] ~= log_mark then
       return layout_error(state, 'does not hold the state of a group of a log')
     end
     if is_error(size) then

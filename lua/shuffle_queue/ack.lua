@@ -16,13 +16,12 @@ local is_timed = false
 for i = 2, #ARGV, 5 do
   local place = 6 + ARGV[i]
   local stream = KEYS[place]
-  if is_error(redis.pcall('XLEN', stream)) then
-    return layout_error(stream, 'does not hold a stream of a shuffle queue')
-  end
+  problem = problem or refuse_key('XLEN', stream, 'a stream of a shuffle queue')
   is_timed = is_timed or ARGV[i + 4] ~= ''
 end
-if is_timed and is_error(redis.pcall('ZCARD', deadlines)) then
-  return layout_error(deadlines, 'does not hold an index of deadlines')
+problem = problem or (is_timed and refuse_key('ZCARD', deadlines, 'an index of deadlines'))
+if problem then
+  return problem
 end
 local acked = 0
 for i = 2, #ARGV, 5 do

@@ -8,13 +8,14 @@ local tracking, deadlines, stream = KEYS[2], KEYS[3], KEYS[4]
 if redis.call('HGET', tracking, ARGV[1]) ~= ARGV[2] then
   return -1
 end
-if is_error(redis.pcall('ZCARD', deadlines)) then
-  return layout_error(deadlines, 'does not hold an index of deadlines')
+local problem = refuse_key('ZCARD', deadlines, 'an index of deadlines')
+if problem then
+  return problem
 end
 -- Readers find it gone, and pass it over.
 local deleted = redis.pcall('XDEL', stream, string.match(ARGV[2], ':(.*)$'))
 if is_error(deleted) then
-  return layout_error(stream, 'does not hold a stream of a shuffle queue')
+  return refusal(deleted, stream, 'does not hold a stream of a shuffle queue')
 end
 redis.call('HDEL', tracking, ARGV[1])
 local number, id = string.match(ARGV[2], '^(-?%d+):(.*)$')

@@ -7,7 +7,7 @@
 --@include upkeep
 --@include some_of
 local dead = KEYS[2]
-local problem = refuse_meta() or refuse_key('HLEN', dead, 'messages set aside')
+local problem = refuse_meta(true) or refuse_key('HLEN', dead, 'messages set aside')
 if problem then
   return problem
 end

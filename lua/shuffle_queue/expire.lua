@@ -18,7 +18,7 @@ if problem then
 end
 local deadline = redis.pcall('ZSCORE', due, ARGV[1])
 if type(deadline) == 'table' then
-  return layout_error(due, 'does not hold a due index')
+  return refusal(deadline, due, 'does not hold a due index')
 end
 local is_forced = ARGV[2] == '1'
 if is_elsewhere(about[4], due) then

@@ -2,7 +2,7 @@
 -- KEYS: meta.
 -- Returns { group, ... }.
 --@include queue
-local problem = refuse(redis.pcall('HMGET', meta, 'mark'))
+local problem = refuse(redis.pcall('HMGET', meta, 'mark'), true)
 if problem then
   return problem
 end

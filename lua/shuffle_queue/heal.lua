@@ -10,7 +10,7 @@ local consumers, notifications = KEYS[6], KEYS[7]
 local is_dry, limit = ARGV[2] == '1', tonumber(ARGV[3])
 local OWNER = 'workstealing:returned'
 local MOST_CONSUMERS = 64
-local problem, exists = refuse_meta()
+local problem, mark = refuse_meta(is_dry)
 problem = problem
   or refuse_key('ZCARD', ring, 'the ring of a group')
   or refuse_key('ZCARD', pending, 'the streams with pending entries')
@@ -21,13 +21,13 @@ if problem then
   return problem
 end
 local result, at = { 0 }, now()
-if not exists then
+if not mark then
   return result
 end
 local span = tonumber(redis.call('HGET', meta, 'span') or 0)
 -- A full server refuses the first write of a script: then nothing is put right, and what can be
 -- trimmed is told all the same.
-if not is_dry and limit > 0 and is_error(redis.pcall('HSET', meta, 'mark', QUEUE_VERSION)) then
+if not is_dry and limit > 0 and is_error(redis.pcall('HSET', meta, 'mark', mark)) then
   limit = 0
 end
 

@@ -17,24 +17,25 @@ if span > #KEYS - 6 then
 end
 local before = redis.pcall('ZCARD', ring)
 if is_error(before) then
-  return layout_error(ring, 'does not hold the ring of a group')
+  return refusal(before, ring, 'does not hold the ring of a group')
 end
 local found = {}
 for i = 5, #KEYS do
   if i ~= 6 then
     local length = redis.pcall('XLEN', KEYS[i])
     if is_error(length) then
-      return layout_error(KEYS[i], 'does not hold a stream of a shuffle queue')
+      return refusal(length, KEYS[i], 'does not hold a stream of a shuffle queue')
     end
     if length > 0 then
       found[#found + 1] = i == 5 and -1 or i - 7
     end
   end
 end
-if is_error(redis.pcall('XLEN', notifications)) then
-  return layout_error(notifications, 'does not hold notifications')
+problem = refuse_key('XLEN', notifications, 'notifications')
+if problem then
+  return problem
 end
-local opened = redis.pcall('HSET', meta, 'mark', QUEUE_VERSION, 'span', span)
+local opened = redis.pcall('HSET', meta, 'mark', facts[1] or QUEUE_VERSION, 'span', span)
 if is_error(opened) then
   return opened
 end

@@ -3,7 +3,7 @@
 -- Returns { span, messages }.
 --@include queue
 local facts = redis.pcall('HMGET', meta, 'mark', 'span')
-local problem = refuse(facts)
+local problem = refuse(facts, true)
 if problem then
   return problem
 end
@@ -11,7 +11,7 @@ local total = 0
 for i = 2, #KEYS do
   local length = redis.pcall('XLEN', KEYS[i])
   if is_error(length) then
-    return layout_error(KEYS[i], 'does not hold a stream of a shuffle queue')
+    return refusal(length, KEYS[i], 'does not hold a stream of a shuffle queue')
   end
   total = total + length
 end

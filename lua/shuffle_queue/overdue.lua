@@ -5,7 +5,7 @@
 -- ... }.
 --@include upkeep
 local deadlines = KEYS[2]
-local problem = refuse_meta() or refuse_key('ZCARD', deadlines, 'an index of deadlines')
+local problem = refuse_meta(true) or refuse_key('ZCARD', deadlines, 'an index of deadlines')
 if problem then
   return problem
 end

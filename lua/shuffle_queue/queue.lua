@@ -17,13 +17,14 @@
 local QUEUE_VERSION = '1'
 local meta = KEYS[1]
 
--- Refuses facts, which begin with the mark, that are no queue's. Returns an error reply or nil.
-local function refuse(facts)
+-- Refuses facts, which begin with the mark, that are no queue's. reads: whether the script only
+-- reads. Returns an error reply, or nil; then the second value says whether it may only read.
+local function refuse(facts, reads)
   if facts.err then
-    return layout_error(meta, 'does not hold the facts of a shuffle queue')
+    return refusal(facts, meta, 'does not hold the facts of a shuffle queue')
   end
   if facts[1] and facts[1] ~= QUEUE_VERSION then
-    return layout_error(meta, 'says ' .. facts[1] .. ' where ' .. QUEUE_VERSION .. ' was expected')
+    return refuse_version(meta, facts[1], QUEUE_VERSION, reads)
   end
 end
 
@@ -85,7 +86,7 @@ local function refuse_queue(facts, named)
   end
   local at = redis.pcall('ZSCORE', due, ARGV[2])
   if is_error(at) then
-    return layout_error(due, 'does not hold a due index')
+    return refusal(at, due, 'does not hold a due index')
   end
   return nil, found, at
 end

@@ -135,11 +135,14 @@ local function serve_from(stream, number)
       if redis.call('EXISTS', stream) == 0 then
         return false
       end
+      if not string.find(tostring(reply.err), 'NOGROUP', 1, true) then
+        broken = refusal(reply, stream, 'does not hold a stream of a shuffle queue')
+        return false
+      end
       local made = redis.pcall('XGROUP', 'CREATE', stream, reader, '0')
       is_new = true
       if is_error(made) then
-        broken = string.find(reply.err, 'WRONGTYPE', 1, true)
-          and layout_error(stream, 'does not hold a stream of a shuffle queue') or made
+        broken = made
         return false
       end
     elseif not reply or not reply[1] then
@@ -163,7 +166,7 @@ local function look(is_short)
   if not is_short then
     heads, is_whole = redis.pcall('ZRANGEBYSCORE', ring, '(' .. last, '+inf', 'LIMIT', 0, window + 1), false
     if heads.err then
-      return layout_error(ring, 'does not hold the ring of a group')
+      return refusal(heads, ring, 'does not hold the ring of a group')
     end
     if #heads > window then
       return
@@ -171,7 +174,7 @@ local function look(is_short)
   end
   from_start = redis.pcall('ZRANGE', ring, 0, window)
   if from_start.err then
-    return layout_error(ring, 'does not hold the ring of a group')
+    return refusal(from_start, ring, 'does not hold the ring of a group')
   end
   if is_short then
     if #from_start > window then

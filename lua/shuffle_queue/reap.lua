@@ -58,10 +58,7 @@ end
 local entries = redis.pcall('XPENDING', stream, reader, from, '+', window)
 if entries.err then
   if not string.find(entries.err, 'NOGROUP', 1, true) then
-    if not string.find(entries.err, 'WRONGTYPE', 1, true) then
-      return entries
-    end
-    return layout_error(stream, 'does not hold a stream')
+    return refusal(entries, stream, 'does not hold a stream')
   end
   unmark()
   redis.call('HDEL', laps, lap_field)

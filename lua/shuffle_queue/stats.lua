@@ -8,7 +8,8 @@
 --@include upkeep
 local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'cancelled', 'group:' .. ARGV[2])
 local state, returned, delayed, consumers, dead = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local problem = refuse(facts)
+local problem, is_only_readable = refuse(facts, true)
+problem = problem
   or refuse_key('HLEN', state, 'the state of a group')
   or refuse_key('ZCARD', returned, 'returned entries')
   or refuse_key('ZCARD', delayed, 'delayed entries')
@@ -17,7 +18,7 @@ local problem = refuse(facts)
 if problem then
   return problem
 end
-if facts[4] then
+if facts[4] and not is_only_readable then
   count_delays(state, ARGV[3])
 end
 local counters = redis.call('HMGET', state, unpack(ARGV, 4))

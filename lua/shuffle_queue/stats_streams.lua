@@ -9,7 +9,7 @@
 -- many of its entries wait, are pending, returned and delayed ... }.
 --@include upkeep
 local returned, delayed, keeper = KEYS[2], KEYS[3], ARGV[1]
-local problem = refuse(redis.pcall('HMGET', meta, 'mark'))
+local problem = refuse(redis.pcall('HMGET', meta, 'mark'), true)
   or refuse_key('ZCARD', returned, 'returned entries')
   or refuse_key('ZCARD', delayed, 'delayed entries')
 for i = 4, #KEYS do

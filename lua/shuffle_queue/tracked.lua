@@ -10,6 +10,6 @@ if problem then
 end
 local found = redis.pcall('HGET', tracking, ARGV[1])
 if is_error(found) then
-  return layout_error(tracking, 'does not hold tracking ids')
+  return refusal(found, tracking, 'does not hold tracking ids')
 end
 return found

@@ -64,10 +64,11 @@ local function is_needed(stream, readers, id)
   return false
 end
 
--- Refuses a foreign queue; returns the error reply or nil, and whether there is a queue at all.
-local function refuse_meta()
+-- Refuses a foreign queue. reads: whether the script only reads. Returns the error reply or nil, and
+-- what the mark says, false if there is no queue at all.
+local function refuse_meta(reads)
   local facts = redis.pcall('HMGET', meta, 'mark')
-  return refuse(facts), facts[1] and true
+  return (refuse(facts, reads)), facts[1]
 end
 
 -- Deletes an entry that nobody needs, and what it is tracked and timed by. fields: its fields and

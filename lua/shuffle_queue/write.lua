@@ -34,7 +34,7 @@ local shortest, least
 for i = 7, rings - 1 do
   local length = redis.pcall('XLEN', KEYS[i])
   if type(length) == 'table' then
-    return layout_error(KEYS[i], 'does not hold a stream of a shuffle queue')
+    return refusal(length, KEYS[i], 'does not hold a stream of a shuffle queue')
   end
   if not least or length < least then
     shortest, least = i, length
@@ -52,7 +52,7 @@ local absent, empty, wakes = {}, {}, not KEYS[rings]
 for i = rings, #KEYS do
   local size = redis.pcall('ZCARD', KEYS[i])
   if type(size) == 'table' then
-    return layout_error(KEYS[i], 'does not hold the ring of a group')
+    return refusal(size, KEYS[i], 'does not hold the ring of a group')
   end
   local is_empty = size == 0
   if is_empty or not redis.call('ZSCORE', KEYS[i], number) then
@@ -61,20 +61,19 @@ for i = rings, #KEYS do
     wakes = wakes or is_empty
   end
 end
-if ARGV[8] ~= '' and type(redis.pcall('HEXISTS', tracking, ARGV[8])) == 'table' then
-  return layout_error(tracking, 'does not hold tracking ids')
+local about = ARGV[8] ~= '' and redis.pcall('HEXISTS', tracking, ARGV[8])
+if type(about) == 'table' then
+  return refusal(about, tracking, 'does not hold tracking ids')
 end
-if ARGV[9] ~= '' and type(redis.pcall('ZCARD', KEYS[6])) == 'table' then
-  return layout_error(KEYS[6], 'does not hold an index of deadlines')
+about = ARGV[9] ~= '' and redis.pcall('ZCARD', KEYS[6])
+if type(about) == 'table' then
+  return refusal(about, KEYS[6], 'does not hold an index of deadlines')
 end
 -- A full server refuses the first write of a script or none of them.
 if wakes and ARGV[6] == '1' then
   local told = notify(notifications, number)
   if type(told) == 'table' and told.err then
-    if string.find(told.err, 'WRONGTYPE', 1, true) then
-      return layout_error(notifications, 'does not hold notifications')
-    end
-    return told
+    return refusal(told, notifications, 'does not hold notifications')
   end
 end
 local id = redis.pcall('XADD', stream, '*', unpack(ARGV, 10))
@@ -85,7 +84,7 @@ for i = 1, #absent do
   ring_in(KEYS[absent[i]], number, empty[absent[i]])
 end
 if not facts[1] or tonumber(facts[2]) < tonumber(ARGV[5]) then
-  redis.call('HSET', meta, 'mark', QUEUE_VERSION, 'span', ARGV[5])
+  redis.call('HSET', meta, 'mark', facts[1] or QUEUE_VERSION, 'span', ARGV[5])
 end
 if ARGV[8] ~= '' then
   redis.call('HSET', tracking, ARGV[8], number .. ':' .. id)

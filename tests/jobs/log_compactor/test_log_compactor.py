@@ -266,7 +266,7 @@ class TestWhatItRefuses:
         client.hset(log.keys.meta, "mark", "2")
         job = compactor(client)
         for call in (lambda: job.perform(Slice(1, 10.0)), job.backlog):
-            with pytest.raises(LayoutError, match="says b'2' where 1 was expected"):
+            with pytest.raises(LayoutError, match="says 2 where 1 was expected"):
                 call()
         assert forms(client, log) == "LLLL"
 

@@ -10,6 +10,8 @@ import redis
 
 from support.servers import AnyServer, RedisCluster3, RedisServer
 from workstealing.errors import CrossSlotError, EvictionPolicyError, LayoutError
+from workstealing.jobs import ShuffleQueueReaper
+from workstealing.recruiting.slice import Slice
 from workstealing.structures import DurableKeys, Message, ShuffleQueue
 
 pytestmark = pytest.mark.contract
@@ -110,6 +112,78 @@ def test_a_newer_queue_is_refused(redis7: RedisServer, call: str) -> None:
     with pytest.raises(LayoutError, match="says 2 where 1 was expected"):
         calls[call](queue, message)
     assert everything(client) == before
+
+
+def upgrade(queue: ShuffleQueue, *, readable_from: int = 1, writable_from: int = 1) -> None:
+    """Mark a queue as a newer release might."""
+    marks = {"mark": 2, "readable_from": readable_from, "writable_from": writable_from}
+    queue.client.hset(queue.keys.meta, mapping=marks)
+
+
+class TestANewerQueue:
+    """As in the middle of a rolling upgrade."""
+
+    LOOKS: ClassVar[dict[str, Callable[[ShuffleQueue], Any]]] = {
+        "length": lambda q: q.length(),
+        "groups": lambda q: q.groups(),
+        "stats": lambda q: q.stats("g")["waiting"],
+        "dead": lambda q: list(q.dead("g")),
+        "backlog": lambda q: ShuffleQueueReaper(q, lease=1).backlog().count,
+    }
+
+    def test_one_that_may_be_read_is_read_and_not_written(self, redis7: RedisServer) -> None:
+        client = redis7.client()
+        queue, message = used(client)
+        seen = {name: look(queue) for name, look in self.LOOKS.items()}
+        upgrade(queue, writable_from=2)
+        before = everything(client)
+        assert {name: look(queue) for name, look in self.LOOKS.items()} == seen
+        calls: dict[str, Callable[[ShuffleQueue, Message], Any]] = {
+            **CALLS,
+            "read": lambda q, _: q.read("g", "c"),
+            "extend": lambda q, m: q.extend(m),
+            "revive": lambda q, _: q.revive("g", "1-1-1"),
+            "discard": lambda q, _: q.discard("g", "1-1-1"),
+            "delete": lambda q, _: q.delete(),
+            "reaper": lambda q, _: ShuffleQueueReaper(q, lease=0.001).perform(Slice(5, 5.0)),
+        }
+        for name, call in calls.items():
+            with pytest.raises(LayoutError, match="may read but not write: upgrade workstealing"):
+                pytest.fail(f"{name}: {call(queue, message)}")
+            assert everything(client) == before, name
+
+    def test_one_that_may_be_written_is_used_and_keeps_its_mark(
+        self, any_server: AnyServer
+    ) -> None:
+        client = any_server.client()
+        queue, message = used(client)
+        upgrade(queue)
+        queue.write("b", {"n": 3})
+        assert queue.extend(message) == 1
+        assert queue.nack(message)
+        read = queue.read_many("g", "c", 9)
+        assert len(read) == 4
+        assert queue.ack(*read) == 4
+        assert queue.read("new", "c") is None
+        queue = ShuffleQueue(client, "q", streams=16)
+        queue.write("a", {})
+        got(queue.read("g", "c"))
+        ShuffleQueueReaper(queue, lease=60).perform(Slice(5, 5.0))
+        assert client.hget(queue.keys.meta, "mark") == b"2"
+        (check,) = queue.inspect(queue.check_steps())
+        assert check.level == "ok"
+        queue.delete()
+        assert not client.exists(queue.keys.meta)
+
+    def test_one_that_only_newer_releases_read_is_refused(self, redis7: RedisServer) -> None:
+        queue, message = used(redis7.client())
+        upgrade(queue, readable_from=2, writable_from=2)
+        before = everything(queue.client)
+        looks = {name: lambda q, _, look=look: look(q) for name, look in self.LOOKS.items()}
+        for name, call in {**CALLS, **looks}.items():
+            with pytest.raises(LayoutError, match=r"version 2, which this release .* cannot read"):
+                pytest.fail(f"{name}: {call(queue, message)}")
+            assert everything(queue.client) == before, name
 
 
 @pytest.mark.real

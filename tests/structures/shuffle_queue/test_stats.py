@@ -39,7 +39,7 @@ def test_a_queue_that_is_not_there(any_server: AnyServer) -> None:
     stats: Any = ShuffleQueue(any_server.client(), "q").stats("workers")
     assert stats.pop("group") == "workers"
     assert stats.pop("exact") is True
-    assert stats.pop("oldest_waiting_s") is None
+    assert stats.pop("oldest_waiting_seconds") is None
     assert stats.pop("legacy") is None
     for name in ("pickup_delay_ms", "consumers", "tenants", "streams"):
         assert stats.pop(name) == {}
@@ -102,7 +102,7 @@ def test_each_message_is_counted_as_what_it_is(any_server: AnyServer) -> None:
     held = Counter(message.consumer for message in read[5:])
     assert {name: about["pending"] for name, about in stats["consumers"].items()} == held
     assert RETURNED not in stats["consumers"]
-    assert all(0 <= about["seen_s"] < 60 for about in stats["consumers"].values())
+    assert all(0 <= about["seen_seconds"] < 60 for about in stats["consumers"].values())
     assert stats["known_consumers"] == 2
     assert stats["exact"] is True
 
@@ -187,19 +187,19 @@ def test_the_oldest_waiting_is_told_by_the_servers_clock(any_server: AnyServer) 
     for tenant in ("a", "b", "a", "b"):
         queue.write(tenant, {"a": 1})
     stats = ahead(queue, 60_000).stats("workers")
-    assert 60 <= stats["oldest_waiting_s"] < 60 + GUARD_SECONDS
+    assert 60 <= stats["oldest_waiting_seconds"] < 60 + GUARD_SECONDS
     first = queue.read("workers", "c")
     taken = [queue.read("workers", "c") for _ in range(3)]
-    assert ahead(queue, 60_000).stats("workers")["oldest_waiting_s"] is None
+    assert ahead(queue, 60_000).stats("workers")["oldest_waiting_seconds"] is None
     # A returned one waits again, from when it was written.
     queue.nack(first)
     stats = ahead(queue, 600_000).stats("workers")
-    assert 600 <= stats["oldest_waiting_s"] < 600 + GUARD_SECONDS
+    assert 600 <= stats["oldest_waiting_seconds"] < 600 + GUARD_SECONDS
     queue.nack(taken[0], delay=1000)
     assert queue.ack(queue.read("workers", "c")) == 1
     stats = queue.stats("workers")
     assert stats["delayed"] == 1
-    assert stats["oldest_waiting_s"] is None
+    assert stats["oldest_waiting_seconds"] is None
 
 
 def test_the_pickup_delays_stand_in_their_buckets(any_server: AnyServer) -> None:
@@ -400,8 +400,8 @@ async def test_the_asyncio_form_says_the_same(any_server: AnyServer) -> None:
         said = await awaited.stats("workers")
     expected = queue.stats("workers")
     for stats in (said, expected):
-        assert stats.pop("oldest_waiting_s") >= 0
-        assert [about.pop("seen_s") >= 0 for about in stats["consumers"].values()] == [True]
+        assert stats.pop("oldest_waiting_seconds") >= 0
+        assert [about.pop("seen_seconds") >= 0 for about in stats["consumers"].values()] == [True]
     assert said == expected
 
 

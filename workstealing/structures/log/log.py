@@ -18,17 +18,18 @@ from workstealing.store.operations import (
     Steps,
     command,
 )
+from workstealing.structures.layout import as_text
 from workstealing.structures.log.appending import Appending
 from workstealing.structures.log.base import LOG_VERSION
 from workstealing.structures.log.blocks import HEADER_BYTES, compress_codec, head_of
 from workstealing.structures.log.group import AsyncLogGroup, GroupDead, LogGroup
 from workstealing.structures.log.iterating import checked_iteration, iterate, iterate_async
-from workstealing.structures.log.reading import LogRange, Reading
+from workstealing.structures.log.reading import LogRange, ReadingEntries
 from workstealing.structures.log.removing import Removing
 from workstealing.structures.structure import NOTE, OK, Check, DeadBox
 
 
-class _LogOperations(Appending, Reading, Removing):
+class _LogOperations(Appending, ReadingEntries, Removing):
     """The operations of a log, and its reports on itself."""
 
     def size_steps(self) -> Steps[int]:
@@ -78,10 +79,8 @@ class _LogOperations(Appending, Reading, Removing):
         if mark is None:
             return (Check("", NOTE, f"{named}: nothing has been written yet"),)
         if mark != LOG_VERSION.encode():
-            raise LayoutError(
-                f"the key {keys.meta!r} says {mark!r} where {LOG_VERSION} was expected: it is"
-                " foreign or of a newer version of workstealing"
-            )
+            # A script knows the rule of versions, and refuses what this release cannot read.
+            yield self._stats_of(())
         oldest = keys.block(int(kept))
         kind = yield command("TYPE", oldest, options=AS_BYTES)
         form = ""
@@ -94,7 +93,7 @@ class _LogOperations(Appending, Reading, Removing):
                 compress_codec(codec)
             done = "sealed" if codec == "raw" else f"compressed by {codec}"
             form = f", the oldest of them {done}"
-        said = f"{named}: blocks of {int(block)} entries{form}, layout version {LOG_VERSION}"
+        said = f"{named}: blocks of {int(block)} entries{form}, layout version {as_text(mark)}"
         return (Check("", OK, said),)
 
 

@@ -20,14 +20,14 @@ from workstealing.structures.shuffle_queue.base import QueueNamespace
 from workstealing.structures.shuffle_queue.deleting import Deleting, foreign_meta
 from workstealing.structures.shuffle_queue.message import as_text
 from workstealing.structures.shuffle_queue.names import QUEUE_VERSION
-from workstealing.structures.shuffle_queue.reading import Reading
+from workstealing.structures.shuffle_queue.reading import ReadingMessages
 from workstealing.structures.shuffle_queue.settling import DeadMessage, Settling
-from workstealing.structures.shuffle_queue.stats import Stats
+from workstealing.structures.shuffle_queue.stats import Describing
 from workstealing.structures.shuffle_queue.writing import Writing
 from workstealing.structures.structure import FAULT, Check, DeadBox, DeadItem, Structure
 
 
-class _Operations(Writing, Reading, Settling, Stats, Deleting, Structure):
+class _Operations(Writing, ReadingMessages, Settling, Describing, Deleting, Structure):
     """The operations of both forms, and the answers to the dashboard, `doctor` and `drain`."""
 
     kind = "shuffle queue"
@@ -59,8 +59,8 @@ class _Operations(Writing, Reading, Settling, Stats, Deleting, Structure):
         mark, namespace = (None if each is None else as_text(each) for each in reply)
         named = f"queue {self.name}"
         if mark not in (None, QUEUE_VERSION):
-            said = f"{named}: has layout version {mark}, and this release {QUEUE_VERSION}"
-            return (Check("", FAULT, said),)
+            # A script knows the rule of versions, and refuses what this release cannot read.
+            yield from Writing.groups.steps(self)
         if namespace not in (None, self.namespace):
             said = (
                 f"{named}: belongs to the namespace {namespace}, and this process says"

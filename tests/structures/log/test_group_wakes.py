@@ -16,7 +16,7 @@ from workstealing.store.operations import Steps, drive
 from workstealing.structures import Log
 from workstealing.structures.log import appending
 from workstealing.structures.log.group import LogGroup
-from workstealing.structures.log.group_reading import Nothing
+from workstealing.structures.log.group_reading import NoEntries
 
 # Behind the end of every place in a line.
 LATER_MS = 100_000
@@ -41,7 +41,7 @@ def groups_on(server: AnyServer, number: int, shift_ms: int = 0) -> list[LogGrou
 def in_line(group: LogGroup, waiter: str = "w") -> None:
     """Let a member look that will wait."""
     found = group.log._run(group.look_steps(1, b"", waiter, True))
-    assert isinstance(found, Nothing)
+    assert isinstance(found, NoEntries)
 
 
 def turns(groups: list[LogGroup]) -> list[int]:
@@ -117,7 +117,7 @@ def test_nobody_sleeps_on_while_many_write_for_more_groups_than_one_script_wakes
 ) -> None:
     monkeypatch.setattr(appending, "WOKEN_GROUPS", 2)
     # No look comes to the rescue.
-    monkeypatch.setattr(Nothing, "pause_seconds", lambda *_: 2.0 * SOON_S)
+    monkeypatch.setattr(NoEntries, "pause_seconds", lambda *_: 2.0 * SOON_S)
     names = [group.name for group in groups_on(redis7, 5)]
     found: dict[str, list[int]] = {name: [] for name in names}
 
@@ -172,7 +172,7 @@ def test_a_writer_that_dies_before_it_has_woken_all_holds_them_up_until_they_loo
     for group in groups:
         # As a member does now and then while it waits; it is the first one's turn.
         found = group.log._run(group.look_steps(0, b"", "alive", True))
-        assert isinstance(found, Nothing)
+        assert isinstance(found, NoEntries)
         assert 0 < found.pause_ms <= 1000
     assert turns(groups) == [1] * 3
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from redis.exceptions import ResponseError
 
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import LayoutError
+from workstealing.jobs import LogCompactor, LogTrimmer
+from workstealing.recruiting.slice import Slice
 from workstealing.structures import Log
 
 pytestmark = pytest.mark.contract
@@ -49,6 +51,89 @@ def test_a_newer_or_foreign_log_is_left_alone(redis7: RedisServer) -> None:
         with pytest.raises(LayoutError, match="does not hold the facts of a log"):
             call(log_of(client))
     assert client.get(log_of(client).keys.meta) == b"text"
+
+
+def upgrade(log: Log, *, readable_from: int = 1, writable_from: int = 1) -> None:
+    """Mark a log as a newer release might."""
+    marks = {"mark": 2, "readable_from": readable_from, "writable_from": writable_from}
+    log.client.hset(log.keys.meta, mapping=marks)
+
+
+def checked(log: Log) -> Any:
+    return log.inspect(log.check_steps())
+
+
+class TestANewerLog:
+    """As in the middle of a rolling upgrade."""
+
+    LOOKS: ClassVar[dict[str, Callable[[Log], Any]]] = {
+        "read": lambda log: log.read(0, 25),
+        "seek": lambda log: log.read(3),
+        "length": lambda log: log.length(),
+        "stats": lambda log: log.stats(),
+        "group": lambda log: log.group("g", ack=True).stats(),
+        "pending": lambda log: len(log.group("g", ack=True).pending()),
+        "compactor": lambda log: LogCompactor(log).backlog().count,
+        "trimmer": lambda log: LogTrimmer(log, max_entries=5).backlog().count,
+    }
+
+    def test_one_that_may_be_read_is_read_and_not_written(self, redis7: RedisServer) -> None:
+        client = redis7.client()
+        log = self.used(client)
+        seen = {name: look(log) for name, look in self.LOOKS.items()}
+        upgrade(log, writable_from=2)
+        before = state(client)
+        assert {name: look(log) for name, look in self.LOOKS.items()} == seen
+        calls: dict[str, Callable[[Log], Any]] = {
+            "append": lambda log: log.append(b"x"),
+            "evict": lambda log: log.evict(12),
+            "delete": lambda log: log.delete(),
+            "group": lambda log: log.group("g", ack=True).read(),
+            "new group": lambda log: log.group("new").read(),
+            "compactor": lambda log: LogCompactor(log, cold=0).perform(Slice(5, 5.0)),
+            "trimmer": lambda log: LogTrimmer(log, max_entries=5).perform(Slice(5, 5.0)),
+        }
+        for name, call in calls.items():
+            with pytest.raises(LayoutError, match="may read but not write: upgrade workstealing"):
+                pytest.fail(f"{name}: {call(log)}")
+            assert state(client) == before, name
+
+    def test_one_that_may_be_written_is_used_and_keeps_its_mark(
+        self, any_server: AnyServer
+    ) -> None:
+        client = any_server.client()
+        log = self.used(client)
+        upgrade(log)
+        # A newer release marks the state of a group as the log is marked.
+        client.hset(log.keys.group("g").state, "mark", 2)
+        assert log.append(b"x") == 25
+        group = log.group("g", ack=True)
+        assert group.ack(*group.read(30)) == 25
+        assert LogCompactor(log, cold=0).perform(Slice(5, 5.0)) >= 1
+        assert LogTrimmer(log, max_entries=5).perform(Slice(5, 5.0)) >= 1
+        assert log.read(-1) == [b"x"]
+        assert client.hget(log.keys.meta, "mark") == b"2"
+        (check,) = checked(log)
+        assert check.said.endswith("layout version 2")
+        assert log.delete()
+        assert not client.exists(log.keys.meta)
+
+    def test_one_that_only_newer_releases_read_is_refused(self, redis7: RedisServer) -> None:
+        client = redis7.client()
+        log = self.used(client)
+        upgrade(log, readable_from=2, writable_from=2)
+        before = state(client)
+        for name, call in {**CALLS, **self.LOOKS, "check": checked}.items():
+            with pytest.raises(LayoutError, match=r"version 2, which this release .* cannot read"):
+                pytest.fail(f"{name}: {call(log)}")
+            assert state(client) == before, name
+
+    @staticmethod
+    def used(client: Any) -> Log:
+        log = log_of(client)
+        log.append(*[b"e"] * 25)
+        assert len(log.group("g", ack=True).read()) == 1
+        return log
 
 
 def test_a_key_of_another_kind_is_left_alone(any_server: AnyServer) -> None:

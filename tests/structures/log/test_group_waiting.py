@@ -18,7 +18,7 @@ from support.servers import AnyServer, RedisServer, wait_until
 from workstealing.store import operations
 from workstealing.store.blocking import AsyncAsker, ask
 from workstealing.structures.log.group import GroupEntry, LogGroup
-from workstealing.structures.log.group_reading import Nothing
+from workstealing.structures.log.group_reading import NoEntries
 from workstealing.structures.log.log import AsyncLog, Log
 
 # Far beyond what a busy machine may take, far below the block.
@@ -136,7 +136,7 @@ def test_the_line_keeps_its_order_while_its_members_look_now_and_then(
         looks.append(None)
         return real(self, count, *args)
 
-    monkeypatch.setattr(Nothing, "pause_seconds", lambda *_: 0.01)
+    monkeypatch.setattr(NoEntries, "pause_seconds", lambda *_: 0.01)
     monkeypatch.setattr(LogGroup, "look_steps", look)
     members = Members(server, 4)
     members.block()
@@ -152,10 +152,10 @@ def test_the_line_keeps_its_order_while_its_members_look_now_and_then(
 # Who does not wait, who dies.
 
 
-def in_line(group: LogGroup, waiter: str) -> Nothing:
+def in_line(group: LogGroup, waiter: str) -> NoEntries:
     """Let a member look that will wait; it has a place in the line, but does not block yet."""
     found = group.log._run(group.look_steps(1, b"", waiter, True))
-    assert isinstance(found, Nothing)
+    assert isinstance(found, NoEntries)
     return found
 
 
