@@ -36,7 +36,7 @@ from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.namespace import EMULATED, MIGRATING, NATIVE, Layout
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
-from workstealing.structures.volatile_hashes.commands import Translator
+from workstealing.structures.volatile_hashes.commands import HashTranslator
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
 from workstealing.structures.volatile_hashes.layout import NATIVE_COMMANDS, HashNames
 
@@ -120,7 +120,7 @@ class _Migrator:
         self,
         twin: Twin,
         names: HashNames,
-        translator: Translator,
+        translator: HashTranslator,
         random: Callable[[], float] = random.random,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:

@@ -19,7 +19,7 @@ from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
 from workstealing.store.scripts import load
-from workstealing.structures.tracked_set.layout import Names, id_text
+from workstealing.structures.tracked_set.layout import TrackedSetNames, id_text
 from workstealing.structures.tracked_set.sets import AsyncTrackedSet, TrackedSet
 from workstealing.structures.tracked_set.sources.asking import blaming
 
@@ -128,7 +128,7 @@ def require_layout(tracked: TrackedSet | AsyncTrackedSet, budget: Budget) -> Non
     """Check the layout by a job's own connection, or write it down; once in a process."""
     if tracked.is_open:
         return
-    names: Names = tracked.names
+    names: TrackedSetNames = tracked.names
     (reply,) = checked(tracked.twin.call_keys((names.layout,), [names.opening()], budget))
     names.check(reply)
     tracked.is_open = True

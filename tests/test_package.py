@@ -286,6 +286,21 @@ def imports_of(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, part
 
 
+# Each framework's own module has them: `from workstealing.integrations.flask import WorkStealing`.
+NAMED_ALIKE = {"WorkStealing", "WorkStealingMiddleware"}
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    places: dict[str, list[str]] = {}
+    for path in python_files():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert len(places) > 200
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert set(twice) == NAMED_ALIKE, twice
+
+
 def test_imports_point_down_the_levels() -> None:
     guilty = []
     for installed, path in files_of_the_tree().items():

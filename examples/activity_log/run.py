@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from activity_log.page import Shown, forms, headline, render
 from activity_log.readers import Alerts, Mirror, Popularity, Readers
 from activity_log.site import Visitors, create_app, served
 from workstealing import Recruiter, connect
-from workstealing.cli.live import stop_wish
+from workstealing.cli.live import StopWish, stop_wish
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import LogCompactor, LogTrimmer
 from workstealing.store.embedded import EmbeddedServer
@@ -104,7 +103,7 @@ class Run:
     """
 
     def __init__(
-        self, options: argparse.Namespace, wish: threading.Event, stack: ExitStack, client: Any
+        self, options: argparse.Namespace, wish: StopWish, stack: ExitStack, client: Any
     ) -> None:
         self._options, self._wish, self._stack, self._client = options, wish, stack, client
         self._log = Log(client, NAME, BLOCK, codec="json")

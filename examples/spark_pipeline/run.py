@@ -6,7 +6,6 @@ import argparse
 import os
 import signal
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,7 @@ from spark_pipeline.parts import (
 from spark_pipeline.servers import PrivatePostgres
 from spark_pipeline.web import create_app, served
 from workstealing.cli.demo.traffic import read_access_log, zipf_requests
-from workstealing.cli.live import stop_wish
+from workstealing.cli.live import StopWish, stop_wish
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.slice import OUTCOMES, spoken
@@ -147,9 +146,7 @@ class Run:
     Arguments: options; wish: set when the user wants an early end; stack.
     """
 
-    def __init__(
-        self, options: argparse.Namespace, wish: threading.Event, stack: ExitStack
-    ) -> None:
+    def __init__(self, options: argparse.Namespace, wish: StopWish, stack: ExitStack) -> None:
         self._options, self._wish, self._stack = options, wish, stack
         self._folder = Path(
             stack.enter_context(TemporaryDirectory(prefix="pipeline-", ignore_cleanup_errors=True))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support.servers import RedisServer
-from workstealing.cli.demo.app import Plan, create_app, last_deadlines
+from workstealing.cli.demo.app import DemoSettings, create_app, last_deadlines
 from workstealing.cli.demo.traffic import zipf_requests
 from workstealing.jobs import HashFieldExpiry
 from workstealing.structures import VolatileHashes
@@ -35,7 +35,7 @@ def run(server: RedisServer, folder: Path, rate: float) -> tuple[int, int, int]:
     """
     requests = zipf_requests(STEPS * REQUESTS_A_STEP, popular=30, once=0.3)
     folder.mkdir()
-    plan = Plan(server.url, f"demo-{folder.name}", LIVES, 25, 0.010, breaker_seconds=0.001)
+    plan = DemoSettings(server.url, f"demo-{folder.name}", LIVES, 25, 0.010, breaker_seconds=0.001)
     items = 0
     for step in range(STEPS):
         shift = step * STEP_MS

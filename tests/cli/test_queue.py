@@ -163,7 +163,7 @@ def test_it_shows_every_group_and_changes_nothing(command: Any, mails: ShuffleQu
     assert set(first["tenants"]) >= {"tenant 0 \x1b[31m", "tenant 1 \x1b[31m"}
     assert first["pickup_delay"]["p50_ms"] <= first["pickup_delay"]["p99_ms"]
     assert sum(first["pickup_delay_ms"].values()) == 3
-    assert first["oldest_waiting_s"] > 0
+    assert first["oldest_waiting_seconds"] > 0
     (alone,) = command.json(*observe, "--group", "first")["groups"]
     assert alone["group"] == "first"
     text = command(*observe)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from support.dashboards import HOSTILE
-from workstealing.dashboard.names import exact_item, item_key, visible
 from workstealing.dashboard.presenting import blank_job, duration, number, page, rate_text
 from workstealing.dashboard.queries import Snapshot
+from workstealing.dashboard.safe_text import exact_item, item_key, visible
 from workstealing.dashboard.views import as_json
 
 

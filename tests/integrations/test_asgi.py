@@ -12,9 +12,9 @@ import pytest
 import workstealing
 from support.held_slices import HeldSlices, until
 from workstealing.integrations.asgi import (
+    AsgiResponse,
     Message,
     Receive,
-    Response,
     Scope,
     Send,
     WorkStealingMiddleware,
@@ -149,9 +149,9 @@ class TestWhen:
         assert enlisted(recruiter) == expected
 
     async def test_when_reads_status_and_headers(self, recruiter: Recruiter) -> None:
-        seen: list[Response] = []
+        seen: list[AsgiResponse] = []
 
-        def when(response: Response) -> bool:
+        def when(response: AsgiResponse) -> bool:
             seen.append(response)
             return response.headers.get("x-cache") == "hit"
 
@@ -162,12 +162,12 @@ class TestWhen:
         assert [each.status_code for each in seen] == [200, 200]
         assert seen[0].status == "200 OK"
         assert seen[0].headers["A"] == "1, 2"
-        assert Response(299, []).status == "299"
+        assert AsgiResponse(299, []).status == "299"
 
     async def test_a_when_that_raises_is_a_no(
         self, recruiter: Recruiter, caplog: pytest.LogCaptureFixture
     ) -> None:
-        def when(response: Response) -> bool:
+        def when(response: AsgiResponse) -> bool:
             raise ValueError("mine")
 
         with caplog.at_level(logging.WARNING):

@@ -130,7 +130,7 @@ class TestWsgi:
             start("500 Oops", HEADERS, (None, None, None))
             return BODY
 
-        def when(response: wsgi.Response) -> bool:
+        def when(response: wsgi.WsgiResponse) -> bool:
             seen.append(response.status_code)
             return response.status_code < 500
 

@@ -15,8 +15,8 @@ import pytest
 import workstealing
 from workstealing.integrations.wsgi import (
     Headers,
-    Response,
     WorkStealingMiddleware,
+    WsgiResponse,
     ends_by_itself,
 )
 from workstealing.recruiting import Recruiter
@@ -184,7 +184,7 @@ def test_wsgiref_finds_no_fault_in_a_late_start(recruiter: Recruiter, events: li
 def test_an_error_page_replaces_the_page(recruiter: Recruiter, events: list[object]) -> None:
     asked: list[int] = []
 
-    def when(response: Response) -> bool:
+    def when(response: WsgiResponse) -> bool:
         asked.append(response.status_code)
         return response.status_code == 500
 
@@ -596,7 +596,7 @@ def test_headers_are_found_in_any_case() -> None:
 
 
 def test_a_response_can_only_be_read() -> None:
-    response = Response("404 Not Found", [("Content-Length", "0")])
+    response = WsgiResponse("404 Not Found", [("Content-Length", "0")])
     assert response.status == "404 Not Found"
     assert response.status_code == 404
     for name in ("status", "status_code", "headers"):

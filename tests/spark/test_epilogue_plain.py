@@ -282,7 +282,7 @@ class TestFaults:
         answers: list[Any] = [None, recruiter]
         monkeypatch.setattr(spark_recruits, "late", lambda: answers.pop(0), raising=False)
         clock = ManualClock()
-        worker = workers.Worker(settings_for("late"), clock)
+        worker = workers.WorkerRecruiter(settings_for("late"), clock)
         assert worker.enlist() is None
         clock.advance(59.0)
         assert worker.enlist() is None
@@ -303,7 +303,7 @@ class TestFaults:
         monkeypatch.setattr(spark_recruits, "hang", hang, raising=False)
         monkeypatch.setattr(workers, "_FACTORY_SECONDS", 0.01)
         clock = ManualClock()
-        worker = workers.Worker(settings_for("hang"), clock)
+        worker = workers.WorkerRecruiter(settings_for("hang"), clock)
         try:
             for _ in range(3):
                 assert worker.enlist() is None
@@ -431,7 +431,9 @@ class TestLastCounts:
         """How many had enlisted at each flush."""
         calls: list[int] = []
         monkeypatch.setattr(
-            workers.Worker, "flush", lambda *arguments: calls.append(enlisted(recruiter)) or True
+            workers.WorkerRecruiter,
+            "flush",
+            lambda *arguments: calls.append(enlisted(recruiter)) or True,
         )
         return calls
 

@@ -13,7 +13,7 @@ from support.servers import RedisServer
 from workstealing.errors import ConfigurationError
 from workstealing.spark.making import ClientSettings
 from workstealing.spark.sources.ick_options import IckOptions
-from workstealing.spark.sources.ick_stream import Offset
+from workstealing.spark.sources.ick_stream import IckOffset
 from workstealing.spark.sources.options import shared_out
 from workstealing.structures import ShardedIck
 
@@ -102,19 +102,19 @@ class TestOptions:
 
 class TestOffsets:
     def test_they_go_through_json(self) -> None:
-        offset = Offset("q", 3, {10: "t", 2: "u"})
+        offset = IckOffset("q", 3, {10: "t", 2: "u"})
         text = json.dumps(offset.as_dict())
-        assert Offset.parse(json.loads(text)) == offset
-        assert json.dumps(Offset.parse(json.loads(text)).as_dict()) == text
-        assert offset.following({1: "v"}) == Offset("q", 4, {1: "v"})
-        assert Offset.new().query != Offset.new().query
+        assert IckOffset.parse(json.loads(text)) == offset
+        assert json.dumps(IckOffset.parse(json.loads(text)).as_dict()) == text
+        assert offset.following({1: "v"}) == IckOffset("q", 4, {1: "v"})
+        assert IckOffset.new().query != IckOffset.new().query
 
     @pytest.mark.parametrize(
         "found", [{}, {"query": "q"}, [], {"query": 1, "seq": "x", "tokens": 1}]
     )
     def test_foreign_ones_are_refused(self, found: object) -> None:
         with pytest.raises(ConfigurationError, match="checkpoint of its own"):
-            Offset.parse(found)  # type: ignore[arg-type]
+            IckOffset.parse(found)  # type: ignore[arg-type]
 
 
 class TestSharingOut:

@@ -17,8 +17,8 @@ from support.servers import RedisCluster3, RedisServer
 from workstealing.errors import LayoutError, LostEntriesError, ReplayDiffersError
 from workstealing.jobs import LogCompactor
 from workstealing.recruiting import Slice
-from workstealing.spark.sources.log_offsets import Look, Span, looks, pages
-from workstealing.spark.sources.log_once import Appender, Turn
+from workstealing.spark.sources.log_offsets import LogLook, Span, looks, pages
+from workstealing.spark.sources.log_once import Appender, Origin
 from workstealing.spark.sources.log_options import LogOptions
 from workstealing.structures import Log
 
@@ -57,7 +57,7 @@ class TestReading:
             log_on(server, name).append(*ENTRIES[: 10 * i])
         log_on(server, "log 19").evict(42)
         found = looks(server.client(), names)
-        assert found["log 0"] == Look()
+        assert found["log 0"] == LogLook()
         epochs = {look.epoch for look in found.values()}
         assert all(epochs - {""})
         for i in range(1, 20):
@@ -171,11 +171,11 @@ class TestReading:
         assert read(options_on(redis7, failOnDataLoss="false"), span) == {}
 
 
-TURN = Turn("query 1", 7, 3)
+TURN = Origin("query 1", 7, 3)
 
 
 def write(
-    server: Any, rows: list[bytes], turn: Turn | None = TURN, stop: int | None = None
+    server: Any, rows: list[bytes], turn: Origin | None = TURN, stop: int | None = None
 ) -> tuple[int, int]:
     """Write rows as a task does; with `stop` it dies before the row of that number."""
     appender = Appender(server.client(), 100, turn)
@@ -217,7 +217,7 @@ class TestOnce:
         assert entries_of(server) == ENTRIES
 
     def test_turns_do_not_touch_each_other(self, server: AnyReal) -> None:
-        turns = [Turn(query, 0, part) for query in ("q", "q/written:x") for part in range(3)]
+        turns = [Origin(query, 0, part) for query in ("q", "q/written:x") for part in range(3)]
         for turn in (*turns, *turns):
             write(server, ENTRIES[:10], turn)
         assert len(entries_of(server)) == 60

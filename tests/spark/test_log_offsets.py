@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from workstealing.errors import ConfigurationError, LostEntriesError
 from workstealing.spark.sources.log_offsets import (
+    LogLook,
+    LogOffset,
     LogPlanner,
-    Look,
-    Offset,
     Place,
     Span,
     batch_offset,
@@ -27,31 +27,31 @@ EPOCH = "0000000000000001"
 NEXT_EPOCH = "0000000000000002"
 
 
-def look(first: int = 0, next_: int = 100, epoch: str = EPOCH, block: int = 10) -> Look:
-    return Look(epoch, first, next_, block)
+def look(first: int = 0, next_: int = 100, epoch: str = EPOCH, block: int = 10) -> LogLook:
+    return LogLook(epoch, first, next_, block)
 
 
-def ranges(offset: Offset) -> dict[str, tuple[int, int]]:
+def ranges(offset: LogOffset) -> dict[str, tuple[int, int]]:
     return {log: (place.start, place.next) for log, place in offset.places.items()}
 
 
-def after(next_: int, epoch: str = EPOCH) -> Offset:
-    return Offset(4, {"a": Place(epoch, 0, next_, 10)})
+def after(next_: int, epoch: str = EPOCH) -> LogOffset:
+    return LogOffset(4, {"a": Place(epoch, 0, next_, 10)})
 
 
 class TestOffsets:
     def test_they_go_through_json(self) -> None:
-        offset = Offset(3, {"b": Place(EPOCH, 5, 17, 10), "a": Place("", 0, 0, 1)})
+        offset = LogOffset(3, {"b": Place(EPOCH, 5, 17, 10), "a": Place("", 0, 0, 1)})
         text = json.dumps(offset.as_dict())
-        assert Offset.parse(json.loads(text)) == offset
-        assert json.dumps(Offset.parse(json.loads(text)).as_dict()) == text
+        assert LogOffset.parse(json.loads(text)) == offset
+        assert json.dumps(LogOffset.parse(json.loads(text)).as_dict()) == text
 
     @pytest.mark.parametrize(
         "found", [{}, [], {"tasks": 1}, {"tasks": 1, "logs": {"a": 5}}, {"tasks": "x", "logs": {}}]
     )
     def test_foreign_ones_are_refused(self, found: object) -> None:
         with pytest.raises(ConfigurationError, match="checkpoint of its own"):
-            Offset.parse(found)  # type: ignore[arg-type]
+            LogOffset.parse(found)  # type: ignore[arg-type]
 
 
 class TestPlanning:
@@ -60,19 +60,19 @@ class TestPlanning:
         [("earliest", 7), ("latest", 100), (50, 50), (-3, 97), (-99, 7), (100, 100)],
     )
     def test_where_a_query_begins(self, position: int | str, start: int) -> None:
-        end, losses = planned(Offset(4), {"a": look(7)}, Positions(position), None, 4)
+        end, losses = planned(LogOffset(4), {"a": look(7)}, Positions(position), None, 4)
         assert (ranges(end), losses) == ({"a": (start, 100)}, [])
         assert end.places["a"].epoch == EPOCH
 
     def test_an_entry_that_is_to_come_is_waited_for(self) -> None:
-        end, losses = planned(Offset(4), {"a": look()}, Positions(120), None, 4)
+        end, losses = planned(LogOffset(4), {"a": look()}, Positions(120), None, 4)
         assert (ranges(end), losses) == ({"a": (120, 120)}, [])
         assert planned(end, {"a": look(0, 110)}, LATEST, None, 4) == (end, [])
         end, losses = planned(end, {"a": look(0, 130)}, LATEST, None, 4)
         assert (ranges(end), losses) == ({"a": (120, 130)}, [])
 
     def test_batches_follow_each_other_within_the_limit(self) -> None:
-        offset, looks = Offset(4), {"a": look(), "b": look(0, 5)}
+        offset, looks = LogOffset(4), {"a": look(), "b": look(0, 5)}
         seen = []
         while True:
             end, _ = planned(offset, looks, EARLIEST, 30, 4)
@@ -89,7 +89,7 @@ class TestPlanning:
 
     def test_each_of_many_logs_has_its_turn(self) -> None:
         looks = {f"log {i}": look() for i in range(7)}
-        offset, touched = Offset(4), set()
+        offset, touched = LogOffset(4), set()
         for _ in range(4):
             end, _ = planned(offset, looks, EARLIEST, 2, 4)
             touched |= {log for log, place in end.places.items() if place.next > place.start}
@@ -97,7 +97,7 @@ class TestPlanning:
         assert touched == set(looks)
 
     def test_a_log_that_comes_later(self) -> None:
-        offset, _ = planned(Offset(4), {"a": look(), "b": Look()}, LATEST, None, 4)
+        offset, _ = planned(LogOffset(4), {"a": look(), "b": LogLook()}, LATEST, None, 4)
         assert ranges(offset) == {"a": (100, 100), "b": (0, 0)}
         offset, losses = planned(offset, {"a": look(), "b": look(0, 5)}, LATEST, None, 4)
         assert (ranges(offset), losses) == ({"a": (100, 100), "b": (0, 5)}, [])
@@ -111,7 +111,7 @@ class TestPlanning:
     def test_an_end_that_was_noted(self) -> None:
         ends = {"a": (EPOCH, 40), "b": ("", 0)}
         looks = {"a": look(), "b": look()}
-        offset, _ = planned(Offset(4), looks, EARLIEST, None, 4, ends=ends)
+        offset, _ = planned(LogOffset(4), looks, EARLIEST, None, 4, ends=ends)
         assert ranges(offset) == {"a": (0, 40), "b": (0, 0)}
         assert planned(offset, looks, EARLIEST, None, 4, ends=ends)[0] is offset
 
@@ -121,15 +121,15 @@ class TestPlanning:
             (after(10), look(20), (20, 100), r"lost its entries 10 to 19: they were evicted"),
             (after(0), look(100), (100, 100), r"lost its entries 0 to 99"),
             (after(10), look(5, 50, NEXT_EPOCH), (5, 50), "was deleted and made anew"),
-            (after(10), Look(), (0, 0), "was deleted; those before offset 10"),
+            (after(10), LogLook(), (0, 0), "was deleted; those before offset 10"),
             (after(90), look(0, 80), (80, 80), "ends before offset 80, but was read up to 89"),
-            (Offset(4), look(60), (60, 100), "lost its entries 55 to 59"),
+            (LogOffset(4), look(60), (60, 100), "lost its entries 55 to 59"),
         ],
     )
     def test_what_is_lost_is_found(
         self,
-        before: Offset,
-        now: Look,
+        before: LogOffset,
+        now: LogLook,
         goes_on: tuple[int, int],
         why: str,
         caplog: pytest.LogCaptureFixture,
@@ -153,26 +153,26 @@ class TestPlanning:
         assert not [text for text in caplog.messages if "going on" in text]
 
     def test_a_log_that_is_remade_ends_available_now(self) -> None:
-        looks: dict[str, Look] = {"a": look()}
+        looks: dict[str, LogLook] = {"a": look()}
         options = LogOptions.parse({"logs": "a", "failOnDataLoss": "false"})
         planner = LogPlanner(options, lambda _: looks)
         planner.prepare_available_now()
-        offset = planner.latest(Offset(4), 50)
+        offset = planner.latest(LogOffset(4), 50)
         looks["a"] = look(0, 500, NEXT_EPOCH)
         offset = planner.latest(offset, 50)
         assert ranges(offset) == {"a": (0, 0)}
         assert planner.latest(offset, 50) is offset
 
     def test_redis_does_not_hear_each_question_of_an_idle_query(self) -> None:
-        looks: list[Mapping[str, Look]] = []
+        looks: list[Mapping[str, LogLook]] = []
         naps: list[float] = []
 
-        def asked(_: object) -> Mapping[str, Look]:
+        def asked(_: object) -> Mapping[str, LogLook]:
             looks.append({"a": look()})
             return looks[-1]
 
         planner = LogPlanner(LogOptions.parse({"logs": "a"}), asked, naps.append)
-        offset = planner.latest(Offset(4), None)
+        offset = planner.latest(LogOffset(4), None)
         assert planner.latest(offset, None) is offset
         assert naps == []
         assert planner.latest(offset, None) is offset
@@ -181,7 +181,7 @@ class TestPlanning:
 
 
 class TestBatches:
-    def read(self, now: Look, **options: str) -> tuple[int, int]:
+    def read(self, now: LogLook, **options: str) -> tuple[int, int]:
         parsed = LogOptions.parse({"logs": "a", **options})
         return ranges(batch_offset(parsed, {"a": now}))["a"]
 
@@ -197,7 +197,7 @@ class TestBatches:
 
     def test_what_is_not_there(self) -> None:
         with pytest.raises(ConfigurationError, match="there is no log 'a'"):
-            self.read(Look())
+            self.read(LogLook())
         with pytest.raises(LostEntriesError, match="lost its entries 3 to 6"):
             self.read(look(7), startingOffset="3")
         assert self.read(look(7), startingOffset="3", failOnDataLoss="false") == (7, 100)
@@ -214,7 +214,7 @@ PLACES = st.builds(
 class TestCutting:
     @given(st.dictionaries(st.sampled_from("abcdefgh"), PLACES), st.integers(1, 20))
     def test_each_entry_is_read_by_one_task(self, places: dict[str, Place], tasks: int) -> None:
-        offset = Offset(tasks, places)
+        offset = LogOffset(tasks, places)
         found = cut(offset)
         assert len(found) <= tasks
         assert all(found)
@@ -227,10 +227,10 @@ class TestCutting:
             assert span.start < span.stop
             # No block is read twice.
             assert span.start == place.start or span.start % place.block == 0
-        assert cut(Offset.parse(json.loads(json.dumps(offset.as_dict())))) == found
+        assert cut(LogOffset.parse(json.loads(json.dumps(offset.as_dict())))) == found
 
     def test_evenly(self) -> None:
-        offset = Offset(4, {"a": Place(EPOCH, 995, 5_000, 1_000)})
+        offset = LogOffset(4, {"a": Place(EPOCH, 995, 5_000, 1_000)})
         assert [task[0][2:] for task in cut(offset)] == [
             (995, 1_000),
             (1_000, 2_000),
@@ -239,6 +239,6 @@ class TestCutting:
         ]
 
     def test_little_is_one_task(self) -> None:
-        offset = Offset(4, {name: Place(EPOCH, 0, 5, 1_000) for name in "ab"})
+        offset = LogOffset(4, {name: Place(EPOCH, 0, 5, 1_000) for name in "ab"})
         assert cut(offset) == [(Span("a", EPOCH, 0, 5), Span("b", EPOCH, 0, 5))]
-        assert cut(Offset(4, {"a": Place(EPOCH, 5, 5, 1_000)})) == []
+        assert cut(LogOffset(4, {"a": Place(EPOCH, 5, 5, 1_000)})) == []

@@ -16,7 +16,7 @@ from support.sweep_jobs import client_of, tracked_set
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.spark import reconcile
 from workstealing.structures import TrackedSet
-from workstealing.structures.tracked_set.layout import Names, id_bytes
+from workstealing.structures.tracked_set.layout import TrackedSetNames, id_bytes
 from workstealing.structures.tracked_set.sources import SqlSource
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def test_sparks_crc32_finds_the_layouts_sub_sets(spark: SparkSession) -> None:
         for row in rows:
             raw = bytes(row["id"])
             for sub_sets in (1, 16, 256, 4_096):
-                assert row["crc"] % sub_sets == Names("t", sub_sets).sub_set_of(raw)
+                assert row["crc"] % sub_sets == TrackedSetNames("t", sub_sets).sub_set_of(raw)
         assert [bytes(row["id"]) for row in rows] == [id_bytes(each) for each in ids]
 
 

@@ -18,9 +18,9 @@ from workstealing.spark.making import Recipe
 from workstealing.spark.stages import (
     IDLE_IN_A_ROW,
     VAIN_IN_A_ROW,
+    CommandRate,
     Orders,
-    Pace,
-    Turn,
+    TurnResult,
     take_turn,
 )
 from workstealing.store.connection import SENT
@@ -64,7 +64,7 @@ class Scripted(PartJob):
         return int(step)
 
 
-def turn_of(job: Job, orders: Orders = ORDERS) -> Turn:
+def turn_of(job: Job, orders: Orders = ORDERS) -> TurnResult:
     sleeper = Sleeper()
     return take_turn(job, orders, clock=sleeper.clock, sleep=sleeper.sleep, random=lambda: 0.5)
 
@@ -142,7 +142,7 @@ def test_no_window_has_more_than_its_share_and_one_slice(
     rate: float, slices: list[tuple[int, float]]
 ) -> None:
     sleeper = Sleeper()
-    pace = Pace(rate, sleeper.clock, sleeper.sleep)
+    pace = CommandRate(rate, sleeper.clock, sleeper.sleep)
     sent: list[tuple[float, int]] = []
     for commands, seconds in slices:
         pace.wait()
@@ -160,7 +160,7 @@ def test_no_window_has_more_than_its_share_and_one_slice(
 
 def test_no_rate_waits_for_nothing() -> None:
     sleeper = Sleeper()
-    pace = Pace(None, sleeper.clock, sleeper.sleep)
+    pace = CommandRate(None, sleeper.clock, sleeper.sleep)
     pace.pay(10**9)
     pace.wait()
     assert sleeper.slept == 0
@@ -186,13 +186,13 @@ def test_a_paced_turn_sends_its_share_a_second() -> None:
 class Rounds:
     """Runs the driver's part of a sweep, on turns that a list says."""
 
-    def __init__(self, script: dict[Any, list[Turn]]) -> None:
+    def __init__(self, script: dict[Any, list[TurnResult]]) -> None:
         self.script = script
         self.told: list[Orders] = []
         self.worked: list[list[int]] = []
         self.pauses: list[float] = []
 
-    def work(self, left: Any, orders: Orders) -> list[tuple[int, Turn]]:
+    def work(self, left: Any, orders: Orders) -> list[tuple[int, TurnResult]]:
         self.told.append(orders)
         self.worked.append([number for number, _ in left])
         return [(number, self.script[part].pop(0)) for number, part in left]
@@ -213,8 +213,8 @@ class Rounds:
 
 
 def test_rounds_go_on_with_what_is_left() -> None:
-    drained = Turn(items=1, slices=2, seconds=0.5, is_drained=True)
-    half = Turn(items=5, slices=1, aborted=1, seconds=0.5, error="late")
+    drained = TurnResult(items=1, slices=2, seconds=0.5, is_drained=True)
+    half = TurnResult(items=5, slices=1, aborted=1, seconds=0.5, error="late")
     rounds = Rounds({"a": [half, half, drained], "b": [drained], "c": [half, drained]})
     rows = rounds.run(orders=Orders(100, 1.0, 60.0, max_ops=90.0))
     assert rounds.worked == [[0, 1, 2], [0, 2], [0]]
@@ -229,8 +229,8 @@ def test_rounds_go_on_with_what_is_left() -> None:
 
 
 def test_rounds_end_when_nothing_moves(caplog: pytest.LogCaptureFixture) -> None:
-    stuck = Turn(failed=1, slices=1, error="ConnectionError: down")
-    rounds = Rounds({"a": [Turn(items=1, is_drained=True)], "b": [stuck] * 50})
+    stuck = TurnResult(failed=1, slices=1, error="ConnectionError: down")
+    rounds = Rounds({"a": [TurnResult(items=1, is_drained=True)], "b": [stuck] * 50})
     rows = rounds.run()
     # One round in which something moved, and three in vain, with pauses that grow.
     assert len(rounds.worked) == 4
@@ -241,7 +241,7 @@ def test_rounds_end_when_nothing_moves(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_rounds_are_bounded_where_everything_moves_for_ever() -> None:
-    rounds = Rounds({"a": [Turn(items=1)] * 50})
+    rounds = Rounds({"a": [TurnResult(items=1)] * 50})
     assert rounds.run(max_rounds=7)[0][:2] == (0, 7)
 
 
@@ -283,7 +283,7 @@ def test_a_job_that_cannot_be_made_for_a_fault_waits_for_the_next_round() -> Non
 
     recipe = Recipe(make_behind_a_fault, "make_job")
     turn = _work(recipe, None, is_divided=False, orders=ORDERS)
-    assert turn == Turn(failed=1, error="ConnectionError: the server is restarting")
+    assert turn == TurnResult(failed=1, error="ConnectionError: the server is restarting")
     # What no later round could mend is Spark's to show.
     with pytest.raises(ConfigurationError, match="has no 'nowhere'"):
         _work(Recipe("support.sweep_jobs:nowhere", "make_job"), None, False, ORDERS)

@@ -15,7 +15,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from workstealing.structures.volatile_hashes.surface import BlockingSurface
+from workstealing.structures.volatile_hashes.surface import BlockingHashSurface
 
 LAST_DEADLINE = 2**46 - 1
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
@@ -59,7 +59,7 @@ class ModelHash:
         return other
 
 
-class ModelHashes(BlockingSurface):
+class ModelHashes(BlockingHashSurface):
     """A server of hashes and of strings, by redis-py's methods."""
 
     def __init__(self) -> None:

@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     return FAILED if watching.trouble and times is not None else 0
 
 
-class Look(Protocol):
+class QueueLook(Protocol):
     """Looks at a queue of one kind."""
 
     def look(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Look(Protocol):
         ...
 
 
-def opened(options: argparse.Namespace) -> Look:
+def opened(options: argparse.Namespace) -> QueueLook:
     """Open the queue that the options name.
 
     Returns: a look at the named kind, or else at the kind that is there. Raises: ConfigurationError
@@ -145,7 +145,7 @@ class Watching:
     Attributes: looks: all that `keep` was given; trouble: the failure of the last look, or None.
     """
 
-    def __init__(self, queue: Look) -> None:
+    def __init__(self, queue: QueueLook) -> None:
         self._queue = queue
         self.looks: list[dict[str, Any]] = []
         self.trouble: str | None = None

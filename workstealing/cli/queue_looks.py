@@ -124,7 +124,7 @@ class TimeLook:
 
 def _streams(group: dict[str, Any]) -> Picture:
     counts = ", ".join(f"{group[name]:,} {name}" for name in (*_COUNTS, "dead"))
-    oldest = group["oldest_waiting_s"]
+    oldest = group["oldest_waiting_seconds"]
     parts = [f"group {group['group']}: {counts}"]
     parts += [] if oldest is None else [f"the oldest has waited {spell(oldest)}"]
     delays = group["pickup_delay"].items()

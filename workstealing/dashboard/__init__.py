@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workstealing.dashboard.watched import DeadBox, Watched, watch
+from workstealing.dashboard.watched import SetsAside, Watched
 from workstealing.recruiting.job import Backlog
 
 if TYPE_CHECKING:
     from workstealing.dashboard.views import Streams, create_dashboard
 
-__all__ = ["Backlog", "DeadBox", "Streams", "Watched", "create_dashboard", "watch"]
+__all__ = ["Backlog", "SetsAside", "Streams", "Watched", "create_dashboard"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,8 +15,8 @@ from workstealing.dashboard.figures import (
     JobFigures,
     job_figures,
 )
-from workstealing.dashboard.names import visible
 from workstealing.dashboard.queries import ListedItem, Snapshot, StructureFigures
+from workstealing.dashboard.safe_text import visible
 from workstealing.dashboard.watched import short_id
 from workstealing.recruiting.slice import OUTCOMES, spoken
 

@@ -24,8 +24,8 @@ from workstealing.dashboard.figures import (
     ledger_name,
     window,
 )
-from workstealing.dashboard.names import LONGEST_SHOWN, item_key, payload_text, visible, weight
-from workstealing.dashboard.watched import DeadBox, Watched
+from workstealing.dashboard.safe_text import LONGEST_SHOWN, item_key, payload_text, visible, weight
+from workstealing.dashboard.watched import SetsAside, Watched
 from workstealing.metrics.minutes import Process
 from workstealing.recruiting.job import Backlog
 
@@ -78,7 +78,7 @@ def list_dead(watched: Watched, most: int = MOST_LISTED) -> list[ListedItem]:
     return sorted(found, key=lambda item: (item.died is None, item.died or 0.0, item.member))
 
 
-def listed(box: DeadBox, most: int, most_bytes: int = _BYTES) -> list[Any]:
+def listed(box: SetsAside, most: int, most_bytes: int = _BYTES) -> list[Any]:
     """Return at most so many dead items, and fewer if they are large.
 
     Their size is unknown beforehand, so it asks for a few first, and then for more.

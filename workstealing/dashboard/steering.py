@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterator
 from typing import Protocol
 
-from workstealing.dashboard.names import exact_item, item_key, visible
 from workstealing.dashboard.presenting import rate_text
 from workstealing.dashboard.queries import listed, member_of
-from workstealing.dashboard.watched import DeadBox, Watched
+from workstealing.dashboard.safe_text import exact_item, item_key, visible
+from workstealing.dashboard.watched import SetsAside, Watched
 from workstealing.errors import ConfigurationError, RefusedError
 from workstealing.recruiting import Outcome, Recruiter
 from workstealing.recruiting.slice import spoken
@@ -105,13 +105,13 @@ def steer_dead(action: str, watched: Watched, key: str, *, sure: bool) -> str:
     return f"{count} item{'' if count == 1 else 's'} of {visible(watched.name)} {what}"
 
 
-def _boxes(watched: Watched) -> Iterator[DeadBox]:
+def _boxes(watched: Watched) -> Iterator[SetsAside]:
     if watched.dead is not None:
         for _, box in watched.dead():
             yield box
 
 
-def _apply(box: DeadBox, action: str, key: str) -> int:
+def _apply(box: SetsAside, action: str, key: str) -> int:
     change = box.revive if action == "revive" else box.discard
     exact = exact_item(key)
     if exact is not None:

@@ -10,11 +10,10 @@ from typing import Any, Protocol
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry, KeyExpiry
 from workstealing.recruiting.job import Backlog, Job
-from workstealing.structures.structure import DeadBox as InspectedBox
-from workstealing.structures.structure import DeadItem, Structure
+from workstealing.structures.structure import DeadBox, DeadItem, Structure
 
 
-class DeadBox(Protocol):
+class SetsAside(Protocol):
     """What sets items aside for a person: an `Ick` does."""
 
     def dead(self, n: int = 100) -> Iterable[Any]:
@@ -35,7 +34,7 @@ class Watched:
     """A structure as the dashboard sees it; make one for a thing that is no `Structure`.
 
     Fields: name; kind: in a few words; size: returns how many items it holds; due: returns the
-    `Backlog` of its job; dead: returns the parts that hold dead items, each a `DeadBox` after its
+    `Backlog` of its job; dead: returns the parts that hold dead items, each a `SetsAside` after its
     name; dead_size: returns how many dead items there are; job: the name of the job that handles
     the backlog. A field that cannot be told is None.
     """
@@ -44,7 +43,7 @@ class Watched:
     kind: str
     size: Callable[[], int | None] | None = None
     due: Callable[[], Backlog | None] | None = None
-    dead: Callable[[], Sequence[tuple[str, DeadBox]]] | None = None
+    dead: Callable[[], Sequence[tuple[str, SetsAside]]] | None = None
     dead_size: Callable[[], int] | None = None
     job: str | None = None
 
@@ -67,7 +66,7 @@ class PartDead:
     empty for that of a structure that has one only.
     """
 
-    def __init__(self, structure: Structure, box: InspectedBox, name: str) -> None:
+    def __init__(self, structure: Structure, box: DeadBox, name: str) -> None:
         self._structure, self._box = structure, box
         # With its length, so that no other part's name begins like it.
         self._start = f"{len(name)}:{name}:" if name else ""

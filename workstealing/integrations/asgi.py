@@ -33,7 +33,7 @@ _BODIES = ("http.response.body", "http.response.zerocopysend")
 ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Response:
+class AsgiResponse:
     """The response that `when` receives under plain ASGI: status and headers, to read.
 
     Arguments: status_code, such as 200; headers, as pairs of bytes.
@@ -122,7 +122,7 @@ class _AsgiExchange(LoopDeferral):
 
     def response(self) -> object:
         """Return the response object that `when` receives."""
-        return Response(self._start["status"], self._start.get("headers", ()))
+        return AsgiResponse(self._start["status"], self._start.get("headers", ()))
 
     def send(self, message: Message) -> Awaitable[None]:
         """Read a message and return the server's own sending of it, which the caller awaits.

@@ -76,7 +76,7 @@ class Headers(Mapping[str, str]):
         return len(self._values)
 
 
-class Response:
+class WsgiResponse:
     """The response that `when` receives under plain WSGI: status and headers, to read.
 
     Arguments: status, such as "200 OK"; headers, as start_response received them.
@@ -112,9 +112,9 @@ class Middleware(Generic[AppT]):
     """An application whose requests enlist after their responses have gone out.
 
     Arguments: app, the application to wrap; recruiter, by default the one behind
-    `workstealing.enlist`; when, which receives a `Response` and says whether this request enlists,
-    None: each request enlists. A handler decorated with `Recruiter.enlists` decides for its own
-    request instead. For decorated handlers only: `when=lambda response: False`.
+    `workstealing.enlist`; when, which receives a `WsgiResponse` and says whether this request
+    enlists, None: each request enlists. A handler decorated with `Recruiter.enlists` decides for
+    its own request instead. For decorated handlers only: `when=lambda response: False`.
 
     Inside another integration of this package it passes each request through unchanged: the
     outermost one enlists. The draw comes as soon as the response is known. If that is whole (a
@@ -231,7 +231,7 @@ class Exchange(Deferral):
 
     def response(self) -> object:
         """Return the response object that `when` receives."""
-        return Response(self._status, self._headers)
+        return WsgiResponse(self._status, self._headers)
 
     def is_inert(self, result: object) -> bool:
         """Say whether the result's sending and closing run no code of the application.

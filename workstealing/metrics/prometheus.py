@@ -154,8 +154,8 @@ class DeadItems(Collector):
     Each scrape asks the structures by connections of their own, never in a caller's time: one round
     trip or a few for each. A structure that does not answer has no sample.
 
-    Arguments: structures of this package, or results of `workstealing.dashboard.watch`; the first
-    100 are asked.
+    Arguments: structures of this package, or `workstealing.dashboard.Watched` with a `dead_size`;
+    the first 100 are asked.
     """
 
     def __init__(self, structures: Iterable[Any]) -> None:

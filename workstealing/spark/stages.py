@@ -98,7 +98,7 @@ class Orders:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TurnResult:
     """The result of a turn.
 
     Fields: items; slices; aborted: slices in which another writer came first, a slot was on the
@@ -116,7 +116,7 @@ class Turn:
     error: str = ""
 
 
-class Pace:
+class CommandRate:
     """Bounds commands a second: what has been sent is paid for by waiting before the next slice.
 
     In any window of T seconds at most T times the rate is sent, and the commands of one slice.
@@ -151,7 +151,7 @@ def take_turn(
     clock: Clock = SYSTEM_CLOCK,
     sleep: Callable[[float], None] = time.sleep,
     random: Callable[[], float] = random.random,
-) -> Turn:
+) -> TurnResult:
     """Do slices of a job until it is drained, an error ends the turn, or its time is up.
 
     Arguments: job: a part of a divided job, which knows when it is drained; any other one is taken
@@ -164,7 +164,7 @@ def take_turn(
     if orders.max_ops is not None:
         # No slice sends much more than a second's commands at once.
         limit = max(1, min(limit, int(orders.max_ops)))
-    pace = Pace(orders.max_ops, clock, sleep)
+    pace = CommandRate(orders.max_ops, clock, sleep)
     started = clock.monotonic()
     while not _is_drained(job, idle) and vain < VAIN_IN_A_ROW and not is_failed:
         if clock.monotonic() - started >= orders.turn_seconds:
@@ -191,7 +191,7 @@ def take_turn(
         vain = vain + 1 if was_in_vain else 0
         if vain:
             sleep(random() * _FIRST_PAUSE_SECONDS * 2**vain)
-    return Turn(
+    return TurnResult(
         items,
         slices,
         aborted,

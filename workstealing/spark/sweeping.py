@@ -29,7 +29,7 @@ from workstealing.spark.making import Factory, Recipe
 from workstealing.spark.stages import (
     Orders,
     Refusal,
-    Turn,
+    TurnResult,
     checked_count,
     named,
     refusal_of,
@@ -65,7 +65,7 @@ SCHEMA = StructType(
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SweepPlan:
     """The result of a look at the job.
 
     Fields: name: of the job; limit: items of its slices; parts: None if it does not divide;
@@ -132,7 +132,7 @@ def sweep(
         text = f"workstealing sweep of {plan.name}: round {number}, {left} of {len(parts)} parts"
         return named(context, group, text)
 
-    def work(left: Sequence[tuple[int, Any]], told: Orders) -> list[tuple[int, Turn]]:
+    def work(left: Sequence[tuple[int, Any]], told: Orders) -> list[tuple[int, TurnResult]]:
         is_divided = plan.parts is not None
         return run_each(
             context, left, lambda each: (each[0], _work(recipe, each[1], is_divided, told))
@@ -148,12 +148,12 @@ def rounds_of(
     orders: Orders,
     *,
     max_rounds: int,
-    work: Callable[[Sequence[tuple[int, Any]], Orders], list[tuple[int, Turn]]],
+    work: Callable[[Sequence[tuple[int, Any]], Orders], list[tuple[int, TurnResult]]],
     report: Callable[[int, int], Any],
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[tuple[Any, ...]]:
     """Do rounds until every part is drained, or nothing moves any more; return the rows."""
-    totals = [Turn() for _ in parts]
+    totals = [TurnResult() for _ in parts]
     rounds = [0] * len(parts)
     left = list(enumerate(parts))
     number = vain = 0
@@ -202,9 +202,9 @@ def shared(orders: Orders, parts: int) -> Orders:
     return orders if orders.max_ops is None else replace(orders, max_ops=orders.max_ops / parts)
 
 
-def added(total: Turn, turn: Turn) -> Turn:
+def added(total: TurnResult, turn: TurnResult) -> TurnResult:
     """Return the sum of what a part has done so far and in one more turn."""
-    return Turn(
+    return TurnResult(
         total.items + turn.items,
         total.slices + turn.slices,
         total.aborted + turn.aborted,
@@ -217,7 +217,7 @@ def added(total: Turn, turn: Turn) -> Turn:
     )
 
 
-def _divide(recipe: Recipe, n: int) -> Plan:
+def _divide(recipe: Recipe, n: int) -> SweepPlan:
     """Look at the job, in a Python worker: the driver may not even reach its server."""
     from workstealing.jobs import TrackQueued, UntrackDone
 
@@ -229,16 +229,16 @@ def _divide(recipe: Recipe, n: int) -> Plan:
                 " whole table"
             )
         if isinstance(job, DivisibleJob):
-            return Plan(job.name, LIMIT, tuple(job.parts(n)))
-        return Plan(job.name, job.limit)
+            return SweepPlan(job.name, LIMIT, tuple(job.parts(n)))
+        return SweepPlan(job.name, job.limit)
     except Exception as error:
         refusal = refusal_of(error)
         if refusal is None:
             raise
-        return Plan(refusal=refusal)
+        return SweepPlan(refusal=refusal)
 
 
-def _work(recipe: Recipe, part: Any, is_divided: bool, orders: Orders) -> Turn:
+def _work(recipe: Recipe, part: Any, is_divided: bool, orders: Orders) -> TurnResult:
     """Take a turn, in a Python worker."""
     try:
         job = recipe.made(Job)  # type: ignore[type-abstract]
@@ -246,7 +246,7 @@ def _work(recipe: Recipe, part: Any, is_divided: bool, orders: Orders) -> Turn:
         # A cluster's client asks for its map: a fault then is as one in a slice.
         if not is_connection_fault(error):
             raise
-        return Turn(failed=1, error=f"{type(error).__name__}: {error}")
+        return TurnResult(failed=1, error=f"{type(error).__name__}: {error}")
     if is_divided and isinstance(job, DivisibleJob):
         job = job.for_part(part)
     return take_turn(job, orders)

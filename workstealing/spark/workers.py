@@ -67,7 +67,7 @@ _FACTORY = "the recruiter's factory"
 _SLOW = f"it has not returned for {_FACTORY_SECONDS:.0f} s; tasks go on without it"
 
 
-class Worker:
+class WorkerRecruiter:
     """This process's recruiter and its counters, by one set of settings.
 
     The factory is called at the first enlist. While it is missing, fails, or returns no Recruiter,
@@ -189,13 +189,13 @@ class Worker:
 
 _faults = FaultLog(SYSTEM_CLOCK)
 _lock = threading.Lock()
-_worker: Worker | None = None
+_worker: WorkerRecruiter | None = None
 _last_attempt: int | None = None
 _told: EpilogueSettings | None = None
 _attempts = 0
 
 
-def worker_of(settings: EpilogueSettings) -> Worker:
+def worker_of(settings: EpilogueSettings) -> WorkerRecruiter:
     """Return this process's worker, which is made anew for other settings than the last ones."""
     global _worker  # noqa: PLW0603 - one per process, like the process itself
     worker = _worker
@@ -209,7 +209,7 @@ def worker_of(settings: EpilogueSettings) -> Worker:
     with _lock:
         worker, before = _worker, _worker
         if worker is None or worker.settings != settings:
-            worker = _worker = Worker(settings)
+            worker = _worker = WorkerRecruiter(settings)
     if before is not None and before is not worker:
         before.close()
     return worker
@@ -254,12 +254,12 @@ def attempts() -> int:
 
 
 def flush(timeout: float = _LAST_SECONDS) -> bool:
-    """Send what this process has counted; say whether nothing is left. See `Worker.flush`."""
+    """Send what this process has counted; say whether nothing is left."""
     worker = _worker
     return worker is None or worker.flush(timeout)
 
 
-def _accumulate(accumulator: int, worker: Worker) -> None:
+def _accumulate(accumulator: int, worker: WorkerRecruiter) -> None:
     try:
         from workstealing.spark.counting import add_in_task
 

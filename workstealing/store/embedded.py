@@ -57,7 +57,7 @@ import socket
 from fakeredis import TcpFakeServer
 from redis import ResponseError
 
-class Server(TcpFakeServer):
+class UnixServer(TcpFakeServer):
     address_family = socket.AF_UNIX
     numbers = itertools.count(1)
 
@@ -65,7 +65,7 @@ class Server(TcpFakeServer):
         # Clients of a UNIX socket have no address, by which it tells them apart.
         return self.socket.accept()[0], ("unix", next(self.numbers))
 
-server = Server(sys.argv[1], server_type="redis", server_version=(6, 2))
+server = UnixServer(sys.argv[1], server_type="redis", server_version=(6, 2))
 
 class Handler(server.RequestHandlerClass):
     def setup(self):

@@ -62,7 +62,7 @@ class DueKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DueLook:
     """The result of one look at index shards.
 
     Fields: found: the keys; now_ms: the server's time; foreign: the error reply of a due index that
@@ -150,7 +150,7 @@ class DueIndex:
         overdue: bool = True,
         until_ms: int | None = None,
         keys_a_shard: int = KEYS_A_SHARD,
-    ) -> Look:
+    ) -> DueLook:
         """Look at index shards of one node.
 
         Arguments: overdue: only keys whose time has come; until_ms: only keys that were due by
@@ -193,7 +193,7 @@ class DueIndex:
         waiting: int | None = len(found)
         if is_cut:
             waiting = max(len(found), size * len(shards)) if isinstance(size, int) else None
-        return Look(found, now, foreign, waiting)
+        return DueLook(found, now, foreign, waiting)
 
     def _about_now(self, *, overdue: bool) -> int | str | None:
         """Return about the server's time in ms, projected from its last reply."""

@@ -24,7 +24,7 @@ from workstealing.recruiting import Slice
 from workstealing.store.keys import key_slot
 from workstealing.structures import VolatileHashes
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes
-from workstealing.structures.volatile_hashes.surface import BlockingSurface
+from workstealing.structures.volatile_hashes.surface import BlockingHashSurface
 
 pytestmark = pytest.mark.contract
 
@@ -44,7 +44,7 @@ ODD_NAMES = [
 ]
 SURFACE = sorted(
     name
-    for name, member in inspect.getmembers(BlockingSurface, inspect.isfunction)
+    for name, member in inspect.getmembers(BlockingHashSurface, inspect.isfunction)
     # HIMPORT is a bulk load that no server in reach has, and not in the promise.
     if not name.startswith(("_", "himport", "execute_command"))
 )

@@ -38,7 +38,7 @@ _WORDS = ("garbage", "idle", "moment", "lottery", "slice", "cache", "field", "wo
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DemoSettings:
     """The settings of one run, in a file of the folder.
 
     Fields: lives: each part's time to live in milliseconds; breaker_seconds: for how long a worker
@@ -59,7 +59,7 @@ class Plan:
         _write(folder / "plan.json", asdict(self))
 
     @classmethod
-    def load(cls, folder: Path) -> Plan:
+    def load(cls, folder: Path) -> DemoSettings:
         """Return the plan in the folder."""
         return cls(**json.loads((folder / "plan.json").read_text()))
 
@@ -144,7 +144,7 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.plan = plan = Plan.load(folder)
+        self.plan = plan = DemoSettings.load(folder)
         self.recruiter = Recruiter(seconds=plan.slice_seconds, breaker=plan.breaker_seconds)
         self._books: Books | None = None
 
@@ -181,7 +181,7 @@ class Site:
     def _begin(self) -> None:
         """Begin with the real traffic: by now the plan has its rate."""
         if self._books is None:
-            self.plan = Plan.load(self._folder)
+            self.plan = DemoSettings.load(self._folder)
             self._books = Books(self._folder, self.recruiter)
             self.recruiter.add_hook(self._books)
             if self.plan.rate:

@@ -10,7 +10,6 @@ import math
 import os
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from workstealing.cli.clients import FAULTS
-from workstealing.cli.demo.app import WARM_UP, Plan, last_deadlines, total_figures
+from workstealing.cli.demo.app import WARM_UP, DemoSettings, last_deadlines, total_figures
 from workstealing.cli.demo.storage import Storage
 from workstealing.cli.demo.traffic import (
     LIMIT,
@@ -31,7 +30,7 @@ from workstealing.cli.demo.traffic import (
     zipf_requests,
 )
 from workstealing.cli.demo.web import Client, Load, WebServer
-from workstealing.cli.live import stop_wish
+from workstealing.cli.live import StopWish, stop_wish
 from workstealing.cli.output import note, print_json, say, table
 from workstealing.config import DISABLED_VARIABLE, is_disabled
 from workstealing.errors import MissingExtraError, WorkStealingError
@@ -97,7 +96,7 @@ class _Demo:
         self,
         options: argparse.Namespace,
         logged: Sequence[Request] | None,
-        wish: threading.Event,
+        wish: StopWish,
         stack: ExitStack,
     ) -> None:
         self._options, self._logged, self._wish = options, logged, wish
@@ -115,7 +114,9 @@ class _Demo:
                 slice_seconds = SLOW_SLICE_SECONDS
         self._storage = stack.enter_context(Storage(url))
         breaker, lives = BREAKER_SHARE * options.seconds, lifetimes(options.seconds)
-        self._plan = Plan(url, self._storage.namespace, lives, LIMIT, slice_seconds, breaker)
+        self._plan = DemoSettings(
+            url, self._storage.namespace, lives, LIMIT, slice_seconds, breaker
+        )
         self._plan.save(self._folder)
         self._storage.keys.add(self._plan.key(WARM_UP))
         self._web = WebServer(self._folder, options.workers)

@@ -43,7 +43,7 @@ from workstealing.spark.sources.arrow import (
     text_type,
 )
 from workstealing.spark.sources.ick_options import FORMAT, IckOptions
-from workstealing.spark.sources.ick_stream import IckConsumer, Offset
+from workstealing.spark.sources.ick_stream import IckConsumer, IckOffset
 from workstealing.structures import Ick, ShardedIck
 
 
@@ -177,7 +177,7 @@ class IckStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: IckOptions) -> None:
         self._options = options
         # Spark may ask for the initial offset twice, and must be told the same.
-        self._initial = Offset.new()
+        self._initial = IckOffset.new()
         # Made at the driver, when it is first needed: this object is sent to tasks.
         self._consumer: IckConsumer | None = None
 
@@ -198,7 +198,7 @@ class IckStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self._options.batch_size
         if isinstance(limit, ReadMaxRows):
             most = limit.max_rows
-        before = Offset.parse(start)
+        before = IckOffset.parse(start)
         end = self._consuming().latest(
             before, None if isinstance(limit, ReadAllAvailable) else most
         )
@@ -209,7 +209,7 @@ class IckStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return one partition for each ick shard that the batch has members of; no round trip."""
         if start == end:
             return []
-        tokens = Offset.parse(end).tokens
+        tokens = IckOffset.parse(end).tokens
         return [ReservationPartition(shard, token) for shard, token in sorted(tokens.items())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -235,7 +235,7 @@ class IckStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Finish what was read up to `end`; see `IckConsumer.commit`."""
         if self._consumer is not None:
-            self._consumer.commit(Offset.parse(end))
+            self._consumer.commit(IckOffset.parse(end))
 
     def _consuming(self) -> IckConsumer:
         if self._consumer is None:
@@ -284,7 +284,7 @@ _OPTIONAL: dict[str, tuple[Callable[[DataType], bool], str]] = {
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class AddedMembers(WriterCommitMessage):
     """How many members a task has added: new ones, and others whose score became lower."""
 
     new: int
@@ -296,7 +296,7 @@ def check_schema(schema: StructType) -> None:
     checked_columns(f"format {FORMAT!r}", schema, _REQUIRED, _OPTIONAL)
 
 
-def add_all(options: IckOptions, batches: Iterable[pa.RecordBatch]) -> Written:
+def add_all(options: IckOptions, batches: Iterable[pa.RecordBatch]) -> AddedMembers:
     """Add all rows, 1,000 in a call; a round trip each.
 
     Raises: ConfigurationError for a member that is null, and a score that is no number.
@@ -311,7 +311,7 @@ def add_all(options: IckOptions, batches: Iterable[pa.RecordBatch]) -> Written:
         for start in range(0, len(pairs), MEMBERS_AN_ADD):
             added = target.add(pairs[start : start + MEMBERS_AN_ADD])
             new, changed = new + added.new, changed + added.changed
-    return Written(new, changed)
+    return AddedMembers(new, changed)
 
 
 def _pair(options: IckOptions, member: Any, score: Any) -> tuple[Any, Any]:

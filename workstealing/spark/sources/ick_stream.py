@@ -23,7 +23,7 @@ from workstealing.structures.sharded_ick.leasing import ShardLook, look
 
 
 @dataclass(frozen=True)
-class Offset:
+class IckOffset:
     """The offset of a stream: behind the batch whose reservations it names.
 
     Fields: query: an id of the query, which its checkpoint keeps; seq: how many batches there were;
@@ -35,12 +35,12 @@ class Offset:
     tokens: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
-    def new(cls) -> Offset:
+    def new(cls) -> IckOffset:
         """Return the offset of a new query, in which nothing has been read."""
         return cls(uuid4().hex)
 
     @classmethod
-    def parse(cls, offset: Mapping[str, Any]) -> Offset:
+    def parse(cls, offset: Mapping[str, Any]) -> IckOffset:
         """Read what `as_dict` has made. Raises: ConfigurationError for anything else."""
         try:
             query, seq, tokens = offset["query"], offset["seq"], offset["tokens"]
@@ -56,9 +56,9 @@ class Offset:
         tokens = {str(shard): token for shard, token in sorted(self.tokens.items())}
         return {"query": self.query, "seq": self.seq, "tokens": tokens}
 
-    def following(self, tokens: Mapping[int, str]) -> Offset:
+    def following(self, tokens: Mapping[int, str]) -> IckOffset:
         """Return the offset behind the next batch, which has these reservations."""
-        return Offset(self.query, self.seq + 1, dict(tokens))
+        return IckOffset(self.query, self.seq + 1, dict(tokens))
 
 
 logger = logging.getLogger("workstealing.spark")
@@ -85,7 +85,7 @@ class IckConsumer:
         self._leases: Leases | None = None
         # Whether this process has held them before: then its own name there is a successor's.
         self._has_held = False
-        self._finished: Offset | None = None
+        self._finished: IckOffset | None = None
         # For AvailableNow: how many members are still to be read; None: whatever comes.
         self._remaining: int | None = None
         self._is_first, self._is_second_try = True, False
@@ -95,7 +95,7 @@ class IckConsumer:
         """Note what is there now; what comes later is not read. One round trip."""
         self._remaining = sum(each.waiting + each.reserved for each in self._look())
 
-    def latest(self, start: Offset, limit: int | None) -> Offset:
+    def latest(self, start: IckOffset, limit: int | None) -> IckOffset:
         """Finish what was read up to `start`, and reserve the next batch.
 
         Arguments: start; limit: how many members at most, None for as many as there are; of an ick
@@ -135,7 +135,7 @@ class IckConsumer:
                 self._release()
             raise
 
-    def commit(self, end: Offset) -> None:
+    def commit(self, end: IckOffset) -> None:
         """Finish what was read up to `end`, if `latest` has not done so; faults are passed over.
 
         Spark fails a query whose commit fails, and does not repeat it; the next `latest` does.
@@ -147,8 +147,8 @@ class IckConsumer:
             logger.info("a commit of %s is put off: %s", self._sharded.name, error)
 
     def _next(
-        self, start: Offset, limit: int | None, sizes: dict[int, int], leases: Leases
-    ) -> Offset | None:
+        self, start: IckOffset, limit: int | None, sizes: dict[int, int], leases: Leases
+    ) -> IckOffset | None:
         """Finish and reserve; None if an end of AvailableNow may be none, for want of leases."""
         for shard, done in self._finish(start, leases).items():
             sizes[shard] -= done
@@ -172,7 +172,7 @@ class IckConsumer:
             self._remaining -= sum(count for _, count in reserved.values())
         return start.following({shard: token for shard, (token, _) in reserved.items()})
 
-    def _once_more(self, start: Offset, limit: int | None) -> Offset:
+    def _once_more(self, start: IckOffset, limit: int | None) -> IckOffset:
         """Do `latest` again after leases that ran out within it."""
         if self._is_second_try:
             raise NoLease(
@@ -190,7 +190,7 @@ class IckConsumer:
         layout = self._sharded.core.layout
         return layout is not None and layout.moving_from > 0
 
-    def _hold(self, start: Offset, shards: list[ShardLook]) -> Leases:
+    def _hold(self, start: IckOffset, shards: list[ShardLook]) -> Leases:
         """Return the leases of all ick shards: renewed, or taken anew. Raises: NoLease."""
         if self._leases is not None:
             now = [(each.lease_token, each.left_ms > 0) for each in shards]
@@ -207,14 +207,14 @@ class IckConsumer:
         self._leases, self._has_held = taken, True
         return taken
 
-    def _finish(self, offset: Offset, leases: Leases) -> dict[int, int]:
+    def _finish(self, offset: IckOffset, leases: Leases) -> dict[int, int]:
         if not offset.tokens or offset == self._finished:
             return {}
         done = leases.ack_all(offset.tokens)
         self._finished = offset
         return done
 
-    def _make_way(self, start: Offset) -> Offset:
+    def _make_way(self, start: IckOffset) -> IckOffset:
         """Finish what has been read, and let a resize have the ick shards."""
         if self._leases is not None:
             logger.warning(
@@ -224,7 +224,7 @@ class IckConsumer:
             self._release()
         return self._nothing(start)
 
-    def _nothing(self, start: Offset) -> Offset:
+    def _nothing(self, start: IckOffset) -> IckOffset:
         self._idle_until = self._clock.monotonic() + IDLE_SECONDS
         return start
 
@@ -237,7 +237,7 @@ class IckConsumer:
         return False
 
 
-def _consumer(offset: Offset) -> str:
+def _consumer(offset: IckOffset) -> str:
     return f"spark query {offset.query}"
 
 

@@ -34,15 +34,15 @@ from workstealing.spark.sources.arrow import (
     text_type,
 )
 from workstealing.spark.sources.log_offsets import (
+    LogOffset,
     LogPlanner,
-    Offset,
     Span,
     batch_offset,
     cut,
     looks,
     pages,
 )
-from workstealing.spark.sources.log_once import Appender, Turn
+from workstealing.spark.sources.log_once import Appender, Origin
 from workstealing.spark.sources.log_options import FORMAT, LogOptions
 
 
@@ -57,7 +57,7 @@ class LogPartition(InputPartition):
         self.spans = spans
 
 
-def _partitions(offset: Offset) -> list[InputPartition]:
+def _partitions(offset: LogOffset) -> list[InputPartition]:
     return [LogPartition(number, spans) for number, spans in enumerate(cut(offset))]
 
 
@@ -105,7 +105,7 @@ class LogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
 
         Spark may ask for it again after a restart, so it must not depend on what there is then.
         """
-        return Offset(self._options.tasks).as_dict()
+        return LogOffset(self._options.tasks).as_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit on a batch, in entries."""
@@ -122,7 +122,7 @@ class LogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
             most = limit.max_rows
         elif isinstance(limit, ReadAllAvailable):
             most = None
-        before = Offset.parse(start)
+        before = LogOffset.parse(start)
         end = self._planning().latest(before, most)
         # The very same where nothing is new: Spark compares texts.
         return start if end is before else end.as_dict()
@@ -133,7 +133,7 @@ class LogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch, the same ones at every time; no round trip."""
-        return [] if start == end else _partitions(Offset.parse(end))
+        return [] if start == end else _partitions(LogOffset.parse(end))
 
     def _planning(self) -> LogPlanner:
         if self._planner is None:
@@ -177,7 +177,7 @@ def checked_for_writing(
 
 
 def write_all(
-    options: LogOptions, batches: Iterator[pa.RecordBatch], turn: Turn | None
+    options: LogOptions, batches: Iterator[pa.RecordBatch], turn: Origin | None
 ) -> Appended:
     """Append all rows; a round trip for each 999 rows or 1 MiB of a log.
 
@@ -215,7 +215,7 @@ class LogWriter(DataSourceArrowWriter):
         """Append the rows of a partition; see `write_all`."""
         options, turn = self._options, None
         if options.query is not None and options.batch is not None:
-            turn = Turn(options.query, options.batch, _partition())
+            turn = Origin(options.query, options.batch, _partition())
         return write_all(options, iterator, turn)
 
 
@@ -237,7 +237,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
                     "Spark does not say which query and batch this is, so that exactlyOnce=true"
                     " cannot be kept: leave it out"
                 )
-            turn = Turn(query, int(batch), _partition())
+            turn = Origin(query, int(batch), _partition())
         return write_all(options, iterator, turn)
 
 

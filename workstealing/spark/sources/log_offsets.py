@@ -18,7 +18,7 @@ from workstealing.store.operations import Steps, drive
 from workstealing.structures import Log
 
 
-class Look(NamedTuple):
+class LogLook(NamedTuple):
     """The findings of a look at a log.
 
     Fields: epoch: of its making, "" if it is not there; first: the first available offset; next:
@@ -54,7 +54,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Offset:
+class LogOffset:
     """The offset of a stream: behind the batch that it describes in full.
 
     Fields: tasks: how many the batch has at most; places: log -> its part.
@@ -64,7 +64,7 @@ class Offset:
     places: Mapping[str, Place] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, offset: Mapping[str, Any]) -> Offset:
+    def parse(cls, offset: Mapping[str, Any]) -> LogOffset:
         """Read what `as_dict` has made. Raises: ConfigurationError for anything else."""
         try:
             places = {
@@ -105,7 +105,7 @@ class Loss:
         return f"the log {self.log!r} {self.why}"
 
 
-def resolved(position: Position, look: Look) -> int:
+def resolved(position: Position, look: LogLook) -> int:
     """Return the offset that a position means now; it may be beyond the end, or evicted."""
     if position == "earliest":
         return look.first
@@ -117,7 +117,7 @@ def resolved(position: Position, look: Look) -> int:
 
 
 def begun(
-    log: str, place: Place | None, look: Look, starting: Positions
+    log: str, place: Place | None, look: LogLook, starting: Positions
 ) -> tuple[int, Loss | None]:
     """Return where the next batch begins in a log, and what was lost before that.
 
@@ -145,14 +145,14 @@ def begun(
 
 
 def planned(
-    start: Offset,
-    looks: Mapping[str, Look],
+    start: LogOffset,
+    looks: Mapping[str, LogLook],
     starting: Positions,
     limit: int | None,
     tasks: int,
     *,
     ends: Mapping[str, tuple[str, int]] | None = None,
-) -> tuple[Offset, list[Loss]]:
+) -> tuple[LogOffset, list[Loss]]:
     """Return the offset behind the next batch, and what was lost before it.
 
     Arguments: start: the offset before it; looks: at all logs of the query; starting: where new
@@ -187,10 +187,10 @@ def planned(
     for log in set(places) - set(looks):
         # The query does not read it any more; should it do so again, it goes on there.
         places[log] = places[log]._replace(start=places[log].next)
-    return Offset(tasks, places), losses
+    return LogOffset(tasks, places), losses
 
 
-def cut(offset: Offset) -> list[tuple[Span, ...]]:
+def cut(offset: LogOffset) -> list[tuple[Span, ...]]:
     """Return the tasks of the batch that an offset ends: of each what it reads, in order.
 
     Tasks have about as many entries each, and begin where a block does, so that no two read the
@@ -239,14 +239,14 @@ IDLE_SECONDS = 0.1
 class LogPlanner:
     """Plans the batches of one query.
 
-    Arguments: options; look: says what is there now, of names of logs log -> Look; sleep: waits,
+    Arguments: options; look: says what is there now, of names of logs log -> LogLook; sleep: waits,
     for tests.
     """
 
     def __init__(
         self,
         options: LogOptions,
-        look: Callable[[Sequence[str]], Mapping[str, Look]],
+        look: Callable[[Sequence[str]], Mapping[str, LogLook]],
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._options = options
@@ -256,7 +256,7 @@ class LogPlanner:
         # For AvailableNow: log -> (epoch, offset) where it ended when the run began.
         self._ends: dict[str, tuple[str, int]] | None = None
         self._idle_until = 0.0
-        self._seen: Mapping[str, Look] | None = None
+        self._seen: Mapping[str, LogLook] | None = None
         self._missed: set[str] = set()
 
     def prepare_available_now(self) -> None:
@@ -264,7 +264,7 @@ class LogPlanner:
         looks = self._look(self._options.logs)
         self._ends = {log: (look.epoch, look.next) for log, look in looks.items()}
 
-    def latest(self, start: Offset, limit: int | None) -> Offset:
+    def latest(self, start: LogOffset, limit: int | None) -> LogOffset:
         """Return the offset behind the next batch, or `start` itself if there is nothing to read.
 
         Arguments: start; limit: how many entries at most, None for all. Raises: LostEntriesError if
@@ -290,7 +290,7 @@ class LogPlanner:
             return None
         return {log: look.next for log, look in self._seen.items()}
 
-    def _warn_of_missing(self, looks: Mapping[str, Look]) -> None:
+    def _warn_of_missing(self, looks: Mapping[str, LogLook]) -> None:
         for log, look in looks.items():
             if look.epoch or log in self._missed:
                 continue
@@ -298,7 +298,7 @@ class LogPlanner:
             logger.warning("there is no log %r yet: this query waits for its first entry", log)
 
 
-def batch_offset(options: LogOptions, looks: Mapping[str, Look]) -> Offset:
+def batch_offset(options: LogOptions, looks: Mapping[str, LogLook]) -> LogOffset:
     """Return what a batch read reads, as an offset whose parts `cut` makes tasks of.
 
     Arguments: options; looks: at all of its logs. Raises: ConfigurationError for a log that is not
@@ -318,7 +318,7 @@ def batch_offset(options: LogOptions, looks: Mapping[str, Look]) -> Offset:
         stop = min(resolved(ending.of(log), look), look.next)
         places[log] = Place(look.epoch, start, max(start, stop), look.block)
     report(losses, options)
-    return Offset(options.tasks, places)
+    return LogOffset(options.tasks, places)
 
 
 def report(losses: Sequence[str], options: LogOptions) -> None:
@@ -344,16 +344,16 @@ BYTES_A_PAGE = 4 * 1024 * 1024
 Page = tuple[list[int], list[bytes]]
 
 
-def looks(client: Any, names: Sequence[str]) -> dict[str, Look]:
+def looks(client: Any, names: Sequence[str]) -> dict[str, LogLook]:
     """Look at logs, also at those that do not exist yet; one round trip each."""
     return {name: drive(client, _look(Log(client, name))) for name in names}
 
 
-def _look(log: Any) -> Steps[Look]:
+def _look(log: Any) -> Steps[LogLook]:
     # No entries: the keys of no blocks, and the number of none.
     reply = yield log.on_keys("read", (log.keys.meta,), 0, 0, 1, 0, 1, b"", "")
     end, first, _, block, epoch = reply[:5]
-    return Look(epoch.decode(), int(first), int(end), int(block))
+    return LogLook(epoch.decode(), int(first), int(end), int(block))
 
 
 def pages(options: LogOptions, span: Span) -> Iterator[Page]:

@@ -16,7 +16,7 @@ from workstealing.errors import ReplayDiffersError
 from workstealing.spark.sources.log_options import FORMAT
 from workstealing.store.operations import drive
 from workstealing.structures import Log
-from workstealing.structures.log.appending import MOST_BLOCKS, Marker, Written
+from workstealing.structures.log.appending import MOST_BLOCKS, Marker, WrittenRows
 
 # As many as fit even where each block has one entry.
 ENTRIES_A_CALL = MOST_BLOCKS - 1
@@ -26,7 +26,7 @@ BYTES_KEPT = 8 * 1024 * 1024
 DEFAULT_BLOCK = 1000
 
 
-class Turn(NamedTuple):
+class Origin(NamedTuple):
     """Whose rows they are: a query, a batch of it, and a partition of that."""
 
     query: str
@@ -44,7 +44,7 @@ class Appender:
     exactly once, None for at least once.
     """
 
-    def __init__(self, client: Any, block: int | None, turn: Turn | None) -> None:
+    def __init__(self, client: Any, block: int | None, turn: Origin | None) -> None:
         self._client = client
         self._block = block or DEFAULT_BLOCK
         self._turn = turn
@@ -86,7 +86,7 @@ class Appender:
 class _Part:
     """The rows of a task that go to one log, at least once."""
 
-    def __init__(self, client: Any, log: Any, turn: Turn | None) -> None:
+    def __init__(self, client: Any, log: Any, turn: Origin | None) -> None:
         self.client, self.log, self.turn = client, log, turn
         self.rows: list[bytes] = []
         self.size = self.appended = self.passed = 0
@@ -103,10 +103,10 @@ class _Part:
 class _OncePart(_Part):
     """The rows of a task that go to one log, exactly once."""
 
-    def __init__(self, client: Any, log: Any, turn: Turn | None) -> None:
+    def __init__(self, client: Any, log: Any, turn: Origin | None) -> None:
         super().__init__(client, log, turn)
         self._digest = blake2b(digest_size=8)
-        self._there = Written(0, 0, "")
+        self._there = WrittenRows(0, 0, "")
 
     @property
     def _position(self) -> int:
@@ -123,7 +123,7 @@ class _OncePart(_Part):
             query, batch, partition = self.turn
             marker = Marker(query, partition, batch, self._position, digest.hexdigest())
             reply = drive(self.client, self.log.append_steps(rows, None, marker))
-            if isinstance(reply, Written):
+            if isinstance(reply, WrittenRows):
                 self._heed(reply)
                 continue
             self._digest = digest
@@ -146,7 +146,7 @@ class _OncePart(_Part):
             )
         return rows[count:]
 
-    def _heed(self, there: Written) -> None:
+    def _heed(self, there: WrittenRows) -> None:
         """Go on behind what is there; raise an error if that cannot be."""
         assert self.turn is not None
         name = self.log.name

@@ -18,7 +18,7 @@ from workstealing.structures.tracked_set.sub_sets import laid_out_sub_sets, scan
 
 if TYPE_CHECKING:
     from workstealing.store.twin import Twin
-    from workstealing.structures.tracked_set.layout import Names
+    from workstealing.structures.tracked_set.layout import TrackedSetNames
 
 
 FORMAT = "workstealing.tracked_set"
@@ -59,11 +59,11 @@ class TrackedSetOptions:
         reader.finish()
         return parsed
 
-    def tracked_names(self, sub_sets: int) -> Names:
+    def tracked_names(self, sub_sets: int) -> TrackedSetNames:
         """Return the keys of the tracked set, laid out over so many sub-sets."""
-        from workstealing.structures.tracked_set.layout import Names
+        from workstealing.structures.tracked_set.layout import TrackedSetNames
 
-        return Names(self.name, sub_sets)
+        return TrackedSetNames(self.name, sub_sets)
 
     def twin(self) -> Twin:
         """Return one-attempt connections beside this process's client; no round trip."""

@@ -280,7 +280,7 @@ def checked_for_writing(
 
 
 @dataclass(frozen=True, slots=True)
-class Written(WriterCommitMessage):
+class WrittenByTask(WriterCommitMessage):
     """The result of one task: how many rows it wrote, and by how many commands."""
 
     rows: int
@@ -300,7 +300,7 @@ class _Sink:
         for batch in iterator:
             commands += write_batch(hashes, batch, self._options.ttl_seconds)
             rows += batch.num_rows
-        return Written(rows, commands)
+        return WrittenByTask(rows, commands)
 
 
 class VolatileHashWriter(_Sink, DataSourceArrowWriter):

@@ -54,7 +54,7 @@ class KeyNames(Names):
         return b"{" + SLOT_TAGS[shard] + self._middle + b":fence"
 
 
-class _Surface:
+class _KeySurface:
     """The commands of durable keys that redis-py does not have.
 
     A command costs one round trip and at most eight Redis commands a name; on a cluster `mget`,
@@ -124,7 +124,7 @@ class _Asynchronous(BasicKeyCommands):
     _is_async_client: Literal[True] = True
 
 
-class BlockingSurface(_Surface):
+class BlockingKeySurface(_KeySurface):
     """The commands of a blocking client, and of pipelines, by redis-py's own signatures."""
 
     _is_async_client: Literal[False] = False
@@ -148,7 +148,7 @@ class BlockingSurface(_Surface):
     exists = _Blocking.exists
 
 
-class AsyncSurface(_Surface):
+class AsyncKeySurface(_KeySurface):
     """The same commands, awaited."""
 
     _is_async_client: Literal[True] = True
@@ -256,7 +256,7 @@ class Pieces:
     combine: Callable[[list[Any]], Any] = itemgetter(0)
 
 
-class Translator:
+class KeyTranslator:
     """Turns redis-py's commands into scripts on one namespace.
 
     Arguments: names of the namespace; on_cluster: whether keys of different slots are on different

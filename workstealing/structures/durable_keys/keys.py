@@ -21,10 +21,10 @@ from workstealing.store.operations import (
 from workstealing.store.pipeline import AsyncPipeline, BlockingPipeline, Pipeline
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
 from workstealing.structures.durable_keys.commands import (
-    AsyncSurface,
-    BlockingSurface,
+    AsyncKeySurface,
+    BlockingKeySurface,
     KeyNames,
-    Translator,
+    KeyTranslator,
     empty_reply,
     require_users_keys,
 )
@@ -53,7 +53,7 @@ class _Keys(NamespaceStructure[ClientT]):
     ) -> None:
         super().__init__(client, namespace, allow_eviction)
         self.names = KeyNames(namespace)
-        self.translator = Translator(
+        self.translator = KeyTranslator(
             self.names, on_cluster=is_cluster(client), clock_shift_ms=clock_shift_ms
         )
 
@@ -103,7 +103,7 @@ class _Keys(NamespaceStructure[ClientT]):
         return pieces.combine(replies)
 
 
-class DurableKeys(_Keys[BlockingClient], BlockingSurface, Blocking):
+class DurableKeys(_Keys[BlockingClient], BlockingKeySurface, Blocking):
     """Strings that live exactly until their deadline, however full the server is.
 
     For locks, leases and results that were expensive to make. A ``volatile-*`` policy may evict a
@@ -155,7 +155,7 @@ class DurableKeys(_Keys[BlockingClient], BlockingSurface, Blocking):
         return KeyPipeline(self, transaction)
 
 
-class AsyncDurableKeys(_Keys[AsyncClient], AsyncSurface, Asynchronous):
+class AsyncDurableKeys(_Keys[AsyncClient], AsyncKeySurface, Asynchronous):
     """`DurableKeys` on a redis.asyncio client: every command is awaited."""
 
     def lock(self, name: Any, lease: Duration) -> AsyncLease:
@@ -264,7 +264,7 @@ class AsyncLease(_LeaseBlock):
                 raise
 
 
-class _KeyPipeline(Pipeline, BlockingSurface):
+class _KeyPipeline(Pipeline, BlockingKeySurface):
     """The part that both forms of a pipeline share; see `KeyPipeline`.
 
     The methods are typed as in redis-py's own pipelines: by the replies that `execute` returns.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
-from workstealing.structures.names import beside
+from workstealing.structures.users_names import beside
 
 MEMBERS_A_CHUNK = 1000
 """The most members that one script adds, acknowledges, reserves or lists: so none takes long."""

@@ -19,7 +19,7 @@ from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Steps, operation
 from workstealing.structures.log.base import Known, LogBase, checked_integer
 from workstealing.structures.log.codecs import encode_all
-from workstealing.structures.names import checked_text
+from workstealing.structures.users_names import checked_text
 
 MOST_ENTRIES = 10_000
 """How many entries one call appends at most."""
@@ -51,7 +51,7 @@ class Marker:
     digest: str
 
 
-class Written(NamedTuple):
+class WrittenRows(NamedTuple):
     """The rows that a partition has written already and does not write again, with their digest."""
 
     batch: int
@@ -84,8 +84,8 @@ class Appending(LogBase):
     ) -> Steps[Any]:
         """Append entries, once for each marker; see `append`.
 
-        Returns: the offset of the first; `Written`, with nothing appended, if the marker does not
-        match the rows written so far.
+        Returns: the offset of the first; `WrittenRows`, with nothing appended, if the marker does
+        not match the rows written so far.
         """
         batch = checked_entries(encode_all(self.codec, entries), self.known.block)
         least = "" if backlog is None else checked_integer(backlog, "backlog", 0)
@@ -117,7 +117,7 @@ class Appending(LogBase):
                 yield from self._wake(set(waiting).difference(known.groups[:WOKEN_GROUPS]))
                 return offset
             if offset == -2:
-                return Written(int(reply[1]), int(reply[2]), reply[3].decode())
+                return WrittenRows(int(reply[1]), int(reply[2]), reply[3].decode())
             _, tail, kept, block, *waiting = reply
             self.has_lost(known, int(tail))
             self.note(next=int(tail), kept=int(kept), block=int(block), groups=tuple(waiting))

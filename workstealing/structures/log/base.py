@@ -12,8 +12,8 @@ from workstealing.store.scripts import Script, load
 from workstealing.store.twin import Twin, is_cluster, twin_for
 from workstealing.structures.log.blocks import BlockCache
 from workstealing.structures.log.codecs import codec_of
-from workstealing.structures.names import NamesBeside, checked_text
 from workstealing.structures.structure import Structure
+from workstealing.structures.users_names import NamesBeside, checked_text
 
 LOG_VERSION = "1"
 """The value of the field `mark` of a log's `meta`, and of a group's state."""

@@ -31,9 +31,9 @@ from workstealing.structures.log.group_reading import (
     GroupReading,
     checked_place,
 )
-from workstealing.structures.log.reading import Reading
-from workstealing.structures.names import checked_text
+from workstealing.structures.log.reading import ReadingEntries
 from workstealing.structures.structure import DeadBox, DeadItem, times_text
+from workstealing.structures.users_names import checked_text
 
 MOST_LISTED = 10_000
 _DEAD_A_SCRIPT = 100
@@ -267,7 +267,7 @@ class GroupDead(DeadBox):
     """
 
     def __init__(
-        self, log: Reading, name: bytes, lease_ms: int, max_attempts: int, size: int
+        self, log: ReadingEntries, name: bytes, lease_ms: int, max_attempts: int, size: int
     ) -> None:
         kind = AsyncLogGroup if isinstance(log, Asynchronous) else LogGroup
         self._group = kind(log, name, "first", True, lease_ms / 1000, max_attempts)

@@ -39,7 +39,7 @@ from workstealing.store.operations import AS_BYTES, Operation, Steps, Wait, same
 from workstealing.structures.log.base import Known, checked_integer
 from workstealing.structures.log.codecs import decode_all
 from workstealing.structures.log.group_entries import GroupEntry
-from workstealing.structures.log.reading import BLOCKS_A_SCRIPT, BYTES_A_SCRIPT, Reading
+from workstealing.structures.log.reading import BLOCKS_A_SCRIPT, BYTES_A_SCRIPT, ReadingEntries
 
 MOST_AT_ONCE = 1000
 """The most entries that a call reads."""
@@ -57,7 +57,7 @@ _MOST_SPARE_BLOCKS = 1023
 _PLAIN = "plain"
 
 
-class Nothing(NamedTuple):
+class NoEntries(NamedTuple):
     """The answer of a look that found nothing.
 
     Fields: pause_ms: until the next look while waiting; due_ms: until a pending entry is to be
@@ -85,7 +85,7 @@ class GroupReading:
 
     def __init__(  # noqa: PLR0917 - the settings that `Log.group` has in this order
         self,
-        log: Reading,
+        log: ReadingEntries,
         name: str | bytes,
         start: str | int = "first",
         ack: bool = False,
@@ -114,18 +114,18 @@ class GroupReading:
         """Look, wait for a turn and look again, until something is found or the time is over."""
         if not seconds:
             found = yield from self.read_steps(count, member)
-            return [] if isinstance(found, Nothing) else found
+            return [] if isinstance(found, NoEntries) else found
         waiter, turn, end = secrets.token_hex(8), b"", self.monotonic() + seconds
 
         def look() -> Steps[float]:
             seen = yield from self.look_steps(0, member, waiter, True)
-            assert isinstance(seen, Nothing)
+            assert isinstance(seen, NoEntries)
             return seen.pause_seconds(self.random())
 
         while True:
             left = end - self.monotonic()
             found = yield from self.read_steps(count, member, waiter, left > 0, turn)
-            if not isinstance(found, Nothing):
+            if not isinstance(found, NoEntries):
                 return found
             if left <= 0:
                 return []
@@ -136,7 +136,7 @@ class GroupReading:
 
     def look_steps(
         self, count: int, member: bytes, waiter: str = "", waits: bool = False, turn: bytes = b""
-    ) -> Steps[list[GroupEntry] | Nothing]:
+    ) -> Steps[list[GroupEntry] | NoEntries]:
         """Look for entries once.
 
         Arguments: count: 0 only gives turns to others; member; waiter: its name in the line; waits:
@@ -149,7 +149,7 @@ class GroupReading:
             low, kept, operation = self._read(count, waiter, waits, turn, member, spare)
             reply = yield from self._call(operation)
             if reply[0] == _NOTHING:
-                return Nothing(int(reply[1]), int(reply[2]))
+                return NoEntries(int(reply[1]), int(reply[2]))
             if reply[0] == _OTHER_BLOCK:
                 _, number, block, epoch = reply
                 self._next = number * block
@@ -160,11 +160,11 @@ class GroupReading:
                 return found
             # All due entries had been handed out too often, and used up the turn.
             turn = b""
-        return Nothing(1000, 0)
+        return NoEntries(1000, 0)
 
     def read_steps(
         self, count: int, member: bytes, waiter: str = "", waits: bool = False, turn: bytes = b""
-    ) -> Steps[list[GroupEntry] | Nothing]:
+    ) -> Steps[list[GroupEntry] | NoEntries]:
         """Look for entries once, piece by piece, as long as the pieces are full.
 
         Arguments: as of `look_steps`; only the first piece stands in the line, or has a turn. A
@@ -172,7 +172,7 @@ class GroupReading:
         again.
         """
         piece = yield from self.look_steps(min(count, A_SCRIPT), member, waiter, waits, turn)
-        if isinstance(piece, Nothing):
+        if isinstance(piece, NoEntries):
             return piece
         asked = min(count, A_SCRIPT)
         if len(piece) < asked or asked == count:
@@ -191,7 +191,7 @@ class GroupReading:
                 if not self.acknowledged:
                     raise
                 break
-            if isinstance(more, Nothing):
+            if isinstance(more, NoEntries):
                 break
             piece = more
             found.update((each.offset, each) for each in piece)

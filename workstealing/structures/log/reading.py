@@ -83,7 +83,7 @@ class LogStats(NamedTuple):
     bytes_per_entry: float
 
 
-class Reading(LogBase):
+class ReadingEntries(LogBase):
     """Reading entries of a log, and describing it."""
 
     @operation

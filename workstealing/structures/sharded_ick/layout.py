@@ -42,7 +42,7 @@ class ShardNames(IckNames):
 
 
 @dataclass(frozen=True)
-class Layout:
+class ShardedLayout:
     """How many ick shards there are.
 
     Fields: generation: digits, a number that grows with every change; ick_shards; moving_from: how
@@ -100,11 +100,11 @@ class Core:
         self.clock_shift_ms = clock_shift_ms
         self.layout_key = b"ws:sharded_ick:layout:" + self.name
         self.has_warned = False
-        self._found: Versioned[Layout] | None = None
+        self._found: Versioned[ShardedLayout] | None = None
         self._names: dict[int, ShardNames] = {}
 
     @property
-    def layout(self) -> Layout | None:
+    def layout(self) -> ShardedLayout | None:
         """The layout, None before it was read."""
         return None if self._found is None else self._found.own
 
@@ -122,21 +122,21 @@ class Core:
     def reading(self, *fields: str | int) -> Operation:
         """Return the operation that reads the layout, or writes these fields down if none is there.
 
-        Its result is a `Layout`, which this object uses from then on, or None.
+        Its result is a `ShardedLayout`, which this object uses from then on, or None.
         """
         return Operation(load("sharded_ick/open"), (self.layout_key,), fields, self._read)
 
-    def _read(self, reply: Any) -> Layout | None:
+    def _read(self, reply: Any) -> ShardedLayout | None:
         self._found = read_pairs(
             KIND, self.layout_key, f"the ShardedIck at {self.text}", reply, _own
         )
         return self.layout
 
-    def read_layout(self) -> Steps[Layout | None]:
+    def read_layout(self) -> Steps[ShardedLayout | None]:
         """Read the layout; one round trip."""
         return (yield self.reading())  # type: ignore[no-any-return]
 
-    def open(self) -> Steps[Layout]:
+    def open(self) -> Steps[ShardedLayout]:
         """Return the layout as this process knows it; one round trip the first time.
 
         Raises: ConfigurationError if it has another number of ick shards, or if there is no layout
@@ -160,7 +160,7 @@ class Core:
             )
         return layout  # type: ignore[no-any-return]
 
-    def open_to_write(self) -> Steps[Layout]:
+    def open_to_write(self) -> Steps[ShardedLayout]:
         """Return the layout, as `open`. Raises: LayoutError too if it may only be read."""
         layout = yield from self.open()
         self.require_writable()
@@ -171,7 +171,7 @@ class Core:
         if self._found is not None:
             self._found.require_writable()
 
-    def reopen(self, outdated: Layout) -> Steps[Layout]:
+    def reopen(self, outdated: ShardedLayout) -> Steps[ShardedLayout]:
         """Read the layout again, after an ick shard has refused an outdated one."""
         layout = self.layout
         # Another user of this object may have done it already.
@@ -192,8 +192,8 @@ def _new_fields(ick_shards: int) -> tuple[str | int, ...]:
     return KIND.fields("ick_shards", ick_shards, "moving_from", 0)
 
 
-def _own(pairs: Mapping[str, str]) -> Layout:
-    layout = Layout(pairs["generation"], int(pairs["ick_shards"]), int(pairs["moving_from"]))
+def _own(pairs: Mapping[str, str]) -> ShardedLayout:
+    layout = ShardedLayout(pairs["generation"], int(pairs["ick_shards"]), int(pairs["moving_from"]))
     if not 1 <= layout.all_shards <= MOST_ICK_SHARDS:
         raise ValueError(layout)
     return layout

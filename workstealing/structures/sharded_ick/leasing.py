@@ -27,7 +27,7 @@ from workstealing.structures.ick.members import (
     scored,
 )
 from workstealing.structures.layout import as_text
-from workstealing.structures.sharded_ick.layout import Core, Layout
+from workstealing.structures.sharded_ick.layout import Core, ShardedLayout
 
 # How many leases in a hundred go to the ick shard that has waited longest for one, however needy
 # others are: a member that is never acknowledged would otherwise keep its ick shard the neediest.
@@ -79,7 +79,7 @@ class _LeasedOperations:
     """
 
     def __init__(
-        self, sharded: Any, layout: Layout, holder: Holder, found: tuple[int, str]
+        self, sharded: Any, layout: ShardedLayout, holder: Holder, found: tuple[int, str]
     ) -> None:
         self.client, self.twin = sharded.client, sharded.twin
         self._core: Core = sharded.core
@@ -410,7 +410,7 @@ def _look_of(reply: list[Any]) -> ShardLook:
     )
 
 
-def look(core: Core) -> Steps[tuple[Layout, list[ShardLook]]]:
+def look(core: Core) -> Steps[tuple[ShardedLayout, list[ShardLook]]]:
     """Look at the layout as it is now, and at all its ick shards.
 
     Raises: ConfigurationError; LayoutError. One round trip, two if the layout has changed.
@@ -426,7 +426,7 @@ def look(core: Core) -> Steps[tuple[Layout, list[ShardLook]]]:
 
 def take_any(
     core: Core, holder: Holder, random: Callable[[], float]
-) -> Steps[tuple[Layout, tuple[int, str]]]:
+) -> Steps[tuple[ShardedLayout, tuple[int, str]]]:
     """Take the lease of the neediest free ick shard; return the layout, and (ick shard, token).
 
     Raises: NoLease; LayoutError. Two round trips, one more for each ick shard that another consumer
@@ -459,7 +459,7 @@ def take_any(
 
 def take_all(
     core: Core, holder: Holder, take_over: bool
-) -> Steps[tuple[Layout, list[tuple[int, str]]]]:
+) -> Steps[tuple[ShardedLayout, list[tuple[int, str]]]]:
     """Take the leases of all ick shards, or none; return the layout and each (ick shard, token).
 
     Arguments: holder; take_over: whether leases of a consumer of the same name are taken from it.
@@ -489,7 +489,7 @@ def take_all(
 
 
 def taking(
-    core: Core, layout: Layout, shard: int, holder: Holder, take_over: bool = False
+    core: Core, layout: ShardedLayout, shard: int, holder: Holder, take_over: bool = False
 ) -> Operation:
     """Return the operation that takes one ick shard's lease.
 
@@ -509,7 +509,7 @@ def _on_lease(core: Core, script: str, shard: int, token: str, *args: Any) -> Op
     return Operation(core.script(script), (core.names(shard).lease,), (token, *args), int)
 
 
-def _being_moved(core: Core, layout: Layout) -> NoLease:
+def _being_moved(core: Core, layout: ShardedLayout) -> NoLease:
     return NoLease(
         f"the members of {core.text!r} are being moved to {layout.ick_shards} ick shards:"
         f" come again, or finish it with resize({layout.ick_shards})"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from workstealing.errors import Aborted, ConfigurationError
 from workstealing.store.operations import AS_BYTES, Operation, Steps
 from workstealing.store.scripts import load
-from workstealing.structures.sharded_ick.layout import Core, Layout, shard_of
+from workstealing.structures.sharded_ick.layout import Core, ShardedLayout, shard_of
 from workstealing.structures.sharded_ick.leasing import Holder, taking
 
 MEMBERS_A_PAGE = 500
@@ -67,7 +67,7 @@ def resize(core: Core, ick_shards: int, limit: int) -> Steps[Resized]:
     return Resized(True, moved, 0)
 
 
-def _begun(core: Core, ick_shards: int) -> Steps[Layout]:
+def _begun(core: Core, ick_shards: int) -> Steps[ShardedLayout]:
     """Write the new number into the layout, if it is not there yet; return the layout."""
     layout = yield from core.read_layout()
     if layout is None:
@@ -88,7 +88,9 @@ def _begun(core: Core, ick_shards: int) -> Steps[Layout]:
     return layout
 
 
-def _relayout(core: Core, layout: Layout, ick_shards: int, moving_from: int) -> Steps[Layout]:
+def _relayout(
+    core: Core, layout: ShardedLayout, ick_shards: int, moving_from: int
+) -> Steps[ShardedLayout]:
     args = (layout.generation, ick_shards, moving_from)
     yield Operation(load("sharded_ick/relayout"), (core.layout_key,), args, int)
     found = yield from core.read_layout()
@@ -97,13 +99,13 @@ def _relayout(core: Core, layout: Layout, ick_shards: int, moving_from: int) -> 
     return found
 
 
-def _progress(core: Core, layout: Layout, shard: int) -> Operation:
+def _progress(core: Core, layout: ShardedLayout, shard: int) -> Operation:
     names = core.names(shard)
     keys = (names.moving, names.moving_dead, names.begun)
     return Operation(load("sharded_ick/progress"), keys, (layout.generation,), bool)
 
 
-def _move(core: Core, layout: Layout, holder: tuple[int, str], limit: int) -> Steps[int]:
+def _move(core: Core, layout: ShardedLayout, holder: tuple[int, str], limit: int) -> Steps[int]:
     """Move at most so many members of an ick shard whose lease is held; return how many."""
     shard, token = holder
     names = core.names(shard)
@@ -142,7 +144,7 @@ def _move(core: Core, layout: Layout, holder: tuple[int, str], limit: int) -> St
 
 
 def _copies(
-    core: Core, layout: Layout, members: list[tuple[Any, ...]], dead: list[tuple[Any, ...]]
+    core: Core, layout: ShardedLayout, members: list[tuple[Any, ...]], dead: list[tuple[Any, ...]]
 ) -> list[Operation]:
     groups: dict[int, tuple[list[Any], list[Any]]] = {}
     for position, rows in enumerate((members, dead)):

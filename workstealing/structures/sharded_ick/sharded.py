@@ -39,7 +39,7 @@ from workstealing.structures.ick.members import (
 from workstealing.structures.sharded_ick.layout import (
     MOST_ICK_SHARDS,
     Core,
-    Layout,
+    ShardedLayout,
     checked_ick_shards,
     shard_of,
 )
@@ -394,17 +394,17 @@ def _adding(core: Core, pairs: Pairs) -> Steps[Added]:
     return Added(new, changed)
 
 
-def _addition(core: Core, layout: Layout, shard: int, chunk: Pairs) -> Operation:
+def _addition(core: Core, layout: ShardedLayout, shard: int, chunk: Pairs) -> Operation:
     names = core.names(shard)
     script, args = adding(chunk)
     return Operation(load(f"sharded_{script}"), (*names.sets, names.mark), (layout.mark, *args))
 
 
-def _nothing(layout: Layout) -> list[tuple[int, Pairs]]:
+def _nothing(layout: ShardedLayout) -> list[tuple[int, Pairs]]:
     return [(shard, []) for shard in range(layout.ick_shards)]
 
 
-def _chunks(pairs: Iterable[tuple[bytes, Any]], layout: Layout) -> list[tuple[int, Pairs]]:
+def _chunks(pairs: Iterable[tuple[bytes, Any]], layout: ShardedLayout) -> list[tuple[int, Pairs]]:
     """Split pairs by ick shard, into chunks for one script each."""
     groups: dict[int, Pairs] = {}
     for pair in pairs:
@@ -485,7 +485,7 @@ def _deleting(core: Core) -> Steps[int]:
         layout = yield from core.reopen(layout)
 
 
-def _deletion(core: Core, layout: Layout, shard: int) -> Operation:
+def _deletion(core: Core, layout: ShardedLayout, shard: int) -> Operation:
     names = core.names(shard)
     beside = (*names.all[3:], names.moving, names.moving_dead, names.moving_attempts)
     return Operation(load("sharded_ick/delete"), (*names.sets, names.mark, *beside), (layout.mark,))

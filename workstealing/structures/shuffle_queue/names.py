@@ -6,8 +6,8 @@ from redis.exceptions import DataError
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
-from workstealing.structures.names import NamesBeside
 from workstealing.structures.namespace import Names, NamespaceKind
+from workstealing.structures.users_names import NamesBeside
 
 STREAMS = "streams"
 SHUFFLE_QUEUES = NamespaceKind(

@@ -36,7 +36,6 @@ from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.blocking import milliseconds
 from workstealing.store.operations import Operation, Steps, Wait, operation
-from workstealing.structures.names import checked_text
 from workstealing.structures.shuffle_queue.base import PickupDelays, QueueBase
 from workstealing.structures.shuffle_queue.message import (
     Message,
@@ -52,6 +51,7 @@ from workstealing.structures.shuffle_queue.names import (
     GroupNames,
     QueueNames,
 )
+from workstealing.structures.users_names import checked_text
 
 ANNOUNCE_SECONDS = 5.0
 CONSUMERS_KNOWN = 4096
@@ -130,7 +130,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class NoMessages:
     """The reply of a look that found nothing; a wait from here misses no moment.
 
     Fields: notification and legacy: the last ids of these streams at the very look; wait_ms: until
@@ -158,7 +158,7 @@ class Patience:
         self._end = monotonic() + seconds if seconds else None
         self._polls = polls
 
-    def next_seconds(self, nothing: Nothing) -> float | None:
+    def next_seconds(self, nothing: NoMessages) -> float | None:
         """Return how long to wait after a look; None when the time is over."""
         if self._end is None:
             return None
@@ -174,7 +174,7 @@ class Patience:
         return wait
 
 
-def block_command(keys: QueueNames, nothing: Nothing, seconds: float) -> tuple[Any, ...]:
+def block_command(keys: QueueNames, nothing: NoMessages, seconds: float) -> tuple[Any, ...]:
     """Return the command that waits from the very moment of a look."""
     return (
         *("XREAD", "COUNT", 1, "BLOCK", milliseconds(seconds)),
@@ -199,7 +199,7 @@ def woken_by(keys: QueueNames, reply: Any) -> int | None:
     return named if LEGACY <= named < MOST_STREAMS else None
 
 
-class Reading(QueueBase):
+class ReadingMessages(QueueBase):
     """The operations `read` and `read_many`, and this process's knowledge of the groups."""
 
     @operation
@@ -273,7 +273,7 @@ class Reading(QueueBase):
         woken = None
         while True:
             found = yield from self._looking(view, consumer, n or 1, prefer, woken)
-            if not isinstance(found, Nothing):
+            if not isinstance(found, NoMessages):
                 return found[0] if n is None else found
             seconds = patience.next_seconds(found)
             if seconds is None:
@@ -315,17 +315,17 @@ class Reading(QueueBase):
         n: int,
         prefer: int | None,
         woken: int | None = None,
-    ) -> Steps[list[Message] | Nothing]:
+    ) -> Steps[list[Message] | NoMessages]:
         """Look for at most n messages, at most `MESSAGES_A_SCRIPT` by each script.
 
         Arguments: view: of the group; consumer: its name; n; prefer: the number of a stream that
         goes first, or None; woken: the number of the stream that a notification named, or None.
-        Returns: the messages, or `Nothing`. Raises: LayoutError. One round trip for each piece, if
-        it goes as expected.
+        Returns: the messages, or `NoMessages`. Raises: LayoutError. One round trip for each piece,
+        if it goes as expected.
         """
         piece = min(n, MESSAGES_A_SCRIPT)
         found = yield from self._look_once(view, consumer, piece, prefer, woken)
-        if isinstance(found, Nothing):
+        if isinstance(found, NoMessages):
             return found
         messages, is_more = found
         while is_more and len(messages) < n:
@@ -334,7 +334,7 @@ class Reading(QueueBase):
                 found = yield from self._look_once(view, consumer, piece, None)
             except Exception:  # noqa: BLE001 - what was delivered must not be lost by what was not
                 break
-            if isinstance(found, Nothing):
+            if isinstance(found, NoMessages):
                 break
             more, is_more = found
             messages += more
@@ -347,7 +347,7 @@ class Reading(QueueBase):
         n: int,
         prefer: int | None,
         woken: int | None = None,
-    ) -> Steps[tuple[list[Message], bool] | Nothing]:
+    ) -> Steps[tuple[list[Message], bool] | NoMessages]:
         """Look once, for one piece; say too whether more messages may be left."""
         announced = view.announced.get(consumer)
         # A queue that is read is in use, however short its time to live.
@@ -438,7 +438,7 @@ class Reading(QueueBase):
         woken: int | None,
         left: str,
         counts: str,
-    ) -> Steps[tuple[list[Message], bool] | Nothing]:
+    ) -> Steps[tuple[list[Message], bool] | NoMessages]:
         """Look by the script for all cases, which makes the next plan."""
         script = self._script("read")
         keys = self.keys
@@ -482,7 +482,7 @@ class Reading(QueueBase):
                 # The stream that was served before is the likeliest next one, but that is a guess.
                 view.fresh = False
                 wait = int(rest[2])
-                return Nothing(as_text(rest[0]), as_text(rest[1]), None if wait < 0 else wait)
+                return NoMessages(as_text(rest[0]), as_text(rest[1]), None if wait < 0 else wait)
             if kind == _UNKNOWN_GROUP:
                 # The queue was deleted, or lost, since this process was here; its namespace too,
                 # perhaps, without which no job finds it.

@@ -47,7 +47,7 @@ def percentile(histogram: Mapping[int, int], share: float) -> int | None:
     return None
 
 
-class Stats(QueueBase):
+class Describing(QueueBase):
     """The operation `stats`."""
 
     @operation
@@ -64,7 +64,7 @@ class Stats(QueueBase):
         - waiting: messages that the group was never given; pending: messages that its consumers
           have in hand; returned: messages that are served again at their stream's turn; delayed:
           messages that `nack` has put off; dead: messages that failed too often;
-        - oldest_waiting_s: for how long, in seconds by the server's clock, the oldest of the
+        - oldest_waiting_seconds: for how long, in seconds by the server's clock, the oldest of the
           waiting and the returned ones has been in the queue; None if there is none;
         - delivered, redelivered: deliveries of a message for the first time, and again; overdue:
           messages that were dropped at their deadline; cancelled: messages that `cancel` has
@@ -72,8 +72,8 @@ class Stats(QueueBase):
         - pickup_delay_ms: the histogram of first deliveries: top -> how many had a pickup delay
           of at most top ms, and of more than half of it (tops are powers of two; not cumulative);
           see `percentile`;
-        - consumers: name -> pending, and seen_s, the seconds since it was last seen (None: its name
-          is no longer known); the last 1,000 seen, and all with pending messages;
+        - consumers: name -> pending, and seen_seconds, for how long it has not been seen (None: its
+          name is no longer known); the last 1,000 seen, and all with pending messages;
         - tenants: tenant (None: entries of the legacy stream without one) -> waiting, pending,
           returned and delayed;
         - exact: whether all messages were looked at. If not, the tenants' counts are those of the
@@ -143,7 +143,7 @@ class _Looking:
         head = yield self._head()
         now, span, cancelled, returned, delayed, dead, known, seen, state = head
         for name, at in _pairs(seen):
-            self.consumers[as_text(name)] = {"pending": 0, "seen_s": _seconds(now, float(at))}
+            self.consumers[as_text(name)] = {"pending": 0, "seen_seconds": _seconds(now, float(at))}
         streams = [_Seen(number) for number in (LEGACY, *range(int(span or 0)))]
         yield from self._look(streams)
         ages = [_seconds(now, each.oldest) for each in streams if each.oldest is not None]
@@ -170,7 +170,7 @@ class _Looking:
             "returned": returned,
             "delayed": delayed,
             "dead": dead,
-            "oldest_waiting_s": max(ages, default=None),
+            "oldest_waiting_seconds": max(ages, default=None),
             "delivered": sum(histogram.values()),
             **dict(zip(COUNTERS, counted[: len(COUNTERS)], strict=True)),
             "cancelled": int(cancelled or 0),
@@ -236,7 +236,9 @@ class _Looking:
                 if as_text(name) == RETURNED:
                     seen.kept = count
                 else:
-                    known = self.consumers.setdefault(as_text(name), {"pending": 0, "seen_s": None})
+                    known = self.consumers.setdefault(
+                        as_text(name), {"pending": 0, "seen_seconds": None}
+                    )
                     known["pending"] += count
         looked = delivered
         seen.delivered += delivered

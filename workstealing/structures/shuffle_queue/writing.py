@@ -12,7 +12,6 @@ from typing import Any
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Steps, operation
 from workstealing.store.paging import Page
-from workstealing.structures.names import checked_text
 from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.message import (
     DEADLINE,
@@ -25,6 +24,7 @@ from workstealing.structures.shuffle_queue.message import (
     overdue_message,
     unwritable,
 )
+from workstealing.structures.users_names import checked_text
 
 MOST_FIELDS = 1000
 MOST_OVERDUE = 1000

@@ -1,6 +1,6 @@
 """TimeShardQueue: a queue by due time whose producers and consumers never meet."""
 
-from workstealing.structures.time_shard_queue.message import DeadMessage, Taken, TimeShardStats
+from workstealing.structures.time_shard_queue.message import DeadDueMessage, Taken, TimeShardStats
 from workstealing.structures.time_shard_queue.queue import AsyncTimeShardQueue, TimeShardQueue
 from workstealing.structures.time_shard_queue.redis_store import AsyncRedisStore, RedisStore
 from workstealing.structures.time_shard_queue.rotation import Rotation
@@ -9,7 +9,7 @@ from workstealing.structures.time_shard_queue.store import Store
 __all__ = [
     "AsyncRedisStore",
     "AsyncTimeShardQueue",
-    "DeadMessage",
+    "DeadDueMessage",
     "RedisStore",
     "Rotation",
     "Store",

@@ -60,7 +60,7 @@ class TimeShardStats(NamedTuple):
         return max(0, self.waiting + self.leased - self.consumed)
 
 
-class DeadMessage(NamedTuple):
+class DeadDueMessage(NamedTuple):
     """A message that was set aside because its lease has ended too often.
 
     Fields: id; message: bytes; due: aware datetime; attempts; since: when it was set aside, aware;

@@ -26,7 +26,7 @@ from workstealing.structures.structure import (
 )
 from workstealing.structures.time_shard_queue.message import (
     LONGEST_CONSUMER,
-    DeadMessage,
+    DeadDueMessage,
     DueTime,
     Taken,
     TimeShardStats,
@@ -44,10 +44,10 @@ from workstealing.structures.time_shard_queue.rotation import (
 )
 from workstealing.structures.time_shard_queue.store import (
     Buried,
-    Counts,
     Due,
     Entry,
     Held,
+    TimeShardCounts,
     TimeShards,
 )
 
@@ -226,12 +226,12 @@ class _TimeShardQueueOperations(Structure):
         return self._counting()
 
     @operation
-    def dead(self, n: int = 100) -> Steps[Page[DeadMessage]]:
+    def dead(self, n: int = 100) -> Steps[Page[DeadDueMessage]]:
         """List messages that were set aside, the oldest first.
 
-        Arguments: n: 1 to 1,000. Returns: a `Page` of `DeadMessage`, a list whose `more` says how
-        many others there are. Raises: ConfigurationError; LayoutError. One round trip for each 200
-        of each time shard, and one to count if there are n or more.
+        Arguments: n: 1 to 1,000. Returns: a `Page` of `DeadDueMessage`, a list whose `more` says
+        how many others there are. Raises: ConfigurationError; LayoutError. One round trip for each
+        200 of each time shard, and one to count if there are n or more.
         """
         return self._listing_dead(_checked_number("n", n, MOST_AT_ONCE))
 
@@ -343,7 +343,7 @@ class _TimeShardQueueOperations(Structure):
     def _counting(self) -> Steps[list[TimeShardStats]]:
         yield from self._opening(only_read=True)
         numbers = range(self.rotation.time_shards)
-        found: list[Counts] = yield from self.time_shards.counts(numbers)
+        found: list[TimeShardCounts] = yield from self.time_shards.counts(numbers)
         now_ms = self.now_ms()
         return [
             TimeShardStats(
@@ -352,7 +352,7 @@ class _TimeShardQueueOperations(Structure):
             for number, each in zip(numbers, found, strict=True)
         ]
 
-    def _listing_dead(self, n: int) -> Steps[Page[DeadMessage]]:
+    def _listing_dead(self, n: int) -> Steps[Page[DeadDueMessage]]:
         yield from self._opening(only_read=True)
         every = range(self.rotation.time_shards)
         found: list[Buried] = []
@@ -441,8 +441,8 @@ def _taken(held: Held, time_shard: int) -> Taken:
     )
 
 
-def _dead(buried: Buried) -> DeadMessage:
-    return DeadMessage(
+def _dead(buried: Buried) -> DeadDueMessage:
+    return DeadDueMessage(
         buried.id,
         buried.message,
         moment(buried.due_ms),
@@ -452,7 +452,7 @@ def _dead(buried: Buried) -> DeadMessage:
     )
 
 
-def _dead_item(dead: DeadMessage) -> DeadItem:
+def _dead_item(dead: DeadDueMessage) -> DeadItem:
     times = "once" if dead.attempts == 1 else f"{dead.attempts} times"
     return DeadItem(
         dead.id,

@@ -23,7 +23,7 @@ from workstealing.structures.layout import (
 )
 from workstealing.structures.structure import inspect_steps
 from workstealing.structures.time_shard_queue.rotation import Rotation
-from workstealing.structures.time_shard_queue.store import Buried, Counts, Due, Entry, Held
+from workstealing.structures.time_shard_queue.store import Buried, Due, Entry, Held, TimeShardCounts
 
 T = TypeVar("T")
 
@@ -210,14 +210,16 @@ class RedisTimeShards:
         done: bool = yield self._operation("extend", keys, time_shard, args, bool)
         return done
 
-    def counts(self, time_shards: Sequence[int]) -> Steps[list[Counts]]:
+    def counts(self, time_shards: Sequence[int]) -> Steps[list[TimeShardCounts]]:
         """Count the messages of some time shards; O(log n) each."""
         operations = []
         for time_shard in time_shards:
             names = self.names(time_shard)
             keys = (names.waiting, names.leased, names.consumed, names.released, names.dead)
-            operations.append(self._operation("counts", keys, time_shard, (), Counts._make))
-        counted: list[Counts] = yield operations
+            operations.append(
+                self._operation("counts", keys, time_shard, (), TimeShardCounts._make)
+            )
+        counted: list[TimeShardCounts] = yield operations
         return counted
 
     def dead(self, time_shard: int, n: int) -> Steps[list[Buried]]:

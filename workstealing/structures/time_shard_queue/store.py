@@ -54,7 +54,7 @@ class Held(NamedTuple):
     ends_ms: int
 
 
-class Counts(NamedTuple):
+class TimeShardCounts(NamedTuple):
     """How many messages one time shard holds.
 
     Fields: waiting: without a lease, released ones included; due: waiting messages whose time has
@@ -150,7 +150,7 @@ class TimeShards(Protocol):
         """
         ...
 
-    def counts(self, time_shards: Sequence[int]) -> Steps[list[Counts]]:
+    def counts(self, time_shards: Sequence[int]) -> Steps[list[TimeShardCounts]]:
         """Count the messages of each of these time shards."""
         ...
 

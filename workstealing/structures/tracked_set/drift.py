@@ -13,7 +13,7 @@ from typing import Any
 from workstealing.errors import ConfigurationError
 from workstealing.store.budget import Budget
 from workstealing.store.twin import Twin
-from workstealing.structures.tracked_set.layout import Names, id_bytes, id_text
+from workstealing.structures.tracked_set.layout import TrackedSetNames, id_bytes, id_text
 from workstealing.structures.tracked_set.sources import Source
 from workstealing.structures.tracked_set.sub_sets import ask_sub_sets
 
@@ -65,7 +65,13 @@ def wilson(found: int, sampled: int, confidence: float) -> Share:
 
 
 def measure(
-    twin: Twin, names: Names, source: Source, *, sample: int, confidence: float, seconds: float
+    twin: Twin,
+    names: TrackedSetNames,
+    source: Source,
+    *,
+    sample: int,
+    confidence: float,
+    seconds: float,
 ) -> Drift:
     """Measure both directions; see `TrackedSet.drift`."""
     if isinstance(sample, bool) or not isinstance(sample, int) or sample < 1:
@@ -99,14 +105,14 @@ def _left(budget: Budget) -> float:
     return max(0.0, budget.deadline - budget.clock.monotonic())
 
 
-def sizes_of(twin: Twin, names: Names, budget: Budget) -> dict[int, int]:
+def sizes_of(twin: Twin, names: TrackedSetNames, budget: Budget) -> dict[int, int]:
     """Return the number of ids in each sub-set. One round trip to each node."""
     every = range(names.sub_sets)
     looks = {each: ("SCARD", names.keys(each)[0]) for each in every}
     return ask_sub_sets(twin, names, looks, budget)
 
 
-def draw_tracked(twin: Twin, names: Names, sample: int, budget: Budget) -> list[bytes]:
+def draw_tracked(twin: Twin, names: TrackedSetNames, sample: int, budget: Budget) -> list[bytes]:
     """Return members drawn with repetition, each member as likely as any other."""
     sizes = sizes_of(twin, names, budget)
     if not any(sizes.values()):
@@ -121,7 +127,9 @@ def draw_tracked(twin: Twin, names: Names, sample: int, budget: Budget) -> list[
     return [member for members in replies.values() for member in members]
 
 
-def _present(twin: Twin, names: Names, members: list[bytes], budget: Budget) -> set[bytes]:
+def _present(
+    twin: Twin, names: TrackedSetNames, members: list[bytes], budget: Budget
+) -> set[bytes]:
     groups = names.grouped(set(members))
     commands: dict[int, tuple[Any, ...]] = {
         each: ("SMISMEMBER", names.keys(each)[0], *group) for each, group in groups.items()

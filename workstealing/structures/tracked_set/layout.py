@@ -21,7 +21,7 @@ MOST_SUB_SETS = 4096
 Id = str | int | bytes
 
 
-class Names:
+class TrackedSetNames:
     """The keys of one tracked set; see the catalogue in ``lua/README.md``.
 
     Arguments: key: the tracked set's name; sub_sets: the number of sub-sets of its ids. Raises:
@@ -97,7 +97,7 @@ class Names:
             )
 
 
-def open_layout(names: Names, allowed_policies: Collection[str]) -> Steps[None]:
+def open_layout(names: TrackedSetNames, allowed_policies: Collection[str]) -> Steps[None]:
     """Check the layout, or write it down at the first use.
 
     Raises: LayoutError for a foreign layout; EvictionPolicyError. Two round trips, once.
@@ -107,7 +107,7 @@ def open_layout(names: Names, allowed_policies: Collection[str]) -> Steps[None]:
     require_policy(KIND, policy, allowed_policies)
 
 
-def read_layout(names: Names) -> Steps[bool]:
+def read_layout(names: TrackedSetNames) -> Steps[bool]:
     """Check the layout if there is one; return whether there is. Nothing is written.
 
     Raises: LayoutError for a foreign layout. One round trip.

@@ -26,7 +26,7 @@ from workstealing.structures.structure import FAULT, NOTE, OK, Check, Structure
 from workstealing.structures.tracked_set.drift import Drift, measure
 from workstealing.structures.tracked_set.layout import (
     Id,
-    Names,
+    TrackedSetNames,
     id_bytes,
     open_layout,
     read_layout,
@@ -41,7 +41,7 @@ IDS_A_CALL = 1000
 class _TrackedSetOperations:
     """The operations that the blocking, the asyncio and the pipeline form share."""
 
-    names: Names
+    names: TrackedSetNames
     is_open: bool
     allow_eviction: frozenset[str]
 
@@ -163,7 +163,7 @@ class _TrackedSet(_TrackedSetOperations, Structure, Generic[ClientT]):
         allow_eviction: Collection[str] = (),
     ) -> None:
         self.allow_eviction = checked_policies(allow_eviction)
-        self.names = Names(key, sub_sets)
+        self.names = TrackedSetNames(key, sub_sets)
         self.name = self.names.key.decode(errors="backslashreplace")
         self.client: Any = client
         self.twin = twin_for(self, client)

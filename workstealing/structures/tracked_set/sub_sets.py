@@ -17,7 +17,7 @@ from workstealing.store.connection import checked
 from workstealing.store.keys import key_slot
 from workstealing.store.paging import paged
 from workstealing.store.twin import Node, Twin
-from workstealing.structures.tracked_set.layout import MOST_SUB_SETS, Names, text
+from workstealing.structures.tracked_set.layout import MOST_SUB_SETS, TrackedSetNames, text
 
 SUB_SETS_A_CALL, IDS_A_PAGE = 32, 500
 # An export waits for a busy server, unlike a slice.
@@ -25,7 +25,7 @@ TIMEOUT_SECONDS = 30.0
 
 
 def ask_sub_sets(
-    twin: Twin, names: Names, commands: Mapping[int, tuple[Any, ...]], budget: Budget
+    twin: Twin, names: TrackedSetNames, commands: Mapping[int, tuple[Any, ...]], budget: Budget
 ) -> dict[int, Any]:
     """Send one command to each of several sub-sets; return the replies by sub-set.
 
@@ -43,7 +43,7 @@ def ask_sub_sets(
 
 
 def generations(
-    twin: Twin, names: Names, sub_sets: Sequence[int], budget: Budget
+    twin: Twin, names: TrackedSetNames, sub_sets: Sequence[int], budget: Budget
 ) -> dict[int, bytes]:
     """Return the generations of sub-sets, b"" for a sub-set without one.
 
@@ -57,7 +57,7 @@ def generations(
     return found
 
 
-def laid_out_sub_sets(twin: Twin, names: Names) -> int | None:
+def laid_out_sub_sets(twin: Twin, names: TrackedSetNames) -> int | None:
     """Return a tracked set's number of sub-sets; None if nobody has used it yet.
 
     Arguments: twin; names: of the tracked set, with any number of sub-sets. Raises: LayoutError for
@@ -75,13 +75,13 @@ def laid_out_sub_sets(twin: Twin, names: Names) -> int | None:
     written = dict(zip(map(text, reply[::2]), map(text, reply[1::2]), strict=True))
     sub_sets = written.get("sub_sets", "")
     is_usable = sub_sets.isdigit() and 1 <= int(sub_sets) <= MOST_SUB_SETS
-    known = Names(names.key, int(sub_sets)) if is_usable else names
+    known = TrackedSetNames(names.key, int(sub_sets)) if is_usable else names
     known.check(reply)
     return known.sub_sets
 
 
 def scan(
-    twin: Twin, names: Names, sub_sets: Sequence[int]
+    twin: Twin, names: TrackedSetNames, sub_sets: Sequence[int]
 ) -> Iterator[tuple[list[int], list[bytes]]]:
     """Yield ids as two lists of the same length: the sub-sets, and their ids.
 

@@ -150,7 +150,7 @@ def require_users_keys(args: Arguments) -> None:
         require_users_key(args[2])
 
 
-class Translator:
+class HashTranslator:
     """Turns redis-py's commands into operations on one namespace.
 
     Arguments: names of the namespace; nested_pairs: whether the client gives HRANDFIELD's values as

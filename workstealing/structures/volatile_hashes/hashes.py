@@ -35,15 +35,15 @@ from workstealing.structures.namespace import (
     register_shards,
 )
 from workstealing.structures.structure import WARNING, Check
-from workstealing.structures.volatile_hashes.commands import Translator, require_users_keys
+from workstealing.structures.volatile_hashes.commands import HashTranslator, require_users_keys
 from workstealing.structures.volatile_hashes.layout import (
     HashNames,
     open_layout,
 )
 from workstealing.structures.volatile_hashes.surface import (
-    AsyncSurface,
-    BlockingSurface,
-    QueuedSurface,
+    AsyncHashSurface,
+    BlockingHashSurface,
+    QueuedHashSurface,
 )
 
 BACKENDS = ("auto", "emulated", "native")
@@ -74,7 +74,7 @@ class _Hashes(NamespaceStructure[ClientT]):
         self.names = HashNames(namespace)
         self._backend = backend
         self._layout_read = 0.0
-        self.translator = Translator(
+        self.translator = HashTranslator(
             self.names, nested_pairs=_protocol(client) == 3, clock_shift_ms=clock_shift_ms
         )
 
@@ -166,7 +166,7 @@ class _Hashes(NamespaceStructure[ClientT]):
         return (yield command(*args, options=options))
 
 
-class VolatileHashes(_Hashes[BlockingClient], BlockingSurface, Blocking):
+class VolatileHashes(_Hashes[BlockingClient], BlockingHashSurface, Blocking):
     """Hashes whose fields expire one by one, by Redis 8's API on any Redis from 6.2 on.
 
     Arguments: client: a redis.Redis or redis.RedisCluster of the user's own (`AsyncVolatileHashes`
@@ -210,7 +210,7 @@ class VolatileHashes(_Hashes[BlockingClient], BlockingSurface, Blocking):
         return HashPipeline(self, transaction)
 
 
-class AsyncVolatileHashes(_Hashes[AsyncClient], AsyncSurface, Asynchronous):
+class AsyncVolatileHashes(_Hashes[AsyncClient], AsyncHashSurface, Asynchronous):
     """`VolatileHashes` on a redis.asyncio client: every command is awaited."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -223,7 +223,7 @@ class AsyncVolatileHashes(_Hashes[AsyncClient], AsyncSurface, Asynchronous):
         return AsyncHashPipeline(self, transaction)
 
 
-class _HashPipeline(Pipeline, QueuedSurface):
+class _HashPipeline(Pipeline, QueuedHashSurface):
     """The part that both forms of a pipeline share; see `HashPipeline`."""
 
     def __init__(self, hashes: _Hashes[Any], transaction: bool) -> None:

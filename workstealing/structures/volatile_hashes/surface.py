@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from redis.typing import KeyT, PatternT
 
 
-class _Surface(HashCommands):
+class _HashSurface(HashCommands):
     """The methods that the blocking, the asyncio and the pipeline form share.
 
     Every command costs one round trip. It is one script with a fixed number of Redis commands per
@@ -72,7 +72,7 @@ class _Surface(HashCommands):
         raise NotImplementedError
 
 
-class BlockingSurface(_Surface):
+class BlockingHashSurface(_HashSurface):
     """The surface of `VolatileHashes`."""
 
     _is_async_client: Literal[False] = False
@@ -97,7 +97,7 @@ class BlockingSurface(_Surface):
         return sum(replies)
 
 
-class AsyncSurface(_Surface):
+class AsyncHashSurface(_HashSurface):
     """The surface of `AsyncVolatileHashes`."""
 
     _is_async_client: Literal[True] = True
@@ -120,7 +120,7 @@ class AsyncSurface(_Surface):
         return sum([await self.execute_command(command, name) for name in names])
 
 
-class QueuedSurface(_Surface):
+class QueuedHashSurface(_HashSurface):
     """The surface of a pipeline: every command is queued, and answered by `execute`."""
 
     _is_async_client: Literal[False] = False
