@@ -33,12 +33,13 @@ pytestmark = [pytest.mark.contract, pytest.mark.real]
 Calls = dict[str, Callable[[Any], Any]]
 
 SENT = """
-    bitfield decr del exists expire get getrange hdel hexists hget hgetall hincrby hkeys hlen hmget
-    hrandfield hscan hset hsetnx hstrlen incr linsert llen lpush lrange ltrim mget persist pexpire
-    pexpireat pttl rename rpush sadd scard set setrange sismember smembers smismember spop
-    srandmember srem strlen time type unlink xack xadd xautoclaim xclaim xdel xgroup xinfo xlen xpending
-    xrange xreadgroup xrevrange xtrim zadd zcard zcount zincrby zmscore zrange zrangebyscore
-    zrangestore zrank zrem zremrangebyrank zremrangebyscore zrevrange zscore zunionstore
+    bitfield decr del exists expire get getrange hdel hexists hget hgetall hincrby hkeys hlen
+    hmget hrandfield hscan hset hsetnx hstrlen incr linsert llen lpush lrange ltrim mget persist
+    pexpire pexpireat pttl rename rpush sadd scard set setrange sismember smembers smismember
+    spop srandmember srem strlen time type unlink xack xadd xautoclaim xclaim xdel xgroup xinfo
+    xlen xpending xrange xreadgroup xrevrange xtrim zadd zcard zcount zincrby zmscore zrange
+    zrangebyscore zrangestore zrank zrem zremrangebyrank zremrangebyscore zrevrange zscore
+    zunionstore
 """
 """Every command on keys that a script or a job of this package sends."""
 COMMANDS = SENT.split()
