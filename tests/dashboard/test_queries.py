@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from support.dashboards import make_app
+from support.patience import patient
 from support.servers import AnyServer
 from workstealing import Recruiter
 from workstealing.dashboard.queries import Cached, structure_figures
@@ -15,6 +16,8 @@ from workstealing.dashboard.watched import Backlog, Watched, watch, watch_all
 from workstealing.jobs import HashFieldExpiry, IckReaper, KeyExpiry
 from workstealing.structures import DurableKeys, Ick, ShardedIck, TrackedSet, VolatileHashes
 from workstealing.testing import ManualClock
+
+__all__ = ["patient"]
 
 
 def test_an_answer_is_good_for_some_seconds(manual_clock: ManualClock) -> None:

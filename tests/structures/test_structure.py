@@ -12,6 +12,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from support.servers import RedisCluster3, RedisServer
 from workstealing.errors import LayoutError
+from workstealing.store.budget import TIMEOUT_SECONDS
 from workstealing.store.operations import Steps, command
 from workstealing.structures.ick import AsyncIck, Ick
 
@@ -26,6 +27,14 @@ def test_a_silent_server_costs_one_attempt() -> None:
         silent.settimeout(0.05)
         with pytest.raises(TimeoutError):
             silent.accept()
+
+
+def test_a_slow_reply_is_waited_for(redis7: RedisServer) -> None:
+    """A person asks, not a host: four times a job's longest wait for a reply is no silence."""
+    ick = Ick(redis7.client(), "list")
+    assert ick.inspect(ick.size_steps()) == 0
+    redis7.client().client_pause(int(4000 * TIMEOUT_SECONDS))
+    assert ick.inspect(ick.size_steps()) == 0
 
 
 def _several() -> Steps[Any]:

@@ -120,7 +120,8 @@ class Structure:
 
 def inspect_steps(twin: Twin, steps: Steps[T], seconds: float) -> T:
     """Run a question's steps on a twin's connections; see `Structure.inspect`."""
-    budget = Budget(seconds)
+    # A person waits for the answer, not a host: one reply may take longer than a job would wait.
+    budget = Budget(seconds, timeout=seconds / 2)
 
     def send(step: Any) -> Any:
         several = isinstance(step, list)
