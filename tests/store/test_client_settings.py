@@ -30,7 +30,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.processes import free_port
 from support.servers import RedisCluster3, RedisServer, find_server, sentinel_of, wait_until
 from workstealing.errors import ConfigurationError
-from workstealing.store import Twin
+from workstealing.store import Twin, connect
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
 from workstealing.store.twin import twin_of
@@ -512,3 +512,60 @@ class TestSentinel:
             agrees(twin_of(client), name, await client.execute_command("ACL WHOAMI"))
         for each in manager.sentinels:
             await each.aclose()
+
+
+class TestUrls:
+    """TLS with certificates of clients, and UNIX sockets, by URLs alone."""
+
+    @staticmethod
+    def files(place: Place, owner: str = "client") -> str:
+        folder = place.certificates
+        return (
+            f"ssl_ca_certs={folder}/server.crt&ssl_certfile={folder}/{owner}.crt"
+            f"&ssl_keyfile={folder}/{owner}.key"
+        )
+
+    def test_tls_with_a_certificate(self, place: Place) -> None:
+        url = f"rediss://worker:secret@127.0.0.1:{place.tls_port}/2?{self.files(place)}"
+        with connect(url) as client:
+            client.set("by", "tls")
+            assert client.acl_whoami() == "worker"
+            assert twin_of(client).call_keys((b"by",), [("GET", "by")], Budget()) == [b"tls"]
+
+    @pytest.mark.parametrize("owner", ["stranger", None])
+    def test_tls_without_the_right_certificate(self, place: Place, owner: str | None) -> None:
+        given = self.files(place, owner) if owner else self.files(place).partition("&")[0]
+        with connect(f"rediss://127.0.0.1:{place.tls_port}?{given}") as client:
+            with pytest.raises((redis.ConnectionError, OSError)):
+                client.ping()
+            with pytest.raises((redis.ConnectionError, OSError)):
+                twin_of(client).call(None, [("PING",)], Budget())
+
+    def test_a_sentinel_by_tls(self, place: Place, tmp_path: Path) -> None:
+        tls_port, folder = free_port(), place.certificates
+        settings = (
+            f"tls-port {tls_port}",
+            f"tls-cert-file {folder}/server.crt",
+            f"tls-key-file {folder}/server.key",
+            f"tls-ca-cert-file {folder}/client.crt",
+            "tls-auth-clients yes",
+        )
+        with sentinel_of(place.server, tmp_path, *settings) as port:
+            admin = redis.Redis(port=port)
+            admin.execute_command("SENTINEL REMOVE", "main")
+            admin.execute_command("SENTINEL MONITOR", "main", "127.0.0.1", place.tls_port, 1)
+            admin.close()
+            url = f"rediss+sentinel://127.0.0.1:{tls_port}/main?{self.files(place)}"
+            with connect(url) as client:
+                # A job comes first, so that its connection asks the sentinel.
+                twin = twin_of(client)
+                assert twin.call_keys((b"k",), [("SET", "k", "v")], Budget()) == [b"OK"]
+                assert client.get("k") == b"v"
+                assert client.connection_pool.master_address == ("127.0.0.1", place.tls_port)
+
+    def test_a_socket(self, place: Place) -> None:
+        url = f"unix://worker:secret@{place.server.socket}?db=3"
+        with connect(url) as client:
+            client.set("by", "socket")
+            assert client.acl_whoami() == "worker"
+            assert twin_of(client).call_keys((b"by",), [("GET", "by")], Budget()) == [b"socket"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import redis
 import redis.asyncio
 
 from support.patience import patient  # noqa: F401 - an autouse fixture
-from support.servers import RedisCluster3, RedisServer
+from support.servers import RedisCluster3, RedisServer, sentinel_of
 from workstealing import connect
 from workstealing.errors import ConfigurationError
 from workstealing.store import connect_async, twin_of
@@ -100,6 +102,75 @@ class TestSchemes:
             assert await client.ping()
 
 
+@pytest.mark.real
+class TestSentinels:
+    @pytest.fixture
+    def sentinel(self, redis7: RedisServer, tmp_path: Path) -> Iterator[int]:
+        with sentinel_of(redis7, tmp_path) as port:
+            yield port
+
+    def test_the_master_of_a_service(self, sentinel: int, redis7: RedisServer) -> None:
+        # The first one is not there, so the second one is asked.
+        url = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel}/main/3?socket_timeout=5"
+        with connect(url, decode_responses=True) as client:
+            assert isinstance(client, redis.Redis)
+            client.set("k", "v")
+            assert client.get("k") == "v"
+            assert twin_of(client).nodes() == [("127.0.0.1", redis7.port)]
+            assert twin_of(client).call_keys((b"k",), [("GET", "k")], Budget()) == [b"v"]
+        assert redis7.client(db=3).get("k") == b"v"
+
+    async def test_async(self, sentinel: int, redis7: RedisServer) -> None:
+        client = connect_async(f"redis+sentinel://127.0.0.1:{sentinel}/main")
+        assert isinstance(client, redis.asyncio.Redis)
+        async with client:
+            await client.set("k", "v")
+            assert twin_of(client).call_keys((b"k",), [("GET", "k")], Budget()) == [b"v"]
+        for each in client.connection_pool.sentinel_manager.sentinels:
+            await each.aclose()
+        assert redis7.client().get("k") == b"v"
+
+    def test_passwords_of_the_master_and_of_the_sentinels(
+        self, redis7: RedisServer, tmp_path: Path
+    ) -> None:
+        admin = redis7.client()
+        admin.execute_command("ACL SETUSER us/er on >p@ss:,w ~* &* +@all")
+        settings = ("requirepass sec,ret",)
+        try:
+            with sentinel_of(redis7, tmp_path, *settings) as port:
+                place = f"redis+sentinel://us%2Fer:p%40ss%3A%2Cw@127.0.0.1:{port}/main"
+                with connect(f"{place}?sentinel_password=sec%2Cret") as client:
+                    assert client.acl_whoami() == "us/er"
+                    assert answers(client)
+                with connect(place, sentinel_password="sec,ret") as client:
+                    assert answers(client)
+                with connect(place) as client, pytest.raises(redis.RedisError):
+                    client.ping()
+        finally:
+            admin.execute_command("ACL DELUSER us/er")
+
+    def test_the_parts_of_a_url(self) -> None:
+        client = connect(
+            "rediss+sentinel://u:p@[::1]:7,host/a%2Fb/4?socket_timeout=2&ssl_ca_certs=ca&"
+            "sentinel_socket_timeout=3&sentinel_username=s",
+            retry_on_timeout=True,
+        )
+        known = client.connection_pool.connection_kwargs
+        assert client.connection_pool.service_name == "a/b"
+        assert (known["username"], known["password"], known["db"]) == ("u", "p", 4)
+        assert (known["socket_timeout"], known["ssl_ca_certs"]) == (2.0, "ca")
+        asked = [each.connection_pool for each in client.connection_pool.sentinel_manager.sentinels]
+        places = [
+            (each.connection_kwargs["host"], each.connection_kwargs["port"]) for each in asked
+        ]
+        assert places == [("::1", 7), ("host", 26379)]
+        for each in asked:
+            assert issubclass(each.connection_class, redis.SSLConnection)
+            its = each.connection_kwargs
+            assert (its["socket_timeout"], its["ssl_ca_certs"]) == (3.0, "ca")
+            assert (its["username"], its["password"]) == ("s", None)
+
+
 @pytest.mark.parametrize("make", [connect, connect_async])
 class TestRefusals:
     def test_no_url_is_an_error_and_starts_no_server(self, make: Any) -> None:
@@ -128,6 +199,22 @@ class TestRefusals:
             ("redis://localhost?socket_timeout=soon", "options of the redis:// URL are wrong"),
             ("redis://localhost?nonsense=1", "options .* are wrong: .*nonsense"),
             ("redis+cluster://localhost?nonsense=1", "options .* are wrong: .*nonsense"),
+            ("redis+sentinel://", r"names no host: give redis\+sentinel://host:port,host:port/"),
+            ("redis+sentinel:///main", "names no host"),
+            ("redis+sentinel://localhost", "names no service"),
+            ("redis+sentinel://localhost/", "names no service"),
+            ("redis+sentinel://localhost//0", "names no service"),
+            ("redis+sentinel://localhost/main/zero", "malformed"),
+            ("redis+sentinel://localhost/main/0/1", "malformed"),
+            ("redis+sentinel://localhost:0/main", "malformed"),
+            ("redis+sentinel://localhost:70000/main", "malformed"),
+            ("redis+sentinel://localhost,,other/main", "malformed"),
+            ("redis+sentinel://localhost,/main", "malformed"),
+            ("redis+sentinel://[::1/main", "malformed"),
+            ("redis+sentinel://localhost/main#0", "malformed"),
+            ("redis+sentinel://localhost/main?nonsense=1", "options .* are wrong: .*nonsense"),
+            ("redis+sentinel://a/m?sentinel_nonsense=1", "options .* are wrong: .*nonsense"),
+            ("redis+sentinel://a/m?socket_timeout=soon", "options of the .* are wrong"),
         ],
     )
     def test_a_wrong_url_is_one_clear_sentence(self, make: Any, url: str, sentence: str) -> None:
@@ -135,7 +222,12 @@ class TestRefusals:
             make(url)
 
     def test_an_unknown_option(self, make: Any) -> None:
-        for url in ("redis://localhost", "unix:///nowhere", "redis+cluster://localhost"):
+        for url in (
+            "redis://localhost",
+            "unix:///nowhere",
+            "redis+cluster://localhost",
+            "redis+sentinel://localhost/main",
+        ):
             with pytest.raises(ConfigurationError, match=r"options .* are wrong: .*nonsense"):
                 make(url, nonsense=True)
 
@@ -159,6 +251,11 @@ class TestRefusals:
             "redis://:secret@localhost?nonsense=1",
             "redis+cluster://:secret@localhost?nonsense=1",
             "rediss://:secret@",
+            "redis+sentinel://:secret@",
+            "redis+sentinel://:secret@localhost",
+            "redis+sentinel://:sec/secret@localhost:1/main",
+            "redis+sentinel://:sec#secret@localhost:1/main",
+            "redis+sentinel://:secret@localhost/main?nonsense=1",
             "unix://user:secret@",
         ],
     )

@@ -17,7 +17,7 @@ from redis.sentinel import Sentinel
 
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer, sentinel_of, wait_until
-from workstealing import Outcome, Recruiter
+from workstealing import Outcome, Recruiter, connect
 from workstealing.jobs import HashFieldExpiry
 from workstealing.store import twin_of
 from workstealing.store.budget import Budget
@@ -118,13 +118,18 @@ class TestSentinel:
         with sentinel_of(pair[0], tmp_path) as port:
             yield port
 
+    @pytest.mark.parametrize("given", ["the user's own", "a URL", "a URL, jobs alone"])
     @pytest.mark.parametrize("old_is", ["demoted", "dead"])
     def test_jobs_come_to_the_new_primary_although_the_application_sends_nothing(
-        self, pair: tuple[RedisServer, RedisServer], sentinel: int, old_is: str
+        self, pair: tuple[RedisServer, RedisServer], sentinel: int, old_is: str, given: str
     ) -> None:
         old, new = pair
-        client = Sentinel([("127.0.0.1", sentinel)]).master_for("main")
-        fill(client, 1)
+        if given == "the user's own":
+            client = Sentinel([("127.0.0.1", sentinel)]).master_for("main")
+        else:
+            client = connect(f"redis+sentinel://127.0.0.1:{sentinel}/main")
+        only_jobs = given == "a URL, jobs alone"
+        fill(old.client() if only_jobs else client, 1)
         recruiter = recruiter_on(client)
         until_worked(recruiter)
         admin = redis.Redis(port=sentinel)
@@ -138,8 +143,9 @@ class TestSentinel:
             old.kill()
         assert set(until_worked(recruiter)) <= {Outcome.FAILED, Outcome.SKIPPED}
         twin = twin_of(client)
-        # The application's pool still names the old one.
-        assert client.connection_pool.master_address == ("127.0.0.1", old.port)
+        # The application's pool still names the old one, or none.
+        told = client.connection_pool.master_address
+        assert told == (None if only_jobs else ("127.0.0.1", old.port))
         assert twin.nodes() == [("127.0.0.1", new.port)]
         assert twin.call(twin.nodes()[0], [("PING",)], Budget()) == [b"PONG"]
         client.close()

@@ -435,13 +435,17 @@ def _is_whole(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def sentinel_of(server: RedisServer, folder: Path) -> Iterator[int]:
-    """Start a sentinel that watches a server as "main"; yield its port, and end it."""
+def sentinel_of(server: RedisServer, folder: Path, *settings: str) -> Iterator[int]:
+    """Start a sentinel that watches a server as "main"; yield its port, and end it.
+
+    Arguments: server; folder: for its files; settings: further lines of its configuration.
+    """
     port = free_port()
     conf = folder / "sentinel.conf"
     conf.write_text(
         f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
         f"sentinel monitor main 127.0.0.1 {server.port} 1\n"
+        + "".join(f"{each}\n" for each in settings)
     )
     process = spawn([find_server("redis", 7), conf, "--sentinel"], stdout=subprocess.DEVNULL)
     probe = redis.Redis(port=port, retry=Retry(NoBackoff(), 0))
@@ -449,6 +453,8 @@ def sentinel_of(server: RedisServer, folder: Path) -> Iterator[int]:
     def answers() -> bool:
         try:
             return bool(probe.ping())
+        except redis.AuthenticationError:
+            return True
         except redis.RedisError:
             return False
 

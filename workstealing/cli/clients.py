@@ -130,7 +130,12 @@ def address_of(client: Any) -> str:
         if hasattr(client, "get_default_node"):
             node = client.get_default_node()
             return printable(f"{node.host}:{node.port}")
-        known = client.connection_pool.connection_kwargs
+        pool = client.connection_pool
+        manager = getattr(pool, "sentinel_manager", None)
+        if manager is not None:
+            asked = ", ".join(address_of(each) for each in manager.sentinels)
+            return f"{printable(str(pool.service_name))} of the sentinels {asked}"
+        known = pool.connection_kwargs
     except Exception:  # noqa: BLE001 - a client of the user's own kind, or a cluster that has no node
         return "an unknown address"
     if known.get("path"):

@@ -201,22 +201,15 @@ class Twin:
         if not self._is_managed:
             return None
         address = self._client.connection_pool.master_address
-        if address is None:
-            raise Moved(
-                "the client has not asked its sentinels for the master yet: it does so before its"
-                " own first command"
-            )
-        told = (address[0], int(address[1]))
-        if self._doubts_master:
-            self._master = (told, self._ask_sentinel())
-            self._doubts_master = False
-        if self._master is not None:
-            told_then, master = self._master
-            if told_then == told:
-                return master
+        told = None if address is None else (address[0], int(address[1]))
+        if self._master is not None and self._master[0] != told:
             # The application has asked again since, and its answer is newer.
             self._master = None
-        return told
+        # A process that does nothing but jobs never asks by the application's own pool.
+        if self._doubts_master or (told is None and self._master is None):
+            self._master = (told, self._ask_sentinel())
+            self._doubts_master = False
+        return told if self._master is None else self._master[1]
 
     def _ask_sentinel(self) -> Node:
         """Ask the next sentinel for the master; the application may not ask for a long time.
