@@ -1,8 +1,8 @@
 # Each target prepares what it needs; see scripts/setup.sh. Variables: DEMO_ARGS, TEST_ARGS,
-# TEST_WORKERS, BENCH_ARGS, PIPELINE_ARGS, PYTHON.
+# TEST_WORKERS, MATRIX_ARGS, BENCH_ARGS, PIPELINE_ARGS, PYTHON.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline test test-all lint format types bench wheel clean
+.PHONY: help setup demo pipeline test test-all test-matrix lint format types bench wheel clean
 
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -lt 2 ] && n=2; [ $$n -gt 4 ] && n=4; echo $$n)
 # -P keeps the checkout's root off the import path, so that nothing can import `jobs` or `lua`.
@@ -26,6 +26,9 @@ test: setup  ## run the tests, but for the slow ones: make test TEST_ARGS="-k at
 
 test-all: setup  ## run all tests, on all servers: make test-all TEST_ARGS="-k attempt"
 	@bash scripts/test.sh all $(TEST_WORKERS) $(TEST_ARGS)
+
+test-matrix: setup  ## run the core contracts on the oldest and the newest of everything
+	@$(PY) scripts/matrix.py $(MATRIX_ARGS)
 
 lint: setup  ## check style and formatting
 	@$(PY) -m ruff check .

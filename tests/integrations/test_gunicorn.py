@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from gunicorn.config import make_settings
 
 from support.processes import spawn
 
@@ -24,6 +25,9 @@ WORKERS = {
     "gevent": ["--worker-class", "gevent"],
     "pywsgi": ["--worker-class", "gevent_pywsgi"],
 }
+
+# Newer ones listen on a socket for their own commands.
+WITHOUT_SOCKET = ["--no-control-socket"] if "control_socket" in make_settings() else []
 
 
 class HeldSlice:
@@ -63,7 +67,7 @@ class Server:
                 sys.executable,
                 *("-m", "gunicorn", "--bind", f"fd://{listener.fileno()}", "--workers", "1"),
                 *("--chdir", str(HERE), "--keep-alive", "60", "--timeout", "0"),
-                *("--no-control-socket", "--graceful-timeout", "5"),
+                *(*WITHOUT_SOCKET, "--graceful-timeout", "5"),
                 *WORKERS[kind],
                 app,
             ],

@@ -9,13 +9,14 @@ import threading
 from collections.abc import Iterator
 from dataclasses import fields
 from importlib.resources import files
+from itertools import repeat
 from typing import Any
 
 import pytest
 
 from workstealing import Outcome, Recruiter
 from workstealing.metrics.minutes import JobMinute
-from workstealing.recruiting import FunctionJob, JobStats
+from workstealing.recruiting import FunctionJob, JobStats, enlisting
 from workstealing.recruiting.slice import OUTCOMES, PERFORMED
 from workstealing.spark.counting import JobTotals
 from workstealing.testing import ManualClock, RecordingHooks, always, never
@@ -91,6 +92,17 @@ def test_they_are_counted_exactly_while_everything_is_changed_all_the_time() -> 
     assert seen == sorted(seen)
     recruiter.flush()
     assert sum(hooks.enlisted) == THREADS * EACH
+
+
+@pytest.mark.usefixtures("_busy_switching")
+def test_blocks_for_an_interpreter_without_a_global_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enlisting, "_block", enlisting.PoppedBlock)
+    test_they_are_counted_exactly_while_everything_is_changed_all_the_time()
+
+
+def test_the_blocks_are_those_of_this_interpreter() -> None:
+    is_locked = getattr(sys, "_is_gil_enabled", lambda: True)()
+    assert enlisting._block is (repeat if is_locked else enlisting.PoppedBlock)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 10, 255, 1_000, 5_000])

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workstealing.clock import Duration
 from workstealing.errors import MissingExtraError
@@ -82,13 +82,14 @@ class WorkStealing(_Base):
         if is_wanted(or_default(self.recruiter), self.when, job):
             self._enlist()
 
-    def perform_job(self, job: Job, queue: Queue) -> bool:
+    def perform_job(self, job: Job, queue: Queue, *execution: Any) -> bool:
         """Let RQ run a job's function; its enlist is left to the worker."""
+        # RQ 3 passes the job's execution as well; RQ 2 keeps it.
         # The offer dies with a work horse's process; a SimpleWorker drops it alike.
         deferral = Deferral(or_default(self.recruiter))
         token = current.set(deferral)
         try:
-            return super().perform_job(job, queue)
+            return super().perform_job(job, queue, *execution)
         finally:
             current.reset(token)
             deferral.drop()

@@ -6,6 +6,7 @@ The names stand in docs/metrics.md. An exporter for Prometheus turns them into t
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -68,10 +69,7 @@ class OpenTelemetryHooks(Hooks):
             "workstealing.errors", "{error}", "Errors that slices raised, by class."
         )
         self._seconds = meter.create_histogram(
-            "workstealing.slice",
-            "s",
-            "How long slices took.",
-            explicit_bucket_boundaries_advisory=SLICE_BUCKETS,
+            "workstealing.slice", "s", "How long slices took.", **_advice(meter)
         )
         gauges: tuple[tuple[str, str, str, Callable[[], _Observations]], ...] = (
             ("backlog", "{item}", "Items that wait, as a slice last saw.", self._backlogs),
@@ -170,6 +168,13 @@ class OpenTelemetryHooks(Hooks):
             ]
 
         return ask
+
+
+def _advice(meter: metrics.Meter) -> dict[str, Any]:
+    """Return the buckets as the argument that OpenTelemetry has taken since 1.30, or nothing."""
+    name = "explicit_bucket_boundaries_advisory"
+    known = inspect.signature(meter.create_histogram).parameters
+    return {name: SLICE_BUCKETS} if name in known else {}
 
 
 def _observed(job: str, value: float) -> metrics.Observation:

@@ -143,8 +143,10 @@ class StatsDHooks(Gathering["_Counts"]):
         return self._client is not None
 
     def _release(self) -> None:
-        if self._client is not None:
-            self._client.close()
+        # The client of statsd 3 has no close(): its socket goes with it.
+        close = getattr(self._client, "close", None)
+        if close is not None:
+            close()
 
     def _deliver(self) -> bool:
         """Send the counts, once there is a client; say whether they are sent."""

@@ -8,6 +8,7 @@ recruiter's lock. The draw is made ahead.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import repeat
@@ -26,6 +27,36 @@ BLOCK_LIMIT = 1024
 # The look-up of an enum's member costs as much as a whole dismissal.
 _DISMISSED = Outcome.DISMISSED
 _WINDOW_SECONDS = 0.25
+
+
+class PoppedBlock:
+    """A block for an interpreter without a global lock, where threads may share a `repeat`'s item.
+
+    The pop of a list is exact there, too. A dismissal takes one more call. Arguments: those of
+    `itertools.repeat`.
+    """
+
+    __slots__ = ("_items", "_pop")
+
+    def __init__(self, item: Outcome, times: int) -> None:
+        self._items = [item] * times
+        self._pop = self._items.pop
+
+    def __iter__(self) -> Iterator[Outcome]:
+        return self
+
+    def __next__(self) -> Outcome:
+        try:
+            return self._pop()
+        except IndexError:
+            raise StopIteration from None
+
+    def __length_hint__(self) -> int:
+        return len(self._items)
+
+
+_has_global_lock: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
+_block: Callable[[Outcome, int], Iterator[Outcome]] = repeat if _has_global_lock() else PoppedBlock
 
 
 class Blocks:
@@ -79,14 +110,14 @@ class Blocks:
         if size > limit:  # noqa: PLR1730
             size = limit
         self.ahead -= size
-        following = repeat(_DISMISSED, size)
+        following = _block(_DISMISSED, size)
         self._counts = (known, (following, known[1] + count, size))
         return following
 
     def cut(self, block: Iterator[Outcome]) -> None:
         """End a running block early; no caller gets an item of it from here on."""
-        # list() over a C iterator lets no other thread in, so each item goes to a caller or into
-        # this list.
+        # Each item goes to a caller or into this list, because list() over a C iterator lets no
+        # other thread in, and a pop of a PoppedBlock is exact.
         left = len(list(block))
         _, ended, size = self._of(block)
         self._counts = ((block, ended + size - left, 0),)

@@ -16,6 +16,7 @@ _KNOWN = frozenset(
     {
         ("billiard.exceptions", "SoftTimeLimitExceeded"),
         ("rq.exceptions", "StopRequested"),
+        ("rq.worker", "StopRequested"),  # its place in RQ 2.0
         ("rq.timeouts", "JobTimeoutException"),
     }
 )

@@ -1,0 +1,449 @@
+"""Runs the core contracts on the oldest and the newest of everything: make test-matrix.
+
+Each environment of scripts/matrix.toml is a folder of .cache/matrix with an interpreter, the wheel
+and the packages of its own; it is kept for the next run. The neighbours come after them: packages
+that a user has already, each installed beside the wheel by pip in one go, and used with it on one
+server. An interpreter or a package that cannot be had is named in one line. Exit status 1 after a
+failure; what is missing is one only where --ci was given.
+
+    make test-matrix MATRIX_ARGS="--only oldest newest"
+    make test-matrix MATRIX_ARGS="--only arq --list"
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+CACHE = ROOT / ".cache" / "matrix"
+TABLE: dict[str, Any] = tomllib.loads((ROOT / "scripts" / "matrix.toml").read_text("utf-8"))
+PACKAGES: dict[str, dict[str, Any]] = TABLE["packages"]
+# What pip says where the index, or a package on it, is out of reach.
+UNREACHABLE = re.compile(
+    r"No matching distribution|Could not find a version|Connection|Temporary failure|timed out"
+    r"|SSLError"
+)
+# About itself: version, and whether it is free-threaded.
+ABOUT = (
+    "import sys, sysconfig; print('%d.%d' % sys.version_info[:2]"
+    " + 't' * bool(sysconfig.get_config_var('Py_GIL_DISABLED')), sys.version.split()[0])"
+)
+INSTALLED = (
+    "import json; from importlib import metadata;"
+    "print(json.dumps({d.metadata['Name']: d.version for d in metadata.distributions()}))"
+)
+SMOKE = """
+import sys, time
+import redis
+from workstealing import Outcome
+from workstealing.jobs import HashFieldExpiry
+from workstealing.structures import VolatileHashes
+from workstealing.testing import always
+
+url = sys.argv[1]
+client = redis.Redis.from_url(url)
+hashes = VolatileHashes(client, namespace="beside", backend="emulated")
+assert hashes.hset("item", mapping={"kept": 1, "short": 2}) == 2
+assert hashes.hpexpire("item", 20, "short") == [1]
+assert hashes.hmget("item", "kept", "short")[0] == b"1"
+deadline = time.monotonic() + 60
+while hashes.hget("item", "short") is not None:
+    assert time.monotonic() < deadline, "the field did not expire"
+    time.sleep(0.005)
+assert client.hlen("item") == 2, "the field was collected before a slice came"
+recruiter = always(seconds=10)
+recruiter.install(HashFieldExpiry(hashes), rate=1.0)
+while client.hlen("item") == 2:
+    assert recruiter.enlist() in (Outcome.WORKED, Outcome.IDLE), recruiter.stats()
+    assert time.monotonic() < deadline, "no slice collected the field"
+assert hashes.hgetall("item") == {b"kept": b"1"}
+client.flushall()
+"""
+
+
+class MissingError(Exception):
+    """Something cannot be had here; the text says what."""
+
+
+class FailedError(Exception):
+    """Something is here, and does not work; the text says what."""
+
+
+@dataclass
+class Result:
+    """What became of one environment."""
+
+    name: str
+    status: str = "ok"
+    what: str = ""
+    seconds: float = 0.0
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def canonical(requirement: str) -> str:
+    """Return the package's name in a requirement, written as the index compares names."""
+    name = re.split(r"[\s\[<>=!~;]", requirement, maxsplit=1)[0]
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins_of_constraints() -> dict[str, str]:
+    """Return constraints.txt: package -> version."""
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pins = (line.partition("==") for line in lines if line and not line.startswith("#"))
+    return {canonical(name): version for name, _, version in pins}
+
+
+def constraints(environment: dict[str, Any]) -> list[str]:
+    """Return what an environment demands of pip, a line for each package."""
+    extra = environment.get("pins", [])
+    if environment["versions"] == "newest":
+        return sorted(extra)
+    lines = {name: f"{name}=={version}" for name, version in pins_of_constraints().items()}
+    if environment["versions"] == "oldest":
+        lines |= {name: f"{name}=={row['oldest']}" for name, row in PACKAGES.items()}
+    for name in environment.get("free", ()):
+        lines.pop(name, None)
+    lines |= {canonical(line): line for line in extra}
+    # Newer ones are no matter here, and this one must run on every interpreter.
+    lines.pop("pip", None)
+    return sorted(lines.values())
+
+
+# ---- interpreters --------------------------------------------------------------------------------
+
+
+def candidates(version: str) -> Iterator[str]:
+    """Yield programs that may be this Python; the first that is one is taken."""
+    # Not the environment that runs this, which has packages: the one that it was made with.
+    yield str(Path(sys.base_prefix) / "bin" / f"python{version}")
+    if found := shutil.which(f"python{version}"):
+        yield found
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    threaded = version.endswith("t")
+    for folder in sorted(pyenv.glob(f"{version.removesuffix('t')}*"), reverse=True):
+        if folder.name.endswith("t") == threaded:
+            yield str(folder / "bin" / "python3")
+    if uv := shutil.which("uv"):
+        said = subprocess.run(
+            [uv, "python", "find", "--offline", "--system", version],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        yield said.stdout.strip()
+    path = ROOT / ".cache" / "pythons" / f"{version}.path"
+    if path.exists():
+        yield path.read_text("utf-8").strip()
+
+
+@functools.cache
+def find_python(version: str) -> str:
+    """Return a program that is this version of Python, fetched if need be.
+
+    Raises: MissingError with the reason.
+    """
+    said = ""
+    for fetched in (False, True):
+        if fetched:
+            done = subprocess.run(
+                ["bash", ROOT / "scripts" / "fetch_pythons.sh", version],
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+            said = (done.stderr.strip().splitlines() or [""])[-1]
+        for program in candidates(version):
+            if program and Path(program).exists() and about(program)[0] == version:
+                return program
+    raise MissingError(said or f"python {version} is not on PATH, nor anywhere else")
+
+
+def about(program: str) -> tuple[str, str]:
+    """Return an interpreter's version, as "3.14t", and in full; empty if it does not run."""
+    done = subprocess.run([program, "-I", "-c", ABOUT], capture_output=True, text=True, check=False)
+    short, _, full = done.stdout.strip().partition(" ")
+    return (short, full) if done.returncode == 0 else ("", "")
+
+
+def first_python(versions: Sequence[str]) -> str:
+    """Return the first of several versions that can be had."""
+    reasons = []
+    for version in versions:
+        try:
+            return find_python(version)
+        except MissingError as error:
+            reasons.append(str(error))
+            if len(versions) > 1:
+                print(f"    missing: {error}", flush=True)
+    raise MissingError("; ".join(reasons))
+
+
+# ---- environments --------------------------------------------------------------------------------
+
+
+def pip(home: Path, *arguments: str | Path) -> None:
+    """Run this project's own pip on another environment.
+
+    Raises: MissingError for what is out of reach; FailedError for all else.
+    """
+    command = [sys.executable, "-m", "pip", "--python", home / "bin" / "python"]
+    options = ["--quiet", "--disable-pip-version-check", "--no-input"]
+    done = subprocess.run(
+        [*command, *arguments, *(options if arguments[0] == "install" else [])],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 0:
+        return
+    said = (done.stdout + done.stderr).strip()
+    (home / "pip.log").write_text(said, "utf-8")
+    errors = [line for line in said.splitlines() if "ERROR" in line] or said.splitlines()[-1:]
+    line = f"pip {arguments[0]}: {errors[-1]} (the whole is in {home / 'pip.log'})"
+    raise (MissingError if UNREACHABLE.search("".join(errors)) else FailedError)(line)
+
+
+def make_home(name: str, program: str, stamp: object) -> tuple[Path, bool]:
+    """Return an environment's folder, and whether it holds already what the stamp stands for."""
+    home = CACHE / name
+    written = json.dumps([program, about(program)[1], stamp])
+    path = home / "stamp"
+    if path.exists() and path.read_text("utf-8") == written:
+        return home, True
+    shutil.rmtree(home, ignore_errors=True)
+    subprocess.run([program, "-m", "venv", "--without-pip", home], check=True)
+    return home, False
+
+
+def keep(home: Path, program: str, stamp: object) -> None:
+    """Remember that an environment holds all that the stamp stands for."""
+    (home / "stamp").write_text(json.dumps([program, about(program)[1], stamp]), "utf-8")
+
+
+@functools.cache
+def wheel() -> Path:
+    """Return the wheel of this checkout; it is built once."""
+    folder = CACHE / "wheel"
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run(["bash", ROOT / "scripts" / "build_wheel.sh", folder], check=True)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def installed(home: Path) -> dict[str, str]:
+    """Return what an environment holds: package -> version."""
+    done = subprocess.run(
+        [home / "bin" / "python", "-I", "-c", INSTALLED], capture_output=True, text=True, check=True
+    )
+    return {canonical(name): version for name, version in json.loads(done.stdout).items()}
+
+
+def series(version: str, like: str) -> tuple[int, ...]:
+    """Return as many leading numbers of a version as another one has."""
+    numbers = [int(part) for part in re.findall(r"\d+", version)]
+    return tuple(numbers[: len(like.split("."))])
+
+
+def compared(environment: dict[str, Any], versions: dict[str, str]) -> list[str]:
+    """Return a line for each package that is newer than the table says.
+
+    Raises: FailedError for one that is not the oldest where it should be, or held back.
+    """
+    lines = []
+    for name, row in PACKAGES.items():
+        version = versions.get(name, "")
+        if environment["versions"] == "oldest":
+            wanted = row["oldest"]
+            if series(f"{version}.0.0", "0.0.0") != series(f"{wanted}.0.0", "0.0.0"):
+                raise FailedError(f"{name} is {version or 'not installed'}, not {wanted}")
+        elif environment["versions"] == "newest":
+            here, known = series(version, row["newest"]), series(row["newest"], row["newest"])
+            if here < known and environment["name"] == "newest" and environment["is_newest"]:
+                raise FailedError(
+                    f"{name} is {version or 'not installed'}, older than {row['newest']}"
+                )
+            if here > known:
+                lines.append(f"{name} {version} is newer than {row['newest']}, the table's newest")
+    return lines
+
+
+def run_environment(environment: dict[str, Any], workers: int, result: Result) -> None:
+    """Make one environment, and run its tests in it."""
+    program = first_python(environment["python"])
+    version, full = about(program)
+    environment["is_newest"] = version == TABLE["python"]["newest"]
+    result.versions["python"] = full + ("t" if version.endswith("t") else "")
+    lines = constraints(environment)
+    # Newest means today's.
+    day = dt.datetime.now(dt.UTC).date().isoformat()
+    stamp = [lines, TABLE["install"], day if environment["versions"] == "newest" else ""]
+    home, is_ready = make_home(environment["name"], program, stamp)
+    extras = ",".join(TABLE["install"]["extras"])
+    if not is_ready:
+        (home / "constraints.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        pip(
+            home,
+            "install",
+            *("--constraint", home / "constraints.txt"),
+            *(f"{wheel()}[{extras}]", *TABLE["install"]["tools"]),
+        )
+        keep(home, program, stamp)
+    else:
+        pip(home, "install", "--no-deps", "--force-reinstall", wheel())
+    pip(home, "check")
+    versions = installed(home)
+    result.versions |= {name: versions.get(name, "-") for name in PACKAGES}
+    said = "  ".join(f"{name} {version}" for name, version in result.versions.items())
+    print(f"    {said}", flush=True)
+    for line in compared(environment, versions):
+        print(f"    {line}", flush=True)
+    # Safe path: the checkout's folder must not stand before the wheel in a child, either.
+    variables = {**os.environ, "PYTHONSAFEPATH": "1", "HYPOTHESIS_PROFILE": "dev"}
+    variables.pop("PYTHONPATH", None)
+    if version.endswith("t"):
+        # An extension that is not made for it would bring the lock back.
+        variables["PYTHON_GIL"] = "0"
+    failed = 0
+    for number, selection in enumerate(TABLE["tests"][environment["tests"]]):
+        log = home / f"tests-{number}.log"
+        command = [home / "bin" / "python", "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        parallel = ["-n", str(workers), "--dist", "worksteal"] if workers > 1 else []
+        with log.open("w", encoding="utf-8") as out:
+            done = subprocess.run(
+                [*command, *parallel, *selection],
+                cwd=ROOT,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+        text = log.read_text("utf-8", "replace")
+        if done.returncode:
+            failed += 1
+            print(text, flush=True)
+        print(f"    {(text.strip().splitlines() or ['pytest said nothing'])[-1]}", flush=True)
+    if failed:
+        raise FailedError("its tests do not pass; pytest's words are above")
+
+
+# ---- neighbours ----------------------------------------------------------------------------------
+
+
+def run_beside(row: dict[str, str], url: str, result: Result) -> None:
+    """Install a package beside the wheel as a user would, and use both on one server."""
+    program = find_python(".".join(map(str, sys.version_info[:2])))
+    home, is_ready = make_home(f"beside-{row['package']}", program, wheel().stat().st_mtime)
+    if not is_ready:
+        pip(home, "install", wheel(), row["package"])
+        keep(home, program, wheel().stat().st_mtime)
+    pip(home, "check")
+    versions = installed(home)
+    for name in (canonical(row["package"]), "redis"):
+        result.versions[name] = versions.get(name, "-")
+    for text in (SMOKE, f"import sys\nurl = sys.argv[1]\n{row['uses']}"):
+        done = subprocess.run(
+            [home / "bin" / "python", "-P", "-c", text, url],
+            cwd=home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            print(done.stdout + done.stderr, flush=True)
+            raise FailedError(f"it was installed, but: {done.stderr.strip().splitlines()[-1]}")
+    print("    " + "  ".join(f"{name} {v}" for name, v in result.versions.items()), flush=True)
+
+
+# ---- the whole -----------------------------------------------------------------------------------
+
+
+def run(environments: Sequence[dict[str, Any]], beside: Sequence[dict[str, str]]) -> list[Result]:
+    """Run all that was asked for; a failure of one leaves the others to run."""
+    workers = max(2, min(4, os.cpu_count() or 1))
+    results = [_timed(each["name"], run_environment, each, workers) for each in environments]
+    if beside:
+        sys.path.insert(0, str(ROOT / "tests"))
+        from support.servers import RedisServer, find_server
+
+        with RedisServer(find_server("redis", 7), 7) as server:
+            results += [_timed(row["package"], run_beside, row, server.url) for row in beside]
+    return results
+
+
+def _timed(name: str, step: Any, row: Any, last: Any) -> Result:
+    print(f"=== {name}", flush=True)
+    result, begin = Result(name), time.monotonic()
+    try:
+        step(row, last, result)
+    except MissingError as error:
+        result.status, result.what = "missing", str(error)
+    except (FailedError, subprocess.CalledProcessError) as error:
+        result.status, result.what = "FAILED", str(error)
+    result.seconds = time.monotonic() - begin
+    return result
+
+
+def print_summary(results: Iterable[Result]) -> None:
+    """Print a line for each environment."""
+    print("\n=== matrix")
+    for result in results:
+        versions = result.versions if "python" not in result.versions else {}
+        shown = " ".join(f"{name} {version}" for name, version in versions.items())
+        if "python" in result.versions:
+            shown = f"Python {result.versions['python']}"
+        print(f"{result.status:8} {result.name:18} {result.seconds:5.0f} s  {result.what or shown}")
+
+
+def main() -> int:
+    """Read the arguments, run, and say how it went."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these environments alone")
+    parser.add_argument("--ci", action="store_true", help="those of CI; none may be missing")
+    parser.add_argument("--list", action="store_true", help="name what would run, and end")
+    options = parser.parse_args()
+    environments, beside = TABLE["environments"], TABLE["beside"]
+    if options.ci:
+        environments, beside = [each for each in environments if each.get("ci")], []
+    if options.only:
+        known = {each["name"] for each in environments} | {each["package"] for each in beside}
+        if unknown := set(options.only) - known:
+            parser.error(
+                f"no environment {sorted(unknown)[0]!r}; there are {', '.join(sorted(known))}"
+            )
+        environments = [each for each in environments if each["name"] in options.only]
+        beside = [each for each in beside if each["package"] in options.only]
+    if options.list:
+        for each in environments:
+            print(f"{each['name']:18} Python {' or '.join(each['python'])}, {each['versions']}")
+        for each in beside:
+            print(f"{each['package']:18} beside the wheel")
+        return 0
+    CACHE.mkdir(parents=True, exist_ok=True)
+    results = run(environments, beside)
+    print_summary(results)
+    bad = {"FAILED", "missing"} if options.ci else {"FAILED"}
+    return int(any(result.status in bad for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
