@@ -12,13 +12,13 @@ import abc
 import random
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
 from redis.exceptions import ResponseError
 
-from workstealing.errors import LayoutError, OutOfTime
+from workstealing.errors import LayoutError, Moved, OutOfTime
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import (
     Backlog,
@@ -31,14 +31,18 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.structures.due_index import (
     FIRST_LOOK,
+    KEYS_A_LOOK,
     KEYS_A_SHARD,
     SECOND_LOOK,
     DueIndex,
     DueKey,
+    DueLook,
     scored,
 )
 from workstealing.structures.layout import LAYOUT_SCRIPTS
 
+# The most index shards of which a slice takes more keys than a wide look did.
+MOST_DEEPER = KEYS_A_LOOK // KEYS_A_SHARD
 SHARDS_A_LOOK = 128
 # Even a small slice of a sweep looks at this many index shards; most of them are empty.
 LEAST_SHARDS = 64
@@ -76,13 +80,18 @@ Serve = Callable[[list[DueKey], int, Slice], Served]
 """Handles at most the given number of items, of keys on one node."""
 
 
-def looks(index: DueIndex, slice: Slice, *, overdue: bool = True) -> Iterator[list[DueKey]]:
-    """Yield shuffled keys, found by at most two looks at one node's index shards.
+def looks(index: DueIndex, slice: Slice, *, overdue: bool = True) -> Iterator[DueLook]:
+    """Yield what at most three looks at one node's index shards have found.
 
-    The slice observes about how many keys wait in the namespace, and the age of the oldest overdue
-    key found. Arguments: index; slice: bounds the time; overdue: only keys whose time has come.
-    Raises: LayoutError for a foreign due index, if nothing else was found; connection faults. One
-    round trip a look.
+    The first look takes a few index shards; the second takes many more, but few keys of each; the
+    third takes more keys where these few were not all. The keys of an index shard come together, in
+    a random order; on a cluster the index shard that has waited longest comes first. The slice
+    observes about how many keys wait in the namespace, and the age of the oldest overdue key found.
+
+    Arguments: index; slice: bounds the time; overdue: only keys whose time has come. Raises:
+    LayoutError for a foreign due index, and Moved for index shards that have left the node, if
+    nothing else was found; connection faults. One round trip a look, with at most 6, 254 and 66
+    commands.
     """
     budget = Budget(slice.remaining())
     layout = index.layout(budget)
@@ -91,30 +100,69 @@ def looks(index: DueIndex, slice: Slice, *, overdue: bool = True) -> Iterator[li
         return
     node, shards = index.choose_node(layout, budget)
     foreign: ResponseError | None = None
-    found_any = False
+    moved: Moved | None = None
     now: int | None = None
-    looked, waiting = 0, 0
-    for some in (shards[:FIRST_LOOK], shards[FIRST_LOOK : FIRST_LOOK + SECOND_LOOK]):
+    full: list[int] = []
+    seen: set[bytes] = set()
+    looked, waiting, shallow = 0, 0, 0
+    for number in range(3):
+        wide = shards[FIRST_LOOK : FIRST_LOOK + SECOND_LOOK]
+        some = (shards[:FIRST_LOOK], wide, full[:MOST_DEEPER])[number]
         if not some:
             continue
+        most = min(KEYS_A_SHARD, KEYS_A_LOOK // len(some))
         budget = Budget(slice.remaining())
         slice.spend(2 + len(some))
-        look = index.look(layout, node, some, budget, overdue=overdue, until_ms=now)
-        foreign = look.foreign or foreign
-        looked += len(some)
-        waiting += len(look.found) if look.waiting is None else look.waiting
+        look = index.look(
+            layout, node, some, budget, overdue=overdue, until_ms=now, keys_a_shard=most
+        )
+        foreign, moved = look.foreign or foreign, look.moved or moved
+        count = len(look.found) if look.waiting is None else look.waiting
+        if some is wide:
+            full = look.full if most < KEYS_A_SHARD else []
+            shallow = waiting + sum(1 for each in look.found if each.shard not in full)
+        if number < 2:
+            looked += look.looked
+            waiting += count
+        else:
+            waiting = shallow + round(count * len(full) / len(some))
+        if not looked:
+            continue
         slice.observe(backlog=round(waiting / index.share_of(layout, looked)))
         if overdue:
-            # The second look can leave out keys that are not due yet.
+            # The next look can leave out keys that are not due yet.
             now = look.now_ms
             oldest = min((each.due_ms for each in look.found), default=look.now_ms)
             slice.observe(oldest_seconds=(look.now_ms - oldest) / 1000)
-        if look.found:
-            found_any = True
-            index.shuffle(look.found)
-            yield look.found
-    if foreign is not None and not found_any:
+        # A key that the wide look has found already has been handled, or cannot be.
+        fresh = [each for each in look.found if each.key not in seen]
+        if fresh:
+            seen.update(each.key for each in fresh)
+            yield replace(look, found=_in_order(index, fresh, oldest_first=layout.registers_shards))
+    if foreign is not None and not seen:
         raise index.foreign(foreign)
+    if moved is not None and not seen:
+        raise moved
+
+
+def _in_order(index: DueIndex, found: list[DueKey], *, oldest_first: bool) -> list[DueKey]:
+    """Put the keys of each index shard together, in a random order.
+
+    Arguments: oldest_first: whether the index shard with the oldest key comes first. The many index
+    shards of a cluster were drawn at random already; of the few of a single server any may be
+    first, so that recruits rarely meet.
+    """
+    by_shard: dict[int, list[DueKey]] = {}
+    for due in found:
+        by_shard.setdefault(due.shard, []).append(due)
+    groups = list(by_shard.values())
+    if oldest_first:
+        groups.sort(key=lambda group: min(due.due_ms for due in group))
+    else:
+        index.shuffle(groups)
+    for group in groups:
+        index.shuffle(group)
+    return [due for group in groups for due in group]
 
 
 def due_backlog(index: DueIndex, seconds: float, what: str, *, overdue: bool = True) -> Backlog:
@@ -267,7 +315,8 @@ class DuePartJob(PartJob):
             until_ms=self._part.until_ms,
             keys_a_shard=max(KEYS_A_SHARD, slice.limit // len(some)),
         )
-        self._is_clean = was_clean
+        # The next lap looks at the index shards that have moved.
+        self._is_clean = was_clean and look.moved is None
         if look.foreign is not None:
             self._foreign = look.foreign
         self._found.extend(look.found)
@@ -338,8 +387,8 @@ class DueCollector(abc.ABC):
         # A damaged key must not keep the others from being collected.
         problem: LayoutError | None = None
         try:
-            for found in looks(self._index, slice):
-                served = self.serve(found, slice.limit - removed, slice, None)
+            for look in looks(self._index, slice):
+                served = self.serve(look.found, slice.limit - removed, slice, None)
                 removed += served.items
                 problem = served.problem or problem
                 if removed >= slice.limit or slice.expired:
@@ -354,8 +403,8 @@ class DueCollector(abc.ABC):
     def count(self, slice: Slice) -> int:
         """Return how many keys are due now, at most the limit; change nothing."""
         counted = 0
-        for found in looks(self._index, slice):
-            counted += len(found)
+        for look in looks(self._index, slice):
+            counted += len(look.found)
             if counted >= slice.limit or slice.expired:
                 break
         return min(counted, slice.limit)

@@ -122,8 +122,8 @@ class _Collector(DueCollector):
         collected, expired, served, longest = 0, 0, 0, 0.0
         problem: LayoutError | None = None
         try:
-            for found in looks(self._index, slice):
-                for due in found:
+            for look in looks(self._index, slice):
+                for due in look.found:
                     started = self._clock.monotonic()
                     if served and slice.remaining() < 3 * longest:
                         raise OutOfTime("too little time is left for one more hash")
@@ -159,8 +159,8 @@ class _Collector(DueCollector):
         """
         counted, looked_at = 0, 0
         try:
-            for found in looks(self._index, slice):
-                for due in found:
+            for look in looks(self._index, slice):
+                for due in look.found:
                     if counted >= slice.limit:
                         return counted
                     counted += self._count_hash(due, slice, slice.limit - counted)

@@ -141,9 +141,9 @@ class _Migrator:
             slice.observe(backlog=0)
             return 0
         moved, found_any = 0, False
-        for found in looks(self._index, slice, overdue=False):
+        for look in looks(self._index, slice, overdue=False):
             found_any = True
-            for due in found:
+            for due in look.found:
                 if moved >= slice.limit or slice.expired:
                     return moved
                 operation = self._translator.move(layout, due.key, slice.limit - moved)
@@ -182,9 +182,9 @@ class _Migrator:
         layout.require_writable()
         self._require_commands(slice)
         counted = 0
-        for found in looks(self._index, slice, overdue=False):
-            commands = [("ZCARD", self._names.deadlines(due.key)) for due in found]
-            node = self._twin.node_of(found[0].shard)
+        for look in looks(self._index, slice, overdue=False):
+            commands = [("ZCARD", self._names.deadlines(due.key)) for due in look.found]
+            node = self._twin.node_of(look.found[0].shard)
             counted += sum(checked(self._twin.call(node, commands, Budget(slice.remaining()))))
             if counted >= slice.limit or slice.expired:
                 break

@@ -62,15 +62,20 @@ class Unanswered(OutOfTime):
     """The slice's time ended between a command and its reply: it may have been done or not."""
 
 
-class Moved(WorkStealingError):
+class Moved(Aborted):
     """The cluster's slot lives on another node than the asked one, or is moving there.
 
-    Arguments: the message; gone: the new host and port of each slot that has gone for good.
+    The move came first, as another writer may. Arguments: the message; gone: the new host and port
+    of each slot that has gone for good.
     """
 
     def __init__(self, message: str, gone: Mapping[int, tuple[str, int]] | None = None) -> None:
         super().__init__(message)
         self.gone = dict(gone or {})
+
+
+class Unmapped(WorkStealingError):
+    """The client does not know yet which node holds a slot, or which server is the master."""
 
 
 class LayoutError(WorkStealingError):

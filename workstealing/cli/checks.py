@@ -15,7 +15,7 @@ from typing import Any
 from workstealing.cli.clients import FAULTS, said
 from workstealing.cli.output import printable
 from workstealing.config import DISABLED_VARIABLE, URL_VARIABLES, is_disabled
-from workstealing.errors import Moved, WorkStealingError
+from workstealing.errors import Moved, Unmapped, WorkStealingError
 from workstealing.recruiting import Recruiter
 from workstealing.recruiting.slice import TRIPS, seconds_for
 from workstealing.store.budget import Budget
@@ -281,6 +281,6 @@ def _structure(what: str, structure: Structure) -> Iterator[Check]:
             yield replace(each, what=f"{what}{each.what}", said=printable(each.said))
     except (WorkStealingError, *FAULTS) as error:
         # An asyncio client that has not yet asked for the cluster's map is no fault.
-        is_new = isinstance(error, Moved) and is_async(structure.client)
+        is_new = isinstance(error, Moved | Unmapped) and is_async(structure.client)
         named = f"{structure.kind} {printable(structure.name)}"
         yield Check(what, NOTE if is_new else FAULT, f"{named}: {said(error)}")

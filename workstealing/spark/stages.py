@@ -13,9 +13,9 @@ from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import (
     ConfigurationError,
     LayoutError,
-    Moved,
     OutOfTime,
     Skipped,
+    Unmapped,
     WorkStealingError,
     is_abort,
     is_connection_fault,
@@ -176,7 +176,7 @@ def take_turn(
             answer = job.perform(Slice(limit, orders.seconds, clock))
             handled = checked_items(answer, job.name)
         except Exception as problem:  # noqa: BLE001 - reported with the part
-            if not (is_abort(problem) or isinstance(problem, Moved | OutOfTime | Skipped)):
+            if not (is_abort(problem) or isinstance(problem, OutOfTime | Skipped | Unmapped)):
                 is_failed = True
             else:
                 aborted += not isinstance(problem, OutOfTime)

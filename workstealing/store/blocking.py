@@ -10,7 +10,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from workstealing.errors import Moved, OutOfTime, is_connection_fault
+from workstealing.errors import Moved, OutOfTime, Unmapped, is_connection_fault
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command
 from workstealing.store.twin import Twin
@@ -53,7 +53,7 @@ def ask(  # noqa: PLR0917 - as the fields of `Wait`
                 reply = _looking(connection, command, limit, look, pause, failed)
         if not failed and not isinstance(reply, ResponseError):
             return reply
-    except (Moved, OutOfTime, ResponseError):
+    except (Moved, OutOfTime, ResponseError, Unmapped):
         # MOVED is one too: the next look lets the client learn the new node.
         pass
     except Exception as error:
@@ -144,7 +144,9 @@ class AsyncAsker:
             # A reply may still be under way, cancelled or not.
             await self._drop(connection)
             # MOVED is a ResponseError too: the next look lets the client learn the new node.
-            is_fault = isinstance(error, Moved | ResponseError) or is_connection_fault(error)
+            is_fault = isinstance(error, Moved | ResponseError | Unmapped) or is_connection_fault(
+                error
+            )
             if failed or not is_fault:
                 raise
             await asyncio.sleep(min(seconds, _PAUSE_SECONDS))

@@ -140,10 +140,13 @@ class OneAttempt(AbstractConnection):
         # The parser has kept the form in which it was to read.
         self._parser.on_connect(self)
 
-    def call(self, commands: Sequence[Command], budget: Budget) -> list[Any]:
+    def call(
+        self, commands: Sequence[Command], budget: Budget, *, in_place: bool = False
+    ) -> list[Any]:
         """Send the commands in one write and read as many replies, once.
 
-        Arguments: commands: tuples of a name and its arguments; budget: the time that is left.
+        Arguments: commands: tuples of a name and its arguments; budget: the time that is left;
+        in_place: return the errors of moved slots in their places, too, instead of raising Moved.
         Returns: the replies in order, with each error reply as an exception object in its place.
         One round trip; a connection that is not open is opened first, within one time-out.
 
@@ -192,6 +195,9 @@ class OneAttempt(AbstractConnection):
                 blame(error, self.dependency)
             raise
         self._refuse(replies)
+        moved = None if in_place else moved_of(replies)
+        if moved is not None:
+            raise moved
         return replies
 
     def _settle(self, budget: Budget) -> None:
@@ -220,26 +226,12 @@ class OneAttempt(AbstractConnection):
             raise ConnectionError("the server sent more replies than there were commands")
 
     def _refuse(self, replies: list[Any]) -> None:
-        """Raise Moved or the error reply if the replies show that another node must be asked."""
-        elsewhere: list[AskError] = []
+        """Raise the error reply of a server that takes no writes, and close its socket."""
         for reply in replies:
-            if not isinstance(reply, ResponseError):
-                continue
-            if isinstance(reply, AskError):
-                elsewhere.append(reply)
-            elif isinstance(reply, TryAgainError):
-                raise Moved(f"the cluster is moving the slot: {reply}") from reply
-            elif takes_no_writes(reply):
+            if isinstance(reply, ResponseError) and takes_no_writes(reply):
                 # A new socket may lead to the new primary, by its name or by the sentinels' answer.
                 self.disconnect()
                 raise reply
-        if elsewhere:
-            gone = {
-                reply.slot_id: (reply.host, reply.port)
-                for reply in elsewhere
-                if isinstance(reply, MovedError)
-            }
-            raise Moved(f"the cluster has moved the slot: {elsewhere[0]}", gone) from elsewhere[0]
 
     @property
     def is_open(self) -> bool:
@@ -326,6 +318,28 @@ def takes_no_writes(reply: ResponseError) -> bool:
     text = str(reply)
     # Older servers wrap a script's READONLY in a sentence.
     return text.startswith("NOREPLICAS") or "-READONLY " in text
+
+
+def is_elsewhere(reply: Any) -> bool:
+    """Say whether a reply is the error of a slot that has moved, or is moving."""
+    return isinstance(reply, AskError | TryAgainError)
+
+
+def moved_of(replies: Sequence[Any]) -> Moved | None:
+    """Return the error that stands for all moved slots among replies, or None."""
+    first: Exception | None = None
+    gone: dict[int, tuple[str, int]] = {}
+    for reply in replies:
+        if is_elsewhere(reply):
+            first = first or reply
+            if isinstance(reply, MovedError):
+                gone[reply.slot_id] = (reply.host, reply.port)
+    if first is None:
+        return None
+    how = "has moved" if gone else "is moving"
+    moved = Moved(f"the cluster {how} the slot: {first}", gone)
+    moved.__cause__ = first
+    return moved
 
 
 def checked(replies: list[Any]) -> list[Any]:

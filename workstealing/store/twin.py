@@ -20,13 +20,14 @@ from redis.asyncio import sentinel as async_sentinel
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from workstealing.errors import ConfigurationError, Moved, blamed
+from workstealing.errors import ConfigurationError, Moved, Unmapped, blamed
 from workstealing.recruiting.breaker import Server
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget, Trip
 from workstealing.store.connection import (
     Command,
     OneAttempt,
+    moved_of,
     one_attempt_class,
     one_attempt_options,
     takes_no_writes,
@@ -183,7 +184,7 @@ class Twin:
     def node_of(self, slot: int) -> Node:
         """Return the node that holds a slot.
 
-        Raises: Moved if the client's map does not know it. No round trip.
+        Raises: Unmapped if the client's map does not know it. No round trip.
         """
         if not self.is_cluster:
             return self._only_node()
@@ -214,7 +215,7 @@ class Twin:
     def _ask_sentinel(self) -> Node:
         """Ask the next sentinel for the master; the application may not ask for a long time.
 
-        Raises: Moved if the sentinel knows no master; connection faults. Within one time-out.
+        Raises: Unmapped if the sentinel knows no master; connection faults. Within one time-out.
         """
         pool = self._client.connection_pool
         known = pool.sentinel_manager.sentinels
@@ -229,13 +230,15 @@ class Twin:
         finally:
             connection.disconnect()
         if isinstance(reply, Exception) or not reply:
-            raise Moved(f"a sentinel does not know the master of {pool.service_name!r}: {reply}")
+            raise Unmapped(f"a sentinel does not know the master of {pool.service_name!r}: {reply}")
         return (reply[0].decode(), int(reply[1]))
 
     def _known_node_of(self, slot: int) -> tuple[str, int]:
         nodes = self._client.nodes_manager.slots_cache.get(slot)
         if not nodes:
-            raise Moved(f"the client does not know yet which node of the cluster holds slot {slot}")
+            raise Unmapped(
+                f"the client does not know yet which node of the cluster holds slot {slot}"
+            )
         return (nodes[0].host, int(nodes[0].port))
 
     @contextmanager
@@ -274,6 +277,22 @@ class Twin:
         """Send commands to a node in one round trip; see `OneAttempt.call`."""
         with self.connection(node) as connection:
             return connection.call(commands, budget)
+
+    def call_each(
+        self, node: Node, commands: Sequence[Command], budget: Budget
+    ) -> tuple[list[Any], Moved | None]:
+        """Send commands to a node in one round trip, although some of their slots may have moved.
+
+        Returns: the replies, with MOVED, ASK and TRYAGAIN among the error replies in their places;
+        and the error that stands for these, None if there are none. The next recruit asks the
+        slots' new nodes. Raises: as `OneAttempt.call`, except for Moved.
+        """
+        with self.connection(node) as connection:
+            replies = connection.call(commands, budget, in_place=True)
+        moved = moved_of(replies)
+        if moved is not None:
+            self._note_moved(node, moved)
+        return replies, moved
 
     def call_keys(
         self, keys: tuple[bytes, ...], commands: Sequence[Command], budget: Budget

@@ -1,22 +1,25 @@
 """The due index of a namespace names its keys with garbage, so that no scan is needed.
 
-One round trip asks a few index shards of one node. Recruits choose at random among the index shards
-and among the keys found there. They choose from many more keys than a slice needs, so they rarely
-meet.
+One round trip asks a few index shards of one node, and a second one asks many more if the first
+found too little: on a cluster, nearly all of them may be empty. Recruits choose at random among the
+index shards and among the keys found there. They choose from many more keys than a slice needs, so
+they rarely meet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from workstealing.clock import Clock
-from workstealing.errors import LayoutError, is_connection_fault
+from workstealing.errors import LayoutError, Moved, is_connection_fault
 from workstealing.store.budget import Budget
-from workstealing.store.connection import Command
+from workstealing.store.connection import Command, is_elsewhere
 from workstealing.store.keys import SLOTS, require_one_slot, to_bytes
 from workstealing.store.operations import (
     Operation,
@@ -34,10 +37,13 @@ from workstealing.structures.namespace import (
     write_layout,
 )
 
-# The number of index shards of a first look, and of a second look if the first found too little;
-# and the most keys of each index shard.
-FIRST_LOOK, SECOND_LOOK = 4, 64
+# The number of index shards of a first look, and of a second look if the first found too little. An
+# empty index shard costs the server less than a microsecond, so the second look is a wide one: if
+# one index shard in a hundred has garbage, nine second looks in ten find some.
+FIRST_LOOK, SECOND_LOOK = 4, 252
+# The most keys of each index shard, and of a whole look.
 KEYS_A_SHARD = 16
+KEYS_A_LOOK = 1024
 # Each choice includes some index shards that the registry does not name, so that the keys of a lost
 # registry are found again.
 UNREGISTERED_A_LOOK = 4
@@ -45,8 +51,9 @@ REGISTRY_SECONDS = 10.0
 # For so long a node that did not answer is avoided. This is well above a breaker's period, or every
 # other trial would go to that node again.
 AVOID_SECONDS = 60.0
-# The most index shards to draw in the search for some on one node, however large the registry and
-# the cluster are.
+AVOIDING_DRAWS = 64
+# The most index shards to ask for their node in the search for some on one node, however large the
+# registry and the cluster are.
 MOST_DRAWS = 1024
 
 T = TypeVar("T")
@@ -65,14 +72,19 @@ class DueKey:
 class DueLook:
     """The result of one look at index shards.
 
-    Fields: found: the keys; now_ms: the server's time; foreign: the error reply of a due index that
-    holds something foreign, or None; waiting: about how many keys of these index shards qualify,
-    also beyond the keys found; None until the server's time is known.
+    Fields: found: the keys; now_ms: the server's time; looked: how many of the index shards have
+    answered; full: those of them that may have more keys than the look took; foreign: the error
+    reply of a due index that holds something foreign, or None; moved: the error of index shards
+    that another node has, or None; waiting: about how many keys of these index shards qualify, also
+    beyond the keys found; None until the server's time is known.
     """
 
     found: list[DueKey]
     now_ms: int
+    looked: int
+    full: list[int]
     foreign: ResponseError | None
+    moved: Moved | None
     waiting: int | None
 
 
@@ -162,18 +174,25 @@ class DueIndex:
         window = ("-inf", "+inf" if until_ms is None else until_ms)
         limit = ("BYSCORE", "LIMIT", 0, keys_a_shard, "WITHSCORES")
         commands = [("ZRANGE", self.names.due(shard), *window, *limit) for shard in shards]
-        # One index shard is counted. If more keys wait than a look takes, the others are assumed to
-        # be like it.
+        # One index shard is counted. If more keys wait than a look takes, the others that have more
+        # are assumed to be like it.
         until = until_ms if overdue and until_ms is not None else self._about_now(overdue=overdue)
         counted = () if until is None else (("ZCOUNT", self.names.due(shards[0]), "-inf", until),)
-        clock, *replies = self._call(node, [("TIME",), *commands, *counted], budget)
+        with self._avoiding(node):
+            replies, moved = self.twin.call_each(node, [("TIME",), *commands, *counted], budget)
+        clock, *replies = replies
         size = replies.pop() if counted else None
         now = self.milliseconds(clock)
         self._ahead = now / 1000 - self._clock.monotonic()
         foreign: ResponseError | None = None
-        found, lost = [], []
-        is_cut = False
+        found: list[DueKey] = []
+        lost: list[int] = []
+        full: list[int] = []
+        looked = 0
         for shard, reply in zip(shards, replies, strict=True):
+            if is_elsewhere(reply):
+                continue
+            looked += 1
             if isinstance(reply, ResponseError):
                 if "WRONGTYPE" not in str(reply):
                     # For instance, the user may not send the command: nothing foreign is there.
@@ -185,15 +204,17 @@ class DueIndex:
             some = [DueKey(key, shard, due) for key, due in scored(reply)]
             if overdue:
                 some = [each for each in some if each.due_ms <= now]
-            is_cut = is_cut or len(some) == keys_a_shard
+            if len(some) == keys_a_shard:
+                full.append(shard)
             found += some
         if lost:
             self.drive(register_shards(self.names, lost), budget)
             self._registry_read = None
         waiting: int | None = len(found)
-        if is_cut:
-            waiting = max(len(found), size * len(shards)) if isinstance(size, int) else None
-        return DueLook(found, now, foreign, waiting)
+        if full:
+            like_it = len(full) if shards[0] in full else looked
+            waiting = max(len(found), size * like_it) if isinstance(size, int) else None
+        return DueLook(found, now, looked, full, foreign, moved, waiting)
 
     def _about_now(self, *, overdue: bool) -> int | str | None:
         """Return about the server's time in ms, projected from its last reply."""
@@ -262,8 +283,14 @@ class DueIndex:
         return int(clock[0]) * 1000 + int(clock[1]) // 1000 + self._shift_ms
 
     def _call(self, node: Node, commands: Sequence[Command], budget: Budget) -> list[Any]:
-        try:
+        with self._avoiding(node):
             return self.twin.call(node, commands, budget)
+
+    @contextmanager
+    def _avoiding(self, node: Node) -> Iterator[None]:
+        """Avoid a node of a cluster for a while if it does not answer."""
+        try:
+            yield
         except Exception as error:
             if self.twin.is_cluster and is_connection_fault(error):
                 self._avoided[node] = self._clock.monotonic() + AVOID_SECONDS
@@ -301,28 +328,35 @@ class DueIndex:
         return node, shards
 
     def _draw(self, registered: list[int]) -> tuple[Node, list[int]]:
-        """Draw index shards without repetition; return the ones on the first one's node.
+        """Draw an index shard at random; return its node, and index shards around it on that node.
 
-        The first is not on an avoided node, if there is another node. The list itself is shuffled,
-        from the front, until there are enough index shards for all looks.
+        The node is not an avoided one, if others turn up soon. Neighbours mostly share a node, so
+        the search goes from the first one to one side as long as they do, then to the other side,
+        and then further to both. Which side is first is drawn, or the ends of a node's range would
+        rarely have their turn.
         """
-        node: Node = None
-        shards: list[int] = []
         size = len(registered)
-        draws = min(size, MOST_DRAWS)
-        for position in range(draws):
-            other = position + self._below(size - position)
-            registered[position], registered[other] = registered[other], registered[position]
-            shard = registered[position]
-            holder = self.twin.node_of(shard)
-            if not shards:
-                if self._avoided and self._is_avoided(holder) and position < draws - 1:
-                    continue
-                node = holder
-            if holder == node:
+        if not size:
+            return None, []
+        for _ in range(AVOIDING_DRAWS):
+            begin = self._below(size)
+            node = self.twin.node_of(registered[begin])
+            if not (self._avoided and self._is_avoided(node)):
+                break
+        shards = [registered[begin]]
+        step = 1 if self._random() < 0.5 else -1
+        # For each side: its direction, and the number of steps so far.
+        sides = deque([(step, 0), (-step, 0)])
+        for _ in range(min(size, MOST_DRAWS) - 1):
+            if len(shards) == FIRST_LOOK + SECOND_LOOK:
+                break
+            way, steps = sides[0]
+            sides[0] = (way, steps + 1)
+            shard = registered[(begin + way * (steps + 1)) % size]
+            if self.twin.node_of(shard) == node:
                 shards.append(shard)
-                if len(shards) == FIRST_LOOK + SECOND_LOOK:
-                    break
+            else:
+                sides.rotate()
         return node, shards
 
     def _refreshed_registry(self, budget: Budget) -> list[int]:
