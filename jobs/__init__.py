@@ -1,5 +1,6 @@
 """The ready-made jobs, one file each; every job keeps one structure clean."""
 
+from workstealing.jobs.adopt_hashes import AdoptHashes, AdoptionExample, AdoptionReport
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
 from workstealing.jobs.ick_reaper import IckReaper
 from workstealing.jobs.key_expiry import KeyExpiry
@@ -14,6 +15,9 @@ from workstealing.jobs.untrack_done import UntrackDone
 from workstealing.recruiting.job import Backlog
 
 __all__ = [
+    "AdoptHashes",
+    "AdoptionExample",
+    "AdoptionReport",
     "Backlog",
     "HashFieldExpiry",
     "IckReaper",

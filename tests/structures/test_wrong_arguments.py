@@ -264,6 +264,12 @@ CALLS: list[tuple[Made, str, tuple[Any, ...], dict[str, Any]]] = [
     (made_of(store), "attempt", (CLIENT, "k"), {"slice": None}),
     (made_of(jobs), "HashFieldExpiry", (HASHES,), {"limit": 5, **JOB_OPTIONS}),
     (made_of(jobs), "KeyExpiry", (KEYS,), {"limit": 5, **JOB_OPTIONS}),
+    (
+        made_of(jobs),
+        "AdoptHashes",
+        (HASHES, "hash:*"),
+        {"sorted_sets": "zset:*", "limit": 5, "name": "n", "random": RANDOM},
+    ),
     (made_of(jobs), "MigrateToNative", (HASHES,), {"limit": 5, "name": "n", "random": RANDOM}),
     (made_of(jobs), "IckReaper", (ICK, 10.0), {"limit": 5, "max_attempts": 5, **JOB_OPTIONS}),
     (

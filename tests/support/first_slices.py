@@ -16,6 +16,7 @@ import redis
 from support.table_source import TableSource
 from workstealing import Outcome, Recruiter
 from workstealing.jobs import (
+    AdoptHashes,
     HashFieldExpiry,
     IckReaper,
     KeyExpiry,
@@ -109,6 +110,7 @@ GARBAGE: dict[str, Callable[[Any], Any]] = {
     "track_queued": lambda c: _tracked(c, WORK).open(),
     "untrack_done": lambda c: _tracked(c, []).track(WORK),
     "migrate_to_native": lambda c: _hashes(c).hsetex("h", mapping={"f": 1}, ex=1000),
+    "adopt_hashes": lambda c: _hashes(c).hset("h", mapping={"f": 1}),
 }
 
 JOBS: dict[str, Callable[[Any], Job]] = {
@@ -125,6 +127,7 @@ JOBS: dict[str, Callable[[Any], Job]] = {
     "track_queued": lambda c: TrackQueued(_tracked(c, WORK)),
     "untrack_done": lambda c: UntrackDone(_tracked(c, [])),
     "migrate_to_native": lambda c: MigrateToNative(VolatileHashes(c, "first")),
+    "adopt_hashes": lambda c: AdoptHashes(VolatileHashes(c, "first"), "h*", ttl=5),
 }
 
 

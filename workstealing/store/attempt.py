@@ -114,14 +114,17 @@ class Attempt:
 
 
 @contextmanager
-def attempt(client: Any, *keys: str | bytes, slice: Slice | None = None) -> Iterator[Attempt]:
+def attempt(
+    client: Any, *keys: str | bytes, slice: Slice | None = None, in_any_slot: bool = False
+) -> Iterator[Attempt]:
     """Make one attempt on keys of one hash slot: WATCH, read, MULTI, EXEC, once.
 
     Arguments: client: any client of redis-py, or its `Twin`; keys: keys that every relevant writer
     certainly modifies; slice: its deadline bounds the whole attempt, and it counts the commands.
-    Without a slice each wait is bounded by 50 ms. Yields: an `Attempt`, for its `read` and
-    `commit`. Raises: CrossSlotError before anything is sent; see `Attempt`. Two round trips for one
-    read and one commit.
+    Without a slice each wait is bounded by 50 ms; in_any_slot: the keys are another program's, and
+    may lie in several slots where one server holds all of them. Yields: an `Attempt`, for its
+    `read` and `commit`. Raises: CrossSlotError before anything is sent; see `Attempt`. Two round
+    trips for one read and one commit.
 
         with attempt(client, "{u1}:a", "{u1}:b") as a:
             (value,) = a.read(("GET", "{u1}:a"))
@@ -129,7 +132,7 @@ def attempt(client: Any, *keys: str | bytes, slice: Slice | None = None) -> Iter
     """
     twin = twin_of(client)
     raw = tuple(to_bytes(key) for key in keys)
-    slot = require_one_slot(raw)
+    slot = require_one_slot(raw if twin.is_cluster or not in_any_slot else raw[:1])
     budget = Budget(None if slice is None else slice.remaining())
     with twin.connection(twin.node_of(slot)) as connection:
         current = Attempt(connection, raw, budget, slice)

@@ -49,6 +49,11 @@ class HashNames(Names):
         """Return the key of a hash's deadlines, in the hash's own slot."""
         return b"{" + SLOT_TAGS[key_slot(key)] + self._deadlines_middle + key
 
+    def adoption(self, which: str, node: object) -> bytes:
+        """Return the key of an adoption's place on one node: a cursor and counters."""
+        where = "server" if node is None else ":".join(map(str, node))  # type: ignore[call-overload]
+        return f"ws:{self.namespace}:adopt:{which}:{where}".encode()
+
     def for_reading(self, key: bytes) -> tuple[bytes, ...]:
         """Return the keys of a reading script: the hash and its deadlines."""
         return (key, b"{" + SLOT_TAGS[key_slot(key)] + self._deadlines_middle + key)

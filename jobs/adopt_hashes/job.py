@@ -1,0 +1,340 @@
+"""The job that makes volatile hashes of hashes that another program has written.
+
+The program kept deadlines its own way, or kept none. The job walks the keyspace of each node by
+SCAN, and gives the fields of each hash their deadlines in one attempt, so that a write by the
+program in between aborts the attempt. The walk's place stands in Redis, and all recruits share it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from redis.exceptions import OutOfMemoryError
+
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
+from workstealing.errors import Aborted, ConfigurationError, OutOfTime, Skipped
+from workstealing.jobs.adopt_hashes.adopter import (
+    Adopter,
+    DeadlineOf,
+    Ends,
+    Pattern,
+    RefusedError,
+    full,
+)
+from workstealing.jobs.adopt_hashes.walk import AdoptionReport, Place, Share, Walk
+from workstealing.recruiting.checks import checked_limit
+from workstealing.recruiting.job import (
+    Backlog,
+    DivisibleJob,
+    PartJob,
+    checked_parts,
+    drawn,
+    refuse_dry_run,
+)
+from workstealing.recruiting.slice import Slice
+from workstealing.store.attempt import attempt
+from workstealing.store.budget import Budget
+from workstealing.store.connection import checked
+from workstealing.store.keys import to_bytes
+from workstealing.store.paging import BEGINNING
+from workstealing.store.twin import Node
+from workstealing.structures.due_index import DueIndex
+from workstealing.structures.layout import LAYOUT_SCRIPTS
+from workstealing.structures.namespace import Layout
+from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
+from workstealing.structures.volatile_hashes.hashes import checked_hashes
+
+__all__ = ["AdoptHashes"]
+
+_log = logging.getLogger("workstealing.jobs")
+
+UNITS = {"seconds": 1000, "milliseconds": 1}
+_LEAST_TTL, _SERVED_SECONDS = 0.001, 1.0
+
+
+class AdoptHashes(DivisibleJob):
+    """Takes over the hashes of another program: gives their fields deadlines, slice by slice.
+
+    Arguments: hashes: the namespace that adopts them; pattern: of their keys, such as
+    ``"hash:*"``; sorted_sets: where the program keeps a hash's deadlines, a pattern too
+    (``"zset:*"``): the same text stands for both asterisks; unit: of the scores there, "seconds" or
+    "milliseconds" since the epoch; deadline_of: a function of a key, a field and its value, all
+    bytes, that returns the deadline as seconds since the epoch or an aware datetime, or None; ttl:
+    the time to live, from the adoption on, of a field without any deadline; by default it lives for
+    ever; limit: the most fields of a slice; dry_run: count the fields that a slice would adopt, and
+    change nothing; name: by default ``adopt_hashes.<namespace>``; random: returns a float in
+    [0, 1).
+
+    A field that has a deadline in the namespace keeps the later one. The members of the program's
+    sorted set go as they are adopted. A hash with a deadline before 2009 or after 4199 (a mistaken
+    unit), a key of workstealing's own, and a sorted set that is none are refused and stay as they
+    are. When the walk has come to its end, slices are idle; `restart` begins another one.
+
+    Source: the layout of the sorted sets is that of Jim Nelson's talk on work stealing at the
+    Internet Archive. Raises: ConfigurationError for arguments that do not fit together.
+    """
+
+    def __init__(
+        self,
+        hashes: VolatileHashes | AsyncVolatileHashes,
+        pattern: str | bytes,
+        *,
+        sorted_sets: str | bytes | None = None,
+        unit: str = "seconds",
+        deadline_of: DeadlineOf | None = None,
+        ttl: Duration | None = None,
+        limit: int = 25,
+        dry_run: bool = False,
+        name: str | None = None,
+        random: Callable[[], float] = random.random,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.hashes = checked_hashes(hashes)
+        self.structures = (hashes,)
+        self.dry_run = dry_run
+        self.limit = checked_limit(limit)
+        self.name = f"adopt_hashes.{hashes.namespace}" if name is None else name
+        self.dependency: Hashable = hashes.twin.identity
+        if sorted_sets is None and deadline_of is None and ttl is None:
+            raise ConfigurationError(
+                "nothing says when the fields end: give sorted_sets, deadline_of or ttl"
+            )
+        if unit not in UNITS:
+            raise ConfigurationError(f"unit={unit!r} is unknown: give one of {', '.join(UNITS)}")
+        self._pattern = Pattern(pattern, sorted_sets)
+        ttl_ms = None if ttl is None else int(1000 * seconds_of(ttl, "ttl", _LEAST_TTL))
+        index = DueIndex(hashes.twin, hashes.names, hashes.translator.clock_shift_ms, random, clock)
+        ends = Ends(UNITS[unit], deadline_of, ttl_ms)
+        adopter = Adopter(self.hashes, index, self._pattern, ends)
+        self._adoption = _Adoption(self.name, self.hashes, index, adopter)
+        self._random = random
+        self._clock = clock
+
+    def perform(self, slice: Slice) -> int:
+        """Adopt up to ``slice.limit`` fields, from the walk's place on one node on.
+
+        Returns: how many; 0 also where the walk only met keys that need nothing. Raises: Aborted
+        if another recruit moved the place, or if all hashes met were written meanwhile; Skipped if
+        the server's memory is full, or if the namespace is moving between backends; LayoutError;
+        connection faults; the errors of `deadline_of`. One round trip for the place, two for each
+        100 keys, one for the new place, and two or three for each hash.
+        """
+        layout = self._adoption.layout(Budget(slice.remaining()), changes=not self.dry_run)
+        nodes = self.hashes.twin.nodes()
+        node = nodes[drawn(len(nodes), self._random)]
+        key = self._place_key(node)
+        with attempt(self.hashes.twin, key, slice=slice) as current:
+            place = Place.read(current.read(("HGETALL", key))[0])
+            if place.over:
+                slice.observe(backlog=0)
+                return 0
+            walk = self._adoption.walk(node, place)
+            try:
+                walk.go(layout, slice, dry_run=bool(self.dry_run))
+            except (OutOfTime, Skipped):
+                if walk.adopted:
+                    return walk.adopted
+                raise
+            self._adoption.say_refused(walk.refused)
+            if self.dry_run:
+                return min(walk.adopted, slice.limit)
+            if place.done and place.done == walk.place.done:
+                if not self._all_done(nodes, slice):
+                    return 0
+                walk.place = replace(walk.place, over=True)
+            try:
+                if walk.place != place:
+                    current.commit(("HSET", key, *walk.place.fields()))
+            except (Aborted, OutOfTime, OutOfMemoryError) as error:
+                if walk.adopted:
+                    return walk.adopted
+                raise full(error) if isinstance(error, OutOfMemoryError) else error from None
+        if not walk.adopted and walk.aborted:
+            raise Aborted("the hashes met were written between WATCH and EXEC")
+        return walk.adopted
+
+    def adopt(self, key: str | bytes) -> int:
+        """Adopt one hash now, for instance before a process of the new kind first uses it.
+
+        Arguments: key: matches the pattern. Returns: how many fields were given a deadline. Raises:
+        ConfigurationError for a key that does not match, or that is refused; as `perform`. Two or
+        three round trips for each 1,000 fields.
+        """
+        raw = to_bytes(key)
+        if not self._pattern.matches(raw):
+            raise ConfigurationError(
+                f"the key {key!r} does not match the pattern {self._pattern.text!r}"
+            )
+        adopted = 0
+        rest: bytes | None = BEGINNING
+        slice = Slice(1000, _SERVED_SECONDS, self._clock)
+        layout = self._adoption.layout(Budget(slice.remaining()), changes=True)
+        while rest is not None:
+            slice = Slice(1000, _SERVED_SECONDS, self._clock)
+            try:
+                fields, rest = self._adoption.adopter.adopt(layout, raw, slice, slice.limit, rest)
+            except RefusedError as error:
+                raise ConfigurationError(f"the hash {key!r} is not adopted: {error}") from error
+            adopted += fields
+        return adopted
+
+    def report(self, most: int = 10_000, seconds: float = 30.0) -> AdoptionReport:
+        """Look at hashes that match, and tell what an adoption would do; change nothing.
+
+        Arguments: most: the most hashes to look at; seconds: the most time. Raises: as `perform`.
+        One round trip for each 100 keys, and two or three for each hash.
+        """
+        slice = Slice(max(1, most), seconds, self._clock)
+        layout = self._adoption.layout(Budget(slice.remaining(), _SERVED_SECONDS), changes=False)
+        found = AdoptionReport()
+        for node in self.hashes.twin.nodes():
+            walk = self._adoption.walk(node, Place())
+            try:
+                is_all = walk.look(layout, slice, most - found.scanned)
+            except OutOfTime:
+                is_all = False
+            found = walk.added_to(found, is_all=is_all)
+        return found
+
+    def backlog(self, seconds: float = 5.0) -> Backlog:
+        """Count the hashes with fields to adopt; a lower bound if there was not time for all.
+
+        Arguments: seconds: the most time. Raises: as `perform`. Cost: that of `report`.
+        """
+        found = self.report(seconds=seconds)
+        age = None if found.hashes or not found.is_all else 0.0
+        return Backlog(found.hashes, age, "hashes to adopt", found.is_all)
+
+    def restart(self) -> None:
+        """Begin the walk again, on every node; one round trip to each.
+
+        Hashes that were adopted need nothing. Do it when the last process of the old program has
+        ended, or after a resharding.
+        """
+        twin = self.hashes.twin
+        for node in twin.nodes():
+            key = self._place_key(node)
+            checked(twin.call_keys((key,), [("DEL", key)], Budget(None, _SERVED_SECONDS)))
+
+    def warm_up(self) -> None:
+        """Load the structure's scripts and prepare connections; no round trip."""
+        self.hashes.twin.warm_up("volatile_hashes/", LAYOUT_SCRIPTS)
+
+    def parts(self, n: int) -> list[_Part]:
+        """Divide the keyspace for a sweep: by nodes, and on each by the names of the keys.
+
+        Every part of a node scans all of its keys, and adopts its share. No round trip.
+        """
+        refuse_dry_run(self.name, dry_run=self.dry_run)
+        nodes = self.hashes.twin.nodes()
+        shares = max(1, checked_parts(n) // len(nodes))
+        if n < len(nodes):
+            return [_Part(tuple(nodes[each::n]), Share()) for each in range(n)]
+        return [_Part((node,), Share(share, shares)) for share in range(shares) for node in nodes]
+
+    def for_part(self, part: _Part) -> PartJob:
+        """Return the job that adopts the hashes of one part; its place is its own."""
+        return _AdoptingPart(self.name, self.limit, self._adoption, part)
+
+    def _place_key(self, node: Node) -> bytes:
+        return self.hashes.names.adoption(self._pattern.digest, node)
+
+    def _all_done(self, nodes: Sequence[Node], slice: Slice) -> bool:
+        """Say whether the walk has ended on every node."""
+        for node in nodes:
+            key = self._place_key(node)
+            budget = Budget(slice.remaining())
+            slice.spend(1)
+            (done,) = checked(self.hashes.twin.call_keys((key,), [("HGET", key, "done")], budget))
+            if not done:
+                return False
+        return True
+
+
+class _Adoption:
+    """The part that a job and its parts share.
+
+    Arguments: name: of the job; hashes; index: of the namespace; adopter.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        hashes: VolatileHashes | AsyncVolatileHashes,
+        index: DueIndex,
+        adopter: Adopter,
+    ) -> None:
+        self._name, self._hashes, self._index = name, hashes, index
+        self.adopter = adopter
+        self._refused_said = False
+
+    def layout(self, budget: Budget, *, changes: bool) -> Layout | None:
+        """Return the namespace's layout; None if it has none yet and nothing may be changed."""
+        layout = self._index.layout(budget)
+        if layout is None and changes:
+            try:
+                layout = self._index.drive(self._hashes.layout_steps(again=True), budget)
+            except OutOfMemoryError as error:
+                raise full(error) from error
+        if layout is not None:
+            layout.require_writable()
+            if not (layout.is_emulated or layout.is_native):
+                raise Skipped(
+                    f"the namespace {layout.namespace!r} is {layout.backend}: it adopts hashes"
+                    " when the migration has ended"
+                )
+        return layout
+
+    def walk(self, node: Node, place: Place, share: Share | None = None) -> Walk:
+        """Return a walk on a node from a place on."""
+        return Walk(self._index, self.adopter, node, place, share or Share())
+
+    def say_refused(self, refused: Mapping[bytes, str]) -> None:
+        if refused and not self._refused_said:
+            self._refused_said = True
+            key, reason = next(iter(refused.items()))
+            _log.warning("%s leaves hashes as they are, such as %r: %s", self._name, key, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part for a sweep: its nodes, and the share of their keys."""
+
+    nodes: tuple[Node, ...]
+    share: Share
+
+
+class _AdoptingPart(PartJob):
+    """Adopts the hashes of one part; its place on each node is its own."""
+
+    def __init__(self, name: str, limit: int, adoption: _Adoption, part: _Part) -> None:
+        self.name, self.limit = name, limit
+        self._adoption, self._part = adoption, part
+        self._places = dict.fromkeys(part.nodes, Place())
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the walk has come to its end on each node."""
+        return all(place.done for place in self._places.values())
+
+    def perform(self, slice: Slice) -> int:
+        """Adopt up to ``slice.limit`` fields. Raises: as `AdoptHashes.perform`."""
+        node = next((each for each, place in self._places.items() if not place.done), None)
+        if node not in self._places:
+            return 0
+        layout = self._adoption.layout(Budget(slice.remaining(), _SERVED_SECONDS), changes=True)
+        walk = self._adoption.walk(node, self._places[node], self._part.share)
+        try:
+            walk.go(layout, slice)
+        except (OutOfTime, Skipped):
+            if not walk.adopted:
+                raise
+        finally:
+            self._places[node] = walk.place
+        self._adoption.say_refused(walk.refused)
+        if not walk.adopted and walk.aborted:
+            raise Aborted("the hashes met were written between WATCH and EXEC")
+        return walk.adopted

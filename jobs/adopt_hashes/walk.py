@@ -1,0 +1,266 @@
+"""The walk over the keys of one node: finds the hashes to adopt, and remembers its place."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from workstealing.errors import Aborted, ConfigurationError
+from workstealing.jobs.adopt_hashes.adopter import Adopter, RefusedError
+from workstealing.recruiting.slice import Slice
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command, checked
+from workstealing.store.keys import require_users_key
+from workstealing.store.paging import BEGINNING
+from workstealing.store.twin import Node
+from workstealing.structures.due_index import DueIndex
+from workstealing.structures.namespace import Layout
+
+KEYS_A_PAGE, PAGES_A_SLICE = 100, 10
+EXAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionExample:
+    """A field that an adoption would give a deadline.
+
+    Fields: key: of its hash; field; deadline_ms: milliseconds since the epoch; expired: whether the
+    deadline has passed.
+    """
+
+    key: bytes
+    field: bytes
+    deadline_ms: int
+    expired: bool
+
+
+@dataclass(frozen=True)
+class AdoptionReport:
+    """The finding of a look at hashes that could be adopted.
+
+    Fields: scanned: keys that match the pattern and hold a hash; hashes: those of them that have a
+    field to adopt; fields: to adopt; expired: those of them that have expired, and that no reader
+    sees after the adoption; refused: hashes that are left as they are; examples: some fields;
+    refusals: some refused keys, with the reasons; is_all: whether every key was looked at.
+    """
+
+    scanned: int = 0
+    hashes: int = 0
+    fields: int = 0
+    expired: int = 0
+    refused: int = 0
+    examples: tuple[AdoptionExample, ...] = ()
+    refusals: Mapping[bytes, str] = field(default_factory=dict)
+    is_all: bool = True
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of the walk on one node.
+
+    Fields: facts: the server's process and the cluster's epoch, for which the cursor holds; cursor:
+    of SCAN; left: whether this lap left hashes that were being written; inside: a hash that the
+    walk is in the middle of, and at: its cursor of HSCAN; done: the facts for which the walk has
+    ended; over: whether it has ended on every node.
+    """
+
+    facts: bytes = b""
+    cursor: bytes = BEGINNING
+    left: bool = False
+    inside: bytes = b""
+    at: bytes = BEGINNING
+    done: bytes = b""
+    over: bool = False
+
+    @classmethod
+    def read(cls, reply: Sequence[bytes]) -> Place:
+        """Return the place that a reply of HGETALL holds."""
+        found = dict(zip(reply[::2], reply[1::2], strict=True))
+        return cls(
+            facts=found.get(b"facts", b""),
+            cursor=found.get(b"cursor", BEGINNING),
+            left=found.get(b"left", b"0") == b"1",
+            inside=found.get(b"inside", b""),
+            at=found.get(b"at", BEGINNING),
+            done=found.get(b"done", b""),
+            over=found.get(b"over", b"0") == b"1",
+        )
+
+    def fields(self) -> tuple[bytes | str | int, ...]:
+        """Return the names and values of the hash that holds the place."""
+        return (
+            *("facts", self.facts, "cursor", self.cursor, "left", int(self.left)),
+            *("inside", self.inside, "at", self.at, "done", self.done, "over", int(self.over)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of a node's keys, told by their names: one of so many."""
+
+    number: int = 0
+    of: int = 1
+
+    def has(self, key: bytes) -> bool:
+        """Say whether a key is of this share."""
+        if self.of == 1:
+            return True
+        return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest()) % self.of == self.number
+
+
+class Walk:
+    """A walk over the keys of one node, from a place on.
+
+    Arguments: index: of the namespace, for its connections; adopter; node; place; share: serve only
+    its keys.
+    """
+
+    def __init__(
+        self, index: DueIndex, adopter: Adopter, node: Node, place: Place, share: Share
+    ) -> None:
+        self._index, self._adopter, self._node = index, adopter, node
+        self._share = share
+        self.place = place
+        self.adopted = self.aborted = self.scanned = self.hashes = self.expired = 0
+        self.refused: dict[bytes, str] = {}
+        self.examples: list[AdoptionExample] = []
+
+    def go(self, layout: Layout | None, slice: Slice, *, dry_run: bool = False) -> None:
+        """Adopt up to ``slice.limit`` fields; `place` is where the next slice goes on.
+
+        A cursor holds for one process of the server. After a restart, and after slots have moved,
+        the walk begins again: hashes that were adopted need nothing.
+        """
+        for _ in range(PAGES_A_SLICE):
+            facts, cursor, keys = self._page(slice)
+            if facts != self.place.facts:
+                is_new = not self.place.facts
+                self.place = Place(facts=facts)
+                if not is_new:
+                    continue
+            if self.place.done:
+                return
+            if not self._serve(layout, keys, slice, dry_run=dry_run):
+                return
+            self.place = replace(self.place, cursor=cursor, inside=b"", at=BEGINNING)
+            if cursor == BEGINNING:
+                done = b"" if self.place.left else facts or b"?"
+                self.place = replace(self.place, left=False, done=done)
+                return
+            if self.adopted >= slice.limit or slice.expired:
+                return
+
+    def look(self, layout: Layout | None, slice: Slice, most: int) -> bool:
+        """Look at hashes without changing any; return whether all of them were looked at."""
+        cursor = BEGINNING
+        while self.scanned < most:
+            _, cursor, keys = self._page(slice, cursor)
+            some = keys[: most - self.scanned]
+            for key in some:
+                self.scanned += 1
+                self._look_at(layout, key, slice)
+            if len(some) < len(keys):
+                return False
+            if cursor == BEGINNING:
+                return True
+        return False
+
+    def added_to(self, found: AdoptionReport, *, is_all: bool) -> AdoptionReport:
+        """Return a report with the findings of this walk added."""
+        refusals = dict(list({**found.refusals, **self.refused}.items())[:EXAMPLES])
+        return AdoptionReport(
+            found.scanned + self.scanned,
+            found.hashes + self.hashes,
+            found.fields + self.adopted,
+            found.expired + self.expired,
+            found.refused + len(self.refused),
+            (*found.examples, *self.examples)[:EXAMPLES],
+            refusals,
+            found.is_all and is_all,
+        )
+
+    def _page(self, slice: Slice, cursor: bytes | None = None) -> tuple[bytes, bytes, list[bytes]]:
+        """Return the facts for which a cursor holds, the next cursor, and the users' hashes."""
+        twin = self._index.twin
+        commands: list[Command] = [
+            ("INFO", "server"),
+            (
+                *("SCAN", self.place.cursor if cursor is None else cursor),
+                *("MATCH", self._adopter.pattern.text, "COUNT", KEYS_A_PAGE, "TYPE", "hash"),
+            ),
+        ]
+        if twin.is_cluster:
+            commands.append(("CLUSTER", "INFO"))
+        slice.spend(len(commands))
+        replies = twin.call(self._node, commands, Budget(slice.remaining()))
+        (found,) = checked([replies[1]])
+        # A service may forbid INFO: then nobody can tell that its process is another one.
+        facts = b":".join(
+            _line(reply, name)
+            for reply, name in zip(
+                (replies[0], *replies[2:]), (b"run_id", b"cluster_current_epoch"), strict=False
+            )
+        )
+        keys = [key for key in dict.fromkeys(found[1]) if _is_users(key) and self._share.has(key)]
+        self._index.shuffle(keys)
+        return facts, found[0], keys
+
+    def _serve(
+        self, layout: Layout | None, keys: Sequence[bytes], slice: Slice, *, dry_run: bool
+    ) -> bool:
+        """Adopt the hashes of a page; return whether all were dealt with.
+
+        A hash that is being written is left for another lap.
+        """
+        for key in self._adopter.unfinished(layout, self._node, keys, slice):
+            rest: bytes | None = self.place.at if key == self.place.inside else BEGINNING
+            while rest is not None:
+                if self.adopted >= slice.limit or slice.expired:
+                    if rest != BEGINNING:
+                        self.place = replace(self.place, inside=key, at=rest)
+                    return False
+                most = slice.limit - self.adopted
+                try:
+                    if dry_run:
+                        self._look_at(layout, key, slice)
+                        break
+                    fields, rest = self._adopter.adopt(layout, key, slice, most, rest)
+                    self.adopted += fields
+                except Aborted:
+                    self.aborted += 1
+                    self.place = replace(self.place, left=True)
+                    break
+                except RefusedError as error:
+                    self.refused[key] = str(error)
+                    break
+        return True
+
+    def _look_at(self, layout: Layout | None, key: bytes, slice: Slice) -> None:
+        before = self.adopted
+        try:
+            for name, deadline, now in self._adopter.looked_at(layout, key, slice):
+                self.adopted += 1
+                self.expired += deadline <= now
+                if len(self.examples) < EXAMPLES:
+                    self.examples.append(AdoptionExample(key, name, deadline, deadline <= now))
+        except RefusedError as error:
+            self.refused[key] = str(error)
+        self.hashes += self.adopted > before
+
+
+def _line(reply: Any, name: bytes) -> bytes:
+    """Return a value of an INFO reply; empty if the server refuses the command."""
+    text = reply if isinstance(reply, bytes) else b""
+    found = re.search(rb"^" + name + rb":(\S+)", text, re.MULTILINE)
+    return found[1] if found else b""
+
+
+def _is_users(key: bytes) -> bool:
+    try:
+        require_users_key(key)
+    except ConfigurationError:
+        return False
+    return True
