@@ -50,6 +50,10 @@ class LeaseLost(Aborted):
     """The lease has run out, or another consumer has it since; nothing has been changed."""
 
 
+class NotAdopted(WorkStealingError):
+    """A hash of another program cannot be adopted, for the reason given; it stays as it is."""
+
+
 class Skipped(WorkStealingError):
     """A job could not begin now, for instance without a warm connection; nothing was touched."""
 

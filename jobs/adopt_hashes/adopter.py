@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from workstealing.errors import ConfigurationError, CrossSlotError, Skipped
+from workstealing.errors import ConfigurationError, CrossSlotError, NotAdopted, Skipped
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import Attempt, attempt
 from workstealing.store.budget import Budget
@@ -31,10 +31,6 @@ FIRST_MS, LAST_MS = 1_230_768_000_000, 2**46 - 1
 
 DeadlineOf = Callable[[bytes, bytes, bytes], "float | dt.datetime | None"]
 """Takes a key, a field and its value; returns the field's deadline: see `AdoptHashes`."""
-
-
-class RefusedError(Exception):
-    """A hash cannot be adopted, and stays as it is."""
 
 
 def full(error: Exception) -> Skipped:
@@ -154,7 +150,7 @@ class Adopter:
         """Adopt at most about `most` fields of a hash, from a cursor of HSCAN on.
 
         Returns: how many, and the cursor to go on from, None at the end. Raises: Aborted if
-        anybody wrote the hash meanwhile; RefusedError; OutOfTime; Skipped if the memory is full.
+        anybody wrote the hash meanwhile; NotAdopted; OutOfTime; Skipped if the memory is full.
         """
         assert layout is not None, "an adoption writes the layout down first"
         if layout.is_emulated:
@@ -183,7 +179,7 @@ class Adopter:
     ) -> Iterator[tuple[bytes, int, int]]:
         """Yield the fields that would be adopted, their deadlines, and the server's time, in ms.
 
-        In a sorted set only the first 1,000 members count. Raises: RefusedError; as `adopt`.
+        In a sorted set only the first 1,000 members count. Raises: NotAdopted; as `adopt`.
         """
         found: dict[bytes, int] = {}
         if self.pattern.beside(key) is not None:
@@ -211,14 +207,14 @@ class Adopter:
             with attempt(self._twin, *keys, slice=slice, in_any_slot=True) as current:
                 yield current
         except CrossSlotError as error:
-            raise RefusedError(
+            raise NotAdopted(
                 f"its sorted set {beside!r} lies in another slot of the cluster"
             ) from error
         except OutOfMemoryError as error:
             raise full(error) from error
         except ResponseError as error:
             if str(error).startswith("WRONGTYPE"):
-                raise RefusedError(
+                raise NotAdopted(
                     "it, or a key beside it, holds another type than expected"
                 ) from error
             raise as_layout_error(error) or error from None
@@ -343,7 +339,5 @@ class Adopter:
 def _plausible(milliseconds: float, given: object) -> int:
     # NaN is in no range.
     if not FIRST_MS <= milliseconds <= LAST_MS:
-        raise RefusedError(
-            f"the deadline {given!r} is not in the years 2009 to 4199: check the unit"
-        )
+        raise NotAdopted(f"the deadline {given!r} is not in the years 2009 to 4199: check the unit")
     return math.ceil(milliseconds)

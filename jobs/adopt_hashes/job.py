@@ -21,7 +21,6 @@ from workstealing.jobs.adopt_hashes.adopter import (
     DeadlineOf,
     Ends,
     Pattern,
-    RefusedError,
     full,
 )
 from workstealing.jobs.adopt_hashes.walk import AdoptionReport, Place, Share, Walk
@@ -160,8 +159,8 @@ class AdoptHashes(DivisibleJob):
         """Adopt one hash now, for instance before a process of the new kind first uses it.
 
         Arguments: key: matches the pattern. Returns: how many fields were given a deadline. Raises:
-        ConfigurationError for a key that does not match, or that is refused; as `perform`. Two or
-        three round trips for each 1,000 fields.
+        ConfigurationError for a key that does not match; NotAdopted for a hash that is refused; as
+        `perform`. Two or three round trips for each 1,000 fields.
         """
         raw = to_bytes(key)
         if not self._pattern.matches(raw):
@@ -174,10 +173,7 @@ class AdoptHashes(DivisibleJob):
         layout = self._adoption.layout(Budget(slice.remaining()), changes=True)
         while rest is not None:
             slice = Slice(1000, _SERVED_SECONDS, self._clock)
-            try:
-                fields, rest = self._adoption.adopter.adopt(layout, raw, slice, slice.limit, rest)
-            except RefusedError as error:
-                raise ConfigurationError(f"the hash {key!r} is not adopted: {error}") from error
+            fields, rest = self._adoption.adopter.adopt(layout, raw, slice, slice.limit, rest)
             adopted += fields
         return adopted
 

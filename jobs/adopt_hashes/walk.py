@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from workstealing.errors import Aborted, ConfigurationError
-from workstealing.jobs.adopt_hashes.adopter import Adopter, RefusedError
+from workstealing.errors import Aborted, ConfigurationError, NotAdopted
+from workstealing.jobs.adopt_hashes.adopter import Adopter
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
@@ -233,7 +233,7 @@ class Walk:
                     self.aborted += 1
                     self.place = replace(self.place, left=True)
                     break
-                except RefusedError as error:
+                except NotAdopted as error:
                     self.refused[key] = str(error)
                     break
         return True
@@ -246,7 +246,7 @@ class Walk:
                 self.expired += deadline <= now
                 if len(self.examples) < EXAMPLES:
                     self.examples.append(AdoptionExample(key, name, deadline, deadline <= now))
-        except RefusedError as error:
+        except NotAdopted as error:
             self.refused[key] = str(error)
         self.hashes += self.adopted > before
 
