@@ -23,7 +23,7 @@ from workstealing.jobs.adopt_hashes.adopter import (
     Pattern,
     full,
 )
-from workstealing.jobs.adopt_hashes.walk import AdoptionReport, Place, Share, Walk
+from workstealing.jobs.adopt_hashes.walk import AdoptionReport, KeyShare, Walk, WalkPlace
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import (
     Backlog,
@@ -126,7 +126,7 @@ class AdoptHashes(DivisibleJob):
         node = nodes[drawn(len(nodes), self._random)]
         key = self._place_key(node)
         with attempt(self.hashes.twin, key, slice=slice) as current:
-            place = Place.read(current.read(("HGETALL", key))[0])
+            place = WalkPlace.read(current.read(("HGETALL", key))[0])
             if place.over:
                 slice.observe(backlog=0)
                 return 0
@@ -187,7 +187,7 @@ class AdoptHashes(DivisibleJob):
         layout = self._adoption.layout(Budget(slice.remaining(), _SERVED_SECONDS), changes=False)
         found = AdoptionReport()
         for node in self.hashes.twin.nodes():
-            walk = self._adoption.walk(node, Place())
+            walk = self._adoption.walk(node, WalkPlace())
             try:
                 is_all = walk.look(layout, slice, most - found.scanned)
             except OutOfTime:
@@ -228,8 +228,10 @@ class AdoptHashes(DivisibleJob):
         nodes = self.hashes.twin.nodes()
         shares = max(1, checked_parts(n) // len(nodes))
         if n < len(nodes):
-            return [_Part(tuple(nodes[each::n]), Share()) for each in range(n)]
-        return [_Part((node,), Share(share, shares)) for share in range(shares) for node in nodes]
+            return [_Part(tuple(nodes[each::n]), KeyShare()) for each in range(n)]
+        return [
+            _Part((node,), KeyShare(share, shares)) for share in range(shares) for node in nodes
+        ]
 
     def for_part(self, part: _Part) -> PartJob:
         """Return the job that adopts the hashes of one part; its place is its own."""
@@ -284,9 +286,9 @@ class _Adoption:
                 )
         return layout
 
-    def walk(self, node: Node, place: Place, share: Share | None = None) -> Walk:
+    def walk(self, node: Node, place: WalkPlace, share: KeyShare | None = None) -> Walk:
         """Return a walk on a node from a place on."""
-        return Walk(self._index, self.adopter, node, place, share or Share())
+        return Walk(self._index, self.adopter, node, place, share or KeyShare())
 
     def say_refused(self, refused: Mapping[bytes, str]) -> None:
         if refused and not self._refused_said:
@@ -300,7 +302,7 @@ class _Part:
     """A part for a sweep: its nodes, and the share of their keys."""
 
     nodes: tuple[Node, ...]
-    share: Share
+    share: KeyShare
 
 
 class _AdoptingPart(PartJob):
@@ -309,7 +311,7 @@ class _AdoptingPart(PartJob):
     def __init__(self, name: str, limit: int, adoption: _Adoption, part: _Part) -> None:
         self.name, self.limit = name, limit
         self._adoption, self._part = adoption, part
-        self._places = dict.fromkeys(part.nodes, Place())
+        self._places = dict.fromkeys(part.nodes, WalkPlace())
 
     @property
     def is_drained(self) -> bool:

@@ -58,7 +58,7 @@ class AdoptionReport:
 
 
 @dataclass(frozen=True)
-class Place:
+class WalkPlace:
     """The place of the walk on one node.
 
     Fields: facts: the server's process and the cluster's epoch, for which the cursor holds; cursor:
@@ -76,7 +76,7 @@ class Place:
     over: bool = False
 
     @classmethod
-    def read(cls, reply: Sequence[bytes]) -> Place:
+    def read(cls, reply: Sequence[bytes]) -> WalkPlace:
         """Return the place that a reply of HGETALL holds."""
         found = dict(zip(reply[::2], reply[1::2], strict=True))
         return cls(
@@ -98,7 +98,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class KeyShare:
     """A share of a node's keys, told by their names: one of so many."""
 
     number: int = 0
@@ -119,7 +119,7 @@ class Walk:
     """
 
     def __init__(
-        self, index: DueIndex, adopter: Adopter, node: Node, place: Place, share: Share
+        self, index: DueIndex, adopter: Adopter, node: Node, place: WalkPlace, share: KeyShare
     ) -> None:
         self._index, self._adopter, self._node = index, adopter, node
         self._share = share
@@ -138,7 +138,7 @@ class Walk:
             facts, cursor, keys = self._page(slice)
             if facts != self.place.facts:
                 is_new = not self.place.facts
-                self.place = Place(facts=facts)
+                self.place = WalkPlace(facts=facts)
                 if not is_new:
                     continue
             if self.place.done:
