@@ -1,4 +1,4 @@
--- Says that messages are done; one that no group needs any more is deleted.
+-- Notes that messages are done, and deletes those that no group needs any more.
 -- KEYS: meta, tracking, returned, delayed, deadlines, legacy stream, the streams.
 -- ARGV: group, then for each message: the place of its stream among these (0: legacy), its stream's
 --   number, its entry's id, its tracking id or '', 1 if it has a deadline or ''.
@@ -11,7 +11,7 @@ local problem = refuse(facts)
 if problem then
   return problem
 end
--- Each message's stream, and the index if it is needed, before the first is written to.
+-- Each message's stream, and the index if it is needed, is checked before the first write.
 local is_timed = false
 for i = 2, #ARGV, 5 do
   local place = 6 + ARGV[i]

@@ -1,4 +1,4 @@
--- Says that a consumer is alive, which keeps its queue, and checks the types of its group's keys.
+-- Notes that a consumer is alive, which keeps its queue, and checks the types of its group's keys.
 -- KEYS: meta, due index, layout mark, consumers, ring, state, pending, returned, delayed, tracking,
 -- dead, deadlines.
 -- ARGV: layout mark, queue, ttl in ms, group, consumer, pickup delays that it has seen, in ms.
@@ -22,7 +22,7 @@ end
 if not facts[2] then
   return facts[1] and 0 or -1
 end
--- A consumer works on a full server too, so as to empty it: it is only not seen for a while.
+-- On a full server the consumer goes on, because its work makes room. It is only not seen for a while.
 if not is_error(redis.pcall('ZADD', consumers, whole(now()), ARGV[5])) then
   keep_alive(marked, alive)
 end

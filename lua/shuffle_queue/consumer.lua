@@ -1,6 +1,6 @@
 -- Removes one consumer of a group from some streams, if it has been idle for long and owns nothing
--- there: decided and done at once. It leaves the list of consumers with the last streams, unless it
--- owns something in any.
+-- there. The last call removes it from the list of consumers too, unless it owns something in any
+-- stream.
 -- KEYS: meta, laps, consumers, then streams. ARGV: consumer, idle ms, number of the first of the
 -- streams as the list goes on, how many there are in all, and for each stream what the group is
 -- called there.
@@ -19,7 +19,7 @@ local seen = redis.call('ZSCORE', consumers, consumer)
 if not exists or not seen or tonumber(seen) > now() - idle_ms then
   return { 0, -1 }
 end
--- How far others have come, since the consumer was last seen.
+-- How far other calls have come since the consumer was last seen.
 local field = 'leaving:' .. consumer
 local noted = redis.call('HGET', laps, field)
 local next_stream, owns = 0, 0

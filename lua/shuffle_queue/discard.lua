@@ -1,4 +1,4 @@
--- Forgets messages that a group of a shuffle queue has set aside, for good.
+-- Forgets, for good, messages that a group of a shuffle queue has set aside.
 -- KEYS: meta, dead. ARGV: their places (at most 100).
 -- Returns how many there were.
 --@include upkeep

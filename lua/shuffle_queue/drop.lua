@@ -1,12 +1,12 @@
--- Deletes messages whose deadline has passed, for every group, unless a consumer has them in hand;
--- and what the index still names of those that have gone.
+-- Deletes messages whose deadline has passed, for every group, unless a consumer has them in hand. It
+-- also clears members of the index whose messages have gone.
 -- KEYS: meta, tracking, deadlines, then state, returned and delayed of each group, then the stream
 -- of each message.
--- ARGV: the most to delete, how many groups, their names, then for each message what it stands as
--- in the index, its stream's number and its entry's id.
--- Returns { deleted or cleared away, of how many it was seen that a consumer has them in hand, for
--- how many ms the oldest of the others has been garbage: since its deadline, or since it was
--- written if that was later }.
+-- ARGV: the most to delete, how many groups, their names, then for each message its member of the
+-- index, its stream's number and its entry's id.
+-- Returns { how many were deleted or cleared, how many were seen in a consumer's hands, for how many ms
+-- the oldest of the others has been garbage }. A message is garbage from its deadline on, or from when
+-- it was written if that was later.
 --@include upkeep
 local tracking, deadlines = KEYS[2], KEYS[3]
 local limit, width = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -34,12 +34,12 @@ for i = 1, width do
   named[ARGV[2 + i]] = true
 end
 
--- How each group stands to an entry: 'pending', 'waiting' for those that have not been given it.
--- Nil if a consumer has it in hand.
+-- Returns for each group what an entry is to it: 'pending', or 'waiting' if it was never delivered. Nil
+-- if a consumer has the entry in hand.
 local function standings(stream, readers, id)
   local found = {}
   for name in pairs(readers) do
-    -- A group that is newer than the caller's look.
+    -- This may be a group that is newer than the caller's look.
     local pending = not named[name] and redis.call('XPENDING', stream, name, id, id, 1)[1]
     if pending and pending[2] ~= OWNER then
       return nil

@@ -1,14 +1,14 @@
--- Deletes some keys of a shuffle queue that has been idle for its time to live, unless somebody
--- came in between.
+-- Deletes some keys of a shuffle queue that has been idle for its time to live, unless somebody has used
+-- it since.
 -- KEYS: meta, due index, then the keys. ARGV: the queue's name, 1 to delete it whatever the due
 -- index says, joined and span as they were at the look, what is deleted, and by that:
 --   streams: the span that is left
 --   group: most keys; the group. KEYS[3] is its dead: messages there are left, and so is the group,
 --     unless all is deleted
 --   rest: most keys; ms from now to the next look if a group is left, or else an empty text: then
---     meta goes at last, and with it the queue's place in the due index
--- Returns { keys deleted, 1 if this part is done }, or { -1, 0 } if somebody came in between, or
--- the queue is another namespace's: then only its place in this due index goes.
+--     meta goes last, and with it the queue's place in the due index
+-- Returns { keys deleted, 1 if this part is done }. Returns { -1, 0 } if somebody has used the queue
+-- since, or if it belongs to another namespace: then only its place in this due index goes.
 --@include queue
 local due = KEYS[2]
 local about = redis.pcall('HMGET', meta, 'mark', 'joined', 'span', 'namespace')
@@ -25,7 +25,7 @@ if is_elsewhere(about[4], due) then
   if is_forced then
     return elsewhere_error(about[4], due)
   end
-  -- The job of its own namespace knows whether it is idle.
+  -- The job of the queue's own namespace knows whether it is idle.
   redis.call('ZREM', due, ARGV[1])
   return { -1, 0 }
 end
@@ -53,14 +53,14 @@ local function delete_streams()
   for i = 3, #KEYS do
     deleted = deleted + redis.call('UNLINK', KEYS[i])
   end
-  -- What is left to find, for whoever comes next: a writer writes a greater one.
+  -- The next call finds these streams. A writer raises the span again.
   redis.call('HSET', meta, 'span', ARGV[6])
   return { deleted, 1 }
 end
 
 local function delete_group()
   local limit, group = tonumber(ARGV[6]), ARGV[7]
-  -- Before what they speak of, and also where the group is left for the sake of its dead.
+  -- These go before the keys that they are about, and also if the group stays because of its dead.
   redis.call('HDEL', meta, 'back:' .. group, 'plan:' .. group, 'turns:' .. group)
   if not unlink_from(4, limit) then
     return { deleted, 0 }
@@ -74,7 +74,7 @@ local function delete_group()
   deleted = deleted + redis.call('UNLINK', KEYS[3])
   redis.call('HDEL', meta, 'group:' .. group)
   redis.call('HINCRBY', meta, 'groups', -1)
-  -- Writers must not fill the ring of a group that has gone.
+  -- Writers must not fill the ring of this group any more.
   local joined = math.max(now(), tonumber(ARGV[3] ~= '' and ARGV[3] or 0) + 1)
   redis.call('HSET', meta, 'joined', whole(joined))
   return { deleted, 1 }
@@ -92,7 +92,7 @@ local function delete_rest()
   if deleted == limit then
     return { deleted, 0 }
   end
-  -- One without a mark has only held the span that was left.
+  -- A meta without a mark has held only the span.
   deleted = deleted + (redis.call('UNLINK', meta) == 1 and about[1] and 1 or 0)
   redis.call('ZREM', due, ARGV[1])
   return { deleted, 1 }

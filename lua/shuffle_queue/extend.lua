@@ -1,5 +1,4 @@
--- Says that messages are still being worked on: their idle time starts anew, and so does the
--- queue's.
+-- Notes that messages are still being worked on: their idle time starts again, and so does the queue's.
 -- KEYS: meta, due index, layout mark, legacy stream, the streams.
 -- ARGV: layout mark, queue, ttl in ms, group, then for each message: the place of its stream among
 --   these (0: legacy), its stream's number, its entry's id, its consumer, its attempts.
@@ -18,7 +17,7 @@ for i = 5, #ARGV, 5 do
   local id, consumer = ARGV[i + 2], ARGV[i + 3]
   local reader = ARGV[i + 1] == '-1' and legacy or group
   if is_held(stream, reader, id, consumer, ARGV[i + 4]) then
-    -- It is never refused, so what follows on a full server is not either.
+    -- A full server allows it, and then it allows the writes behind it.
     extended = extended + #redis.call('XCLAIM', stream, reader, consumer, 0, id, 'JUSTID')
   end
 end

@@ -1,9 +1,9 @@
--- Puts right, for one group and some streams, what a loss of keys beside the streams has left: a
--- stream with something to read that is in no ring, one with pending entries that no list names,
--- consumers that no list names, and a note of what waits to be served again.
+-- Restores, for one group and some streams, what was lost with keys beside the streams: the place in
+-- the ring of a stream that has something to read, the mark of a stream with pending entries, the names
+-- of consumers, and the note that entries wait to be served again.
 -- KEYS: meta, ring, pending, returned, delayed, consumers, notifications, then streams. ARGV: the
 -- group, 1 to change nothing, most to put right, and for each stream its number.
--- Returns { put right, numbers of streams that hold anything ... }.
+-- Returns { how many were restored, numbers of streams that hold anything ... }.
 --@include upkeep
 local ring, pending, returned, delayed = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local consumers, notifications = KEYS[6], KEYS[7]
@@ -25,8 +25,8 @@ if not mark then
   return result
 end
 local span = tonumber(redis.call('HGET', meta, 'span') or 0)
--- A full server refuses the first write of a script: then nothing is put right, and what can be
--- trimmed is told all the same.
+-- A full server refuses the first write of a script. Then nothing is restored, but the streams that
+-- can be trimmed are told.
 if not is_dry and limit > 0 and is_error(redis.pcall('HSET', meta, 'mark', mark)) then
   limit = 0
 end
@@ -93,7 +93,7 @@ for i = 8, #KEYS do
     end
     if group and group.pending > 0 and result[1] < limit and not redis.call('ZSCORE', pending, number) then
       if not is_dry then
-        -- Nothing was delivered before it was written.
+        -- No entry was delivered before it was written.
         local first = redis.call('XPENDING', KEYS[i], name, '-', '+', 1)
         redis.call('ZADD', pending, 'NX', string.match(first[1][1], '^%d+'), number)
       end

@@ -1,5 +1,5 @@
 -- Lets a group read a queue: registers it, and puts every stream that holds anything into its ring.
--- May be called again at any time, and then mends a ring that was lost.
+-- It may be called again at any time, and then restores a lost ring.
 -- KEYS: meta, due index, layout mark, notifications, legacy stream, ring, streams from 0 on.
 -- ARGV: layout mark, queue, ttl in ms, group, the caller's number of streams.
 -- Returns { 1, span }; or { 0, span }, having changed nothing, if there are more streams than KEYS.
@@ -40,7 +40,7 @@ if is_error(opened) then
   return opened
 end
 if not facts[5] then
-  -- A time, so that no number of a queue of this name that was deleted comes again.
+  -- A time: a queue of this name that was deleted has used no such number.
   local joined = math.max(now(), tonumber(facts[3] or 0) + 1)
   redis.call('HSET', meta, 'joined', whole(joined), 'groups', (facts[4] or 0) + 1, member, 1)
 end

@@ -2,8 +2,8 @@
 -- The parts of a message that are the queue's own, and the texts that stand for a message
 -- elsewhere.
 
--- What the queue itself has written into a message, behind the user's fields: for which group it
--- is, if for one alone; the moment in ms from which on nobody wants it; what it is tracked by.
+-- Returns the queue's own parts of a message, which stand behind the user's fields: the only group that
+-- it is for, if it is for one; its deadline in ms; its tracking id.
 local function own_of(fields)
   local only, deadline, tracked
   for i = #fields - 1, math.max(1, #fields - 7), -2 do
@@ -12,7 +12,7 @@ local function own_of(fields)
     elseif fields[i] == 'ws:group' then
       only = fields[i + 1]
     elseif fields[i] == 'ws:deadline' then
-      -- Others may have written anything; a NaN would be past.
+      -- Other programs may have written anything, and a NaN would count as past.
       deadline = tonumber(string.match(fields[i + 1], '^%d+$'))
     elseif fields[i] == 'ws:tracking' then
       tracked = fields[i + 1]
@@ -21,16 +21,16 @@ local function own_of(fields)
   return only, deadline, tracked
 end
 
--- What a message with a deadline stands as in the index: `number:entry id`, and its tracking id
--- behind a colon if it has one.
+-- The member of the index of deadlines that stands for a message: `number:entry id`, and behind a colon
+-- its tracking id, if it has one.
 local function deadline_member(number, id, tracked)
   local place = number .. ':' .. id
   return tracked and tracked ~= '' and place .. ':' .. tracked or place
 end
 
--- What is kept of a message that was set aside: attempts, the times in ms of its last delivery and
--- of its end, then its fields and values; each stands behind its length. Nil for what was not
--- written so.
+-- Splits the text of a message that was set aside: attempts, the times in ms of its last delivery and
+-- of its end, then its fields and values. Each part stands behind its length. Returns nil for a text of
+-- another form.
 local function parts_of(kept)
   local parts, at = {}, 1
   while at <= #kept do
@@ -48,7 +48,7 @@ end
 -- Arguments: the group's state; delays in ms, a text of `ms:how many`. A full server may count none
 -- of them.
 local function count_delays(state, delays)
-  -- Most of them have the top of the one before.
+  -- Most delays have the same top as the delay before.
   local counts, top = {}, 1
   for delay, times in string.gmatch(delays, '(%d+):(%d+)') do
     local ms = tonumber(delay)

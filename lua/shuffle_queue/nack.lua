@@ -3,7 +3,7 @@
 -- streams.
 -- ARGV: layout mark, queue, ttl in ms, group, delay in ms, then for each message: the place of its
 -- stream among these (0: legacy), its stream's number, its entry's id, its consumer, its attempts.
--- Returns how many were given back: those that were still the consumer's.
+-- Returns how many were given back, because they were still the consumer's.
 --@include queue
 local notifications, ring, returned, delayed, legacy = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local group, delay = ARGV[4], tonumber(ARGV[5])
@@ -26,9 +26,9 @@ for i = 6, #ARGV, 5 do
   local stream = KEYS[place]
   local number, id = ARGV[i + 1], ARGV[i + 2]
   local reader = number == '-1' and legacy or group
-  -- It may have been taken from a consumer that was slow: then it is somebody else's now.
+  -- A reaper may have taken it from a slow consumer. Then it belongs to another one.
   if is_held(stream, reader, id, ARGV[i + 3], ARGV[i + 4]) then
-    -- Without JUSTID this would count as a delivery. It is never refused, so it goes first.
+    -- Without JUSTID it would count as a delivery. A full server allows it, so it comes first.
     redis.call('XCLAIM', stream, reader, 'workstealing:returned', 0, id, 'JUSTID')
     if give_back(ring, returned, delayed, group, number, id, at) then
       wakes = number

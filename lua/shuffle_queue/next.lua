@@ -1,5 +1,5 @@
--- Serves one message of the stream whose turn it is by a group's plan: the usual read. What is not
--- as planned is left to shuffle_queue/read.
+-- Serves one message of the stream whose turn it is by a group's plan. This is the usual read. If
+-- anything is not as planned, shuffle_queue/read takes over.
 -- KEYS: meta, the streams that the caller expects, in the order of their turns. ARGV: group,
 -- consumer, the plan's name, the number of the stream that is served before these.
 -- Returns { server's time in s, and its microseconds, stream number, { entry id, fields and values

@@ -1,5 +1,5 @@
--- Puts into the index of deadlines what a stream holds and the index has lost, or never had: an
--- older release wrote none.
+-- Puts a stream's deadlines into their index where they are missing: the index was lost, or an older
+-- release has written the messages.
 -- KEYS: meta, deadlines, stream. ARGV: number of the stream, id to begin at, entries to look at,
 -- most to put in.
 -- Returns { put in, id to go on at or an empty text at the end }.
@@ -25,7 +25,7 @@ for i = 1, #entries do
   local _, deadline, tracked = own_of(entries[i][2])
   if deadline then
     local added = redis.pcall('ZADD', deadlines, 'NX', whole(deadline), deadline_member(number, id, tracked))
-    -- A full server refuses it: another slice comes by.
+    -- A full server refuses it. Another slice will come.
     if is_error(added) then
       return { noted, '' }
     end

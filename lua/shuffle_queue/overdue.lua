@@ -1,8 +1,6 @@
--- Lists messages of a shuffle queue whose deadline has passed, those of the earliest deadline
--- first.
+-- Lists messages of a shuffle queue whose deadline has passed, the earliest deadline first.
 -- KEYS: meta, deadlines. ARGV: how many to pass over, how many at most.
--- Returns { how many there are in all, what a message stands as in the index, its deadline in ms,
--- ... }.
+-- Returns { how many there are in all, member of the index, its deadline in ms, ... }.
 --@include upkeep
 local deadlines = KEYS[2]
 local problem = refuse_meta(true) or refuse_key('ZCARD', deadlines, 'an index of deadlines')

@@ -48,10 +48,10 @@ end
 -- The namespace that meta names, if any. The caller of keep_alive() sets it; refuse_queue() does.
 local is_named
 
--- Writes down that the queue is in use, in the due index of its one namespace: the job of a second
--- namespace would delete it as soon as it is idle there alone. A full server refuses it as a first
--- write. found: what the mark says; at: the queue's entry; moment: the server's time in ms, nil to
--- ask for it.
+-- Writes down that the queue is in use, in the due index of its one namespace. (With a second
+-- namespace, that one's job would delete the queue as soon as it was idle there.) A full server refuses
+-- this as a first write. found: the text of the layout mark; at: the queue's entry; moment: the server's
+-- time in ms, nil to ask for it.
 local function keep_alive(found, at, longer_ms, moment)
   if not found then
     redis.call('SET', KEYS[3], ARGV[1])
@@ -61,7 +61,7 @@ local function keep_alive(found, at, longer_ms, moment)
   end
   local idle = (moment or now()) + ARGV[3] + (longer_ms or 0)
   if not at or tonumber(at) < idle then
-    -- The entry moves once in a while, not with every message: it stands up to this much later.
+    -- The entry is put up to this much later, so that not every message moves it.
     redis.call('ZADD', KEYS[2], whole(idle + math.min(1000, math.floor(ARGV[3] / 64))), ARGV[2])
   end
 end
@@ -103,9 +103,9 @@ local function with_groups(list)
   return list
 end
 
--- Puts a stream into a ring. Returns whether the ring was empty: then those who sleep must be told,
--- in this script; is_empty: that it is known to be. Otherwise those who were to be served next are
--- so no more; an empty ring has no plan.
+-- Puts a stream into a ring. is_empty: whether the ring is known to be empty. Returns whether it was
+-- empty: then this script must wake the sleeping readers. Otherwise the plan of the ring no longer holds
+-- and is removed; an empty ring has none.
 local function ring_in(ring, number, is_empty)
   if redis.call('ZADD', ring, 'NX', number, number) == 0 then
     return false
@@ -118,21 +118,21 @@ local function ring_in(ring, number, is_empty)
   return false
 end
 
--- Wakes every reader that sleeps. Returns the reply, which may be an error. The last notification
--- is what counts; to keep that one alone the server would pass over some fifty deleted ones each
--- time.
+-- Wakes every sleeping reader. Returns the reply, which may be an error. Only the last notification
+-- counts. The stream keeps a few more, because to keep exactly one the server would pass over some fifty
+-- deleted ones at each call.
 local function notify(notifications, number)
   return redis.pcall('XADD', notifications, 'MAXLEN', '~', 1, '*', 's', number)
 end
 
--- Lets a pending entry, which its stream's group has given to the consumer workstealing:returned
--- already, be served again. Each nack and each recovery ends in this.
+-- Lets a pending entry be served again, which already belongs to the consumer workstealing:returned.
+-- Each nack and each recovery ends with this.
 -- Arguments: the keys of the group and of the notifications; the group; the stream's number; the
--- entry's id; the ms at which it returns, nil for now. Returns whether notify() is to be called: a
--- delayed one is told of too, so that those who sleep learn until when they may.
+-- entry's id; the ms at which it returns, nil for now. Returns whether notify() is to be called. It is
+-- called for a delayed entry too, so that sleeping readers learn until when they may sleep.
 local function give_back(ring, returned, delayed, group, number, id, at)
   redis.call('HSET', meta, 'back:' .. group, 1)
-  -- A plan knows nothing of what returns.
+  -- A plan does not know of entries that return.
   redis.call('HDEL', meta, 'plan:' .. group)
   if at then
     redis.call('ZADD', delayed, whole(at), number .. ':' .. id)
@@ -142,9 +142,8 @@ local function give_back(ring, returned, delayed, group, number, id, at)
   return ring_in(ring, number)
 end
 
--- Whether a pending entry is still the delivery that a consumer speaks of. The consumer's name
--- alone does not say so: it may have been recovered, and delivered to the same consumer again
--- since.
+-- Whether a pending entry is still the delivery that a consumer means. The consumer's name alone does
+-- not tell: the entry may have been recovered, and delivered to the same consumer again.
 local function is_held(stream, reader, id, consumer, attempts)
   local found = redis.pcall('XPENDING', stream, reader, id, id, 1)
   if is_error(found) or not found[1] then

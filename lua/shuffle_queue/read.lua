@@ -1,5 +1,5 @@
--- Serves what a group is to work on next: one message of the stream whose turn it is, and so on;
--- and plans whom shuffle_queue/next serves after it.
+-- Serves the next messages of a group, one of each stream in turn, and plans the streams that
+-- shuffle_queue/next serves after them.
 -- KEYS: meta, notifications, legacy stream, ring, state, pending, returned, delayed, tracking,
 -- deadlines, streams.
 -- ARGV: group, consumer, how many messages, how many heads of the ring to tell, the number of a
@@ -28,16 +28,16 @@ local at = now()
 if not facts[2] then
   return { 4, at, {} }
 end
--- How many streams are planned: many, where a plan of few has lasted. One that goes round for as
--- long as the ring stays as it is, which its name tells, is not made anew, unless there is a legacy
--- stream now.
+-- How many streams are planned: many, if a plan of few has lasted. The name of a plan tells whether it
+-- goes round for as long as the ring stays as it is. Such a plan is not made again, unless there is a
+-- legacy stream now.
 local PLAN, is_round = 9, false
 if facts[5] then
   is_round = string.sub(facts[5], -1) == 'r' and redis.call('EXISTS', legacy) == 0
   PLAN = is_round and 2 or 65
 end
 local window = math.max(PLAN, ARGV[4])
--- The stream that was served last: its turn has gone, those after it come next.
+-- The stream that was served last. Those after it come next.
 local last = tonumber(facts[2])
 local before = last
 local heads, is_whole, gone
@@ -72,8 +72,8 @@ local function serve(number, id, deliveries, fields)
   served[#served + 1] = { number, id, deliveries, fields }
 end
 
--- Says whether a message is not for this group, or past its deadline; then it is deleted, for every
--- group.
+-- Says whether a message is to be passed over: it is not for this group; or its deadline has passed, and
+-- then it is deleted for every group.
 local function drop_overdue(stream, reader, number, id, fields)
   local only, deadline, tracked = own_of(fields)
   if only and only ~= group then
@@ -122,8 +122,8 @@ local function serve_returned(stream, reader, number)
   return false
 end
 
--- Serves the next message of a stream. Returns whether there was one. Where a server is full, what
--- was read could not be counted if that were the first write: XREADGROUP is never refused.
+-- Serves the next message of a stream. Returns whether there was one. XREADGROUP is the first write,
+-- because a full server allows it, and then it allows the counts behind it.
 local function serve_from(stream, number)
   local reader = number == '-1' and legacy or group
   if back and serve_returned(stream, reader, number) then
@@ -200,8 +200,8 @@ local function look(is_short)
   end
 end
 
--- Writes down who is served next, as far as that is certain while the ring stays as it is. All of
--- them are marked as pending now: later than their first delivery would be too late.
+-- Writes down the streams that are served next, as far as that is certain while the ring stays as it
+-- is. All of them are marked as pending now, because a mark must not come after a delivery.
 local function plan(following)
   local stands = is_round and not gone and redis.call('HGET', meta, 'turns:' .. group)
   if stands then
@@ -216,18 +216,17 @@ local function plan(following)
     end
     named[i] = number
   end
-  -- Who comes after the last one of a ring that is seen as a whole is known: the first one.
-  -- Otherwise the last one is not served by the plan: it says with what the next plan begins.
+  -- If the ring is seen as a whole, the first stream comes after the last one. Otherwise the plan does
+  -- not serve its last stream, which only says where the next plan begins.
   local goes_round = is_whole and #named > 0 and #named == #following
   local turns = goes_round and #named or #named - 1
-  -- Where one stream has not been read before, the next one has not either.
+  -- If this group has not read one stream before, it has not read the next one either.
   if back or is_new or turns < 1 then
     redis.call('HDEL', meta, 'plan:' .. group)
     redis.call('HSET', meta, 'group:' .. group, last)
     return ''
   end
-  -- Where as many are marked as there are streams, all are: to say so again would cost the most of
-  -- a plan.
+  -- If as many are marked as there are streams, all are, and the most expensive part is left out.
   if redis.call('ZCARD', pending) ~= tonumber(facts[4]) or redis.call('ZSCORE', pending, '-1') then
     local marks, moment = {}, whole(at)
     for i = 1, turns do
@@ -314,7 +313,7 @@ for i = next, #heads do
 end
 if #served > 0 then
   count_delays(state, delays)
-  -- A ring that is seen as a whole goes round: who was served comes again behind the others.
+  -- A ring that is seen as a whole goes round: the streams just served come again behind the others.
   if is_whole then
     for i = 1, math.min(next - 1, #heads) do
       if not (gone and gone[heads[i]]) then

@@ -1,15 +1,14 @@
--- Takes from consumers of one group, on one stream, what they have held for too long: a lap over
--- the stream's pending entries, some further each time, which begins anew when it has come to the
--- end.
+-- Takes from consumers of one group, on one stream, the entries that they have held for too long. The
+-- calls go in laps over the stream's pending entries, each call some further.
 -- KEYS: meta, ring, laps, pending, returned, delayed, consumers, dead, tracking, notifications,
 -- deadlines, stream, then returned and delayed of every other group that reads the stream under the
 -- same name.
 -- ARGV: the group, number of the stream, idle ms, attempts at most, most items, most entries to
 -- look at.
 -- Returns { returned, set aside, cleared away, put right, stale entries seen, age of the oldest in
--- ms, whether the lap has come to its end }. Commands of stream groups break no WATCH: so this
--- script decides and does. What it writes first deletes or moves, which a full server lets pass,
--- and what follows a write in a script passes too.
+-- ms, whether the lap has come to its end }. It is a script because commands of stream groups break no
+-- WATCH. Its first write deletes or moves something, which a full server allows, and then it allows the
+-- writes behind that.
 --@include upkeep
 local ring, laps, pending, returned, delayed = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local consumers, dead, tracking, notifications = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
@@ -49,7 +48,7 @@ if lap then
   end
 end
 
--- A read by a plan trusts that its streams are marked as pending.
+-- A read by a plan relies on the marks of its streams, so the plan goes too.
 local function unmark()
   redis.call('ZREM', pending, number)
   redis.call('HDEL', meta, 'plan:' .. group)
@@ -87,12 +86,12 @@ local function unlist(member)
   redis.call('ZREM', delayed, member)
 end
 
--- A text with its length before it, so that any bytes can be told apart.
+-- A text with its length before it, so that parts with any bytes can be told apart.
 local function sized(text)
   return #text .. ':' .. text .. ','
 end
 
--- The whole message, its attempts, and when it was last delivered and set aside.
+-- Sets a message aside, with its attempts and the times of its last delivery and of now.
 local function bury(id, count, delivered, fields)
   redis.call('XACK', stream, reader, id)
   unlist(number .. ':' .. id)
@@ -107,7 +106,7 @@ local function bury(id, count, delivered, fields)
   end
 end
 
--- With JUSTID it counts as no delivery.
+-- Without JUSTID it would count as a delivery.
 local is_told = false
 local function put_back(id)
   redis.call('XCLAIM', stream, reader, OWNER, 0, id, 'JUSTID')
@@ -159,7 +158,7 @@ if not place and #entries == window then
   place = '(' .. entries[window][1]
 end
 if place then
-  -- Without memory for it the lap begins anew.
+  -- If a full server refuses this, the lap begins again.
   redis.pcall('HSET', laps, lap_field, place .. ' ' .. whole(since))
   result[7] = 0
 else

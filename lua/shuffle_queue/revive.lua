@@ -34,7 +34,7 @@ for i = 1, width do
   if parts then
     local entry, tracked, deadline = {}, nil, nil
     for j = 4, #parts, 2 do
-      -- The name of the group that it was revived for before is written anew.
+      -- It may have been revived before: the name of that group is replaced.
       if parts[j] ~= 'ws:group' then
         entry[#entry + 1], entry[#entry + 2] = parts[j], parts[j + 1]
         tracked = parts[j] == 'ws:tracking' and parts[j + 1] or tracked
@@ -42,7 +42,7 @@ for i = 1, width do
       end
     end
     if number ~= '-1' and #KEYS > 8 + width then
-      -- The other groups have done their work.
+      -- For this group alone: the other groups have done their work.
       entry[#entry + 1], entry[#entry + 2] = 'ws:group', group
     end
     local id = redis.pcall('XADD', KEYS[7 + i], '*', unpack(entry))

@@ -1,4 +1,4 @@
--- Says what one group's own keys of a shuffle queue say, before its streams are looked at.
+-- Reads one group's own keys of a shuffle queue. A look at the streams follows.
 -- KEYS: meta, the group's state, its returned entries, its delayed ones, its consumers, its dead.
 -- ARGV: the most consumers to name, the group, pickup delays in ms that the caller has seen since,
 -- then the counters of the state that are asked for. Returns { time in ms, span and number of

@@ -1,4 +1,4 @@
--- Deletes entries of one stream that every group has acknowledged, and what they are tracked by.
+-- Deletes entries of one stream that every group has acknowledged, with their tracking ids.
 -- KEYS: meta, tracking, deadlines, stream. ARGV: number of the stream, id to begin at, entries to
 -- look at, most to delete.
 -- Returns { deleted, id to go on at or an empty text at the end }.
@@ -16,7 +16,7 @@ local readers, given = readers_of(stream), nil
 if not exists or awaits_readers(stream, number, readers) then
   return { 0, '' }
 end
--- What one of them has not been given yet begins there.
+-- Entries from there on have not been delivered to one of the groups.
 for _, reader in pairs(readers) do
   local last = reader['last-delivered-id']
   if not given or is_after(given, last) then
@@ -34,7 +34,7 @@ for name in pairs(readers) do
   for _, entry in ipairs(found) do
     held[entry[1]] = true
   end
-  -- Entries that were deleted can be pending too: beyond the last one seen nothing is known.
+  -- Deleted entries can be pending too, so nothing is known beyond the last one that was seen.
   if #found == window and is_after(last, found[window][1]) then
     last = found[window][1]
   end

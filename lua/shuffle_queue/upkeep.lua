@@ -3,7 +3,7 @@
 --@include queue
 --@include message
 
--- Integers as texts of digits: ids are longer than what a Lua number holds exactly.
+-- Compares integers as texts of digits, because ids are longer than a Lua number can be exact.
 local function is_more(a, b)
   if #a ~= #b then
     return #a > #b
@@ -20,8 +20,8 @@ local function is_after(id, other)
   return is_more(sequence, other_sequence)
 end
 
--- Those who read a stream, by name: what XINFO says of each, as a table. None if there is no
--- stream.
+-- Returns the groups that read a stream: name -> what XINFO says of it, as a table. Empty if there is
+-- no stream.
 local function readers_of(stream)
   local readers = {}
   local found = redis.pcall('XINFO', 'GROUPS', stream)
@@ -38,9 +38,9 @@ local function readers_of(stream)
   return readers
 end
 
--- Whether a registered group has not begun to read a stream: it will need everything. number: of
--- the stream; the legacy one is read under its own name by all groups, and what its other groups,
--- if it has any, may need is not ours to say.
+-- Whether some group will need every entry of a stream, because it is registered and has not begun to
+-- read. number: of the stream. All groups read the legacy stream under that stream's own name; other
+-- groups of it, if there are any, belong to other programs and may need everything.
 local function awaits_readers(stream, number, readers)
   if number == '-1' then
     return not readers[stream] or next(readers, next(readers)) ~= nil
@@ -71,7 +71,7 @@ local function refuse_meta(reads)
   return (refuse(facts, reads)), facts[1]
 end
 
--- Deletes an entry that nobody needs, and what it is tracked and timed by. fields: its fields and
+-- Deletes an entry that nobody needs, with its tracking id and its deadline. fields: its fields and
 -- values.
 local function delete_entry(stream, tracking, deadlines, number, id, fields)
   redis.call('XDEL', stream, id)

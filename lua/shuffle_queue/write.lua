@@ -47,7 +47,7 @@ local stream = KEYS[shortest]
 -- Its key is `...s3` where that of the facts is `...meta`.
 local number = string.sub(stream, #meta - 2)
 -- A ring that holds the stream already will come to the message by itself.
--- Without any group, whoever sleeps does so since before the queue was deleted, or lost.
+-- Without any group, a reader can only sleep since before the queue was deleted or lost.
 local absent, empty, wakes = {}, {}, not KEYS[rings]
 for i = rings, #KEYS do
   local size = redis.pcall('ZCARD', KEYS[i])

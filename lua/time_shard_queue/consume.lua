@@ -1,5 +1,5 @@
--- Acknowledges or deletes messages of a time shard: nobody is given them again. What belongs to them is
--- cleared away later, so that this writes no key that a sweeper WATCHes, and passes without memory.
+-- Acknowledges or cancels messages of a time shard: nobody gets them again. Their parts are cleared away
+-- later. So this script writes no key that a sweeper WATCHes, and runs on a full server.
 -- KEYS: mark, messages, consumed. ARGV: the caller's mark, ids.
 -- Returns how many were known and not consumed yet.
 --@include time_shard
@@ -10,7 +10,7 @@ end
 local count = 0
 for i = 2, #ARGV do
   if redis.call('HEXISTS', KEYS[2], ARGV[i]) == 1 then
-    -- A removal first: a server without memory then lets the rest of the script pass.
+    -- After a removal a full server allows the rest of the script.
     local before = redis.call('SREM', KEYS[3], ARGV[i])
     redis.call('SADD', KEYS[3], ARGV[i])
     count = count + 1 - before

@@ -1,6 +1,6 @@
 -- Counts the messages of a time shard; changes nothing.
 -- KEYS: mark, waiting, leased, consumed, released, dead. ARGV: the caller's mark.
--- Returns { waiting, due, leased, consumed, dead, for how many ms the lowest due one has been due }.
+-- Returns { waiting, due, leased, consumed, dead, for how many ms the first due message has been due }.
 --@include time_shard
 --@include now
 local problem = refuse({ 'zset', 'zset', 'set', 'zset', 'zset' })
@@ -17,7 +17,7 @@ for _, key in ipairs({ KEYS[2], KEYS[5] }) do
     overdue = math.max(overdue, time - first[2])
   end
 end
--- A released message stands in `leased` too until the release is applied, or, late, in `waiting`.
+-- Until a release is applied, its message stands in `leased` too, or in `waiting` if it came late.
 local released = redis.call('ZCARD', KEYS[5])
 local leased = math.max(0, redis.call('ZCARD', KEYS[3]) - released)
 return {

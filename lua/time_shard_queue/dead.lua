@@ -1,5 +1,6 @@
--- Lists messages that were set aside in a time shard, those of longest ago first.
--- KEYS: mark, messages, history, consumed, dead. ARGV: the caller's mark, how many to look at, how many to pass over.
+-- Lists the messages that were set aside in a time shard, the oldest first.
+-- KEYS: mark, messages, history, consumed, dead. ARGV: the caller's mark, how many to look at, how many
+-- to pass over before them.
 -- Returns { how many were looked at, { id, when, message, due, attempts, consumer, ... } }.
 --@include time_shard
 local problem = refuse({ 'hash', 'hash', 'set', 'zset' })

@@ -1,4 +1,4 @@
--- Removes a time shard with all that is in it, and its mark.
+-- Removes a time shard with its messages and its mark.
 -- KEYS: mark, waiting, leased, messages, history, consumed, released, dead. ARGV: the caller's mark.
 -- Returns how many messages it held that were not consumed.
 --@include settle

@@ -1,7 +1,7 @@
--- Says in the layout of a queue by due time that the queue is being deleted, or removes a layout that
--- says so.
--- KEYS: the layout. ARGV: the time shards and the period in ms that it must say; 1 to remove it, else 0.
--- Returns 1, or 0 if there is no such layout any more. Errors: WSLAYOUT for one that says otherwise.
+-- Notes in the layout of a queue by due time that the queue is being deleted, or removes a layout with
+-- that note.
+-- KEYS: the layout. ARGV: the time shards and the period in ms that it must name; 1 to remove it, else 0.
+-- Returns 1, or 0 if that layout has gone. Errors: WSLAYOUT for a layout that names others.
 --@include layout_error
 local found = redis.pcall('HMGET', KEYS[1], 'structure', 'time_shards', 'period_ms', 'dropping')
 if found.err then
@@ -14,14 +14,14 @@ if not found[1] then
   return 0
 end
 if found[1] ~= 'time_shard_queue' or found[2] ~= ARGV[1] or found[3] ~= ARGV[2] then
-  return redis.error_reply('WSLAYOUT the layout ' .. KEYS[1] .. ' is not what it was: somebody else has'
-    .. ' made a queue of that name meanwhile')
+  return layout_error(KEYS[1], 'is the layout of another queue, which was made meanwhile: look at that one, and'
+    .. ' call delete() once more if it is to go too')
 end
 if ARGV[3] == '1' then
-  -- Without the note another one was faster, and this is a new queue.
+  -- Without the note this is a new queue: another process has removed the old one.
   return found[4] and redis.call('DEL', KEYS[1]) or 0
 end
--- A removal first: a server without memory then lets the rest of the script pass.
+-- After a removal a full server allows the rest of the script.
 redis.call('HDEL', KEYS[1], 'dropping')
 redis.call('HSET', KEYS[1], 'dropping', 1)
 return 1

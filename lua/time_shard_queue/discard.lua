@@ -11,7 +11,7 @@ for i = 2, #ARGV do
   if redis.call('ZREM', KEYS[5], ARGV[i]) == 1 then
     redis.call('HDEL', KEYS[2], ARGV[i])
     redis.call('HDEL', KEYS[3], ARGV[i])
-    -- One that was deleted or acknowledged late was nobody's to discard any more.
+    -- A message that was cancelled, or acknowledged late, was not there to be discarded.
     count = count + 1 - redis.call('SREM', KEYS[4], ARGV[i])
   end
 end

@@ -1,8 +1,8 @@
--- Asks that a lease last longer; whoever finds that it has ended, a take or a sweeper, applies it. It
--- writes no key that a sweeper WATCHes, and passes without memory.
+-- Asks for a longer lease. The take or the sweeper that finds the old lease ended applies the longer one.
+-- This script writes no key that a sweeper WATCHes, and runs on a full server.
 -- KEYS: mark, leased, history, consumed, released. ARGV: the caller's mark, the id, the lease's token,
 -- for how many ms from now on.
--- Returns 1, or 0 if the lease holds no more.
+-- Returns 1, or 0 if the lease no longer holds.
 --@include time_shard
 --@include now
 local problem = refuse({ 'zset', 'hash', 'set', 'zset' })
@@ -18,7 +18,7 @@ if redis.call('SISMEMBER', KEYS[4], id) == 1 or redis.call('ZSCORE', KEYS[5], ta
   return 0
 end
 extended = math.max(extended, now() + ARGV[4])
--- A removal first: a server without memory then lets the rest of the script pass.
+-- After a removal a full server allows the rest of the script.
 redis.call('HDEL', KEYS[3], id)
 redis.call('HSET', KEYS[3], id, write_history(takes, given_back, due, consumer, extended))
 return 1

@@ -1,15 +1,16 @@
--- Keeps messages in a time shard; one whose id is known already is left as it is.
--- KEYS: mark, waiting, messages. ARGV: the caller's mark, 1 if the caller has just seen that the layout
--- says the same or else 0, then of each message its id, itself, its due time in ms and 1 if that counts
--- from now, else 0.
--- Returns how many are new; -1 if there is no mark and the layout was not seen: nothing was changed.
+-- Keeps messages in a time shard. A message whose id is there already stays as it is.
+-- KEYS: mark, waiting, messages. ARGV: the caller's mark; 1 if the caller has just seen that the layout
+-- says the same, else 0; then for each message its id, its text, its due time in ms, and 1 if the due
+-- time counts from now, else 0.
+-- Returns how many messages are new; or, having changed nothing, -1 if there is no mark and the caller
+-- has not seen the layout.
 --@include time_shard
 local problem, marked = refuse({ 'zset', 'hash' })
 if problem then
   return problem
 end
 if not marked then
-  -- The server was flushed, or the queue dropped: others may have made it anew, and otherwise.
+  -- The server was flushed, or the queue was deleted. Somebody may have made another queue since.
   if ARGV[2] ~= '1' then
     return -1
   end
@@ -22,7 +23,7 @@ local new = 0
 for i = 3, #ARGV, 4 do
   local kept = redis.pcall('HSETNX', KEYS[3], ARGV[i], ARGV[i + 1])
   if type(kept) == 'table' then
-    -- The first write of the script, so that nothing has been changed; later ones are not refused.
+    -- This is the script's first write, so nothing has been changed. A server refuses no later one.
     return kept
   end
   if kept == 1 then

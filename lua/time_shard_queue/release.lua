@@ -1,5 +1,5 @@
--- Asks that a lease be ended early; the next take of the time shard, or a sweeper, applies it. It writes
--- no key that a sweeper WATCHes, and passes without memory.
+-- Asks for the early end of a lease. The next take of the time shard, or a sweeper, applies it. This
+-- script writes no key that a sweeper WATCHes, and runs on a full server.
 -- KEYS: mark, history, consumed, dead, released. ARGV: the caller's mark, the id, the lease's token ('':
 -- any holder's lease), the due time in ms ('': the old one), 1 if that counts from now, else 0.
 -- Returns 1, or 0 if somebody else has taken the message since, or it is consumed or dead.
@@ -20,7 +20,7 @@ if ARGV[4] ~= '' then
   due = due_at(ARGV[4], ARGV[5])
 end
 local entry = takes .. ' ' .. id
--- A removal first: a server without memory then lets the rest of the script pass.
+-- After a removal a full server allows the rest of the script.
 redis.call('ZREM', KEYS[5], entry)
 redis.call('ZADD', KEYS[5], due, entry)
 return 1

@@ -1,4 +1,4 @@
--- Lets messages of the dead set of a time shard wait again, their attempts forgotten.
+-- Lets messages of a time shard's dead set wait again, without their attempts.
 -- KEYS: mark, waiting, history, consumed, dead. ARGV: the caller's mark, ids.
 -- Returns how many.
 --@include time_shard

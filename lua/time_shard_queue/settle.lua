@@ -1,13 +1,13 @@
 --@library
--- What becomes of messages of a time shard: the rules that takes and sweepers share. Each removes before
--- it writes, so that a server without memory lets the rest of the script pass.
+-- The fate of a time shard's messages: the rules that takes and sweepers share. Each function removes
+-- something before it writes, so a full server allows the rest of the script.
 --   KEYS: mark, waiting, leased, messages, history, consumed, released, dead
 --@include time_shard
 local waiting, leased, messages, history = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local consumed, released, dead = KEYS[6], KEYS[7], KEYS[8]
 local KINDS = { 'zset', 'zset', 'hash', 'hash', 'set', 'zset', 'zset' }
 
--- Removes all that there is of a message.
+-- Removes every part of a message.
 local function clear(id)
   local takes = read_history(redis.call('HGET', history, id))
   if takes then
@@ -21,9 +21,9 @@ local function clear(id)
   redis.call('SREM', consumed, id)
 end
 
--- Reads a release, an entry "takes id" of `released`. Returns id, takes, how often it was given back and
--- the consumer; nil where it is void: somebody else's later lease is none of the releaser's, and what
--- is consumed stays so.
+-- Reads a release, an entry "takes id" of `released`. Returns the id, takes, how often the message was
+-- given back, and the consumer. Returns nil if the release is void: somebody else has leased the message
+-- since, or it is consumed.
 local function read_release(entry)
   local of, id = string.match(entry, '^(%d+) (.*)$')
   if not id or redis.call('SISMEMBER', consumed, id) == 1 then
@@ -36,8 +36,8 @@ local function read_release(entry)
   end
 end
 
--- Applies a release, whose score is the due time: the lease ends, its attempt is forgotten, and the
--- message waits. Returns whether it has changed anything but the entry itself.
+-- Applies a release, whose score is the due time: the lease ends, the attempt is forgotten, and the
+-- message waits. Returns whether anything beside the entry itself has changed.
 local function settle_release(entry, due)
   local id, takes, given_back, consumer = read_release(entry)
   redis.call('ZREM', released, entry)
@@ -70,13 +70,12 @@ local function fate_of(id, instant, most)
   return takes - given_back >= most and 'buried' or 'ended', due
 end
 
--- Says what becomes of a message whose lease has ended, and does it where it is not to be worked on
--- again at once. Returns
---   'cleared'   it was consumed, or is no message any more
+-- Settles a message whose lease has ended, unless it is to be worked on again at once. Returns
+--   'cleared'   it was consumed, or it has gone
 --   'returned'  it was released, and waits for its due time
---   'extended'  its holder has said that it needs longer, and has it until then
---   'buried'    it has been taken `most` times, released ones not counted: it is set aside
---   'ended'     nothing was changed; the second value is its due time: take it anew, or let it wait
+--   'extended'  its holder has asked for more time, and keeps it until then
+--   'buried'    it has been taken `most` times, without the released ones, and is set aside
+--   'ended'     nothing was changed; the caller takes it anew or lets it wait; with its due time
 local function settle_ended(id, instant, most)
   local fate, due, entry = fate_of(id, instant, most)
   if fate == 'cleared' then

@@ -1,10 +1,10 @@
--- Returns ended leases of a time shard and clears away what was consumed; looks at each anew, so that it
--- is right whatever has come between, and does nothing to what has changed.
+-- Returns ended leases of a time shard, and clears consumed messages away. It looks at each one again,
+-- and leaves alone what has changed since the caller's look.
 -- KEYS: mark, waiting, leased, messages, history, consumed, released, dead. ARGV: the caller's mark, from
--- how many attempts on a message is set aside, 1 to change nothing or 0, then ids, each with an `i`
--- before it, and entries of released, each with an `r` before it.
--- Returns { how many messages wait again, how many were set aside, how many cleared }. An entry that is
--- void counts as cleared. The first write removes something: a server without memory lets the rest pass.
+-- how many attempts on a message is set aside; 1 to change nothing, else 0; then ids with an `i` before
+-- each, and entries of released with an `r` before each.
+-- Returns { how many messages wait again, how many were set aside, how many were cleared }. A void entry
+-- counts as cleared. The first write removes something, so a full server allows the later ones.
 --@include settle
 --@include now
 local problem = refuse(KINDS)
@@ -14,7 +14,7 @@ end
 local most, is_dry = tonumber(ARGV[2]), ARGV[3] == '1'
 local time = now()
 local instant = string.format('%.0f', time)
--- An extended message stays with its holder, and does not count as work.
+-- An extended message stays with its holder, and counts as no work.
 local counts = { cleared = 0, returned = 0, buried = 0, extended = 0 }
 
 local function count(fate)

@@ -1,10 +1,10 @@
--- Leases messages of a time shard that are due, the lowest due time first; then those whose lease has
--- ended. On its way it applies releases and clears what was consumed, a bounded number of them.
+-- Leases due messages of a time shard, the lowest due time first, and then messages whose lease has
+-- ended. On its way it applies releases and clears consumed messages away, a bounded number of them.
 -- KEYS: mark, waiting, leased, messages, history, consumed, released, dead. ARGV: the caller's mark, the
--- consumer, the lease in ms, how many messages at most, from how many attempts on one is set aside,
--- how many to look at beside them.
--- Returns { whether more is to be looked at, 1 or 0; the end of the leases; then of each message id,
--- itself, due time, attempts, token }.
+-- consumer, the lease in ms, the most messages, after how many attempts a message is set aside, how many
+-- others to look at.
+-- Returns { 1 if there is more to look at, else 0; the end of the leases; then for each message its id,
+-- text, due time, attempts and token }.
 --@include settle
 --@include now
 local problem = refuse(KINDS)
@@ -25,7 +25,7 @@ local function lease(id, due)
   end
   local takes, given_back = read_history(redis.call('HGET', history, id))
   if takes then
-    -- A holder whose lease had ended may still have said when it is to come again.
+    -- After the end of the lease its holder may still have said when the message is to come again.
     local entry = takes .. ' ' .. id
     local later = redis.call('ZSCORE', released, entry)
     if later and tonumber(later) > time then

@@ -6,8 +6,8 @@
 --@include now
 
 -- Refuses another layout and foreign keys before anything is written.
--- kinds: what the keys behind the mark must be where they exist. Returns an error reply, or nil; then
--- the second value says whether there is a mark.
+-- kinds: the types that the keys behind the mark must have, if they exist. Returns an error reply, or
+-- nil; then the second value says whether there is a mark.
 local function refuse(kinds)
   local found = redis.pcall('GET', KEYS[1])
   if type(found) == 'table' then
@@ -37,10 +37,10 @@ local function due_at(ms, from_now)
   return string.format('%.0f', math.max(0, due))
 end
 
--- How often a message was taken and released: "takes released due extended consumer", as texts;
--- extended: until when its last lease was extended, in ms, or 0.
--- read_history(text): takes, released, due, consumer and extended, or nil for a message that nobody
--- has taken.
+-- The history of a message is a text: "takes released due extended consumer". takes and released: how
+-- often it was taken and released; extended: until when its last lease was extended, in ms, or 0.
+-- read_history(text) returns takes, released, due, consumer and extended, as texts; nil if nobody has
+-- taken the message.
 local function read_history(text)
   if text then
     local takes, released, due, extended, consumer =
@@ -49,7 +49,7 @@ local function read_history(text)
   end
 end
 
--- write_history(): what read_history() reads. Without `extended` whatever extension there was ends.
+-- write_history() writes what read_history() reads. Without `extended` an extension ends.
 local function write_history(takes, released, due, consumer, extended)
   return string.format('%.0f %.0f %.0f %.0f %s', takes, released, due, extended or 0, consumer)
 end
