@@ -16,14 +16,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Any, Protocol
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.recruiting.faults import FaultLog, HostTimeouts, shown
 
 # `when` receives the integration's own response object, for example a flask.Response. This module
 # cannot name that type. Only the truth of the answer counts.
-When = Callable[..., object]
+When = Callable[[Any], object]
 
 
 class Enlister(Protocol):

@@ -38,21 +38,6 @@ class _HashSurface(HashCommands):
     # redis-py's protocol for its command classes requires it; no command here uses it.
     _event_dispatcher: Any = None
 
-    expire = BasicKeyCommands.expire
-    pexpire = BasicKeyCommands.pexpire
-    expireat = BasicKeyCommands.expireat
-    pexpireat = BasicKeyCommands.pexpireat
-    expiretime = BasicKeyCommands.expiretime
-    pexpiretime = BasicKeyCommands.pexpiretime
-    ttl = BasicKeyCommands.ttl
-    pttl = BasicKeyCommands.pttl
-    persist = BasicKeyCommands.persist
-    rename = BasicKeyCommands.rename
-    renamenx = BasicKeyCommands.renamenx
-    copy = BasicKeyCommands.copy
-    hrandfield = BasicKeyCommands.hrandfield
-    hscan = ScanCommands.hscan
-
     def delete(self, *names: Any) -> Any:
         """Delete whole hashes with their deadlines; return how many had a live field.
 
@@ -72,10 +57,37 @@ class _HashSurface(HashCommands):
         raise NotImplementedError
 
 
-class BlockingHashSurface(_HashSurface):
-    """The surface of `VolatileHashes`."""
-
+# A type checker binds redis-py's methods to the class that they are taken from, and tells by
+# `_is_async_client` which replies are awaited.
+class _Blocking(BasicKeyCommands, ScanCommands):
     _is_async_client: Literal[False] = False
+
+
+class _Asynchronous(BasicKeyCommands, ScanCommands):
+    _is_async_client: Literal[True] = True
+
+
+class _UnawaitedHashSurface(_HashSurface):
+    _is_async_client: Literal[False] = False
+
+    expire = _Blocking.expire
+    pexpire = _Blocking.pexpire
+    expireat = _Blocking.expireat
+    pexpireat = _Blocking.pexpireat
+    expiretime = _Blocking.expiretime
+    pexpiretime = _Blocking.pexpiretime
+    ttl = _Blocking.ttl
+    pttl = _Blocking.pttl
+    persist = _Blocking.persist
+    rename = _Blocking.rename
+    renamenx = _Blocking.renamenx
+    copy = _Blocking.copy
+    hrandfield = _Blocking.hrandfield
+    hscan = _Blocking.hscan
+
+
+class BlockingHashSurface(_UnawaitedHashSurface):
+    """The surface of `VolatileHashes`."""
 
     if TYPE_CHECKING:
         # The method is redis-py's own, but redis-py types its `self` as a mixin that these hashes
@@ -102,6 +114,21 @@ class AsyncHashSurface(_HashSurface):
 
     _is_async_client: Literal[True] = True
 
+    expire = _Asynchronous.expire
+    pexpire = _Asynchronous.pexpire
+    expireat = _Asynchronous.expireat
+    pexpireat = _Asynchronous.pexpireat
+    expiretime = _Asynchronous.expiretime
+    pexpiretime = _Asynchronous.pexpiretime
+    ttl = _Asynchronous.ttl
+    pttl = _Asynchronous.pttl
+    persist = _Asynchronous.persist
+    rename = _Asynchronous.rename
+    renamenx = _Asynchronous.renamenx
+    copy = _Asynchronous.copy
+    hrandfield = _Asynchronous.hrandfield
+    hscan = _Asynchronous.hscan
+
     if TYPE_CHECKING:
 
         def hscan_iter(
@@ -120,10 +147,8 @@ class AsyncHashSurface(_HashSurface):
         return sum([await self.execute_command(command, name) for name in names])
 
 
-class QueuedHashSurface(_HashSurface):
+class QueuedHashSurface(_UnawaitedHashSurface):
     """The surface of a pipeline: every command is queued, and answered by `execute`."""
-
-    _is_async_client: Literal[False] = False
 
     def _each(self, command: str, names: tuple[Any, ...]) -> Any:
         if len(names) != 1:
