@@ -25,8 +25,7 @@ from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import Attempt, attempt
 from workstealing.store.budget import Budget
-from workstealing.store.connection import Command, checked
-from workstealing.store.operations import as_layout_error
+from workstealing.store.connection import Command
 from workstealing.structures.log.base import LOG_VERSION, LogBase
 from workstealing.structures.log.blocks import (
     LONGEST_BLOCK_BYTES,
@@ -245,10 +244,8 @@ class Compactor(LogEngine):
     """
 
     def __init__(self, log: LogBase, settings: _Settings, random: Callable[[], float]) -> None:
-        self._log = log
-        self._keys = log.keys
+        super().__init__(log, random)
         self._settings = settings
-        self._random = random
         # The bytes of what has been said to be too large, by epoch and number.
         self._left: dict[tuple[bytes, int], int] = {}
         self._cold = 0
@@ -342,7 +339,6 @@ class Compactor(LogEngine):
         It checks whether anything has changed since the look, and then does nothing.
         """
         keys = self._keys
-        script = self._log.script("compact")
         blocks = [keys.block(each.candidate.number) for each in changes]
         settings: list[Any] = [look.facts.block, look.facts.epoch, int(look.now)]
         for each in changes:
@@ -355,12 +351,7 @@ class Compactor(LogEngine):
                 int(each.is_finished),
             ]
         sent = (keys.meta, keys.full, keys.raw, *blocks)
-        command = ("EVAL", script.body, len(sent), *sent, *settings)
-        try:
-            (done,) = self._call(Budget(slice.remaining()), slice, command)
-        except ResponseError as error:
-            raise as_layout_error(error) or error from None
-        if not done:
+        if not self._run(Budget(slice.remaining()), slice, "compact", sent, *settings):
             raise Aborted("another writer changed a block of the log since it was read")
 
     def backlog(self, budget: Budget) -> Backlog:
@@ -428,16 +419,14 @@ class Compactor(LogEngine):
         return start, start + window - 1
 
     def _call(self, budget: Budget, slice: Slice | None, *commands: Command) -> list[Any]:
-        if slice is not None:
-            slice.spend(len(commands))
         try:
-            return checked(self._log.twin.call_keys((self._keys.meta,), commands, budget))
+            return super()._call(budget, slice, *commands)
         except ResponseError as error:
             if not str(error).startswith("WRONGTYPE"):
                 raise
             raise LayoutError(
                 f"one of the keys {self._keys.base.decode()}meta, full and raw does not hold what a"
-                " log has there; nothing was changed"
+                " log has there: restore it from a backup, or use another name; nothing was changed"
             ) from None
 
     @staticmethod
@@ -450,15 +439,12 @@ class Compactor(LogEngine):
 
         A script knows the rule; without groups or blocks it does nothing else.
         """
-        # A backlog is only read.
-        name = "wake_groups" if slice is not None else "stats"
-        others = () if slice is not None else (self._keys.full, self._keys.raw)
-        keys = (self._keys.meta, *others)
-        command = ("EVAL", self._log.script(name).body, len(keys), *keys)
-        try:
-            self._call(budget, slice, command)
-        except ResponseError as error:
-            raise as_layout_error(error) or error from None
+        keys = self._keys
+        if slice is None:
+            # A backlog is only read.
+            self._run(budget, slice, "stats", (keys.meta, keys.full, keys.raw))
+        else:
+            self._run(budget, slice, "wake_groups", (keys.meta,))
 
     def _chosen(self, look: _Found, candidates: list[_Candidate], slice: Slice) -> list[_Candidate]:
         """Return as many candidates as a slice may have, at random, none of them too large."""
@@ -506,7 +492,8 @@ class Compactor(LogEngine):
             elif kind != (b"list" if candidate.is_list else b"string"):
                 raise LayoutError(
                     f"the key {self._keys.block(candidate.number)!r} is a {kind.decode()} where the"
-                    f" log has a {'list' if candidate.is_list else 'string'}; nothing was changed"
+                    f" log has a {'list' if candidate.is_list else 'string'}: restore it from a"
+                    " backup, or evict() its entries; nothing was changed"
                 )
             elif not idle or idle[0] is None or int(idle[0]) >= self._settings.idle:
                 sizes.append((candidate, int(size) if commands[3][0] == "MEMORY" else None))
@@ -609,7 +596,7 @@ class Compactor(LogEngine):
         if entries != look.facts.block:
             raise LayoutError(
                 f"the key {key!r} has {entries} entries where a block of the log has"
-                f" {look.facts.block};"
+                f" {look.facts.block}: restore it from a backup, or evict() its entries;"
                 " nothing was changed"
             )
         is_cold = settings.compresses and candidate.since <= look.cold_before

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_limit
@@ -19,11 +21,21 @@ from workstealing.recruiting.job import (
 )
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
+from workstealing.store.connection import Command, checked
+from workstealing.store.operations import as_layout_error
 from workstealing.structures.log.base import LogBase
 
 
 class LogEngine(abc.ABC):
-    """The work of a job on one log, through its twin's one-attempt connections."""
+    """The work of a job on one log, through its twin's one-attempt connections.
+
+    Arguments: log; random: returns a float in [0, 1).
+    """
+
+    def __init__(self, log: LogBase, random: Callable[[], float]) -> None:
+        self._log = log
+        self._keys = log.keys
+        self._random = random
 
     @abc.abstractmethod
     def work(self, slice: Slice, *, dry_run: bool) -> int:
@@ -32,6 +44,23 @@ class LogEngine(abc.ABC):
     @abc.abstractmethod
     def backlog(self, budget: Budget) -> Backlog:
         """Count the waiting items; nothing is changed."""
+
+    def _call(self, budget: Budget, slice: Slice | None, *commands: Command) -> list[Any]:
+        """Send commands in one round trip; return the replies. Raises: the first error reply."""
+        if slice is not None:
+            slice.spend(len(commands))
+        return checked(self._log.twin.call_keys((self._keys.meta,), commands, budget))
+
+    def _run(
+        self, budget: Budget, slice: Slice | None, script: str, keys: Sequence[bytes], *args: Any
+    ) -> Any:
+        """Run a script of logs; return its reply. Raises: LayoutError if it refuses."""
+        body = self._log.script(script).body
+        try:
+            (reply,) = LogEngine._call(self, budget, slice, ("EVAL", body, len(keys), *keys, *args))
+        except ResponseError as error:
+            raise as_layout_error(error) or error from None
+        return reply
 
 
 class LogJob(DivisibleJob):

@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from redis.exceptions import ResponseError
 
@@ -18,8 +17,7 @@ from workstealing.recruiting.checks import checked_count
 from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
-from workstealing.store.connection import Command, checked
-from workstealing.store.operations import as_layout_error
+from workstealing.store.connection import Command
 from workstealing.structures.log.base import LogBase
 
 __all__ = ["LogTrimmer"]
@@ -89,7 +87,9 @@ class LogTrimmer(LogJob):
     ) -> None:
         super().__init__(log, limit, dry_run, name, random)
         if not isinstance(spare_groups, bool):
-            raise ConfigurationError(f"spare_groups is {spare_groups!r}; expected True or False")
+            raise ConfigurationError(
+                f"spare_groups={spare_groups!r} is not usable: give True or False"
+            )
         bounds = Bounds(
             None
             if max_age is None
@@ -163,10 +163,8 @@ class Trimming(LogEngine):
     """
 
     def __init__(self, log: LogBase, bounds: Bounds, random: Callable[[], float]) -> None:
-        self._log = log
-        self._keys = log.keys
+        super().__init__(log, random)
         self._bounds = bounds
-        self._random = random
 
     def work(self, slice: Slice, *, dry_run: bool) -> int:
         """Evict and free up to ``slice.limit`` of the oldest blocks, by one script.
@@ -211,19 +209,14 @@ class Trimming(LogEngine):
         ]
         # Never more than there are: the block that is being written stays.
         blocks = keys.blocks(facts.kept, max(1, min(limit, facts.blocks, BLOCKS_A_SCRIPT)))
-        script = self._log.script("trim")
         sent = (keys.meta, keys.news, keys.full, keys.raw, keys.times, *groups, *blocks)
-        command = (
-            *("EVAL", script.body, len(sent), *sent),
+        settings = (
             *(facts.block, facts.epoch, facts.joined if bounds.spare_groups else ""),
             "" if bounds.max_age_ms is None else bounds.max_age_ms,
             "" if bounds.max_entries is None else bounds.max_entries,
             *(*before, facts.kept, len(groups), int(dry_run)),
         )
-        try:
-            ((status, *done),) = self._call(budget, slice, command)
-        except ResponseError as error:
-            raise as_layout_error(error) or error from None
+        status, *done = self._run(budget, slice, "trim", sent, *settings)
         if status < 0:
             raise Aborted("the log was made anew, or a group has joined it, since the look")
         return (done, sizes is None or sizes.exact) if status else None
@@ -270,11 +263,6 @@ class Trimming(LogEngine):
             ) from error
         sizes = [int(each or 0) for each in replies]
         return estimate(sizes[:oldest], sizes[oldest:], rest)
-
-    def _call(self, budget: Budget, slice: Slice | None, *commands: Command) -> list[Any]:
-        if slice is not None:
-            slice.spend(len(commands))
-        return checked(self._log.twin.call_keys((self._keys.meta,), commands, budget))
 
 
 def estimate(oldest: Sequence[int], sampled: Sequence[int], others: int) -> _Sizes:
