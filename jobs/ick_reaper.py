@@ -148,7 +148,8 @@ class IckReaper(DivisibleJob):
         icks = tuple(found or ())
         if not icks or not all(isinstance(one, Ick | AsyncIck) for one in icks):
             raise ConfigurationError(
-                f"{ick!r} cannot be reaped: give an Ick, or what has Icks as .icks or .shards()"
+                f"{ick!r} cannot be reaped: give an Ick, a ShardedIck, or an object with Icks in"
+                " .icks or from .shards()"
             )
         return icks
 

@@ -9,7 +9,6 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.errors import LayoutError
 from workstealing.jobs.due_collecting import (
     PATIENCE_SECONDS,
     CollectingJob,
@@ -109,7 +108,4 @@ class _Collector(DueCollector):
         except ResponseError as error:
             if "WRONGTYPE" not in str(error):
                 raise
-            raise LayoutError(
-                f"a due index of the namespace {self._index.names.namespace!r} holds something"
-                f" foreign: {error}"
-            ) from error
+            raise self._index.foreign(error) from error

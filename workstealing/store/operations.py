@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,24 @@ AS_BYTES: dict[str, Any] = {NEVER_DECODE: True}
 OPERATIONS_A_ROUND_TRIP = 512
 """How many operations of a list are sent at once at most: their replies are kept in memory."""
 _NO_OPTIONS: Mapping[str, Any] = {}
+# What to do about a script's refusal, by its last words; others say it themselves.
+_ADVICE = tuple(
+    (re.compile(ending, re.DOTALL).search, advice)
+    for ending, advice in (
+        (
+            r" does not hold the entries that the log has there$",
+            ": they were lost or changed, so evict() them, or delete() the log",
+        ),
+        (
+            r" does not hold [^:]*$| holds a \w+ where a [^:]* was expected$",
+            ": use another name, or remove the key if it is not needed",
+        ),
+        (
+            r" says .* where .* was expected$",
+            ": upgrade workstealing if a newer release has written it, or else use another name",
+        ),
+    )
+)
 
 
 def same(reply: Any) -> Any:
@@ -384,10 +403,11 @@ def read_all(operations: Sequence[Operation], replies: Sequence[Any]) -> list[An
 
 def as_layout_error(error: Exception) -> LayoutError | None:
     """Return the LayoutError that a script's error reply stands for, or None for any other."""
-    text = str(error)
-    if "WSLAYOUT " not in text:
+    _, found, said = str(error).partition("WSLAYOUT ")
+    if not found:
         return None
-    return LayoutError(text.split("WSLAYOUT ", 1)[1] + "; nothing was changed")
+    advice = next((advice for ends, advice in _ADVICE if ends(said)), "")
+    return LayoutError(f"{said}{advice}; nothing was changed")
 
 
 class Blocking:

@@ -230,8 +230,9 @@ class DueIndex:
     def foreign(self, problem: ResponseError) -> LayoutError:
         """Return the error for a foreign due index."""
         error = LayoutError(
-            f"a due index of the namespace {self.names.namespace!r} holds something foreign, and"
-            f" nothing was changed: {problem}"
+            f"a due index of the namespace {self.names.namespace!r} holds something foreign: use"
+            f" another namespace, or remove the key if it is not needed; nothing was changed"
+            f" ({problem})"
         )
         error.__cause__ = problem
         return error

@@ -165,7 +165,7 @@ def test_the_pages_of_what_is_overdue(queue: ShuffleQueue) -> None:
 
 @pytest.mark.parametrize("n", [0, -1, True, 1.5, 1001, None])
 def test_a_number_that_is_none(queue: ShuffleQueue, n: Any) -> None:
-    with pytest.raises(ConfigurationError, match="which overdue messages"):
+    with pytest.raises(ConfigurationError, match="to list overdue messages"):
         queue.overdue(n)
     with pytest.raises(ConfigurationError, match="start="):
         queue.overdue(1, start=-1)

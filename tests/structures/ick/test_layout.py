@@ -165,7 +165,7 @@ class TestDefence:
     @pytest.mark.parametrize("call", CALLS)
     def test_a_foreign_version(self, ick: Ick, call: str) -> None:
         ick.client.set(ick.names.version, "ick.v2")
-        self.refused(ick, call, "^the key my\u00fc says ick.v2 where ick.v1 was expected;")
+        self.refused(ick, call, "^the key my\u00fc says ick.v2 where ick.v1 was expected: ")
 
     @pytest.mark.parametrize("call", CALLS)
     @pytest.mark.parametrize("set_", ["pset", "cset"])
@@ -195,13 +195,13 @@ class TestDefence:
     )
     def test_a_reservation_that_is_none(self, ick: Ick, call: str, text: str) -> None:
         ick.client.set(ick.names.held, text)
-        self.refused(ick, call, "held does not hold the reservation of an Ick;")
+        self.refused(ick, call, "held does not hold the reservation of an Ick: use")
 
     @pytest.mark.parametrize("call", sorted(FOLLOW_THE_TOKEN))
     def test_a_reservation_that_is_none_where_there_is_no_ick(self, ick: Ick, call: str) -> None:
         ick.client.delete(*ick.names.all)
         ick.client.set(ick.names.held, "foreign")
-        self.refused(ick, call, "held does not hold the reservation of an Ick;")
+        self.refused(ick, call, "held does not hold the reservation of an Ick: use")
 
     @pytest.mark.parametrize("call", sorted(set(CALLS) - THE_RESERVATION))
     def test_what_looks_at_no_reservation_goes_on(self, ick: Ick, call: str) -> None:

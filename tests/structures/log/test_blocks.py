@@ -138,7 +138,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("other", [b"", b"WS", b"plain text that somebody has set", b"\0" * 99])
     def test_what_is_no_block(self, other: bytes) -> None:
-        with pytest.raises(DamagedBlockError, match="something else has written"):
+        with pytest.raises(DamagedBlockError, match="another program has written"):
             entries_of(other)
 
     @pytest.mark.parametrize(

@@ -273,7 +273,7 @@ class TestArguments:
 
     def test_what_is_no_queue(self, any_server: AnyServer) -> None:
         store = RedisStore(any_server.client())
-        with pytest.raises(ConfigurationError, match="only with 4 or more"):
+        with pytest.raises(ConfigurationError, match="too few: give 4 or more"):
             TimeShardQueue(store, "name", 3)
         with pytest.raises(ConfigurationError, match="name"):
             TimeShardQueue(store, "")

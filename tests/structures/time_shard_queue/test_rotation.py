@@ -158,7 +158,7 @@ def test_roles() -> None:
 
 @pytest.mark.parametrize("shards", [3, 1, 0, -4])
 def test_fewer_than_four_are_refused_with_the_reason(shards: int) -> None:
-    with pytest.raises(ConfigurationError, match="only with 4 or more"):
+    with pytest.raises(ConfigurationError, match="too few: give 4 or more"):
         rotation_of(shards, 60)
 
 

@@ -124,8 +124,8 @@ class Appending(LogBase):
             # The log's own blocks may be smaller than was expected.
             checked_entries(batch, int(block))
         raise LayoutError(
-            f"others append to the log {self.name!r} faster than one batch can be written: append"
-            " fewer times, more entries at a time; nothing was written"
+            f"others append to the log {self.name!r} faster than one batch can be written: let them"
+            " append more entries by fewer calls; nothing was written"
         )
 
     def _wake(self, groups: Iterable[bytes]) -> Steps[None]:
@@ -191,7 +191,7 @@ def checked_entries(entries: list[bytes], block: int) -> list[bytes]:
     size = sum(map(len, entries))
     if size > MOST_BYTES:
         raise ConfigurationError(
-            f"{count} entries of {size} bytes cannot be appended by one call: the server takes at"
-            f" most {MOST_BYTES} bytes"
+            f"{count} entries of {size} bytes cannot be appended by one call: give at most"
+            f" {MOST_BYTES} bytes, as the server takes no more"
         )
     return entries

@@ -365,7 +365,8 @@ def _unpacked(stored: bytes, head: BlockHead) -> bytes:
 def damaged(why: str) -> DamagedBlockError:
     """Return the error for a damaged block. Arguments: why."""
     return DamagedBlockError(
-        f"a sealed block is damaged: {why}; something else has written to this key"
+        f"a sealed block of a log is damaged: {why}; another program has written to its key, so"
+        " restore the key from a backup, or evict() its entries"
     )
 
 

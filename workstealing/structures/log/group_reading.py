@@ -369,7 +369,7 @@ class GroupReading:
             return reply
         raise LayoutError(
             f"the group {self.name!r} of the log {self.log.name!r} is deleted as fast as it is"
-            " made: look for what deletes it; nothing was changed"
+            " made: stop the program that deletes it; nothing was changed"
         )
 
 

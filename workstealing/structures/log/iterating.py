@@ -27,7 +27,7 @@ def checked_iteration(start: object, stop: object, prefetch: object) -> None:
     """Raise ConfigurationError for an unusable beginning, end or number of reads."""
     for what, offset in (("start", start), ("stop", stop)):
         if isinstance(offset, bool) or not isinstance(offset, int | None):
-            raise ConfigurationError(f"{what} is {offset!r}; expected an offset, an int")
+            raise ConfigurationError(f"{what}={offset!r} is no offset: give a whole number")
     checked_count(prefetch, "prefetch")
 
 

@@ -74,7 +74,8 @@ class _LogOperations(Appending, ReadingEntries, Removing):
             if "WRONGTYPE" not in str(error):
                 raise
             raise LayoutError(
-                f"the key {keys.meta!r} does not hold the facts of a log: it is foreign"
+                f"the key {keys.meta!r} does not hold the facts of a log: use another name, or"
+                " remove the key if it is not needed"
             ) from None
         if mark is None:
             return (Check("", NOTE, f"{named}: nothing has been written yet"),)

@@ -311,7 +311,8 @@ class ReadingEntries(LogBase):
             if head.entries != size:
                 raise LayoutError(
                     f"block {number} of the log {self.name!r} has {head.entries} entries where"
-                    f" {size} were expected; nothing was changed"
+                    f" {size} were expected: another program has written to its key, so restore it"
+                    " from a backup, or evict() its entries; nothing was changed"
                 )
             block = open_block(item)
             self.cache.put(epoch, number, block)

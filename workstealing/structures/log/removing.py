@@ -34,7 +34,8 @@ class Removing(LogBase):
         """
         if (offset is None) == (keep is None):
             raise ConfigurationError(
-                "evict() needs a bound: give it the offset up to which entries go, or keep="
+                "evict() needs one bound: give the offset up to which entries go, or keep= for how"
+                " many stay"
             )
         until: int | str = "" if offset is None else _checked_until(offset) + 1
         return self._evicting(until, 0 if keep is None else checked_integer(keep, "keep", 0))
@@ -105,8 +106,8 @@ class Removing(LogBase):
                 self.known = Known(block)
                 return True
         raise LayoutError(
-            f"the log {self.name!r} is appended to faster than it can be deleted: stop its writers"
-            " first; its entries of before were evicted"
+            f"the log {self.name!r} grows faster than it can be deleted: stop its writers, and call"
+            " delete() again; the entries that it had are evicted"
         )
 
 

@@ -100,7 +100,8 @@ def foreign_meta(names: QueueNames, error: ResponseError) -> Exception:
         return error
     return LayoutError(
         f"the key {names.meta.decode(errors='backslashreplace')} does not hold the facts of a"
-        " shuffle queue; nothing was changed"
+        " shuffle queue: use another name, or remove the key if it is not needed; nothing was"
+        " changed"
     )
 
 

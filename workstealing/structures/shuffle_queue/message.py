@@ -166,8 +166,7 @@ def checked_fields(fields: object) -> list[Any]:
     for name, value in fields.items():
         if name in _OWN:
             raise ConfigurationError(
-                f"the field {name!r} is the queue's own: give it another name than those that"
-                " begin with 'ws:'"
+                f"the field {name!r} is the queue's own: give a name that does not begin with 'ws:'"
             )
         if type(name) not in _SENT_AT_ONCE or type(value) not in _SENT_AT_ONCE:
             _refuse_type("name", name, name)

@@ -201,7 +201,7 @@ class Settling(QueueBase):
             rings = [keys.group(name).ring for name in reply[1:]]
         raise LayoutError(
             f"the groups of the queue {keys.text!r} change faster than a message can be revived:"
-            " look for what registers them; nothing was revived"
+            " stop the program that makes and deletes groups all the time; nothing was revived"
         )
 
     @operation
@@ -253,7 +253,7 @@ def _in_parts(messages: tuple[Message, ...]) -> list[_Part]:
     for message in messages:
         if not isinstance(message, Message):
             raise ConfigurationError(
-                f"{message!r} is no message: give what read() or read_many() returned"
+                f"{message!r} is no message: give a Message, as read() and read_many() return it"
             )
         groups.setdefault(message.group, []).append(message)
     return [

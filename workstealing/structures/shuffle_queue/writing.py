@@ -123,7 +123,7 @@ class Writing(QueueBase):
             self._known = (as_text(reply[0]), tuple(keys.group(name).ring for name in reply[1:]))
         raise LayoutError(
             f"the groups of the queue {keys.text!r} change faster than one message can be written:"
-            " look for what registers them; nothing was written"
+            " stop the program that makes and deletes groups all the time; nothing was written"
         )
 
     def _learn(self, tenant: str | bytes) -> tuple[bytes, ...]:
@@ -206,6 +206,6 @@ class Writing(QueueBase):
 def _checked_place(number: object, name: str, least: int, most: int) -> None:
     if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
         raise ConfigurationError(
-            f"{name}={number!r} does not say which overdue messages to list: give a number from"
+            f"{name}={number!r} is not usable to list overdue messages: give a whole number from"
             f" {least} to {most:,}"
         )

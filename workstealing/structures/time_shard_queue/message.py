@@ -91,8 +91,8 @@ def time_shard_of(message_id: Any, time_shards: int) -> int:
     found = _ID.fullmatch(message_id) if isinstance(message_id, str) else None
     if found is None or int(found[1]) >= time_shards:
         raise ConfigurationError(
-            f"{message_id!r} is no id of a message of this queue: give what put() has returned, or"
-            " a Taken"
+            f"{message_id!r} is no id of a message of this queue: give an id that put() has"
+            " returned, or a Taken"
         )
     return int(found[1])
 
@@ -103,11 +103,13 @@ def message_bytes(message: Any) -> bytes:
         try:
             return message.encode()
         except UnicodeEncodeError as error:
-            raise ConfigurationError(f"the message {message!r} is no UTF-8 text: {error}") from None
+            raise ConfigurationError(
+                f"the message {message!r} is no UTF-8 text ({error}): give bytes, or another text"
+            ) from None
     if isinstance(message, bytes | bytearray | memoryview):
         return bytes(message)
     raise ConfigurationError(
-        f"a message of type {type(message).__name__} was given: give bytes or text"
+        f"a message of type {type(message).__name__} cannot be kept: give bytes or text"
     )
 
 
@@ -152,6 +154,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def _checked(seconds: float, due: Any) -> int:
     # As a float the last microseconds of that year are its end.
     if not abs(seconds) <= (_LAST_MS + 1) / 1000:
-        raise ConfigurationError(f"due={due!r} is no time before the year 10000: give one that is")
+        raise ConfigurationError(f"due={due!r} is out of range: give a time before the year 10000")
     # Rounded up: a message is never readable before its time.
     return min(_LAST_MS, math.ceil(seconds * 1000 - 1e-3))

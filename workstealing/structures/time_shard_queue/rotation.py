@@ -143,9 +143,9 @@ def rotation_of(time_shards: object, period: object) -> Rotation:
         )
     if time_shards < FEWEST_TIME_SHARDS:
         raise ConfigurationError(
-            f"shards={time_shards} time shards are too few: consumers are {BEHIND} periods behind"
-            " producers, and clocks that differ by up to a period put them 1 to 3 periods behind;"
-            " only with 4 or more can that never be the producers' own time shard"
+            f"shards={time_shards} time shards are too few: give {FEWEST_TIME_SHARDS} or more,"
+            f" because consumers are {BEHIND} periods behind producers, 1 to 3 where clocks differ"
+            " by a period, and must never come to the producers' own time shard"
         )
     if time_shards > MOST_TIME_SHARDS:
         raise ConfigurationError(

@@ -92,7 +92,8 @@ class TrackedSetNames:
         """Raise a LayoutError unless a sub-set's mark, as it was read, is this layout's."""
         if mark is not None and mark != self.mark:
             raise LayoutError(
-                f"the key {self.keys(sub_set)[1]!r} says {mark!r} where {self.mark!r} was expected;"
+                f"the key {self.keys(sub_set)[1]!r} says {mark!r} where {self.mark!r} was expected:"
+                " upgrade workstealing if a newer release has written it, or else use another name;"
                 " nothing was changed"
             )
 
