@@ -83,7 +83,7 @@ if problem then
   return problem
 end
 if stop > MOST_NEXT then
-  return layout_error(meta, 'has no offsets left for so many entries')
+  return layout_error(meta, 'has no offsets left for so many entries: go on in another log')
 end
 for each = low, high do
   local key = KEYS[8 + each - number]

@@ -40,7 +40,7 @@ local function bump()
     -- A number that is none, or too large to grow; a refusal of another kind stands as it is.
     for _, foreign in ipairs({ 'not an integer', 'overflow' }) do
       if string.find(tostring(reply.err), foreign, 1, true) then
-        return layout_error(state, 'holds no number as its generation')
+        return layout_error(state, 'holds no number as its generation: remove that field')
       end
     end
     return reply

@@ -96,6 +96,7 @@ def blocking() -> None:
     assert_type(items.hget("item:17", "likes"), bytes | str | None)
     assert_type(items.hsetex("item:17", mapping={"likes": 42}, ex=300), int)
     assert_type(items.expire("item:17", 300), bool)
+    assert_type(items.ttl("item:17"), int)
     assert_type(items.hscan_iter("item:17"), Iterator[Any])
     assert_type(job.backlog(), Backlog)
     with items.pipeline() as pipeline:
@@ -109,6 +110,7 @@ async def asynchronous(client: redis.asyncio.Redis) -> None:
     hashes = AsyncVolatileHashes(client, namespace="items")
     assert_type(await hashes.hget("item:17", "likes"), bytes | str | None)
     assert_type(await hashes.hsetex("item:17", "likes", 42, px=300), int)
+    assert_type(await hashes.expire("item:17", 300), bool)
     assert_type(hashes.hscan_iter("item:17"), AsyncIterator[Any])
     async with hashes.pipeline() as pipeline:
         pipeline.hget("item:17", "likes")

@@ -52,7 +52,10 @@ _ADVICE = tuple(
             ": they were lost or changed, so evict() them, or delete() the log",
         ),
         (
-            r" does not hold [^:]*$| holds a \w+ where a [^:]* was expected$",
+            (
+                r" does not hold [^:]*$| holds a \w+ where a [^:]* was expected$"
+                r"| holds members, but there is no version of an Ick at .*$"
+            ),
             ": use another name, or remove the key if it is not needed",
         ),
         (

@@ -173,7 +173,7 @@ class TestDefence:
         ick.client.delete(ick.names.version, ick.names.pset, ick.names.cset)
         ick.client.zadd(getattr(ick.names, set_), {"a": 1})
         self.refused(
-            ick, call, f"{set_} holds members, but there is no version of an Ick at my\u00fc;"
+            ick, call, f"{set_} holds members, but there is no version of an Ick at my\u00fc: "
         )
 
     @pytest.mark.parametrize(
