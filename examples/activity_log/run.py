@@ -271,7 +271,7 @@ class Run:
             print(
                 f"  recruited to {name}: {job['recruited']} ({job['worked']} worked,"
                 f" {job['idle']} idle, {job['aborted']} aborted, {job['skipped']} skipped,"
-                f" {job['failed']} failed): {job['items']} blocks"
+                f" {job['failed']} failed, {job['out_of_time']} out of time): {job['items']} blocks"
             )
         if self._spark is not None:
             print(

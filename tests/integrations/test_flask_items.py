@@ -11,8 +11,11 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
+from support.patience import patient
 from support.servers import RedisServer
 from workstealing.recruiting import Recruiter
+
+__all__ = ["patient"]
 
 SOURCE = Path(__file__).parents[2] / "examples" / "flask_items" / "app.py"
 
@@ -90,7 +93,7 @@ def test_a_hit_collects_another_items_garbage(
 ) -> None:
     database = tmp_path / "items.sqlite"
     example.create_database(database, items=3)
-    recruiter = Recruiter()
+    recruiter = Recruiter(seconds=5.0)
     redis = redis7.client()
     app = example.create_app(redis, recruiter, database)
     recruiter.set_rate("hash_field_expiry.items", 1.0)
