@@ -126,9 +126,9 @@ def settle_unchanged(
 
 def require_layout(tracked: TrackedSet | AsyncTrackedSet, budget: Budget) -> None:
     """Check the layout by a job's own connection, or write it down; once in a process."""
-    if tracked.is_open:
-        return
     names: TrackedSetNames = tracked.names
-    (reply,) = checked(tracked.twin.call_keys((names.layout,), [names.opening()], budget))
-    names.check(reply)
-    tracked.is_open = True
+    if not tracked.is_open:
+        (reply,) = checked(tracked.twin.call_keys((names.layout,), [names.opening()], budget))
+        names.check(reply)
+        tracked.is_open = True
+    names.require_writable()

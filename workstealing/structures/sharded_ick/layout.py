@@ -46,17 +46,18 @@ class ShardedLayout:
     """How many ick shards there are.
 
     Fields: generation: digits, a number that grows with every change; ick_shards; moving_from: how
-    many there were before, while members are being moved, else 0.
+    many there were before, while members are being moved, else 0; version: of the layout.
     """
 
     generation: str
     ick_shards: int
     moving_from: int
+    version: int = KIND.version
 
     @property
     def mark(self) -> str:
         """The mark of an ick shard, as a process that knows this layout writes it."""
-        return f"{KIND.version}:{self.generation}:{self.ick_shards}"
+        return f"{self.version}:{self.generation}:{self.ick_shards}"
 
     @property
     def all_shards(self) -> int:
@@ -193,7 +194,8 @@ def _new_fields(ick_shards: int) -> tuple[str | int, ...]:
 
 
 def _own(pairs: Mapping[str, str]) -> ShardedLayout:
-    layout = ShardedLayout(pairs["generation"], int(pairs["ick_shards"]), int(pairs["moving_from"]))
+    numbers = [int(pairs[name]) for name in ("ick_shards", "moving_from", "version")]
+    layout = ShardedLayout(pairs["generation"], *numbers)
     if not 1 <= layout.all_shards <= MOST_ICK_SHARDS:
         raise ValueError(layout)
     return layout

@@ -9,7 +9,14 @@ from typing import Any
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.keys import SLOT_TAGS, SLOTS, key_slot, require_users_name, to_bytes
 from workstealing.store.operations import Steps
-from workstealing.structures.layout import Kind, ask_server, opening, read_pairs, require_policy
+from workstealing.structures.layout import (
+    Kind,
+    Versioned,
+    ask_server,
+    opening,
+    read_pairs,
+    require_policy,
+)
 
 KIND = Kind(
     "tracked_set",
@@ -40,7 +47,9 @@ class TrackedSetNames:
             raise ConfigurationError(f"give sub_sets as a number from 1 to {MOST_SUB_SETS}")
         self.key = to_bytes(key)
         self.sub_sets = sub_sets
+        # Until the layout is read, this release's own; then that of the layout.
         self.mark = f"{KIND.version}:{sub_sets}".encode()
+        self._found: Versioned[Any] | None = None
         self.layout = b"ws:tracked:layout:" + self.key
         self.cursor = b"ws:tracked:cursor:" + self.key
         self._first_slot = key_slot(self.key)
@@ -80,13 +89,21 @@ class TrackedSetNames:
         found = read_pairs(
             KIND, self.layout, f"the tracked set {self.key!r}", reply, lambda pairs: pairs
         )
-        # Each sub-set's mark says whether it may be written too.
         laid_out = None if found is None else found.own.get("sub_sets")
         if laid_out != str(self.sub_sets):
             raise LayoutError(
                 f"the tracked set {self.key!r} was laid out over {laid_out} sub-sets:"
                 f" give that number as sub_sets, not {self.sub_sets}"
             )
+        assert found is not None, "it names the sub-sets"
+        # A newer layout that this release may write has marks of its own version.
+        self._found = found
+        self.mark = f"{found.version}:{self.sub_sets}".encode()
+
+    def require_writable(self) -> None:
+        """Raise a LayoutError if this release may only read the layout that was checked."""
+        if self._found is not None:
+            self._found.require_writable()
 
     def check_mark(self, sub_set: int, mark: Any) -> None:
         """Raise a LayoutError unless a sub-set's mark, as it was read, is this layout's."""

@@ -113,6 +113,10 @@ class _TrackedSetOperations:
 
     def _changing(self, script: str, members: list[bytes]) -> Steps[int]:
         text = load(SCRIPTS + script)
+        if not self.is_open:
+            # The layout says which mark the sub-sets bear.
+            yield from self.opening_steps()
+        self.names.require_writable()
         counts = yield from self._asking(
             [
                 Operation(
