@@ -72,6 +72,7 @@ class TestANewerLog:
         "length": lambda log: log.length(),
         "stats": lambda log: log.stats(),
         "group": lambda log: log.group("g", ack=True).stats(),
+        "dead": lambda log: list(log.group("g", ack=True).dead()),
         "pending": lambda log: len(log.group("g", ack=True).pending()),
         "compactor": lambda log: LogCompactor(log).backlog().count,
         "trimmer": lambda log: LogTrimmer(log, max_entries=5).backlog().count,

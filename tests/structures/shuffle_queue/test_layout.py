@@ -128,6 +128,7 @@ class TestANewerQueue:
         "groups": lambda q: q.groups(),
         "stats": lambda q: q.stats("g")["waiting"],
         "dead": lambda q: list(q.dead("g")),
+        "overdue": lambda q: list(q.overdue()),
         "backlog": lambda q: ShuffleQueueReaper(q, lease=1).backlog().count,
     }
 
