@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from support.table_source import TableSource
 from workstealing.errors import ConfigurationError, EvictionPolicyError, LayoutError
+from workstealing.jobs import TrackQueued, UntrackDone
+from workstealing.recruiting.slice import Slice
 from workstealing.store.keys import key_slot
 from workstealing.structures import AsyncTrackedSet, TrackedSet
 from workstealing.structures.tracked_set.drift import wilson
@@ -188,12 +191,35 @@ def test_what_a_newer_release_wrote_is_read_but_not_written(any_server: AnyServe
     client.hset(state, "mark", "2:1")
     client.sadd(ids, "a")
     assert tracked.is_tracked("a") is True
-    with pytest.raises(LayoutError, match="may read but not write"):
-        tracked.track("b")
+    source = TableSource(["b"])
+    calls: list[Callable[[TrackedSet], Any]] = [
+        lambda tracked: tracked.track("b"),
+        lambda tracked: tracked.untrack("a"),
+        lambda tracked: TrackQueued(tracked).perform(Slice(5, 5.0)),
+        lambda tracked: UntrackDone(tracked).perform(Slice(5, 5.0)),
+    ]
+    for call in calls:
+        with pytest.raises(LayoutError, match="may read but not write: upgrade workstealing"):
+            call(TrackedSet(client, "queued", source, sub_sets=1))
     client.hset(tracked.names.layout, "readable_from", 2)
     with pytest.raises(LayoutError, match="upgrade workstealing"):
         TrackedSet(client, "queued", sub_sets=1).is_tracked("a")
     assert client.smembers(ids) == {b"a"}
+
+
+def test_a_newer_layout_that_may_be_written_is_used(any_server: AnyServer) -> None:
+    client = any_server.client()
+    tracked = TrackedSet(client, "queued", sub_sets=1)
+    tracked.track("a")
+    client.hset(tracked.names.layout, "version", 2)
+    client.hset(tracked.names.keys(0)[1], "mark", "2:1")
+    tracked = TrackedSet(client, "queued", TableSource(["b"]), sub_sets=1)
+    assert tracked.track("c") == 1
+    assert tracked.untrack("c") == 1
+    assert TrackQueued(tracked).perform(Slice(5, 5.0)) == 1
+    assert UntrackDone(tracked).perform(Slice(5, 5.0)) == 1
+    assert client.smembers(tracked.names.keys(0)[0]) == {b"b"}
+    assert client.hget(tracked.names.keys(0)[1], "mark") == b"2:1"
 
 
 def test_a_wrong_type_is_refused_to_readers(any_server: AnyServer) -> None:
