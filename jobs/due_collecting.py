@@ -11,20 +11,22 @@ from __future__ import annotations
 import abc
 import random
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any, ClassVar
+from itertools import pairwise, zip_longest
+from typing import Any, ClassVar, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from workstealing.errors import LayoutError, Moved, OutOfTime
+from workstealing.errors import LayoutError, Moved, OutOfTime, Skipped, is_connection_fault
+from workstealing.recruiting.breaker import Servers
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import (
     Backlog,
     DivisibleJob,
     PartJob,
     checked_parts,
+    drawn,
     refuse_dry_run,
 )
 from workstealing.recruiting.slice import Slice
@@ -432,50 +434,122 @@ def left_of(slice: Slice, timeout: float | None) -> Budget:
     return Budget(slice.remaining()) if timeout is None else Budget(slice.remaining(), timeout)
 
 
-class CollectingJob(DivisibleJob):
-    """A job that removes the garbage of a namespace by a collector.
+class NodePart(NamedTuple):
+    """A part of a structure on one node of a fleet; plain data.
 
-    Arguments: collector; name; limit: the most items a slice removes; dry_run: count the items that
-    a slice would remove, at most `limit`, and remove nothing. Raises: ConfigurationError.
+    Fields: node: its name; part: of that node's due index.
     """
 
-    def __init__(self, collector: DueCollector, name: str, limit: int, *, dry_run: bool) -> None:
+    node: str
+    part: DuePart
+
+
+class CollectingJob(DivisibleJob):
+    """A job that removes the garbage of a namespace by a collector; on a fleet, by one a node.
+
+    Arguments: collectors: by the name of the node; name; limit: the most items a slice removes;
+    dry_run: count the items that a slice would remove, at most `limit`, and remove nothing; random:
+    chooses the node of a slice among those whose breakers are closed. Raises: ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        collectors: Mapping[str, DueCollector],
+        name: str,
+        limit: int,
+        *,
+        dry_run: bool,
+        random: Callable[[], float] = random.random,
+    ) -> None:
         self.limit = checked_limit(limit)
         self.dry_run = dry_run
         self.name = name
-        self.dependency: Hashable = collector.dependency
-        self._collector = collector
+        dependencies = [each.dependency for each in collectors.values()]
+        self.dependency: Hashable = (
+            Servers(dependencies) if len(dependencies) > 1 else dependencies[0]
+        )
+        self._collectors = collectors
+        self._random = random
 
     def perform(self, slice: Slice) -> int:
-        """Remove up to ``slice.limit`` items that are due.
+        """Remove up to ``slice.limit`` items that are due; on a fleet, on one node.
 
         Returns: how many were removed; on a dry run, how many would be, unless the job counts
         something else. Raises: Aborted if another writer came first; LayoutError; OutOfTime if
         nothing was removed; connection faults.
         """
-        if self.dry_run:
-            return self._collector.count(slice)
-        return self._collector.collect(slice)
+        collector = self._drawn(slice)
+        return collector.count(slice) if self.dry_run else collector.collect(slice)
+
+    def _drawn(self, slice: Slice) -> DueCollector:
+        """Return the collector of the node that a slice serves: any that is not left alone."""
+        every = list(self._collectors.values())
+        if len(every) == 1:
+            return every[0]
+        free = [each for each in every if each.dependency not in slice.held_back]
+        if not free:
+            raise Skipped("all nodes of the fleet are left alone after faults")
+        chosen = free[drawn(len(free), self._random)]
+        slice.served = chosen.dependency
+        return chosen
 
     def backlog(self, seconds: float = 5.0) -> Backlog:
         """Count the garbage of the namespace, and tell the age of the oldest.
 
-        Arguments: seconds: the most time. Raises: as `perform`. Two round trips to each node.
+        On a fleet the nodes that cannot be reached are left out, and the count is not exact then.
+        Arguments: seconds: the most time, for each node. Raises: as `perform`, if no node can be
+        reached. Two round trips to each node.
         """
-        return self._collector.backlog(seconds)
+        return self._backlog(lambda collector: collector.backlog(seconds))
+
+    def _backlog(self, ask: Callable[[Any], Backlog]) -> Backlog:
+        found: list[Backlog] = []
+        fault: Exception | None = None
+        for collector in self._collectors.values():
+            try:
+                found.append(ask(collector))
+            except Exception as error:
+                if not is_connection_fault(error):
+                    raise
+                fault = error
+        if not found:
+            assert fault is not None, "there is a node"
+            raise fault
+        if len(self._collectors) == 1:
+            return found[0]
+        ages = [each.oldest_seconds for each in found if each.oldest_seconds is not None]
+        return Backlog(
+            sum(each.count for each in found),
+            max(ages) if len(ages) == len(found) else None,
+            found[0].what,
+            fault is None and all(each.exact for each in found),
+        )
 
     def warm_up(self) -> None:
         """Load the structure's scripts and prepare connections; no round trip."""
-        self._collector.warm_up()
+        for each in self._collectors.values():
+            each.warm_up()
 
-    def parts(self, n: int) -> list[DuePart]:
+    def parts(self, n: int) -> list[Any]:
         """Divide the namespace for a sweep, by index shards; see `DivisibleJob.parts`.
 
-        A namespace that is native, or not in use, has no part. Two round trips.
+        A namespace that is native, or not in use, has no part. Two round trips to each node.
         """
         refuse_dry_run(self.name, dry_run=self.dry_run)
-        return self._collector.parts(n)
+        if len(self._collectors) == 1:
+            (collector,) = self._collectors.values()
+            return collector.parts(n)
+        each = max(1, checked_parts(n) // len(self._collectors))
+        by_node = [
+            [NodePart(node, part) for part in collector.parts(each)]
+            for node, collector in self._collectors.items()
+        ]
+        # Neighbouring parts lie on different nodes, and none is left out.
+        return [part for some in zip_longest(*by_node) for part in some if part is not None]
 
-    def for_part(self, part: DuePart) -> PartJob:
+    def for_part(self, part: Any) -> PartJob:
         """Return the job that collects one part, by scripts; see `DuePartJob`."""
-        return self._collector.for_part(self.name, self.limit, part)
+        if isinstance(part, NodePart):
+            return self._collectors[part.node].for_part(self.name, self.limit, part.part)
+        (collector,) = self._collectors.values()
+        return collector.for_part(self.name, self.limit, part)

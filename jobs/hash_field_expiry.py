@@ -62,14 +62,14 @@ class HashFieldExpiry(CollectingJob):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.hashes = checked_hashes(hashes)
-        self.structures = (hashes,)
-        names, translator = hashes.names, hashes.translator
-        index = DueIndex(
-            hashes.twin, names, translator.clock_shift_ms, random, clock, on_loss=hashes.forget
-        )
-        self._fields = _Collector(index, names, translator.script, clock)
+        self.structures = tuple(hashes.on_nodes.values())
         name = f"hash_field_expiry.{hashes.namespace}" if name is None else name
-        super().__init__(self._fields, name, limit, dry_run=dry_run)
+        collectors = {}
+        for node, each in hashes.on_nodes.items():
+            shift_ms = each.translator.clock_shift_ms
+            index = DueIndex(each.twin, each.names, shift_ms, random, clock, on_loss=each.forget)
+            collectors[node] = _Collector(index, each.names, each.translator.script, clock)
+        super().__init__(collectors, name, limit, dry_run=dry_run, random=random)
 
     def backlog(self, seconds: float = 5.0, most_hashes: int = 1000) -> Backlog:
         """Count the namespace's expired fields, and tell the age of the oldest.
@@ -81,7 +81,7 @@ class HashFieldExpiry(CollectingJob):
         Raises: as `perform`. Two round trips to each node, and one for each 500 hashes with
         garbage.
         """
-        return self._fields.backlog(seconds, most_hashes)
+        return self._backlog(lambda collector: collector.backlog(seconds, most_hashes))
 
 
 class _Collector(DueCollector):

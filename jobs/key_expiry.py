@@ -52,15 +52,14 @@ class KeyExpiry(CollectingJob):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.keys = checked_keys(keys)
-        self.structures = (keys,)
-        script, shift_ms = keys.translator.script, keys.translator.clock_shift_ms
-        index = DueIndex(keys.twin, keys.names, shift_ms, random, clock, on_loss=keys.forget)
-        super().__init__(
-            _Collector(index, script),
-            f"key_expiry.{keys.namespace}" if name is None else name,
-            limit,
-            dry_run=dry_run,
-        )
+        self.structures = tuple(keys.on_nodes.values())
+        name = f"key_expiry.{keys.namespace}" if name is None else name
+        collectors = {}
+        for node, each in keys.on_nodes.items():
+            script, shift_ms = each.translator.script, each.translator.clock_shift_ms
+            index = DueIndex(each.twin, each.names, shift_ms, random, clock, on_loss=each.forget)
+            collectors[node] = _Collector(index, script)
+        super().__init__(collectors, name, limit, dry_run=dry_run, random=random)
 
 
 class _Collector(DueCollector):

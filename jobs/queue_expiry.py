@@ -17,6 +17,7 @@ from workstealing.jobs.due_collecting import (
 )
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
+from workstealing.store.fleet import AnyFleet
 from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, QueueNamespace, ShuffleQueue
 from workstealing.structures.shuffle_queue.deleting import KEYS_A_SCRIPT, Deleted, delete_some
@@ -33,8 +34,8 @@ class QueueExpiry(CollectingJob):
     are not deleted: they stay, the rest of their queue is deleted, and the queue is looked at again
     a day later. The legacy stream is not the queue's own, and stays too.
 
-    Arguments: queues: a client, or one of the namespace's queues; limit: the most keys a slice
-    deletes (a script at most 100); namespace: by default the queue's, or ``shuffle_queues``;
+    Arguments: queues: a client, a fleet, or one of the namespace's queues; limit: the most keys a
+    slice deletes (a script at most 100); namespace: by default the queue's, or ``shuffle_queues``;
     dry_run: count idle queues, at most `limit`, and delete nothing; name: of the job, by default
     ``queue_expiry.<namespace>``; random: returns a float in [0, 1), for the choice among due
     queues.
@@ -62,14 +63,20 @@ class QueueExpiry(CollectingJob):
         if isinstance(queues, ShuffleQueue | AsyncShuffleQueue):
             client, shift_ms = queues.client, queues.clock_shift_ms
             namespace = namespace or queues.namespace
-        home = QueueNamespace(client, namespace or "shuffle_queues")
-        self.structures = (home,)
-        index = DueIndex(home.twin, home.names, shift_ms, random, clock)
+        named = namespace or "shuffle_queues"
+        clients = client.nodes if isinstance(client, AnyFleet) else {"": client}
+        homes = {node: QueueNamespace(each, named) for node, each in clients.items()}
+        self.structures = tuple(homes.values())
+        collectors = {
+            node: _Collector(DueIndex(home.twin, home.names, shift_ms, random, clock), shift_ms)
+            for node, home in homes.items()
+        }
         super().__init__(
-            _Collector(index, shift_ms),
-            f"queue_expiry.{home.name}" if name is None else name,
+            collectors,
+            f"queue_expiry.{named}" if name is None else name,
             limit,
             dry_run=dry_run,
+            random=random,
         )
 
 

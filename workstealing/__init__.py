@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from workstealing.errors import Aborted, WorkStealingError
     from workstealing.recruiting import Adaptive, Hooks, Job, Outcome, Recruiter, Slice
     from workstealing.recruiting.recruiter import default_recruiter
-    from workstealing.store import connect
+    from workstealing.store import AsyncFleet, Fleet, connect
 
     add_hook = default_recruiter.add_hook
     enlist = default_recruiter.enlist
@@ -44,6 +44,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Aborted",
     "Adaptive",
+    "AsyncFleet",
+    "Fleet",
     "Hooks",
     "Job",
     "Outcome",
@@ -71,6 +73,8 @@ __all__ = [
 _MODULES = {
     "Aborted": "workstealing.errors",
     "Adaptive": "workstealing.recruiting",
+    "AsyncFleet": "workstealing.store",
+    "Fleet": "workstealing.store",
     "Hooks": "workstealing.recruiting",
     "Job": "workstealing.recruiting",
     "Outcome": "workstealing.recruiting",

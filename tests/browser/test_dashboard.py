@@ -16,7 +16,7 @@ from support.dashboards import HOSTILE, TOKEN, VIEW_TOKEN, make_app, write_hour
 from workstealing import Recruiter
 from workstealing.dashboard import Streams
 from workstealing.jobs import HashFieldExpiry, KeyExpiry
-from workstealing.metrics.fleet import Fleet
+from workstealing.metrics.shared_settings import SharedSettings
 from workstealing.structures import DurableKeys, Ick, TrackedSet, VolatileHashes
 
 pytestmark = pytest.mark.slow
@@ -94,7 +94,7 @@ def test_an_admin_pauses_resumes_and_sets_a_rate(
     serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
 ) -> None:
     never_recruiter.job(rate=0.25, name="tidy")(lambda slice: 3)
-    fleet = Fleet(client)
+    fleet = SharedSettings(client)
     page = open_page(serve(make_app(never_recruiter, client, token=TOKEN, streams=quick())), TOKEN)
     page.locator("#jobs summary", has_text="Pause").click()
     assert fleet.settings() == {}
@@ -235,8 +235,8 @@ def test_no_width_needs_scrolling_sideways(
 ) -> None:
     for name in ("hash_field_expiry.items_of_the_whole_shop", "x" * 500):
         never_recruiter.job(rate=0.01, name=name)(lambda slice: 3)
-        Fleet(client).set_rate(name, 0.012345)
-        Fleet(client).pause(name)
+        SharedSettings(client).set_rate(name, 0.012345)
+        SharedSettings(client).pause(name)
     figures = {"worked": 123_456, "idle": 98_765, "aborted": 54_321, "failed": 4_321, "skipped": 21}
     write_hour(client, {"tidy": {**figures, "items": 9_999_999, "oldest.0": 123_456.0}})
     ick = dead_mail(client, "x" * 5000, "mail:1")
@@ -290,7 +290,7 @@ def test_without_scripts_the_tables_are_there_and_the_buttons_work(
     page.locator("#jobs summary", has_text="Pause").click()
     page.get_by_role("button", name="Yes, pause").click()
     page.locator("#said", has_text="tidy is paused").wait_for()
-    assert Fleet(client).settings()["tidy"].paused
+    assert SharedSettings(client).settings()["tidy"].paused
     assert page.get_by_role("button", name="Resume").is_visible()
 
 

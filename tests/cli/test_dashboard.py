@@ -19,7 +19,7 @@ import pytest
 
 from support.processes import end, spawn
 from support.servers import RedisServer
-from workstealing.metrics.fleet import Fleet
+from workstealing.metrics.shared_settings import SharedSettings
 
 MakeApp = Callable[[str], str]
 TOKEN = "an admin's token of the tests"
@@ -91,7 +91,7 @@ def test_it_shows_an_apps_jobs_and_ends_by_ctrl_c(start: Start, app_module: Make
 
 
 def test_it_shows_the_ledger_alone_without_an_app(start: Start, redis7: RedisServer) -> None:
-    Fleet(redis7.client(), "mine").pause("elsewhere")
+    SharedSettings(redis7.client(), "mine").pause("elsewhere")
     said, _ = start("--ledger", "mine")
     assert ">elsewhere</bdi>" in get(said["url"])[1]
 
@@ -114,7 +114,7 @@ def test_with_a_token_one_logs_in_and_steers(
     csrf, job = (re.findall(f'name="{name}" value="([^"]*)"', page)[-1] for name in ("csrf", "job"))
     job = re.findall('name="job" value="([^"]*)"', page)[0]
     assert "tidy is paused" in post("jobs", csrf=csrf, job=job, action="pause", sure="yes")
-    assert Fleet(redis7.client()).settings()["tidy"].paused
+    assert SharedSettings(redis7.client()).settings()["tidy"].paused
     process.send_signal(signal.SIGINT)
     assert process.wait(120) == 0
     assert TOKEN not in process.stderr.read().decode() + json.dumps(said)

@@ -16,8 +16,8 @@ import pytest
 
 from support.servers import RedisServer
 from support.terminals import on_terminal
-from workstealing.metrics.fleet import Fleet
 from workstealing.metrics.ledger import read
+from workstealing.metrics.shared_settings import SharedSettings
 from workstealing.structures import DurableKeys, VolatileHashes
 
 PLAIN = """
@@ -404,12 +404,12 @@ def test_what_is_drained_is_in_the_ledger_and_what_the_fleet_pauses_rests(
     hashes = VolatileHashes(client, namespace="cli", backend="emulated")
     hashes.hsetex("item", mapping={"a": 1}, ex=30)
     name = app_module(textwrap.dedent(REAL.format(url=redis7.url)) + textwrap.dedent(LEDGER))
-    Fleet(client, "shop").pause("hash_field_expiry.cli")
+    SharedSettings(client, "shop").pause("hash_field_expiry.cli")
     said = command.json("drain", "--app", name)
     assert said["jobs"]["hash_field_expiry.cli"]["ended"] == "paused"
     assert said["jobs"]["key_expiry.cli-keys"]["ended"] == "drained"
     assert client.exists("item") == 1
-    Fleet(client, "shop").resume("hash_field_expiry.cli")
+    SharedSettings(client, "shop").resume("hash_field_expiry.cli")
     assert command.json("drain", "--app", name)["jobs"]["hash_field_expiry.cli"]["items"] == 1
     (recorded,) = [each for each in read(client, "shop", minutes=2) if each.jobs][-1:]
     assert recorded.jobs["hash_field_expiry.cli"].items == 1

@@ -18,8 +18,8 @@ import workstealing
 from support.processes import free_port
 from support.servers import RedisCluster3, RedisServer
 from support.terminals import on_terminal
-from workstealing.metrics.fleet import Fleet
 from workstealing.metrics.ledger import Ledger
+from workstealing.metrics.shared_settings import SharedSettings
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
 from workstealing.structures import Ick, VolatileHashes
 
@@ -84,7 +84,7 @@ def test_the_fleets_figures_come_from_the_ledger(
     command: Any, app_module: MakeApp, garbage: RedisServer
 ) -> None:
     report(garbage)
-    Fleet(garbage.client()).pause("expiry")
+    SharedSettings(garbage.client()).pause("expiry")
     said = command.json("status", "--app", app_module(APP.format(url=garbage.url)))
     assert (said["is_fleet"], said["processes"]) == (True, 1)
     assert said["enlisted_per_s"] > 0

@@ -15,8 +15,8 @@ from workstealing.dashboard.figures import (
     ledger_name,
     window,
 )
-from workstealing.metrics.fleet import Setting
 from workstealing.metrics.minutes import JobError, JobMinute, Minute
+from workstealing.metrics.shared_settings import Setting
 from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import OUTCOMES
 

@@ -18,7 +18,7 @@ from workstealing import Recruiter
 from workstealing.dashboard import security
 from workstealing.dashboard.security import Guard, cookie_name, is_local, is_loopback
 from workstealing.errors import ConfigurationError
-from workstealing.metrics.fleet import Fleet
+from workstealing.metrics.shared_settings import SharedSettings
 
 COOKIE = cookie_name("localhost", "/ws/", "default")
 CHANGES = ("/ws/jobs", "/ws/dead", "/ws/login", "/ws/logout")
@@ -100,7 +100,7 @@ def test_without_a_token_nobody_steers(open_app: flask.Flask, client: Any) -> No
             assert browser.post(path, data=data).status_code == 403
     header = {"Authorization": "Bearer "}
     assert browser.post("/ws/jobs", data={}, headers=header).status_code == 403
-    assert Fleet(client).settings() == {}
+    assert SharedSettings(client).settings() == {}
 
 
 # ---- with tokens ---------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_with_a_token_everybody_logs_in(app: flask.Flask, path: str, address: st
 def test_who_is_not_logged_in_changes_nothing(app: flask.Flask, client: Any, path: str) -> None:
     answer = app.test_client().post(path, data={"action": "pause", "job": "tidy"})
     assert answer.status_code == 401
-    assert Fleet(client).settings() == {}
+    assert SharedSettings(client).settings() == {}
 
 
 def test_a_login_gives_a_cookie_that_no_script_and_no_other_site_has(app: flask.Flask) -> None:
@@ -179,7 +179,7 @@ def test_the_viewer_looks_and_does_not_steer(app: flask.Flask, client: Any) -> N
         assert browser.post(path, data=data).status_code == 403
     header = {"Authorization": f"Bearer {VIEW_TOKEN}"}
     assert app.test_client().post("/ws/jobs", data={}, headers=header).status_code == 403
-    assert Fleet(client).settings() == {}
+    assert SharedSettings(client).settings() == {}
 
 
 def job_id(browser: Any) -> str:
@@ -193,7 +193,7 @@ def test_an_admin_pauses_a_job(app: flask.Flask, client: Any) -> None:
     csrf = login(browser)
     data = {"csrf": csrf, "action": "pause", "sure": "yes", "job": job_id(browser)}
     assert browser.post("/ws/jobs", data=data).status_code == 200
-    assert Fleet(client).settings()["tidy"].paused
+    assert SharedSettings(client).settings()["tidy"].paused
 
 
 @pytest.mark.parametrize("csrf", [None, "", "0" * 64, "other session"])
@@ -209,7 +209,7 @@ def test_a_form_without_its_sessions_csrf_token_changes_nothing(
         {} if csrf is None else {"csrf": csrf}
     )
     assert browser.post(path, data=data).status_code == 403
-    assert Fleet(client).settings() == {}
+    assert SharedSettings(client).settings() == {}
     assert browser.get("/ws/").status_code == 200
 
 
@@ -221,7 +221,7 @@ def test_a_form_of_another_site_is_refused_even_with_everything_right(
     data = {"csrf": login(browser), "action": "pause", "sure": "yes", "job": job_id(browser)}
     header = {"Sec-Fetch-Site": site}
     assert browser.post("/ws/jobs", data=data, headers=header).status_code == 403
-    assert Fleet(client).settings() == {}
+    assert SharedSettings(client).settings() == {}
     assert browser.post("/ws/login", data={"token": TOKEN}, headers=header).status_code == 403
 
 
@@ -231,7 +231,7 @@ def test_a_program_with_the_token_needs_no_csrf_token(app: flask.Flask, client: 
     data = {"action": "pause", "sure": "yes", "job": job_id(browser)}
     header = {"Authorization": f"Bearer {TOKEN}"}
     assert app.test_client().post("/ws/jobs", data=data, headers=header).status_code == 200
-    assert Fleet(client).settings()["tidy"].paused
+    assert SharedSettings(client).settings()["tidy"].paused
 
 
 @pytest.mark.parametrize("path", CHANGES)
@@ -241,7 +241,7 @@ def test_state_changes_by_post_alone(app: flask.Flask, client: Any, path: str, m
     csrf = login(browser)
     query = {"csrf": csrf, "action": "pause", "sure": "yes", "job": job_id(browser), "token": TOKEN}
     assert browser.open(path, method=method, query_string=query).status_code == 405
-    assert Fleet(client).settings() == {}
+    assert SharedSettings(client).settings() == {}
 
 
 def test_a_query_is_no_form(app: flask.Flask, client: Any) -> None:
@@ -249,7 +249,7 @@ def test_a_query_is_no_form(app: flask.Flask, client: Any) -> None:
     query = {"csrf": login(browser), "action": "pause", "sure": "yes", "job": job_id(browser)}
     assert browser.post("/ws/jobs", query_string=query).status_code == 403
     assert app.test_client().post("/ws/login", query_string={"token": TOKEN}).status_code == 403
-    assert Fleet(client).settings() == {}
+    assert SharedSettings(client).settings() == {}
 
 
 def test_a_forged_or_foreign_session_is_none(

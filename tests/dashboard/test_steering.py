@@ -14,8 +14,8 @@ from support.servers import RedisServer
 from workstealing import Outcome, Recruiter
 from workstealing.dashboard import Watched
 from workstealing.jobs import HashFieldExpiry
-from workstealing.metrics.fleet import Fleet, Setting, follow
 from workstealing.metrics.ledger import Ledger
+from workstealing.metrics.shared_settings import Setting, SharedSettings, follow
 from workstealing.structures import VolatileHashes
 from workstealing.testing import always, never
 
@@ -47,7 +47,7 @@ def act(app: flask.Flask, job: str, action: str, **more: str) -> tuple[int, dict
 
 
 def test_pause_resume_rate_and_clear_are_the_fleets(app: flask.Flask, client: Any) -> None:
-    fleet = Fleet(client)
+    fleet = SharedSettings(client)
     assert act(app, "tidy", "pause", sure="yes")[0] == 200
     assert fleet.settings() == {"tidy": Setting(paused=True)}
     assert act(app, "tidy", "rate", rate="0.02")[0] == 200
@@ -106,7 +106,7 @@ def test_a_paused_job_shows_as_paused_with_a_way_back(app: flask.Flask) -> None:
 def test_a_pause_is_confirmed_once(app: flask.Flask, client: Any) -> None:
     status, answer = act(app, "tidy", "pause")
     assert (status, answer["problem"]) == (409, "nothing was paused: confirm the pause first")
-    assert Fleet(client).settings() == {}
+    assert SharedSettings(client).settings() == {}
     # The page's own form is behind one question, and answers it.
     page = app.test_client().get("/ws/", headers=ADMIN).text
     forms = re.findall(r"<form(.*?)</form>", page, re.S)
@@ -125,7 +125,7 @@ def test_what_is_no_rate_changes_nothing(app: flask.Flask, client: Any, rate: st
     status, answer = act(app, "tidy", "rate", rate=rate)
     assert status == 409
     assert "is no rate" in answer["problem"]
-    assert Fleet(client).settings() == {}
+    assert SharedSettings(client).settings() == {}
 
 
 def test_one_slice_runs_in_this_process(app: flask.Flask, never_recruiter: Recruiter) -> None:
@@ -167,7 +167,7 @@ def test_a_job_of_other_processes_is_steered_and_not_run_here(
     write_hour(client, {"elsewhere": {"worked": 3}})
     act(app, "tidy", "dry_run")
     assert act(app, "elsewhere", "pause", sure="yes")[0] == 200
-    assert Fleet(client).settings()["elsewhere"].paused
+    assert SharedSettings(client).settings()["elsewhere"].paused
     for action in ("run", "dry_run"):
         status, answer = act(app, "elsewhere", action)
         assert status == 409
@@ -175,9 +175,9 @@ def test_a_job_of_other_processes_is_steered_and_not_run_here(
 
 
 def test_a_setting_of_a_job_that_nobody_runs_can_be_cleared(app: flask.Flask, client: Any) -> None:
-    Fleet(client).pause("long gone")
+    SharedSettings(client).pause("long gone")
     assert act(app, "long gone", "clear")[0] == 200
-    assert Fleet(client).settings() == {}
+    assert SharedSettings(client).settings() == {}
 
 
 @pytest.mark.parametrize("action", ["", "uninstall", "stats", "__class__"])
@@ -192,7 +192,7 @@ def test_a_job_that_is_not_known_is_not_steered(app: flask.Flask, client: Any) -
         status, answer = act(app, job, "pause", sure="yes")
         assert status == 409
         assert answer["problem"] == "this job is not known any more"
-    assert Fleet(client).settings() == {}
+    assert SharedSettings(client).settings() == {}
 
 
 def test_a_server_that_is_gone_is_a_sentence(never_recruiter: Recruiter, client: Any) -> None:

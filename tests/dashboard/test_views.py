@@ -19,8 +19,8 @@ from workstealing.dashboard import Backlog, Watched, create_dashboard
 from workstealing.dashboard.watched import short_id
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry, IckReaper, KeyExpiry
-from workstealing.metrics.fleet import Fleet, follow
 from workstealing.metrics.ledger import Ledger
+from workstealing.metrics.shared_settings import SharedSettings, follow
 from workstealing.recruiting import Slice
 from workstealing.structures import DurableKeys, Ick, ShardedIck, TrackedSet, VolatileHashes
 from workstealing.testing import always
@@ -367,7 +367,7 @@ def test_what_went_wrong_where_and_who_reports(never_recruiter: Recruiter, redis
     ledger = Ledger(client)
     worker.add_hook(ledger)
     follow(worker, ledger)
-    Fleet(client).set_rate("tidy", 0.9)
+    SharedSettings(client).set_rate("tidy", 0.9)
     for _ in range(2):
         for _ in range(30):
             worker.perform("tidy")

@@ -141,7 +141,7 @@ def test_a_deadline_that_moved_between_look_and_delete(redis7: RedisServer) -> N
     for what, change in changes.items():
         keys.set("k", 1, ex=60)
         job = KeyExpiry(later)
-        remove = job._collector._remove
+        remove = job._collectors[""]._remove
 
         def changed_first(
             *args: Any, change: Callable[[], Any] = change, remove: Any = remove
@@ -150,7 +150,7 @@ def test_a_deadline_that_moved_between_look_and_delete(redis7: RedisServer) -> N
             done: int = remove(*args)
             return done
 
-        job._collector._remove = changed_first  # type: ignore[method-assign]
+        job._collectors[""]._remove = changed_first  # type: ignore[method-assign]
         assert job.perform(Slice(5, 5.0)) == 0, what
         assert keys.exists("k") == (0 if what == "delete" else 1), what
         keys.delete("k")
@@ -196,14 +196,14 @@ def test_what_was_done_before_the_time_was_up_counts(redis7: RedisServer) -> Non
     fill(keys_on(redis7), 100, ex=60)
     job = KeyExpiry(keys_on(redis7, DAY_MS))
     clock = ManualClock()
-    remove = job._collector._remove
+    remove = job._collectors[""]._remove
 
     def slowly(*args: Any) -> int:
         done: int = remove(*args)
         clock.advance(5.0)
         return done
 
-    job._collector._remove = slowly  # type: ignore[method-assign]
+    job._collectors[""]._remove = slowly  # type: ignore[method-assign]
     before = job.backlog().count
     done = job.perform(Slice(1_000, 5.0, clock))
     assert 0 < done < 100

@@ -198,10 +198,10 @@ def paused_by_the_fleet(recruiter: Recruiter) -> set[str]:
         if client is None or not isinstance(name, str):
             continue
         from workstealing.cli.clients import FAULTS
-        from workstealing.metrics.fleet import Fleet
+        from workstealing.metrics.shared_settings import SharedSettings
 
         try:
-            settings = Fleet(client, name).settings()
+            settings = SharedSettings(client, name).settings()
         except (ConfigurationError, *FAULTS):
             continue
         found |= {job for job, setting in settings.items() if setting.paused}

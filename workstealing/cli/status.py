@@ -83,8 +83,8 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
     from workstealing.dashboard.figures import OwnMinutes
     from workstealing.dashboard.queries import Queries
     from workstealing.dashboard.watched import watch_all
-    from workstealing.metrics.fleet import Fleet
     from workstealing.metrics.ledger import processes, read
+    from workstealing.metrics.shared_settings import SharedSettings
 
     recruiter = load_app(options.app) if named_app(options.app) else None
     if recruiter is None and options.url is None:
@@ -94,7 +94,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
         )
     client = client_for(options.url, recruiter)
     name = options.ledger
-    fleet = None if client is None else Fleet(client, name)
+    fleet = None if client is None else SharedSettings(client, name)
     asked = _Asked(client)
     queries = Queries(
         (lambda: {"enlisted": 0, "jobs": {}}) if recruiter is None else recruiter.stats,

@@ -40,9 +40,9 @@ from workstealing.dashboard.security import (
 from workstealing.dashboard.steering import FleetSettings, steer_dead, steer_job
 from workstealing.dashboard.watched import short_id, watch_all
 from workstealing.errors import ConfigurationError, MissingExtraError, RefusedError
-from workstealing.metrics.fleet import Fleet
 from workstealing.metrics.ledger import processes, read
 from workstealing.metrics.minutes import checked_ledger_name
+from workstealing.metrics.shared_settings import SharedSettings
 from workstealing.recruiting import Recruiter
 
 try:
@@ -142,7 +142,7 @@ def create_dashboard(
     guard = Guard(token, view_token)
     things = list(structures)
     watch_all(things, ())
-    fleet = Fleet(client, name)
+    fleet = SharedSettings(client, name)
     queries = Queries(
         recruiter.stats,
         lambda: read(client, name),

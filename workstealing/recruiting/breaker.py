@@ -31,6 +31,20 @@ class Server(tuple[Hashable, ...]):
         """Raise an error if the server may hold the items that it did not find; see `Twin`."""
 
 
+class Servers(Server):
+    """Several servers, of which each slice serves one; each has a breaker of its own."""
+
+    def round_trip(self) -> float | None:
+        """Return the round trip of the slowest; None: unknown."""
+        known = [each.round_trip() for each in self if isinstance(each, Server)]
+        return max((each for each in known if each is not None), default=None)
+
+    def confirm(self, slice: Slice) -> None:
+        """Confirm the server that the slice has served."""
+        if isinstance(slice.served, Server):
+            slice.served.confirm(slice)
+
+
 class Breaker:
     """Closed until a connection fault, then open for a period, then closed again.
 
@@ -96,25 +110,34 @@ class JobBreakers:
 
     A fault counts for its blamed dependency. A fault without one, such as a database's or a web
     service's, counts for the job's dependency. If that is a `Server`, it is innocent, and the fault
-    holds back this job alone.
+    holds back this job alone. Of several `Servers`, the others are served while one is left alone.
 
     Arguments: dependency, the job's; name, the job's; breakers, the recruiter's.
     """
 
-    __slots__ = ("_breakers", "_dependency", "_known", "_others")
+    __slots__ = ("_breakers", "_known", "_others", "_servers")
 
     def __init__(self, dependency: Hashable, name: str, breakers: Breakers) -> None:
         self._breakers = breakers
-        self._dependency = dependency
         self._others: Hashable = (
             ("others of", name) if isinstance(dependency, Server) else dependency
         )
-        self._known: dict[Hashable, Breaker] = {dependency: breakers.of(dependency)}
+        self._servers: tuple[Hashable, ...] = (
+            tuple(dependency) if isinstance(dependency, Servers) else (dependency,)
+        )
+        self._known: dict[Hashable, Breaker] = {each: breakers.of(each) for each in self._servers}
 
     def is_open(self, now: float) -> bool:
         """Say whether the job is held back at that moment (monotonic seconds)."""
         # A copy: another thread may add a breaker.
-        return any(each.is_open(now) for each in list(self._known.values()))
+        known = list(self._known.items())
+        if any(each.is_open(now) for name, each in known if name not in self._servers):
+            return True
+        return all(self._known[each].is_open(now) for each in self._servers)
+
+    def held_back(self, now: float) -> frozenset[Hashable]:
+        """Return the job's servers that are left alone at that moment (monotonic seconds)."""
+        return frozenset(each for each in self._servers if self._known[each].is_open(now))
 
     def trip(self, error: BaseException, now: float) -> None:
         """Open the breaker of the dependency that this error blames."""
@@ -123,16 +146,17 @@ class JobBreakers:
             failed = self._others
         known = self._known.get(failed)
         if known is None:
-            if len(self._known) >= _MOST_KNOWN:
-                oldest = next(each for each in self._known if each != self._dependency)
+            if len(self._known) >= _MOST_KNOWN + len(self._servers) - 1:
+                oldest = next(each for each in self._known if each not in self._servers)
                 self._known.pop(oldest, None)
             known = self._known[failed] = self._breakers.of(failed)
         known.trip(now)
 
-    def recover(self) -> None:
-        """Note a slice without a fault."""
-        for each in list(self._known.values()):
-            each.recover()
+    def recover(self, served: Hashable = None) -> None:
+        """Note a slice without a fault. Arguments: served, the server, None: all of the job's."""
+        for name, each in list(self._known.items()):
+            if served is None or name == served or name not in self._servers:
+                each.recover()
 
     def open_seconds(self, now: float) -> float | None:
         """Return the seconds since the oldest open fault of the job's servers; None: no fault."""

@@ -129,6 +129,7 @@ class Performer:
         slice: Slice | None = None
         try:
             slice = self.new_slice(installed, *bounds)
+            slice.held_back = installed.breaker.held_back(started)
             items = checked_items(installed.job.perform(slice), installed.name)
             server = _server_of(installed)
             if not items and server is not None:
@@ -156,7 +157,7 @@ class Performer:
                     installed.breaker.trip(error, ended)
                 elif outcome not in (Outcome.SKIPPED, Outcome.OUT_OF_TIME):
                     # A slice that did not begin, or got no answer, says nothing of the server.
-                    installed.breaker.recover()
+                    installed.breaker.recover(None if slice is None else slice.served)
                 if slice is not None:
                     is_due = self._observe(installed, slice, outcome, items, ended)
                     is_longest = self._lengthen(installed, slice, outcome, ended)

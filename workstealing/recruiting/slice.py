@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
@@ -143,10 +144,12 @@ class Slice:
         "_clock",
         "backlog",
         "deadline",
+        "held_back",
         "limit",
         "oldest_seconds",
         "operations",
         "seconds",
+        "served",
     )
 
     limit: int
@@ -167,6 +170,12 @@ class Slice:
     operations: int
     """The number of commands that the job has reported in this slice."""
 
+    held_back: frozenset[Hashable]
+    """Of a job with several servers: those whose breakers are open, which it leaves alone."""
+
+    served: Hashable
+    """Of a job with several servers: the one that it has chosen in this slice; None: no choice."""
+
     def __init__(self, limit: int, seconds: Duration, clock: Clock = SYSTEM_CLOCK) -> None:
         self.limit = checked_limit(limit)
         self.seconds = checked_seconds(seconds, "seconds")
@@ -174,6 +183,8 @@ class Slice:
         self.oldest_seconds = None
         self.backlog = None
         self.operations = 0
+        self.held_back = frozenset()
+        self.served = None
         self.deadline = clock.monotonic() + self.seconds
 
     def remaining(self) -> float:

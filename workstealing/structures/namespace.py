@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, Self
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import SLOT_TAGS, SLOTS
@@ -250,6 +250,15 @@ class NamespaceStructure(Namespaced[ClientT], Structure):
     """A structure that is a whole namespace, with the size and the checks of its due index."""
 
     names: Names
+    fleet_form: ClassVar[type[Any]]
+    """The form of the class for fleets, whose keys lie on several nodes."""
+    single_form: ClassVar[type[Any]]
+    """Of a form for fleets: the class of the structure on each node."""
+
+    @property
+    def on_nodes(self) -> Mapping[str, Self]:
+        """The structure by its one client; on a fleet, that of each node by the node's name."""
+        return {"": self}
 
     def size_steps(self) -> Steps[int | None]:
         """Return the number of keys in the due index; None if the server keeps the deadlines.

@@ -213,7 +213,7 @@ class TestComingBack:
         """Another slice has seen it idle; then somebody writes; the script sees that."""
         queue = idle(used(queue_on(redis7.client())))
         job = expiry(queue)
-        collector = job._collector
+        collector = job._collectors[""]
         real = collector._delete
 
         def delete(due: Any, *args: Any, **options: Any) -> int:
@@ -348,7 +348,7 @@ class TestSweep:
         for name in ("{s}a", "{s}b"):
             idle(used(queue_on(client, name)))
         job, clock = expiry(client), ManualClock()
-        collector = job._collector
+        collector = job._collectors[""]
         real = collector._delete
 
         def slowly(*args: Any) -> int:

@@ -241,8 +241,13 @@ _WRITES = frozenset(
 
 def require_users_keys(args: Arguments) -> None:
     """Refuse a command that names one of this package's own keys. Raises: ConfigurationError."""
-    for name in args[1:] if args[0] in _NAMES_SEVERAL else args[1:2]:
+    for name in keys_in(args):
         require_users_key(name)
+
+
+def keys_in(args: Arguments) -> Arguments:
+    """Return the keys that a command names."""
+    return args[1:] if args[0] in _NAMES_SEVERAL else args[1:2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from redis.exceptions import ResponseError
 
 from workstealing.clock import Duration
 from workstealing.errors import Aborted, ConfigurationError
+from workstealing.store.fleet import AnyFleet, AsyncFleet, Fleet
 from workstealing.store.keys import SLOTS
 from workstealing.store.operations import (
     Asynchronous,
@@ -26,6 +27,7 @@ from workstealing.structures.durable_keys.commands import (
     KeyNames,
     KeyTranslator,
     empty_reply,
+    keys_in,
     require_users_keys,
 )
 from workstealing.structures.namespace import (
@@ -35,6 +37,15 @@ from workstealing.structures.namespace import (
     open_layout,
     register_shards,
 )
+from workstealing.structures.on_fleet import (
+    AsyncFleetPipeline,
+    BlockingFleetPipeline,
+    FleetPipeline,
+    OnFleet,
+    form_for,
+    led,
+    settle,
+)
 
 
 class _Keys(NamespaceStructure[ClientT]):
@@ -42,6 +53,12 @@ class _Keys(NamespaceStructure[ClientT]):
 
     kind = "durable keys"
     names: KeyNames
+
+    if not TYPE_CHECKING:
+        # A type checker, and help(), see the constructor below.
+        def __new__(cls, client: Any = None, *_: Any, **__: Any) -> Any:
+            """Make a structure, on a fleet one of the form for fleets."""
+            return super().__new__(form_for(cls, client))
 
     def __init__(
         self,
@@ -51,8 +68,12 @@ class _Keys(NamespaceStructure[ClientT]):
         allow_eviction: Collection[str] = (),
         clock_shift_ms: int = 0,
     ) -> None:
-        super().__init__(client, namespace, allow_eviction)
         self.names = KeyNames(namespace)
+        if isinstance(client, AnyFleet):
+            settings = {"allow_eviction": allow_eviction, "clock_shift_ms": clock_shift_ms}
+            settle(self, client, namespace, **settings)
+            return
+        super().__init__(client, namespace, allow_eviction)
         self.translator = KeyTranslator(
             self.names, on_cluster=is_cluster(client), clock_shift_ms=clock_shift_ms
         )
@@ -103,7 +124,7 @@ class _Keys(NamespaceStructure[ClientT]):
         return pieces.combine(replies)
 
 
-class DurableKeys(_Keys[BlockingClient], BlockingKeySurface, Blocking):
+class DurableKeys(_Keys[BlockingClient | Fleet], BlockingKeySurface, Blocking):
     """Strings that live exactly until their deadline, however full the server is.
 
     For locks, leases and results that were expensive to make. A ``volatile-*`` policy may evict a
@@ -111,11 +132,11 @@ class DurableKeys(_Keys[BlockingClient], BlockingKeySurface, Blocking):
     leaves it alone; a due index holds its deadline. The key is gone for every reader here from the
     millisecond of its deadline on, by the server's clock. `KeyExpiry` frees the memory.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster of the user's own (`AsyncDurableKeys`
-    takes an asyncio client); namespace: the group of keys that one job collects, 1 to 64 letters,
-    digits, dots, dashes or underscores; allow_eviction: names of ``allkeys-*`` policies to accept
-    although they may evict a durable key; clock_shift_ms: for tests, how far this object's clock is
-    ahead of the server's.
+    Arguments: client: a redis.Redis, a redis.RedisCluster or a `Fleet` (`AsyncDurableKeys` takes
+    an asyncio client, or an `AsyncFleet`); namespace: the group of keys that one job collects, 1 to
+    64 letters, digits, dots, dashes or underscores; allow_eviction: names of ``allkeys-*`` policies
+    to accept although they may evict a durable key; clock_shift_ms: for tests, how far this
+    object's clock is ahead of the server's.
 
     Methods, signatures and replies are redis-py's for strings, with one exception: a key of another
     type is never overwritten or deleted (WRONGTYPE). Plain clients can read the values, but not the
@@ -155,7 +176,7 @@ class DurableKeys(_Keys[BlockingClient], BlockingKeySurface, Blocking):
         return KeyPipeline(self, transaction)
 
 
-class AsyncDurableKeys(_Keys[AsyncClient], AsyncKeySurface, Asynchronous):
+class AsyncDurableKeys(_Keys[AsyncClient | AsyncFleet], AsyncKeySurface, Asynchronous):
     """`DurableKeys` on a redis.asyncio client: every command is awaited."""
 
     def lock(self, name: Any, lease: Duration) -> AsyncLease:
@@ -309,6 +330,83 @@ class KeyPipeline(_KeyPipeline, BlockingPipeline):
 
 class AsyncKeyPipeline(_KeyPipeline, AsyncPipeline):
     """A `KeyPipeline` whose `execute` is awaited."""
+
+
+class FleetKeys(OnFleet, DurableKeys):
+    """`DurableKeys` on a `Fleet`: each key lives on one node, which does its commands.
+
+    A command on several keys runs on each of their nodes in turn, one round trip a node. If a node
+    fails, its error is raised when the other nodes have done their part.
+    """
+
+    single_form = DurableKeys
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Run one command on the node of its key, or on those of its keys."""
+        split = self._split(keys_in(args))
+        if split is None:
+            return self._node_of(keys_in(args)).execute_command(*args, **options)
+        found: dict[str, Any] = {}
+        for node, some in split.items():
+            with self._noting(found, node):
+                found[node] = self.on_nodes[node].execute_command(args[0], *some, **options)
+        return self._combined(args, found)
+
+    acquire, release, extend = led("acquire"), led("release"), led("extend")
+
+    def pipeline(self, transaction: bool = True) -> Any:
+        """Return a pipeline that sends each node its own commands: one MULTI/EXEC a node."""
+        return FleetKeyPipeline(self.fleet, self.on_nodes, transaction)
+
+
+class AsyncFleetKeys(OnFleet, AsyncDurableKeys):
+    """`FleetKeys` on an `AsyncFleet`."""
+
+    single_form = AsyncDurableKeys
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Run one command on the node of its key, or on those of its keys; see `FleetKeys`."""
+        split = self._split(keys_in(args))
+        if split is None:
+            return await self._node_of(keys_in(args)).execute_command(*args, **options)
+        found: dict[str, Any] = {}
+        for node, some in split.items():
+            with self._noting(found, node):
+                found[node] = await self.on_nodes[node].execute_command(args[0], *some, **options)
+        return self._combined(args, found)
+
+    acquire, release, extend = led("acquire"), led("release"), led("extend")
+
+    def pipeline(self, transaction: bool = True) -> Any:
+        """Return a pipeline whose `execute` is awaited; see `FleetKeys.pipeline`."""
+        return AsyncFleetKeyPipeline(self.fleet, self.on_nodes, transaction)
+
+
+class _FleetKeyPipeline(FleetPipeline, BlockingKeySurface):
+    """The part that both forms of a pipeline on a fleet share."""
+
+    _names_in = staticmethod(keys_in)
+
+    def _command(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        return args, options
+
+    def _run(self, queued: Any) -> Self:
+        args, options = queued
+        return FleetPipeline.execute_command(self, *args, **options)
+
+
+class FleetKeyPipeline(_FleetKeyPipeline, BlockingFleetPipeline):
+    """Commands on durable keys of a fleet; see `FleetPipeline`."""
+
+
+class AsyncFleetKeyPipeline(_FleetKeyPipeline, AsyncFleetPipeline):
+    """A `FleetKeyPipeline` whose `execute` is awaited."""
+
+
+DurableKeys.fleet_form = FleetKeys
+AsyncDurableKeys.fleet_form = AsyncFleetKeys
+# inspect.signature looks at __new__ first, and follows this.
+_Keys.__new__.__wrapped__ = _Keys.__init__  # type: ignore[attr-defined]
 
 
 def checked_keys(keys: object) -> DurableKeys | AsyncDurableKeys:

@@ -8,6 +8,7 @@ from typing import Any, Generic
 
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.faults import log_safely
+from workstealing.store.fleet import placed
 from workstealing.store.keys import require_one_slot, require_users_name, to_bytes
 from workstealing.store.operations import (
     Asynchronous,
@@ -261,7 +262,7 @@ class _Ick(_IckOperations, Structure, Generic[ClientT]):
     kind = "Ick"
 
     def __init__(self, client: ClientT, key: Member) -> None:
-        self.client = client
+        self.client = client = placed(client, key)
         self.twin: Twin = twin_for(self, client)
         self.names = _checked_names(client, key)
         self.name = as_text(self.names.version)

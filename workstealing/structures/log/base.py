@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from workstealing.errors import ConfigurationError
+from workstealing.store.fleet import placed
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import AS_BYTES, Operation, same
 from workstealing.store.scripts import Script, load
@@ -121,6 +122,7 @@ class LogBase(Structure):
         clock_shift_ms: int = 0,
     ) -> None:
         # Checks that this is a client of redis-py; makes no connection.
+        client = placed(client, name)
         self.twin: Twin = twin_for(self, client)
         self.client = client
         self.keys = LogNames(name)

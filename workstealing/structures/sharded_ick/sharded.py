@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.errors import ConfigurationError, NoLease
+from workstealing.store.fleet import placed
 from workstealing.store.operations import (
     Asynchronous,
     Blocking,
@@ -124,7 +125,7 @@ class _ShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT, Lease
         *,
         clock_shift_ms: int = 0,
     ) -> None:
-        self.client = client
+        self.client = client = placed(client, name)
         self.twin: Twin = twin_for(self, client)
         self.core = Core(name, ick_shards, clock_shift_ms)
         self.name = self.core.text

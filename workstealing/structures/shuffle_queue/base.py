@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from workstealing.clock import Duration, seconds_of
+from workstealing.store.fleet import placed
 from workstealing.store.keys import SLOTS
 from workstealing.store.operations import Operation, Steps
 from workstealing.store.scripts import Script, load
@@ -87,6 +88,7 @@ class QueueBase(Namespaced[Any]):
         allow_eviction: Collection[str] = (),
         clock_shift_ms: int = 0,
     ) -> None:
+        client = placed(client, name)
         super().__init__(client, namespace, allow_eviction)
         self.names = IndexNames(namespace)
         self.keys = QueueNames(name)

@@ -81,6 +81,8 @@ class _TimeShardQueueOperations(Structure):
             raise ConfigurationError(
                 f"a store was expected, not {type(store).__name__}: give RedisStore(client)"
             )
+        if callable(getattr(store, "placed", None)):
+            store = store.placed(to_bytes(name))
         if bool(getattr(store, "asynchronous", False)) is not isinstance(self, Asynchronous):
             raise wrong_form(self, "store")
         self.rotation: Rotation = rotation_of(shards, period)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from redis.exceptions import RedisClusterException, RedisError
 
 from workstealing.errors import LayoutError
+from workstealing.store.fleet import AnyFleet, placed
 from workstealing.store.keys import spread_tag
 from workstealing.store.operations import AS_BYTES, Operation, Steps, drive, drive_async
 from workstealing.store.scripts import load
@@ -327,10 +328,19 @@ class _RedisStore(Generic[ClientT]):
     def __init__(
         self, client: ClientT, *, allow_eviction: Collection[str] = (), clock_shift_ms: int = 0
     ) -> None:
-        self.client: Any = client
-        self.twin: Twin = twin_for(self, client)
         self._policies = checked_policies(allow_eviction)
         self._clock_shift_ms = clock_shift_ms
+        self.client: Any = client
+        if not isinstance(client, AnyFleet):
+            self.twin: Twin = twin_for(self, client)
+
+    def placed(self, name: bytes) -> Self:
+        """Return the store of a queue: on a fleet, that on the node of the queue's name."""
+        client = placed(self.client, name)
+        if client is self.client:
+            return self
+        shift = self._clock_shift_ms
+        return type(self)(client, allow_eviction=self._policies, clock_shift_ms=shift)
 
     def bind(self, name: bytes, rotation: Rotation) -> RedisTimeShards:
         """Return the time shards of a queue; no round trip."""

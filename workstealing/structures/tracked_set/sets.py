@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.store.fleet import placed
 from workstealing.store.operations import (
     Asynchronous,
     Blocking,
@@ -169,8 +170,8 @@ class _TrackedSet(_TrackedSetOperations, Structure, Generic[ClientT]):
         self.allow_eviction = checked_policies(allow_eviction)
         self.names = TrackedSetNames(key, sub_sets)
         self.name = self.names.key.decode(errors="backslashreplace")
-        self.client: Any = client
-        self.twin = twin_for(self, client)
+        self.client: Any = placed(client, key)
+        self.twin = twin_for(self, self.client)
         self.source = source
         self.is_open = False
 

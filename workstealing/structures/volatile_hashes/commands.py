@@ -150,6 +150,11 @@ def require_users_keys(args: Arguments) -> None:
         require_users_key(args[2])
 
 
+def hashes_in(args: Arguments) -> Arguments:
+    """Return the hashes that a command names."""
+    return args[1:3] if args[0] in _NAMES_TWO else args[1:2]
+
+
 class HashTranslator:
     """Turns redis-py's commands into operations on one namespace.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.store.fleet import AnyFleet, AsyncFleet, Fleet
 from workstealing.store.keys import SLOTS
 from workstealing.store.operations import (
     Asynchronous,
@@ -34,8 +35,19 @@ from workstealing.structures.namespace import (
     NamespaceStructure,
     register_shards,
 )
+from workstealing.structures.on_fleet import (
+    AsyncFleetPipeline,
+    BlockingFleetPipeline,
+    OnFleet,
+    form_for,
+    settle,
+)
 from workstealing.structures.structure import WARNING, Check
-from workstealing.structures.volatile_hashes.commands import HashTranslator, require_users_keys
+from workstealing.structures.volatile_hashes.commands import (
+    HashTranslator,
+    hashes_in,
+    require_users_keys,
+)
 from workstealing.structures.volatile_hashes.layout import (
     HashNames,
     open_layout,
@@ -57,6 +69,12 @@ class _Hashes(NamespaceStructure[ClientT]):
     kind = "volatile hashes"
     names: HashNames
 
+    if not TYPE_CHECKING:
+        # A type checker, and help(), see the constructor below.
+        def __new__(cls, client: Any = None, *_: Any, **__: Any) -> Any:
+            """Make a structure, on a fleet one of the form for fleets."""
+            return super().__new__(form_for(cls, client))
+
     def __init__(
         self,
         client: ClientT,
@@ -70,8 +88,12 @@ class _Hashes(NamespaceStructure[ClientT]):
             raise ConfigurationError(
                 f"backend={backend!r} is unknown: give one of {', '.join(BACKENDS)}"
             )
-        super().__init__(client, namespace, allow_eviction)
         self.names = HashNames(namespace)
+        if isinstance(client, AnyFleet):
+            settings = {"allow_eviction": allow_eviction, "clock_shift_ms": clock_shift_ms}
+            settle(self, client, namespace, backend=backend, **settings)
+            return
+        super().__init__(client, namespace, allow_eviction)
         self._backend = backend
         self._layout_read = 0.0
         self.translator = HashTranslator(
@@ -166,15 +188,15 @@ class _Hashes(NamespaceStructure[ClientT]):
         return (yield command(*args, options=options))
 
 
-class VolatileHashes(_Hashes[BlockingClient], BlockingHashSurface, Blocking):
+class VolatileHashes(_Hashes[BlockingClient | Fleet], BlockingHashSurface, Blocking):
     """Hashes whose fields expire one by one, by Redis 8's API on any Redis from 6.2 on.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster of the user's own (`AsyncVolatileHashes`
-    takes an asyncio client); namespace: the group of hashes that one job collects, 1 to 64 letters,
-    digits, dots, dashes or underscores; backend: "auto" (native where a new namespace's server has
-    the commands), "emulated" or "native"; allow_eviction: names of ``allkeys-*`` policies to accept
-    although they may evict a hash's deadlines without the hash; clock_shift_ms: for tests, how far
-    this object's clock is ahead of the server's.
+    Arguments: client: a redis.Redis, a redis.RedisCluster or a `Fleet` (`AsyncVolatileHashes` takes
+    an asyncio client, or an `AsyncFleet`); namespace: the group of hashes that one job collects, 1
+    to 64 letters, digits, dots, dashes or underscores; backend: "auto" (native where a new
+    namespace's server has the commands), "emulated" or "native"; allow_eviction: names of
+    ``allkeys-*`` policies to accept although they may evict a hash's deadlines without the hash;
+    clock_shift_ms: for tests, how far this object's clock is ahead of the server's.
 
     The values stay in an ordinary hash at the user's own key; ``lua/README.md`` lists the other
     keys. An expired field is gone for every reader at once; `HashFieldExpiry` frees its memory.
@@ -210,7 +232,7 @@ class VolatileHashes(_Hashes[BlockingClient], BlockingHashSurface, Blocking):
         return HashPipeline(self, transaction)
 
 
-class AsyncVolatileHashes(_Hashes[AsyncClient], AsyncHashSurface, Asynchronous):
+class AsyncVolatileHashes(_Hashes[AsyncClient | AsyncFleet], AsyncHashSurface, Asynchronous):
     """`VolatileHashes` on a redis.asyncio client: every command is awaited."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -308,6 +330,55 @@ class HashPipeline(_HashPipeline, BlockingPipeline):
 
 class AsyncHashPipeline(_HashPipeline, AsyncPipeline):
     """A `HashPipeline` whose `execute` is awaited."""
+
+
+class FleetHashes(OnFleet, VolatileHashes):
+    """`VolatileHashes` on a `Fleet`: each hash lives on one node, which does its commands.
+
+    RENAME, RENAMENX and COPY need two names of one node: see `Fleet.common_home`.
+    """
+
+    single_form = VolatileHashes
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Run one hash command on the node of its hash. Raises: CrossSlotError."""
+        return self._node_of(hashes_in(args)).execute_command(*args, **options)
+
+    def pipeline(self, transaction: bool = True) -> Any:
+        """Return a pipeline that sends each node its own commands: one MULTI/EXEC a node."""
+        return FleetHashPipeline(self.fleet, self.on_nodes, transaction)
+
+
+class AsyncFleetHashes(OnFleet, AsyncVolatileHashes):
+    """`FleetHashes` on an `AsyncFleet`."""
+
+    single_form = AsyncVolatileHashes
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Run one hash command on the node of its hash; see `FleetHashes`."""
+        return await self._node_of(hashes_in(args)).execute_command(*args, **options)
+
+    def pipeline(self, transaction: bool = True) -> Any:
+        """Return a pipeline whose `execute` is awaited; see `FleetHashes.pipeline`."""
+        return AsyncFleetHashPipeline(self.fleet, self.on_nodes, transaction)
+
+
+class FleetHashPipeline(BlockingFleetPipeline, QueuedHashSurface):
+    """Hash commands on a fleet; see `FleetPipeline`."""
+
+    _names_in = staticmethod(hashes_in)
+
+
+class AsyncFleetHashPipeline(AsyncFleetPipeline, QueuedHashSurface):
+    """A `FleetHashPipeline` whose `execute` is awaited."""
+
+    _names_in = staticmethod(hashes_in)
+
+
+VolatileHashes.fleet_form = FleetHashes
+AsyncVolatileHashes.fleet_form = AsyncFleetHashes
+# inspect.signature looks at __new__ first, and follows this.
+_Hashes.__new__.__wrapped__ = _Hashes.__init__  # type: ignore[attr-defined]
 
 
 def checked_hashes(hashes: object) -> VolatileHashes | AsyncVolatileHashes:

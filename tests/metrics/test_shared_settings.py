@@ -11,9 +11,9 @@ import pytest
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, RateError
 from workstealing.metrics import ledger as ledgers
-from workstealing.metrics.fleet import Fleet, Setting, follow
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import settings_key
+from workstealing.metrics.shared_settings import Setting, SharedSettings, follow
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
 from workstealing.recruiting.adaptive import Adaptive
 from workstealing.store.connection import SENT, Command, OneAttempt
@@ -70,7 +70,7 @@ def process() -> Iterator[Callable[..., Process]]:
 def test_settings_are_followed_and_given_up(
     any_server: AnyServer, process: Callable[..., Process]
 ) -> None:
-    fleet = Fleet(any_server.client())
+    fleet = SharedSettings(any_server.client())
     first, second = (process(any_server.client(), sweep=0.5) for _ in range(2))
     assert fleet.settings() == {}
     fleet.pause("sweep")
@@ -99,7 +99,7 @@ def test_settings_ride_in_the_ledgers_pipeline(
 ) -> None:
     one = process(redis7.client(), sweep=0.5)
     one.report()
-    Fleet(redis7.client()).set_rate("sweep", 0.25)
+    SharedSettings(redis7.client()).set_rate("sweep", 0.25)
     trips = SENT.round_trips
     one.report()
     assert SENT.round_trips == trips + 1
@@ -107,7 +107,7 @@ def test_settings_ride_in_the_ledgers_pipeline(
 
 
 def test_text_replies_serve_too(redis7: RedisServer) -> None:
-    fleet = Fleet(redis7.client(decode_responses=True))
+    fleet = SharedSettings(redis7.client(decode_responses=True))
     fleet.set_rate("a:b", 0.25)
     fleet.pause("é")
     assert fleet.settings() == {"a:b": Setting(rate=0.25), "é": Setting(paused=True)}
@@ -118,7 +118,7 @@ def test_following_twice_is_following_once(
 ) -> None:
     one = process(redis7.client(), sweep=0.5)
     follow(one.recruiter, one.ledger)
-    fleet = Fleet(redis7.client())
+    fleet = SharedSettings(redis7.client())
     fleet.set_rate("sweep", 0.25)
     fleet.pause("sweep")
     one.report()
@@ -130,13 +130,13 @@ def test_following_twice_is_following_once(
 
 def test_ledgers_are_apart(redis7: RedisServer, process: Callable[..., Process]) -> None:
     one = process(redis7.client(), sweep=0.5)
-    Fleet(redis7.client(), "another").set_rate("sweep", 0.25)
+    SharedSettings(redis7.client(), "another").set_rate("sweep", 0.25)
     one.report()
     assert one.rate("sweep") == 0.5
 
 
 def test_unknown_jobs_are_ignored(redis7: RedisServer, process: Callable[..., Process]) -> None:
-    fleet = Fleet(redis7.client())
+    fleet = SharedSettings(redis7.client())
     fleet.pause("elsewhere")
     fleet.set_rate("elsewhere", 0.1)
     one = process(redis7.client(), sweep=0.5)
@@ -153,8 +153,8 @@ def test_a_job_that_leaves_while_it_is_asked_for(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    Fleet(redis7.client()).set_rate("sweep", 0.1)
-    Fleet(redis7.client()).pause("sweep")
+    SharedSettings(redis7.client()).set_rate("sweep", 0.1)
+    SharedSettings(redis7.client()).pause("sweep")
     one = process(redis7.client(), sweep=0.5, reaper=0.25)
     send = OneAttempt._round_trip
 
@@ -172,7 +172,7 @@ def test_a_job_that_leaves_while_it_is_asked_for(
 def test_a_job_that_leaves_while_it_is_set(
     redis7: RedisServer, process: Callable[..., Process]
 ) -> None:
-    fleet = Fleet(redis7.client())
+    fleet = SharedSettings(redis7.client())
     one = process(redis7.client(), sweep=0.5)
     fleet.set_rate("sweep", 0.1)
     fleet.pause("sweep")
@@ -190,7 +190,7 @@ def test_a_job_that_leaves_while_it_is_set(
 def test_what_a_process_sets_itself_holds_until_its_next_report(
     redis7: RedisServer, process: Callable[..., Process]
 ) -> None:
-    fleet = Fleet(redis7.client())
+    fleet = SharedSettings(redis7.client())
     one = process(redis7.client(), sweep=0.5)
     fleet.set_rate("sweep", 0.1)
     one.report()
@@ -206,7 +206,7 @@ def test_what_a_process_has_set_itself_meanwhile_stays(
     redis7: RedisServer, process: Callable[..., Process]
 ) -> None:
     one = process(redis7.client(), sweep=0.5)
-    fleet = Fleet(redis7.client())
+    fleet = SharedSettings(redis7.client())
     for rate in (0.25, 0.5):
         fleet.set_rate("sweep", rate)
         one.report()
@@ -222,7 +222,7 @@ def test_a_process_that_rests_by_itself_goes_on_resting(
 ) -> None:
     one = process(redis7.client(), sweep=0.5)
     one.recruiter.pause("sweep")
-    fleet = Fleet(redis7.client())
+    fleet = SharedSettings(redis7.client())
     fleet.pause("sweep")
     one.report()
     fleet.resume("sweep")
@@ -233,7 +233,7 @@ def test_a_process_that_rests_by_itself_goes_on_resting(
 def test_a_job_of_the_same_name_is_another_job(
     redis7: RedisServer, process: Callable[..., Process]
 ) -> None:
-    fleet = Fleet(redis7.client())
+    fleet = SharedSettings(redis7.client())
     one = process(redis7.client(), sweep=0.5)
     fleet.set_rate("sweep", 0.25)
     fleet.pause("sweep")
@@ -248,7 +248,7 @@ def test_a_job_of_the_same_name_is_another_job(
 
 
 def test_an_adaptive_rate_comes_back(redis7: RedisServer, process: Callable[..., Process]) -> None:
-    fleet = Fleet(redis7.client())
+    fleet = SharedSettings(redis7.client())
     one = process(redis7.client())
     adaptive = Adaptive(floor=0.001, ceiling=0.1)
     one.recruiter.install(FunctionJob(lambda slice: 1, name="sweep"), rate=adaptive)
@@ -264,7 +264,7 @@ def test_an_adaptive_rate_comes_back(redis7: RedisServer, process: Callable[...,
 
 @pytest.mark.parametrize("rate", [0, -0.1, 1.5, float("nan"), "0.5", None, True])
 def test_an_illegal_rate_is_refused_when_it_is_set(redis7: RedisServer, rate: Any) -> None:
-    fleet = Fleet(redis7.client())
+    fleet = SharedSettings(redis7.client())
     with pytest.raises(RateError, match="expected"):
         fleet.set_rate("sweep", rate)
     assert fleet.settings() == {}
@@ -272,7 +272,7 @@ def test_an_illegal_rate_is_refused_when_it_is_set(redis7: RedisServer, rate: An
 
 @pytest.mark.parametrize("job", ["", "  ", None, "x" * 1_001])
 def test_a_name_that_cannot_be(redis7: RedisServer, job: Any) -> None:
-    fleet = Fleet(redis7.client())
+    fleet = SharedSettings(redis7.client())
     with pytest.raises(ConfigurationError, match="name"):
         fleet.pause(job)
     assert fleet.settings() == {}
@@ -296,7 +296,7 @@ def test_an_illegal_rate_in_redis_harms_nobody(
     assert (one.rate("sweep"), one.rate("other")) == (0.5, 0.125)
     lines = [r.getMessage() for r in caplog.records if "setting of job 'sweep'" in r.getMessage()]
     assert len(lines) == 1
-    assert Fleet(client).settings() == {"other": Setting(rate=0.125)}
+    assert SharedSettings(client).settings() == {"other": Setting(rate=0.125)}
 
 
 def test_rates_may_change_places_at_once(
@@ -304,7 +304,7 @@ def test_rates_may_change_places_at_once(
 ) -> None:
     # Installed in the order in which the first has no room until the second has given way.
     one = process(redis7.client(), small=0.05, large=0.9)
-    fleet = Fleet(redis7.client())
+    fleet = SharedSettings(redis7.client())
     fleet.set_rate("small", 0.8)
     fleet.set_rate("large", 0.1)
     with caplog.at_level(logging.ERROR, "workstealing"):
@@ -319,7 +319,7 @@ NO_TEXT = "from a file \udcff"
 def test_a_name_that_is_no_text_is_set_and_followed(
     redis7: RedisServer, process: Callable[..., Process]
 ) -> None:
-    fleet = Fleet(redis7.client())
+    fleet = SharedSettings(redis7.client())
     one = process(redis7.client(), **{NO_TEXT: 0.5, "sweep": 0.25})
     fleet.pause(NO_TEXT)
     fleet.set_rate("sweep", 0.125)
@@ -344,13 +344,13 @@ def test_nobody_asks_after_a_name_that_cannot_be_set(
 def test_what_nobody_can_have_set_is_passed_over(redis7: RedisServer) -> None:
     fields = {"paused:": "1", "rate:": "0.5", "paused: ": "1", "paused:" + "x" * 2_000: "1"}
     redis7.client().hset(settings_key("default"), mapping=fields)
-    assert Fleet(redis7.client()).settings() == {}
+    assert SharedSettings(redis7.client()).settings() == {}
 
 
 def test_rates_that_leave_no_room_are_logged(
     redis7: RedisServer, process: Callable[..., Process], caplog: pytest.LogCaptureFixture
 ) -> None:
-    fleet = Fleet(redis7.client())
+    fleet = SharedSettings(redis7.client())
     one = process(redis7.client(), sweep=0.5, other=0.25)
     fleet.set_rate("sweep", 0.9)
     one.report()
@@ -367,7 +367,7 @@ def test_a_full_server_is_listened_to(
     # What rests may be what would make room.
     client = start_redis(7, maxmemory="3mb", maxmemory_policy="noeviction").client()
     one = process(client, sweep=0.5)
-    fleet = Fleet(client)
+    fleet = SharedSettings(client)
     fleet.pause("sweep")
     one.report()
     assert one.rests("sweep")
@@ -392,14 +392,14 @@ def test_a_foreign_key_harms_no_count(
 async def test_an_asyncio_client_is_refused(redis7: RedisServer) -> None:
     async with redis7.async_client() as client:
         with pytest.raises(ConfigurationError, match="blocking"):
-            Fleet(client)
+            SharedSettings(client)
 
 
 def test_a_rate_that_a_process_refuses_is_said_with_the_reason(
     redis7: RedisServer, process: Callable[..., Process], caplog: pytest.LogCaptureFixture
 ) -> None:
     client = redis7.client()
-    fleet, one = Fleet(client), process(client, sweep=0.5, other=0.4)
+    fleet, one = SharedSettings(client), process(client, sweep=0.5, other=0.4)
     fleet.set_rate("sweep", 0.9)
     one.report()
     one.report()

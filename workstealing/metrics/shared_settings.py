@@ -36,7 +36,7 @@ class Setting:
     rate: float | None = None
 
 
-class Fleet:
+class SharedSettings:
     """The fleet's settings by job. They hold one interval later in each process with `follow`.
 
     A process ignores the settings of jobs that it does not know. Arguments: client: a blocking

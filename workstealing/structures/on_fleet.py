@@ -1,0 +1,286 @@
+"""Structures that a fleet spreads by their keys: one whole structure on each node.
+
+Each node has its own layout, due index and deadlines, so a dead node harms its own keys only. The
+key alone decides which node does a command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from redis.exceptions import RedisError
+
+from workstealing.errors import ConfigurationError
+from workstealing.store.fleet import AnyFleet
+from workstealing.store.pipeline import checked_results
+from workstealing.store.twin import wrong_form
+
+# A node that cannot be reached raises one of these.
+_FAULTS = (RedisError, OSError)
+
+
+def form_for(kind: type[Any], client: Any) -> type[Any]:
+    """Return the class of a structure that is constructed by a class: its form for fleets, or it.
+
+    Raises: ConfigurationError for the other kind of fleet, and for a user's subclass, which has no
+    form for fleets.
+    """
+    if not isinstance(client, AnyFleet) or issubclass(kind, OnFleet):
+        return kind
+    # redis-py's own name for it.
+    if client._is_async_client is not kind._is_async_client:  # noqa: SLF001
+        raise wrong_form(object.__new__(kind), "fleet")
+    form: type[Any] = kind.fleet_form
+    if not issubclass(form, kind):
+        raise ConfigurationError(
+            f"{kind.__name__} is a subclass without a form for fleets: give it the client of a node"
+        )
+    return form
+
+
+def settle(structure: Any, fleet: Any, namespace: str, **settings: Any) -> None:
+    """Construct a structure on a fleet, and the structure of each node.
+
+    Arguments: structure; fleet; namespace and settings: of the structure on each node. Raises:
+    as the structure's own constructor.
+    """
+    kind = structure.single_form
+    on_nodes = {name: kind(client, namespace, **settings) for name, client in fleet.nodes.items()}
+    for name, each in on_nodes.items():
+        each.name = f"{each.name} on {name}"
+    structure.begin(fleet, namespace, on_nodes)
+
+
+class OnFleet:
+    """The part that structures on a fleet share.
+
+    Attributes: fleet; on_nodes: the structure on each node, by the node's name.
+    """
+
+    fleet: Any
+    client: Any
+    namespace: str
+    name: str
+    _on_nodes: Mapping[str, Any]
+
+    def begin(self, fleet: Any, namespace: str, on_nodes: Mapping[str, Any]) -> None:
+        """Take the fleet and the structures on its nodes; no round trip."""
+        self.fleet = self.client = fleet
+        self.namespace = self.name = namespace
+        self._on_nodes = MappingProxyType(dict(on_nodes))
+
+    @property
+    def on_nodes(self) -> Mapping[str, Any]:
+        """The structure on each node, by the node's name."""
+        return self._on_nodes
+
+    if TYPE_CHECKING:
+        twin: Any
+        translator: Any
+        layout: Any
+    else:
+
+        @property
+        def twin(self) -> Any:
+            """No twin: each node has its own. Raises: ConfigurationError."""
+            raise self._divided()
+
+        @property
+        def translator(self) -> Any:
+            """No translator: each node has its own. Raises: ConfigurationError."""
+            raise self._divided()
+
+        @property
+        def layout(self) -> Any:
+            """No layout: each node has its own. Raises: ConfigurationError."""
+            raise self._divided()
+
+    def layout_steps(self, **_: Any) -> Any:
+        """Raise a ConfigurationError: each node has its own layout."""
+        raise self._divided()
+
+    def forget(self) -> None:
+        """Let the next command on each node read its layout again; no round trip."""
+        for each in self._on_nodes.values():
+            each.forget()
+
+    def _divided(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self.name!r} on a fleet is a structure of its own on each node: take one of its"
+            f" on_nodes ({', '.join(self._on_nodes)})"
+        )
+
+    def _node_of(self, names: Sequence[Any]) -> Any:
+        return self._on_nodes[self.fleet.common_home(names)]
+
+    def _split(self, names: Sequence[Any]) -> dict[str, list[Any]] | None:
+        """Return the names of a command by node; None if one node can do it."""
+        split: dict[str, list[Any]] = {}
+        for name in names:
+            split.setdefault(self.fleet.home(name), []).append(name)
+        return split if len(split) > 1 else None
+
+    @contextmanager
+    def _noting(self, found: dict[str, Any], node: str) -> Iterator[None]:
+        """Note a node's error as its answer, so that the other nodes are asked too."""
+        try:
+            yield
+        except _FAULTS as error:
+            found[node] = error
+
+    def _combined(self, args: Sequence[Any], found: Mapping[str, Any]) -> Any:
+        """Return a command's result from those of the nodes. Raises: the first of their errors."""
+        for each in found.values():
+            if isinstance(each, Exception):
+                raise each
+        if args[0] != "MGET":
+            return sum(found.values())
+        values = {node: iter(each) for node, each in found.items()}
+        return [next(values[self.fleet.home(name)]) for name in args[1:]]
+
+    def open(self) -> Any:
+        """Open the structure on each node; return the layouts by node, to be awaited or at once.
+
+        Raises: the first error, when all nodes have been tried. Two or three round trips a node.
+        """
+        if self.fleet._is_async_client:  # noqa: SLF001 - redis-py's own name for it
+            return self._open_async()
+        found: dict[str, Any] = {}
+        for node, each in self._on_nodes.items():
+            with self._noting(found, node):
+                found[node] = each.open()
+        return _all_of(found)
+
+    async def _open_async(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for node, each in self._on_nodes.items():
+            with self._noting(found, node):
+                found[node] = await each.open()
+        return _all_of(found)
+
+
+def _all_of(found: dict[str, Any]) -> dict[str, Any]:
+    for each in found.values():
+        if isinstance(each, Exception):
+            raise each
+    return found
+
+
+def led(method: str) -> Any:
+    """Return a method that leads to the same method on the node of the key, its first argument."""
+
+    def call(self: OnFleet, name: Any, *args: Any, **options: Any) -> Any:
+        return getattr(self._node_of((name,)), method)(name, *args, **options)
+
+    call.__name__ = method
+    return call
+
+
+class FleetPipeline:
+    """Commands on a fleet, which `execute` sends to each node in one round trip a node.
+
+    There is no transaction across nodes: the commands of each node are one MULTI/EXEC of their own.
+    The user's own commands have no place on it. A command with several names needs them on one
+    node: see `Fleet.common_home`.
+    """
+
+    _is_async_client: Literal[False] = False
+    _names_in: Callable[[Sequence[Any]], Sequence[Any]]
+
+    def __init__(self, fleet: Any, on_nodes: Mapping[str, Any], transaction: bool) -> None:
+        self._fleet = fleet
+        self._on_nodes = on_nodes
+        self._transaction = transaction
+        self._queue: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __len__(self) -> int:
+        """Return how many commands are queued."""
+        return len(self._queue)
+
+    def __bool__(self) -> bool:
+        """Return True: a pipeline is a thing, however little is queued on it."""
+        return True
+
+    def reset(self) -> None:
+        """Forget what is queued."""
+        self._queue = []
+
+    def execute_command(self, *args: Any, **options: Any) -> Self:
+        """Queue one command for the node of its key. Raises: CrossSlotError; as on one node."""
+        names = type(self)._names_in(args)  # noqa: SLF001 - its own
+        self._queue.append((self._fleet.common_home(names), args, options))
+        return self
+
+    def _taken(self) -> tuple[int, dict[str, tuple[list[int], Any]]]:
+        """Return how many commands are queued; and by node their places, and its own pipeline."""
+        queue, self._queue = self._queue, []
+        by_node: dict[str, tuple[list[int], Any]] = {}
+        for place, (node, args, options) in enumerate(queue):
+            if node not in by_node:
+                by_node[node] = ([], self._on_nodes[node].pipeline(self._transaction))
+            places, pipeline = by_node[node]
+            pipeline.execute_command(*args, **options)
+            places.append(place)
+        return len(queue), by_node
+
+
+class BlockingFleetPipeline(FleetPipeline):
+    """A `FleetPipeline` on a `Fleet`."""
+
+    def __enter__(self) -> Self:
+        """Return the pipeline."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Forget what was not executed."""
+        self.reset()
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Send everything queued; return the results in order.
+
+        Arguments: raise_on_error: whether the first error is raised, when all nodes have been
+        served, or returned in its place. A node that cannot be reached gives its error for each of
+        its commands. One round trip a node, one after the other.
+        """
+        size, by_node = self._taken()
+        results: list[Any] = [None] * size
+        for places, pipeline in by_node.values():
+            try:
+                replies = pipeline.execute(raise_on_error=False)
+            except _FAULTS as error:
+                replies = [error] * len(places)
+            for place, reply in zip(places, replies, strict=True):
+                results[place] = reply
+        return checked_results(results, raise_on_error)
+
+
+class AsyncFleetPipeline(FleetPipeline):
+    """A `FleetPipeline` on an `AsyncFleet`."""
+
+    async def __aenter__(self) -> Self:
+        """Return the pipeline."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Forget what was not executed."""
+        self.reset()
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Send everything queued to all nodes at once; see `BlockingFleetPipeline.execute`."""
+        size, by_node = self._taken()
+        results: list[Any] = [None] * size
+
+        async def send(places: list[int], pipeline: Any) -> None:
+            try:
+                replies = await pipeline.execute(raise_on_error=False)
+            except _FAULTS as error:
+                replies = [error] * len(places)
+            for place, reply in zip(places, replies, strict=True):
+                results[place] = reply
+
+        await asyncio.gather(*(send(*each) for each in by_node.values()))
+        return checked_results(results, raise_on_error)
