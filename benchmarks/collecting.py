@@ -26,6 +26,8 @@ MOST_TIMEOUTS = 0.05
 # The data live for an hour, and the loops' clocks are two hours ahead: nobody waits for deadlines.
 TTL_SECONDS, SHIFT_MS = 3_600, 7_200_000
 ROUNDS, NATIVE_ROUNDS = 20, 5
+# Deadlines that come within a day of the shifted clock, and after it.
+LONE_HASHES, SOON_SECONDS, FAR_SECONDS = 1_000, 72_000, 720_000
 NATIVE_FILL_SECONDS = 5.0
 
 
@@ -56,7 +58,7 @@ def measure(server: RedisServer) -> list[Figure]:
             )
         )
         server.wipe()
-    return [*figures, *_on_the_wire(server)]
+    return [*figures, *_on_the_wire(server), *_commands_a_field(server)]
 
 
 class _Ours:
@@ -204,3 +206,44 @@ def _on_the_wire(server: RedisServer) -> list[Figure]:
         counted("slice_round_trips", trips, what, fields=collected),
         counted("slice_commands", commands, what, fields=collected),
     ]
+
+
+def _commands_a_field(server: RedisServer) -> list[Figure]:
+    """Count the server's commands for each field, looks included, over a thousand hashes."""
+    figures = []
+    for what, expired, later in (
+        ("lone", 1, None),
+        ("lone_beside_soon", 1, SOON_SECONDS),
+        ("lone_beside_far", 1, FAR_SECONDS),
+        ("five", 5, None),
+    ):
+        for limit in (5, 25, 100):
+            cost = _cost_of_a_field(server, expired, later, limit)
+            name = f"commands_a_field_{what}_of_{limit}"
+            figures.append(counted(name, round(cost, 2), "INFO commandstats"))
+    return figures
+
+
+def _cost_of_a_field(server: RedisServer, expired: int, later: int | None, limit: int) -> float:
+    client = server.client()
+    writer = VolatileHashes(client, namespace="costs", backend="emulated")
+    with writer.pipeline(transaction=False) as pipeline:
+        for number in range(LONE_HASHES):
+            fields = {f"field-{position}": b"v" * 32 for position in range(expired)}
+            pipeline.hsetex(f"item:{number}", mapping=fields, ex=TTL_SECONDS)
+            if later is not None:
+                pipeline.hsetex(f"item:{number}", mapping={"later": b"v"}, ex=later)
+        pipeline.execute()
+    shifted = VolatileHashes(client, namespace="costs", clock_shift_ms=SHIFT_MS)
+    job = HashFieldExpiry(shifted, limit=limit)
+    for _ in range(3):
+        # It reads the layout, and learns how many expired fields a hash has.
+        job.perform(Slice(limit, SLICE_SECONDS))
+    client.config_resetstat()
+    collected = 0
+    while collected < LONE_HASHES * expired * 0.7:
+        collected += job.perform(Slice(limit, SLICE_SECONDS))
+    stats = client.info("commandstats")
+    names = set(stats) - {"cmdstat_info", "cmdstat_config|resetstat"}
+    server.wipe()
+    return sum(stats[name]["calls"] for name in names) / collected

@@ -92,7 +92,7 @@ def looks(index: DueIndex, slice: Slice, *, overdue: bool = True) -> Iterator[Du
 
     Arguments: index; slice: bounds the time; overdue: only keys whose time has come. Raises:
     LayoutError for a foreign due index, and Moved for index shards that have left the node, if
-    nothing else was found; connection faults. One round trip a look, with at most 6, 254 and 66
+    nothing else was found; connection faults. One round trip a look, with at most 5, 254 and 66
     commands.
     """
     budget = Budget(slice.remaining())
@@ -138,8 +138,8 @@ def looks(index: DueIndex, slice: Slice, *, overdue: bool = True) -> Iterator[Du
             slice.observe(oldest_seconds=(look.now_ms - oldest) / 1000)
         # A key that the wide look has found already has been handled, or cannot be.
         fresh = [each for each in look.found if each.key not in seen]
+        seen.update(each.key for each in fresh)
         if fresh:
-            seen.update(each.key for each in fresh)
             yield replace(look, found=_in_order(index, fresh, oldest_first=layout.registers_shards))
     if foreign is not None and not seen:
         raise index.foreign(foreign)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
@@ -21,9 +23,9 @@ from workstealing.jobs.due_collecting import (
 )
 from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
-from workstealing.store.attempt import attempt
+from workstealing.store.attempt import Attempt, attempt
 from workstealing.store.budget import Budget
-from workstealing.store.connection import checked
+from workstealing.store.connection import checked, is_elsewhere
 from workstealing.store.scripts import Script
 from workstealing.store.twin import Node
 from workstealing.structures.due_index import DueIndex, DueKey, scored
@@ -32,6 +34,13 @@ from workstealing.structures.volatile_hashes.hashes import checked_hashes
 from workstealing.structures.volatile_hashes.layout import HashNames
 
 __all__ = ["HashFieldExpiry"]
+
+# The most hashes of one attempt.
+TOGETHER = 25
+# The deadlines of a hash that ended as a whole may wait for so long; see `_Garbage.needs_end`.
+SOON_MS = 24 * 3_600_000
+# PTTL's reply for a key that is not there.
+NO_KEY = -2
 
 
 class HashFieldExpiry(CollectingJob):
@@ -106,6 +115,9 @@ class _Collector(DueCollector):
         self._names = names
         self._script = script
         self._clock = clock
+        # The most hashes of the next attempt; the expected number of expired fields of each; and
+        # whether to ask at once when they end as a whole.
+        self._together, self._fields, self._asks_ends = TOGETHER, 1, False
         # The nodes to which the script was sent.
         self._loaded: set[Node] = set()
 
@@ -115,25 +127,27 @@ class _Collector(DueCollector):
         Returns: how many fields were removed; this may be 0 if all hashes met had been given more
         time. Raises, if nothing was removed: Aborted if another writer came first; LayoutError for
         a foreign due index or foreign deadlines. Raises: OutOfTime if there was no time for a
-        single hash; connection faults. One round trip to look (two if the first look found too
-        little), and two for each hash: WATCH with three reads, then MULTI with up to four commands.
+        single attempt; connection faults. One to three round trips to look, and two for each
+        attempt on up to 25 hashes, or three if deadlines far ahead are met unexpectedly.
         """
         self._require_writable(slice)
         collected, expired, served, longest = 0, 0, 0, 0.0
         problem: LayoutError | None = None
         try:
             for look in looks(self._index, slice):
-                for due in look.found:
+                found = deque(look.found)
+                while found:
                     started = self._clock.monotonic()
                     if served and slice.remaining() < 3 * longest:
-                        raise OutOfTime("too little time is left for one more hash")
-                    try:
-                        gone, seen = self._collect_hash(due, slice, slice.limit - collected)
-                        collected += gone
-                        expired += seen
-                    except LayoutError as error:
-                        problem = error
-                    served += 1
+                        raise OutOfTime("too little time is left for one more attempt")
+                    some = self._choose(found, slice.limit - collected)
+                    done = self._collect_some(some, look.now_ms, slice, slice.limit - collected)
+                    collected += done.items
+                    expired += done.expired
+                    served += len(some)
+                    problem = done.problem or problem
+                    for due in done.doubtful:
+                        self._clear_if_gone(due, slice)
                     longest = max(longest, self._clock.monotonic() - started)
                     if collected >= slice.limit:
                         return collected
@@ -242,45 +256,164 @@ class _Collector(DueCollector):
                 # None too if a recruit came between the two commands, which are no transaction.
                 yield size, float(first[1]) if size and first else None
 
-    def _collect_hash(self, due: DueKey, slice: Slice, limit: int) -> tuple[int, int]:
-        """Make one attempt on one hash; return how many fields it removed, and how many expired."""
-        hash_key, deadlines_key = keys = self._names.for_reading(due.key)
-        due_key = self._names.due(due.shard)
+    def _choose(self, found: deque[DueKey], limit: int) -> list[DueKey]:
+        """Take the hashes of the next attempt: as many as probably fill the slice.
+
+        On a cluster they share a slot. A single server takes any keys in one attempt.
+        """
+        most = max(1, min(self._together, limit // self._fields))
+        some = [found.popleft()]
+        while found and len(some) < most:
+            if self._twin.is_cluster and found[0].shard != some[0].shard:
+                break
+            some.append(found.popleft())
+        return some
+
+    def _collect_some(
+        self, some: list[DueKey], now_ms: int, slice: Slice, limit: int
+    ) -> _Collected:
+        """Make one attempt on some hashes; a write to any of them aborts it.
+
+        Arguments: now_ms: the server's time, by which fields have expired; limit: the most fields.
+        """
+        keys = [key for due in some for key in self._names.for_reading(due.key)]
+        each = -(-limit // len(some))
+        hashes: list[_Garbage] = []
         try:
-            with attempt(self._twin, *keys, slice=slice) as current:
-                with _naming(deadlines_key):
-                    clock, kind, left, reply = current.read(
-                        ("TIME",),
-                        ("TYPE", hash_key),
-                        ("PTTL", hash_key),
-                        ("ZRANGE", deadlines_key, 0, limit, "WITHSCORES"),
-                    )
-                now = self._index.milliseconds(clock)
-                deadlines = scored(reply)
-                past = [field for field, deadline in deadlines if deadline <= now]
-                gone = past[:limit]
-                following = deadlines[len(gone)][1] if len(deadlines) > len(gone) else None
-                commands: list[tuple[Any, ...]] = []
-                is_orphaned = kind != b"hash"
-                if is_orphaned:
-                    # The hash expired, was evicted or was overwritten as a whole; only its
-                    # deadlines are left.
-                    following = None
-                    commands.append(("UNLINK", deadlines_key))
-                elif gone:
-                    commands.append(("HDEL", hash_key, *gone))
-                    commands.append(("ZREM", deadlines_key, *gone))
-                if following is None:
-                    commands.append(("ZREM", due_key, due.key))
-                else:
-                    if left >= 0:
-                        following = min(following, now + left + 1)
-                    commands.append(("ZADD", due_key, int(following), due.key))
-                current.commit(*commands)
-                return int(bool(deadlines)) if is_orphaned else len(gone), len(past)
+            with attempt(self._twin, *keys, slice=slice, in_any_slot=True) as current:
+                hashes = self._read(current, some, now_ms, limit, each)
+                collected = self._remove(current, hashes, now_ms)
         except OutOfMemoryError:
-            removed = self._collect_when_full(due, slice, limit)
-            return removed, removed
+            # Without memory, a script deletes.
+            good = [garbage.due for garbage in hashes if garbage.problem is None]
+            removed = self._collect_when_full(good, slice, limit)
+            return _Collected(removed, removed)
+        except Aborted:
+            # Somebody writes to such hashes all the time: fewer at once are aborted less often.
+            self._together = max(1, len(some) // 2)
+            raise
+        self._learn(hashes, each)
+        return collected
+
+    def _read(
+        self, current: Attempt, some: list[DueKey], now_ms: int, limit: int, each: int
+    ) -> list[_Garbage]:
+        """WATCH hashes; return the garbage of each, at most `limit` fields in all.
+
+        Arguments: each: of how many fields of each hash the deadline is read, and of one more.
+        """
+        names = [self._names.for_reading(due.key) for due in some]
+        firsts = [("ZRANGE", deadlines, 0, each, "WITHSCORES") for _, deadlines in names]
+        ends = [("PTTL", name) for name, _ in names] if self._asks_ends else []
+        replies = current.read_each(*firsts, *ends)
+        hashes = []
+        for number, (due, reply) in enumerate(zip(some, replies[: len(some)], strict=True)):
+            hash_key, deadlines_key = names[number]
+            garbage = _Garbage(due, hash_key, deadlines_key)
+            hashes.append(garbage)
+            if isinstance(reply, ResponseError) and str(reply).startswith("WRONGTYPE"):
+                garbage.problem = _foreign_deadlines(garbage.deadlines_key)
+                continue
+            (pairs,) = map(scored, checked([reply]))
+            past = [field for field, deadline in pairs if deadline <= now_ms]
+            if past and not limit:
+                # The others fill the slice; this one stays as it is.
+                hashes.pop()
+                continue
+            garbage.expired = len(past)
+            garbage.gone = past[: min(each, limit)]
+            limit -= len(garbage.gone)
+            if len(pairs) > len(garbage.gone):
+                garbage.following = pairs[len(garbage.gone)][1]
+            if ends:
+                (garbage.left,) = checked([replies[len(some) + number]])
+        unknown = [each for each in hashes if each.left is None and each.needs_end(now_ms)]
+        if unknown:
+            for garbage, left in zip(
+                unknown, current.read(*(("PTTL", each.key) for each in unknown)), strict=True
+            ):
+                garbage.left = left
+        self._asks_ends = any(garbage.needs_end(now_ms) for garbage in hashes)
+        return hashes
+
+    def _remove(self, current: Attempt, hashes: list[_Garbage], now_ms: int) -> _Collected:
+        """Remove the garbage of hashes, and say when each has more; one MULTI."""
+        removing: list[tuple[Any, ...]] = []
+        removed: list[_Garbage] = []
+        ended: list[bytes] = []
+        later: dict[int, list[Any]] = {}
+        done: dict[int, list[bytes]] = {}
+        collected = _Collected()
+        for garbage in hashes:
+            collected.problem = garbage.problem or collected.problem
+            collected.expired += garbage.expired
+            if garbage.problem is not None:
+                continue
+            due = garbage.due
+            is_orphaned = garbage.left == NO_KEY
+            if is_orphaned:
+                # The hash expired, was evicted or deleted as a whole; only deadlines are left.
+                collected.items += int(garbage.has_deadlines)
+            elif garbage.gone:
+                removing.append(("HDEL", garbage.key, *garbage.gone))
+                removed.append(garbage)
+            if is_orphaned or garbage.following is None:
+                if garbage.has_deadlines:
+                    ended.append(garbage.deadlines_key)
+                done.setdefault(due.shard, []).append(due.key)
+                continue
+            if garbage.gone:
+                removing.append(("ZREM", garbage.deadlines_key, *garbage.gone))
+                removed.append(garbage)
+            following = garbage.following
+            if garbage.left is not None and garbage.left >= 0:
+                following = min(following, now_ms + garbage.left + 1)
+            later.setdefault(due.shard, []).extend((int(following), due.key))
+        if ended:
+            removing.append(("UNLINK", *ended))
+        for shard, keys in done.items():
+            removing.append(("ZREM", self._names.due(shard), *keys))
+        for shard, entries in later.items():
+            removing.append(("ZADD", self._names.due(shard), *entries))
+        if not removing:
+            return collected
+        try:
+            results = current.commit(*removing)
+        except ResponseError:
+            if current.results is None:
+                raise
+            # All commands have been done but the HDEL of keys that somebody has overwritten.
+            results = current.results
+        for command, garbage, result in zip(removing, removed, results, strict=False):
+            if command[0] != "HDEL":
+                continue
+            is_gone = isinstance(result, ResponseError) and "WRONGTYPE" in str(result)
+            if not is_gone and not checked([result])[0]:
+                is_gone = True
+            collected.items += 1 if is_gone else len(garbage.gone)
+            if is_gone and garbage.following is not None:
+                collected.doubtful.append(garbage.due)
+        return collected
+
+    def _learn(self, hashes: list[_Garbage], each: int) -> None:
+        """Expect as many expired fields of each hash as these had; take more hashes at once."""
+        cut = sum(garbage.expired > each for garbage in hashes)
+        if 2 * cut > len(hashes):
+            self._fields = 2 * max(self._fields, each)
+        else:
+            known = [garbage.expired for garbage in hashes if garbage.expired]
+            self._fields = max(1, round(sum(known) / max(1, len(known))))
+        self._together = min(TOGETHER, self._together + 1)
+
+    def _clear_if_gone(self, due: DueKey, slice: Slice) -> None:
+        """Remove all deadlines of a hash that somebody has deleted or overwritten."""
+        hash_key, deadlines_key = keys = self._names.for_reading(due.key)
+        with attempt(self._twin, *keys, slice=slice) as current:
+            (kind,) = current.read(("TYPE", hash_key))
+            if kind != b"hash":
+                current.commit(
+                    ("UNLINK", deadlines_key), ("ZREM", self._names.due(due.shard), due.key)
+                )
 
     def serve(
         self, found: list[DueKey], most: int, slice: Slice, timeout: float | None = PATIENCE_SECONDS
@@ -300,11 +433,13 @@ class _Collector(DueCollector):
         if node not in self._loaded:
             # The first command brings the script's text; the others name it by its digest.
             commands[0] = ("EVAL", script.body, *commands[0][2:])
-        replies = self._twin.call(node, commands, left_of(slice, timeout))
+        replies, moved = self._twin.call_each(node, commands, left_of(slice, timeout))
         self._loaded.add(node)
         fields, handled = 0, 0
         problem: LayoutError | None = None
         for due, reply in zip(found, replies, strict=True):
+            if is_elsewhere(reply):
+                continue
             if isinstance(reply, NoScriptError):
                 self._loaded.discard(node)
             elif isinstance(reply, ResponseError) and "WRONGTYPE" in str(reply):
@@ -312,19 +447,79 @@ class _Collector(DueCollector):
             else:
                 fields += int(checked([reply])[0])
                 handled += 1
+        if moved is not None:
+            # It may have been the command with the script's text.
+            self._loaded.discard(node)
+            if not handled:
+                raise moved
         if node not in self._loaded and not handled:
             raise Aborted("the server has lost the script meanwhile")
         return Served(fields, handled, problem)
 
-    def _collect_when_full(self, due: DueKey, slice: Slice, limit: int) -> int:
-        """Collect a hash by a script, because a full server has refused the transaction (law 3)."""
-        keys = (*self._names.for_reading(due.key), self._names.due(due.shard))
+    def _collect_when_full(self, some: list[DueKey], slice: Slice, limit: int) -> int:
+        """Collect hashes by scripts, because a full server has refused the transaction (law 3).
+
+        Arguments: limit: the most fields, at least one for each hash.
+        """
+        if not some:
+            return 0
         script = self._script("volatile_hashes/collect")
-        command = ("EVAL", script.body, len(keys), *keys, limit)
-        (removed,) = checked(
-            self._twin.call(self._twin.node_of(due.shard), [command], Budget(slice.remaining()))
-        )
-        return int(removed)
+        commands = []
+        each, rest = divmod(limit, len(some))
+        for number, due in enumerate(some):
+            keys = (*self._names.for_reading(due.key), self._names.due(due.shard))
+            commands.append(("EVAL", script.body, len(keys), *keys, each + (number < rest)))
+        node = self._twin.node_of(some[0].shard)
+        return sum(map(int, checked(self._twin.call(node, commands, Budget(slice.remaining())))))
+
+
+@dataclass(slots=True)
+class _Garbage:
+    """One hash with its garbage, as an attempt has read it.
+
+    Fields: due; key and deadlines_key; gone: the fields to remove; expired: how many fields have
+    expired, as far as read; following: the deadline after the removed ones, None: there is none;
+    left: the reply of PTTL, None: not asked; problem: why it is left alone.
+    """
+
+    due: DueKey
+    key: bytes
+    deadlines_key: bytes
+    gone: list[bytes] = field(default_factory=list)
+    expired: int = 0
+    following: float | None = None
+    left: int | None = None
+    problem: LayoutError | None = None
+
+    @property
+    def has_deadlines(self) -> bool:
+        """Whether any deadline was read."""
+        return bool(self.gone) or self.following is not None
+
+    def needs_end(self, now_ms: int) -> bool:
+        """Say whether to ask when the hash ends as a whole, and whether it has.
+
+        If its next deadline comes soon, a slice finds the deadlines of an ended hash by that; and a
+        removed field shows whether there is a hash.
+        """
+        if self.following is None or self.problem is not None:
+            return False
+        return not self.gone or self.following > now_ms + SOON_MS
+
+
+@dataclass(slots=True)
+class _Collected:
+    """The result of one attempt.
+
+    Fields: items: the number of fields removed (1 for the deadlines of a hash that is gone);
+    expired: how many fields had expired; doubtful: hashes that may be gone although deadlines are
+    left; problem: why one was left alone.
+    """
+
+    items: int = 0
+    expired: int = 0
+    doubtful: list[DueKey] = field(default_factory=list)
+    problem: LayoutError | None = None
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from workstealing.jobs.due_collecting import (
 )
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
-from workstealing.store.connection import checked
+from workstealing.store.connection import checked, is_elsewhere
 from workstealing.store.scripts import Script
 from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.durable_keys import AsyncDurableKeys, DurableKeys
@@ -98,8 +98,11 @@ class _Collector(DueCollector):
         if not commands:
             return 0
         node = self._index.twin.node_of(found[0].shard)
-        replies = self._index.twin.call(node, commands, budget)
-        return sum(int(reply) for reply in self._checked(replies))
+        replies, moved = self._index.twin.call_each(node, commands, budget)
+        here = [reply for reply in replies if not is_elsewhere(reply)]
+        if moved is not None and not here:
+            raise moved
+        return sum(int(reply) for reply in self._checked(here))
 
     def _checked(self, replies: list[Any]) -> list[Any]:
         try:

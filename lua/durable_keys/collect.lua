@@ -3,16 +3,27 @@
 -- A script, not a WATCH: a new deadline changes only the due index, which many keys share. It deletes and
 -- writes nothing, so that a full server lets it.
 --@include now
-local due, at, removed = KEYS[1], now(), 0
-for i = 2, #KEYS do
-  local deadline = redis.call('ZSCORE', due, KEYS[i])
-  if deadline and tonumber(deadline) <= at then
-    -- Whatever else stands there is somebody else's, and only the entry is garbage.
-    if redis.call('TYPE', KEYS[i]).ok == 'string' then
-      redis.call('UNLINK', KEYS[i])
+local due, at = KEYS[1], now()
+local past, ours = {}, {}
+-- In runs, because unpack() has its limits.
+for first = 2, #KEYS, 4000 do
+  local last = math.min(first + 3999, #KEYS)
+  for i, deadline in ipairs(redis.call('ZMSCORE', due, unpack(KEYS, first, last))) do
+    if deadline and tonumber(deadline) <= at then
+      local key = KEYS[first + i - 1]
+      past[#past + 1] = key
+      -- Whatever else stands there is somebody else's, and only the entry is garbage.
+      if redis.call('TYPE', key).ok == 'string' then
+        ours[#ours + 1] = key
+      end
     end
-    redis.call('ZREM', due, KEYS[i])
-    removed = removed + 1
   end
+end
+for first = 1, #ours, 4000 do
+  redis.call('UNLINK', unpack(ours, first, math.min(first + 3999, #ours)))
+end
+local removed = 0
+for first = 1, #past, 4000 do
+  removed = removed + redis.call('ZREM', due, unpack(past, first, math.min(first + 3999, #past)))
 end
 return removed

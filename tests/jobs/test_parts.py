@@ -227,14 +227,18 @@ def test_a_fault_in_the_middle_leaves_the_part_undrained(
     job = HashFieldExpiry(later)
     (part,) = job.parts(1)
     working = job.for_part(part)
-    real, chance = later.twin.call, random.Random(7)
+    chance = random.Random(7)
 
-    def failing(*args: Any) -> Any:
-        if chance.random() < 0.5:
-            raise ConnectionResetError("cut")
-        return real(*args)
+    def at_times_failing(real: Any) -> Any:
+        def failing(*args: Any) -> Any:
+            if chance.random() < 0.5:
+                raise ConnectionResetError("cut")
+            return real(*args)
 
-    monkeypatch.setattr(later.twin, "call", failing)
+        return failing
+
+    for name in ("call", "call_each"):
+        monkeypatch.setattr(later.twin, name, at_times_failing(getattr(later.twin, name)))
     total, faults = 0, 0
     while not working.is_drained:
         try:

@@ -212,7 +212,9 @@ class TestHashFieldExpiry:
         faulty.error_reply = reply + b"\r\n"
         faulty.fail(3, "error")
         recruiter = recruiter_for(job_on(client_of(faulty.port)), JumpingClock(), PATIENT)
-        assert recruiter.enlist() is Outcome.FAILED
+        # A slot that is moving was only quicker, as another writer may be.
+        is_moving = reply.startswith(b"-TRYAGAIN")
+        assert recruiter.enlist() is (Outcome.ABORTED if is_moving else Outcome.FAILED)
         # The errors that mean "not now" keep the process away for a while.
         assert (recruiter.enlist() is Outcome.SKIPPED) == is_fault
         # After the errors that mean "not here", the name's present server is asked.

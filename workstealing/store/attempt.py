@@ -38,6 +38,8 @@ class Attempt:
         self._begun = False
         self._watching = False
         self._committed = False
+        self.results: list[Any] | None = None
+        """EXEC's replies, error replies in their places; None unless it has been done."""
 
     def read(self, *commands: Command) -> list[Any]:
         """Run reading commands; the first call WATCHes the attempt's keys before them.
@@ -47,14 +49,20 @@ class Attempt:
         call raises OutOfTime, too, if no time would be left to commit. One round trip, the WATCH
         included.
         """
+        return checked(self.read_each(*commands))
+
+    def read_each(self, *commands: Command) -> list[Any]:
+        """Run reading commands as `read` does; return error replies in their places."""
         if self._watching:
-            return checked(self._call(commands))
+            return self._call(commands)
         # Nobody else may use the connection until this attempt has ended the WATCH.
         self._watching = self._connection.watching = True
         # A read is useless if no time is left to commit.
         self._budget.trips = 2
         try:
-            return checked(self._call([("WATCH", *self._keys), *commands]))[1:]
+            watched, *replies = self._call([("WATCH", *self._keys), *commands])
+            checked([watched])
+            return replies
         finally:
             self._budget.trips = 1
 
@@ -65,7 +73,8 @@ class Attempt:
         Aborted if another writer came first, and then nothing has changed;
         redis.exceptions.OutOfMemoryError if the server refuses them for lack of memory; Unanswered
         if the deadline came before the reply, and then nobody knows whether they were done; any
-        other error reply. One round trip.
+        other error reply. If it answers one of the commands, the others have been done, and
+        `results` has all replies. One round trip.
         """
         if self._committed:
             raise RuntimeError("an attempt commits once; begin another one for more")
@@ -86,6 +95,7 @@ class Attempt:
             raise refused or result
         if result is None:
             raise Aborted("another writer changed the keys between WATCH and EXEC")
+        self.results = result
         return checked(result)
 
     def _call(self, commands: Sequence[Command]) -> list[Any]:
@@ -121,10 +131,11 @@ def attempt(
 
     Arguments: client: any client of redis-py, or its `Twin`; keys: keys that every relevant writer
     certainly modifies; slice: its deadline bounds the whole attempt, and it counts the commands.
-    Without a slice each wait is bounded by 50 ms; in_any_slot: the keys are another program's, and
-    may lie in several slots where one server holds all of them. Yields: an `Attempt`, for its
-    `read` and `commit`. Raises: CrossSlotError before anything is sent; see `Attempt`. Two round
-    trips for one read and one commit.
+    Without a slice each wait is bounded by 50 ms; in_any_slot: the keys may lie in several slots
+    where one server holds all of them: they are another program's, or on a cluster the caller
+    chooses keys of one slot. Yields: an `Attempt`, for its `read` and `commit`. Raises:
+    CrossSlotError before anything is sent; see `Attempt`. Two round trips for one read and one
+    commit.
 
         with attempt(client, "{u1}:a", "{u1}:b") as a:
             (value,) = a.read(("GET", "{u1}:a"))

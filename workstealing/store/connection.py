@@ -140,13 +140,10 @@ class OneAttempt(AbstractConnection):
         # The parser has kept the form in which it was to read.
         self._parser.on_connect(self)
 
-    def call(
-        self, commands: Sequence[Command], budget: Budget, *, in_place: bool = False
-    ) -> list[Any]:
+    def call(self, commands: Sequence[Command], budget: Budget) -> list[Any]:
         """Send the commands in one write and read as many replies, once.
 
-        Arguments: commands: tuples of a name and its arguments; budget: the time that is left;
-        in_place: return the errors of moved slots in their places, too, instead of raising Moved.
+        Arguments: commands: tuples of a name and its arguments; budget: the time that is left.
         Returns: the replies in order, with each error reply as an exception object in its place.
         One round trip; a connection that is not open is opened first, within one time-out.
 
@@ -156,6 +153,14 @@ class OneAttempt(AbstractConnection):
         a cut, after garbage, or after one whole time-out without a byte; the connection is closed
         then and not used again.
         """
+        replies = self.call_each(commands, budget)
+        moved = moved_of(replies)
+        if moved is not None:
+            raise moved
+        return replies
+
+    def call_each(self, commands: Sequence[Command], budget: Budget) -> list[Any]:
+        """Send the commands as `call` does; return the errors of moved slots in their places."""
         is_opening = False
         try:
             if self._sock is None:
@@ -195,9 +200,6 @@ class OneAttempt(AbstractConnection):
                 blame(error, self.dependency)
             raise
         self._refuse(replies)
-        moved = None if in_place else moved_of(replies)
-        if moved is not None:
-            raise moved
         return replies
 
     def _settle(self, budget: Budget) -> None:

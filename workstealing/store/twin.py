@@ -288,7 +288,7 @@ class Twin:
         slots' new nodes. Raises: as `OneAttempt.call`, except for Moved.
         """
         with self.connection(node) as connection:
-            replies = connection.call(commands, budget, in_place=True)
+            replies = connection.call_each(commands, budget)
         moved = moved_of(replies)
         if moved is not None:
             self._note_moved(node, moved)

@@ -40,7 +40,7 @@ from workstealing.structures.namespace import (
 # The number of index shards of a first look, and of a second look if the first found too little. An
 # empty index shard costs the server less than a microsecond, so the second look is a wide one: if
 # one index shard in a hundred has garbage, nine second looks in ten find some.
-FIRST_LOOK, SECOND_LOOK = 4, 252
+FIRST_LOOK, SECOND_LOOK = 3, 252
 # The most keys of each index shard, and of a whole look.
 KEYS_A_SHARD = 16
 KEYS_A_LOOK = 1024
@@ -323,7 +323,8 @@ class DueIndex:
             node = self.twin.node_of(self._below(SLOTS))
         for _ in range(UNREGISTERED_A_LOOK):
             shard = self._below(layout.index_shards)
-            if shard not in self._known and self.twin.node_of(shard) == node:
+            is_new = shard not in self._known and shard not in shards
+            if is_new and self.twin.node_of(shard) == node:
                 shards.append(shard)
         self.shuffle(shards)
         return node, shards

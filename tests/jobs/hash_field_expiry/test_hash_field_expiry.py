@@ -18,8 +18,10 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisCluster3, RedisServer, wait_until
 from workstealing.errors import Aborted, ConfigurationError, LayoutError
 from workstealing.jobs import HashFieldExpiry, MigrateToNative
+from workstealing.jobs.hash_field_expiry import TOGETHER
 from workstealing.recruiting import Slice
 from workstealing.store.attempt import Attempt
+from workstealing.store.connection import SENT
 from workstealing.store.keys import SLOTS, key_slot
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.testing import ManualClock
@@ -49,6 +51,14 @@ def due_score(hashes: VolatileHashes, name: str) -> float | None:
     due = hashes.names.due(layout.shard_of(key_slot(name.encode())))
     score: float | None = hashes.client.zscore(due, name)
     return score
+
+
+def fill_lone(hashes: VolatileHashes, names: list[str], field: str = "f") -> None:
+    """Give each hash one field that expires within the hour."""
+    with hashes.pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.hsetex(name, field, 1, ex=HOUR)
+        pipe.execute()
 
 
 def dump(client: Any) -> dict[bytes, bytes]:
@@ -81,10 +91,10 @@ def test_more_hashes_are_served_while_there_is_time(any_server: AnyServer) -> No
     assert job.perform(slice_of(100)) == 35
 
 
-def test_a_slice_without_time_stops_after_the_hash_that_it_has_begun(redis7: RedisServer) -> None:
-    hashes = now_hashes(redis7)
-    for i in range(10):
-        hashes.hsetex(f"h{i}", "f", 1, ex=HOUR)
+def test_a_slice_without_time_stops_after_the_attempt_that_it_has_begun(
+    redis7: RedisServer,
+) -> None:
+    fill_lone(now_hashes(redis7), [f"h{i}" for i in range(300)])
     clock = ManualClock()
 
     class Slow(HashFieldExpiry):
@@ -94,7 +104,7 @@ def test_a_slice_without_time_stops_after_the_hash_that_it_has_begun(redis7: Red
     slow = ManualClock()
     slow.monotonic = lambda: next(ticks) / 10  # type: ignore[method-assign]
     job = Slow(later_hashes(redis7), limit=100, clock=slow)
-    assert job.perform(Slice(100, 0.25, clock)) == 1
+    assert job.perform(Slice(100, 0.25, clock)) == TOGETHER
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -481,8 +491,8 @@ def test_an_abort_after_some_work_is_work(
     redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashes = now_hashes(redis7)
-    for name in ("{same}1", "{same}2"):
-        hashes.hsetex(name, "f", "old", ex=HOUR)
+    names = [f"h{i}" for i in range(300)]
+    fill_lone(hashes, names)
     job = HashFieldExpiry(later_hashes(redis7))
     original = Attempt.commit
     commits: list[int] = []
@@ -490,12 +500,12 @@ def test_an_abort_after_some_work_is_work(
     def commit(self: Attempt, *commands: Any) -> list[Any]:
         commits.append(1)
         if len(commits) == 2:
-            for name in ("{same}1", "{same}2"):
-                hashes.hset(name, "g", "new")
+            fill_lone(hashes, names, "g")
         return original(self, *commands)
 
     monkeypatch.setattr(Attempt, "commit", commit)
-    assert job.perform(slice_of(5)) == 1
+    assert job.perform(slice_of(100)) == TOGETHER
+    assert len(commits) == 2
 
 
 # Foreign things, and a server that has lost everything.
@@ -678,3 +688,158 @@ def test_an_idle_slice_counts_its_look(redis7: RedisServer) -> None:
     counting = slice_of(5)
     assert job.perform(counting) == 0
     assert counting.operations == 20
+
+
+# What it costs.
+
+
+def commands_of(client: Any) -> dict[str, int]:
+    """Return how often the server has run each command, inside scripts too."""
+    return {
+        name.removeprefix("cmdstat_"): figures["calls"]
+        for name, figures in client.info("commandstats").items()
+        if name not in ("cmdstat_info", "cmdstat_config|resetstat")
+    }
+
+
+def cost_of_a_field(server: AnyServer, job: HashFieldExpiry, limit: int, fields: int) -> float:
+    """Return the server's commands for each field, once the job knows its namespace."""
+    client = server.client()
+    collected = job.perform(slice_of(limit))
+    client.config_resetstat()
+    counted = 0
+    while collected + counted < fields * 0.8:
+        counted += job.perform(slice_of(limit))
+    total = sum(commands_of(client).values())
+    return total / counted
+
+
+@pytest.mark.parametrize(
+    ("limit", "others"),
+    [
+        *itertools.product((5, 25, 100), ("none", "within a day", "no deadline")),
+        *itertools.product((25, 100), ("after a day",)),
+    ],
+)
+def test_a_lone_expired_field_costs_at_most_five_commands(
+    redis7: RedisServer, limit: int, others: str
+) -> None:
+    hashes = now_hashes(redis7)
+    names = [f"h{i}" for i in range(1_000)]
+    fill_lone(hashes, names)
+    with hashes.pipeline(transaction=False) as pipe:
+        for name in names:
+            if others == "no deadline":
+                pipe.hset(name, mapping={"x": 1, "y": 2})
+            elif others != "none":
+                far = 20 * HOUR if others == "within a day" else 200 * HOUR
+                pipe.hsetex(name, mapping={"x": 1, "y": 2}, ex=far)
+        pipe.execute()
+    job = HashFieldExpiry(later_hashes(redis7, 2 * HOUR * 1000), limit=limit)
+    assert cost_of_a_field(redis7, job, limit, 1_000) <= 5.0
+    left = 0 if others == "none" else 2
+    assert {hashes.hlen(name) for name in names} <= {left, left + 1}
+
+
+def test_five_expired_fields_a_hash_cost_less_than_three_commands_each(redis7: RedisServer) -> None:
+    hashes = now_hashes(redis7)
+    for i in range(300):
+        hashes.hsetex(f"h{i}", mapping=dict.fromkeys("abcde", 1), ex=HOUR)
+    job = HashFieldExpiry(later_hashes(redis7, 2 * HOUR * 1000), limit=5)
+    for _ in range(5):
+        job.perform(slice_of(5))
+    assert cost_of_a_field(redis7, job, 5, 1_000) < 3.0
+
+
+@pytest.mark.cluster
+def test_lone_fields_that_share_slots_are_served_together_on_a_cluster(
+    cluster: RedisCluster3,
+) -> None:
+    hashes = now_hashes(cluster)
+    for slot in range(8):
+        fill_lone(hashes, [f"{{s{slot}}}{i}" for i in range(50)])
+    job = HashFieldExpiry(later_hashes(cluster), limit=10)
+    before = SENT.commands
+    collected = 0
+    while collected < 300:
+        collected += job.perform(slice_of(10))
+    assert (SENT.commands - before) / collected <= 5.0
+
+
+# Several hashes in one attempt.
+
+
+def test_a_write_to_any_hash_of_an_attempt_aborts_it_and_fewer_come_next(
+    redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashes = now_hashes(redis7)
+    names = [f"h{i}" for i in range(200)]
+    fill_lone(hashes, names)
+    job = HashFieldExpiry(later_hashes(redis7))
+    original = Attempt.commit
+    sizes: list[int] = []
+
+    def commit(self: Attempt, *commands: Any) -> list[Any]:
+        removed = [command for command in commands if command[0] == "HDEL"]
+        sizes.append(len(removed))
+        if len(sizes) <= 2:
+            # A writer gives the last of them more time.
+            hashes.hsetex(removed[-1][1], "f", "new", ex=10_000 * HOUR)
+        return original(self, *commands)
+
+    monkeypatch.setattr(Attempt, "commit", commit)
+    for _ in range(2):
+        with pytest.raises(Aborted):
+            job.perform(slice_of(20))
+    assert all(hashes.hlen(name) == 1 for name in names)
+    assert job.perform(slice_of(20)) == 20
+    # One or two of the hashes were given more time.
+    assert sizes[0] == 20
+    assert 8 <= sizes[1] <= 10
+    assert 3 <= sizes[2] <= 5
+    collect_all(job)
+    assert sum(hashes.hget(name, "f") == b"new" for name in names) == 2
+    assert sum(hashes.client.hlen(name) for name in names) == 2
+
+
+def test_hashes_of_all_kinds_in_one_attempt(redis7: RedisServer) -> None:
+    hashes = now_hashes(redis7)
+    far = 90 * HOUR
+    hashes.hsetex("lone", "f", 1, ex=HOUR)
+    hashes.hsetex("mixed", mapping={"a": 1, "b": 2}, ex=HOUR)
+    hashes.hsetex("mixed", "long", 3, ex=far)
+    hashes.hsetex("given time", "f", 1, ex=HOUR)
+    hashes.hsetex("given time", "f", 1, ex=far)
+    for name in ("deleted", "overwritten", "overwritten, far", "ending"):
+        hashes.hsetex(name, mapping={"a": 1, "b": 2}, ex=HOUR)
+    for name in ("deleted", "overwritten, far", "ending"):
+        hashes.hsetex(name, "long", 3, ex=far)
+    hashes.hsetex("overwritten", "soon", 3, ex=2 * HOUR + 60)
+    hashes.hsetex("foreign", "f", 1, ex=HOUR)
+    hashes.client.set(hashes.names.deadlines(b"foreign"), "foreign")
+    hashes.client.delete("deleted")
+    hashes.client.set("overwritten", "text")
+    hashes.client.set("overwritten, far", "text")
+    hashes.expire("ending", 3 * HOUR)
+    later = later_hashes(redis7, 2 * HOUR * 1000)
+    job = HashFieldExpiry(later, limit=100)
+    # Two, one for its deadlines, one or two each of the overwritten, and so on.
+    assert job.perform(slice_of(100)) == 1 + 2 + 1 + 1 + 1 + 2
+    client = hashes.client
+    assert not client.exists("lone", hashes.names.deadlines(b"lone"))
+    assert client.hgetall("mixed") == {b"long": b"3"}
+    assert client.hgetall("given time") == {b"f": b"1"}
+    assert client.hgetall("ending") == {b"long": b"3"}
+    for name in ("deleted", "overwritten", "overwritten, far"):
+        assert not client.exists(hashes.names.deadlines(name.encode())), name
+        assert due_score(hashes, name) is None
+    assert client.get("overwritten") == client.get("overwritten, far") == b"text"
+    # A hash that ends as a whole is due then, not at its next deadline.
+    ending = due_score(hashes, "ending")
+    assert ending is not None
+    assert ending <= client.pexpiretime("ending") + 2 * HOUR * 1000 + 1
+    assert due_score(hashes, "mixed") == later.hpexpiretime("mixed", "long")[0]
+    assert client.get(hashes.names.deadlines(b"foreign")) == b"foreign"
+    assert client.hgetall("foreign") == {b"f": b"1"}
+    with pytest.raises(LayoutError, match="does not hold the deadlines"):
+        job.perform(slice_of(100))
