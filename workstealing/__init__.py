@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     add_hook = default_recruiter.add_hook
     enlist = default_recruiter.enlist
     enlists = default_recruiter.enlists
+    explain = default_recruiter.explain
     flush = default_recruiter.flush
     install = default_recruiter.install
     job = default_recruiter.job
@@ -59,6 +60,7 @@ __all__ = [
     "enlist",
     "enlists",
     "errors",
+    "explain",
     "flush",
     "install",
     "job",

@@ -107,6 +107,31 @@ def test_a_url_alone_is_enough_for_the_ledger(command: Any, redis7: RedisServer)
     assert (nothing["is_fleet"], nothing["jobs"]) == (False, [])
 
 
+def test_a_job_is_explained_by_the_fleets_figures(
+    command: Any, app_module: MakeApp, garbage: RedisServer
+) -> None:
+    report(garbage)
+    SharedSettings(garbage.client()).pause("expiry")
+    name = app_module(APP.format(url=garbage.url))
+    said = command.json("explain", "sweep \x1b[31m", "--url", garbage.url)
+    (job,) = said["jobs"]
+    assert (job["job"], job["has_run"], said["troubles"]) == ("sweep \x1b[31m", True, [])
+    assert "30 slices of it ran, the last 0 s ago, and handled 150 items" in job["reasons"]
+    assert any("one caller in 4; of 600 callers" in each for each in job["reasons"])
+    # All that are known, one of them paused and never recruited, the other one of other processes.
+    text = command("explain", "--app", name, status=1)
+    assert "expiry has not run lately:\n- it is paused in the whole fleet" in text
+    assert "\x1b" not in text
+    assert "no job 'sweep \\x1b[31m' is installed in this process" in text
+
+
+def test_a_job_that_nobody_knows_is_explained(command: Any, redis7: RedisServer) -> None:
+    text = command("explain", "tidy", "--url", redis7.url, status=1)
+    assert text.startswith("tidy has not run lately:\n- nobody has enlisted")
+    assert "no ledger has figures of the fleet" in text
+    assert "there is nothing to look at" in command.refused("explain", "tidy")
+
+
 def test_what_needs_attention_is_said_and_is_the_exit_status(
     command: Any, redis7: RedisServer
 ) -> None:

@@ -52,6 +52,7 @@ COMMANDS = {
     "status": Command("workstealing.cli.status", "show the fleet's work and its backlog"),
     "top": Command("workstealing.cli.top", "the same, live"),
     "jobs": Command("workstealing.cli.jobs", "list the jobs that a recruiter has installed"),
+    "explain": Command("workstealing.cli.explain", "say why a job did or did not run lately"),
     "run": Command("workstealing.cli.run", "perform slices of one job, here and now"),
     "drain": Command("workstealing.cli.drain", "perform slices until nothing is left, for cron"),
     "plan": Command("workstealing.cli.plan", "choose a rate: forecast its lag and its cost"),

@@ -150,7 +150,7 @@ class Snapshot:
     beginnings of the last 60 minutes; traffic: the enlisted per second in each minute, None for a
     minute that nobody wrote; enlisted_per_second: now; jobs; structures; troubles: the questions
     that were not answered; reported: the processes that have reported recently, with host and
-    version.
+    version; enlisted: in each minute, None as in traffic.
     """
 
     at: float
@@ -163,6 +163,7 @@ class Snapshot:
     structures: list[StructureFigures]
     troubles: list[str]
     reported: list[Process] = field(default_factory=list)
+    enlisted: list[int | None] = field(default_factory=list)
 
 
 class Cached:
@@ -287,6 +288,7 @@ class Queries:
                 None if slot is None else slot.enlisted / max(1.0, min(MINUTE, now - time))
                 for time, slot in zip(times, slots, strict=True)
             ],
+            enlisted=[None if slot is None else slot.enlisted for slot in slots],
             enlisted_per_second=sum(slot.enlisted for slot in recent) / covered,
             jobs=jobs,
             structures=structures,

@@ -3,7 +3,7 @@
 Each module imports modules of lower lines only; a test reads these lines and holds them:
 
     recruiter                        Recruiter: the jobs, their rates and figures
-    decorators                       functions that enlist when they have ended
+    decorators explaining            functions that enlist when they have ended; why a job ran
     enlisting                        enlist(): the countdown of the dismissed, and the draw
     performing                       a recruit's slice, from the single flight to the outcome
     lottery                          the installed jobs, and the draw among them
@@ -16,6 +16,7 @@ Each module imports modules of lower lines only; a test reads these lines and ho
 from __future__ import annotations
 
 from workstealing.recruiting.adaptive import Adaptive, Spending
+from workstealing.recruiting.explaining import Explanation
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.job import FunctionJob, Job
 from workstealing.recruiting.recruiter import JobStats, Recruiter, Stats
@@ -23,6 +24,7 @@ from workstealing.recruiting.slice import Outcome, Slice
 
 __all__ = [
     "Adaptive",
+    "Explanation",
     "FunctionJob",
     "Hooks",
     "Job",

@@ -139,7 +139,7 @@ class Blocks:
         return (block, 0, 0)
 
 
-_REPORT_SECONDS = 1.0
+REPORT_SECONDS = 1.0
 _SETTLE_SECONDS = 1.0
 # Looking up a member of an enum costs as much as a whole dismissal.
 _DISMISSED = Outcome.DISMISSED
@@ -153,6 +153,7 @@ class Enlisting:
 
     # The look-up of a method is quicker without a __dict__.
     __slots__ = (
+        "_began",
         "_blocks",
         "_changes",
         "_clock",
@@ -194,9 +195,9 @@ class Enlisting:
         self._lock = threading.RLock()
         self._drawing: Run[Installed | None] = Run(lambda: None)
         self._interrupting: list[None] = []
-        now = self._clock.monotonic()
+        self._began = now = self._clock.monotonic()
         self._reported = 0
-        self._report_due = now + _REPORT_SECONDS
+        self._report_due = now + REPORT_SECONDS
         self._settle_due = now + _SETTLE_SECONDS
         self._blocks = Blocks(now)
         self._countdown: Iterator[Outcome] = iter(())
@@ -246,7 +247,7 @@ class Enlisting:
         with self._lock:
             enlisted = self._enlisted()
             count, self._reported = enlisted - self._reported, enlisted
-            self._report_due = self._clock.monotonic() + _REPORT_SECONDS
+            self._report_due = self._clock.monotonic() + REPORT_SECONDS
         if count > 0:
             self._hooks.enlisted(count)
 

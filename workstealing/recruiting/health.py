@@ -305,9 +305,13 @@ class Tally:
     It is bounded: 40 spans with a recruit, and 8 classes of errors. Times are monotonic seconds.
     """
 
-    __slots__ = ("_errors", "_last", "_spans")
+    __slots__ = ("_errors", "_last", "_spans", "seen_at")
+
+    seen_at: float | None
+    """The time of the last recruit, skipped or not; None: there was none."""
 
     def __init__(self) -> None:
+        self.seen_at = None
         self._spans: deque[Findings] = deque(maxlen=_SPANS)
         # By class: the count, and the time of the last one.
         self._errors: dict[str, tuple[int, float]] = {}
@@ -353,6 +357,7 @@ class Tally:
         return judge(self._spans, now, lag, self._last)
 
     def _span(self, now: float) -> tuple[Findings, bool]:
+        self.seen_at = now
         if self._spans and 0.0 <= now - self._spans[-1].at < _SPAN_SECONDS:
             return self._spans[-1], False
         if self._spans and now < self._spans[-1].at:

@@ -5,23 +5,26 @@ from __future__ import annotations
 import os
 import random as _random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypedDict, TypeVar, overload
 from weakref import WeakSet
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
+from workstealing.config import is_disabled
 from workstealing.errors import ConfigurationError, RateError
 from workstealing.recruiting.adaptive import Adaptive, Traffic
 from workstealing.recruiting.breaker import Breakers, JobBreakers
 from workstealing.recruiting.checks import checked_limit, checked_name, checked_seconds
 from workstealing.recruiting.decorators import enlisting
 from workstealing.recruiting.deferral import When
-from workstealing.recruiting.enlisting import Enlisting
+from workstealing.recruiting.enlisting import REPORT_SECONDS, Enlisting
+from workstealing.recruiting.explaining import Circumstances, Explanation, explain
 from workstealing.recruiting.flight import FLIGHT
 from workstealing.recruiting.health import RaisedError
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.job import DEFAULT_LIMIT, FunctionJob, Job, dry_run_of
 from workstealing.recruiting.lottery import Draw, Installed, Roster
-from workstealing.recruiting.slice import Outcome, Slice
+from workstealing.recruiting.slice import OUTCOMES, Outcome, Slice
 
 SliceFunction = TypeVar("SliceFunction", bound=Callable[[Slice], "int | None"])
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
@@ -312,6 +315,53 @@ class Recruiter(Enlisting):
                 "enlisted": self._enlisted(),
                 "jobs": {each.name: self._job_stats(each) for each in self._roster.all()},
             }
+
+    def explain(self, job: str | Job) -> Explanation:
+        """Say why a job did or did not run lately in this process.
+
+        The reasons: it is not installed, WORKSTEALING_DISABLED, a pause, an open breaker, a slice
+        that does not end, the traffic, the rate, and the outcomes and errors of its slices.
+        Arguments: job, an installed job or a name, also of a job that is not installed. Returns: an
+        `Explanation`; `print()` shows it. O(installed jobs), no command.
+        """
+        name = job if isinstance(job, str) else job.name
+        stats = self.stats()
+        figures = stats["jobs"].get(name)
+        with self._lock:
+            now = self._clock.monotonic()
+            # The slow path reports about once a second, as long as callers come.
+            quiet = now - (self._report_due - REPORT_SECONDS)
+            seen_at = None if figures is None else self._roster.get(name).tally.seen_at
+        known = Circumstances(
+            name,
+            "this process",
+            now - self._began,
+            tuple(stats["jobs"]),
+            is_disabled(),
+            enlisted=stats["enlisted"],
+            quiet_seconds=quiet,
+        )
+        if figures is None:
+            return explain(known)
+        return explain(
+            replace(
+                known,
+                paused="this process" if figures["paused"] else None,
+                unreached_seconds=figures["breaker_seconds"] if figures["breaker_open"] else None,
+                running_seconds=figures["running_seconds"],
+                rate=figures["rate"],
+                adaptive=figures["adaptive"],
+                outcomes={each: figures[each] for each in OUTCOMES},  # type: ignore[literal-required]
+                items=figures["items"],
+                ran_seconds=None if seen_at is None else now - seen_at,
+                errors={
+                    each: (raised["count"], raised["seconds_ago"])
+                    for each, raised in figures["errors"].items()
+                },
+                keeps_up=figures["keeps_up"],
+                why=figures["why"],
+            )
+        )
 
     def _job_stats(self, installed: Installed) -> JobStats:
         outcomes, items, seconds = self._performer.figures(installed)

@@ -1,0 +1,115 @@
+"""`workstealing explain`: why a job did or did not run lately, in the whole fleet."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from workstealing.cli.apps import application_prints_to_stderr, load_app, named_app
+from workstealing.cli.clients import add_fleet_options
+from workstealing.cli.output import add_json_option, print_json, printable, say
+from workstealing.cli.status import looker
+from workstealing.config import is_disabled
+from workstealing.recruiting.explaining import Circumstances, Explanation, explain
+
+if TYPE_CHECKING:
+    from workstealing.dashboard.figures import JobFigures
+    from workstealing.dashboard.queries import Snapshot
+
+IDLE = 1
+
+DESCRIPTION = """\
+Say why a job did or did not run in the last hour, one sentence for each reason, by the figures of
+the fleet's ledger and by the recruiter that --app names. Nothing is changed.
+"""
+EPILOG = """\
+exit status: 0 if each job has run in the last quarter of an hour, 1 if one has not, 2 for bad
+input. WORKSTEALING_DISABLED is looked up in this command's own environment; the processes of the
+application may have another.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options to the command's parser."""
+    parser.add_argument(
+        "jobs", nargs="*", metavar="JOB", help="names of jobs (default: all that are known)"
+    )
+    add_fleet_options(parser)
+    add_json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Explain the jobs.
+
+    Returns: 0, or 1 if one has not run lately. Raises: WorkStealingError for bad input.
+    """
+    look = looker(options)
+    installed = tuple(load_app(options.app).jobs()) if named_app(options.app) else None
+    with application_prints_to_stderr():
+        snapshot = look()
+    known = {job.name: job for job in snapshot.jobs}
+    found = [
+        explain(_circumstances(name, known.get(name), snapshot, installed))
+        for name in dict.fromkeys(options.jobs or known)
+    ]
+    if options.json:
+        jobs = [{**each._asdict(), "reasons": list(each.reasons)} for each in found]
+        print_json({"jobs": jobs, "troubles": snapshot.troubles})
+    else:
+        say(_text(found, snapshot))
+    return 0 if all(each.has_run for each in found) else IDLE
+
+
+def _text(found: list[Explanation], snapshot: Snapshot) -> str:
+    said = [str(each) for each in found] or ["no job is known: neither installed nor in the ledger"]
+    if not snapshot.is_fleet:
+        said.append(
+            "no ledger has figures of the fleet, so these are of this command's own process, which"
+            " has just begun; recruiter.explain(job) explains a process from inside"
+        )
+    said += [f"! {each}" for each in snapshot.troubles]
+    return "\n\n".join(map(_printable, said))
+
+
+def _printable(text: str) -> str:
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def _circumstances(
+    name: str, job: JobFigures | None, of: Snapshot, installed: tuple[str, ...] | None
+) -> Circumstances:
+    """Return the fleet's figures of a job; installed: the jobs of --app, None without it."""
+    known = [each for each in of.enlisted if each is not None]
+    quiet = next((back for back, each in enumerate(reversed(of.enlisted)) if each), None)
+    common: dict[str, Any] = {
+        "job": name,
+        "place": "the fleet" if of.is_fleet else "this process",
+        "seconds": 60.0 * max(1, len(known)),
+        # Without --app nobody can say which jobs a process has installed.
+        "installed": (name,) if installed is None else installed,
+        "disabled": is_disabled(),
+        "enlisted": sum(known),
+        "quiet_seconds": None if quiet is None else 60.0 * quiet,
+    }
+    if job is None:
+        return Circumstances(**common)
+    is_paused = job.paused or job.fleet_paused
+    last = next((back for back, each in enumerate(reversed(job.recruits)) if each), None)
+    return Circumstances(
+        **common,
+        paused=("the whole fleet" if job.fleet_paused else "this process") if is_paused else None,
+        unreached_seconds=job.unreached_seconds,
+        running_seconds=job.running_seconds,
+        rate=job.fleet_rate if job.fleet_rate is not None and job.refused is None else job.rate,
+        adaptive=job.adaptive,
+        refused=job.refused,
+        outcomes=job.outcomes,
+        items=sum(job.items),
+        ran_seconds=None if last is None else 60.0 * last,
+        errors={
+            each.name: (each.count, None if each.at is None else max(0.0, of.at - each.at))
+            for each in job.errors
+        },
+        keeps_up=job.keeps_up,
+        why=job.why,
+    )
