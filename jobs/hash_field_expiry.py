@@ -399,7 +399,7 @@ class _Collector(DueCollector):
         """Expect as many expired fields of each hash as these had; take more hashes at once."""
         cut = sum(garbage.expired > each for garbage in hashes)
         if 2 * cut > len(hashes):
-            self._fields = 2 * max(self._fields, each)
+            self._fields = max(self._fields, 2 * each)
         else:
             known = [garbage.expired for garbage in hashes if garbage.expired]
             self._fields = max(1, round(sum(known) / max(1, len(known))))

@@ -21,7 +21,10 @@ HIGHEST_UTILISATION = 0.8
 
 COMMANDS_PER_SLICE = 18.0
 COMMANDS_PER_ITEM = 10.0
-"""The commands of HashFieldExpiry on a single server, with one expired field a hash."""
+"""The commands of HashFieldExpiry on a single server, with one expired field a hash.
+
+They are of one attempt a hash. It takes fewer where an attempt serves several hashes.
+"""
 
 # No figure overflows within these bounds, and no real figure is outside.
 _LEAST, _MOST = 1e-9, 1e12

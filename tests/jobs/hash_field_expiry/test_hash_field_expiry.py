@@ -751,6 +751,22 @@ def test_five_expired_fields_a_hash_cost_less_than_three_commands_each(redis7: R
     assert cost_of_a_field(redis7, job, 5, 1_000) < 3.0
 
 
+def test_what_a_job_expects_of_a_hash_stays_within_its_limit(redis7: RedisServer) -> None:
+    hashes = now_hashes(redis7)
+    hashes.hsetex("h", mapping={f"f{i}": 1 for i in range(400)}, ex=HOUR)
+    job = HashFieldExpiry(later_hashes(redis7), limit=5)
+    assert [job.perform(slice_of(5)) for _ in range(60)] == [5] * 60
+    collector: Any = job._collector
+    assert 5 <= collector._fields <= 10
+    # After these, lone fields are served together again.
+    collect_all(job)
+    names = [f"lone{i}" for i in range(200)]
+    fill_lone(hashes, names)
+    for _ in range(10):
+        job.perform(slice_of(5))
+    assert collector._fields == 1
+
+
 @pytest.mark.cluster
 def test_lone_fields_that_share_slots_are_served_together_on_a_cluster(
     cluster: RedisCluster3,
