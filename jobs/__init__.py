@@ -6,6 +6,7 @@ from workstealing.jobs.ick_reaper import IckReaper
 from workstealing.jobs.key_expiry import KeyExpiry
 from workstealing.jobs.log_compactor import LogCompactor
 from workstealing.jobs.log_trimmer import LogTrimmer
+from workstealing.jobs.migrate_to_emulated import MigrateToEmulated
 from workstealing.jobs.migrate_to_native import MigrateToNative
 from workstealing.jobs.queue_expiry import QueueExpiry
 from workstealing.jobs.shuffle_queue_reaper import ShuffleQueueReaper
@@ -24,6 +25,7 @@ __all__ = [
     "KeyExpiry",
     "LogCompactor",
     "LogTrimmer",
+    "MigrateToEmulated",
     "MigrateToNative",
     "QueueExpiry",
     "ShuffleQueueReaper",

@@ -23,7 +23,7 @@ from workstealing.jobs.adopt_hashes.adopter import (
     Pattern,
     full,
 )
-from workstealing.jobs.adopt_hashes.walk import AdoptionReport, KeyShare, Walk, WalkPlace
+from workstealing.jobs.adopt_hashes.walk import AdoptionReport, KeyShare, Serves, Walk, WalkPlace
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import (
     Backlog,
@@ -34,11 +34,11 @@ from workstealing.recruiting.job import (
     refuse_dry_run,
 )
 from workstealing.recruiting.slice import Slice
-from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
 from workstealing.store.keys import to_bytes
 from workstealing.store.paging import BEGINNING
+from workstealing.store.scripts import load
 from workstealing.store.twin import Node
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.layout import LAYOUT_SCRIPTS
@@ -108,7 +108,7 @@ class AdoptHashes(DivisibleJob):
         index = DueIndex(hashes.twin, hashes.names, hashes.translator.clock_shift_ms, random, clock)
         ends = Ends(UNITS[unit], deadline_of, ttl_ms)
         adopter = Adopter(self.hashes, index, self._pattern, ends)
-        self._adoption = _Adoption(self.name, self.hashes, index, adopter)
+        self._adoption = Adoption(self.name, self.hashes, index, adopter)
         self._random = random
         self._clock = clock
 
@@ -122,38 +122,7 @@ class AdoptHashes(DivisibleJob):
         100 keys, one for the new place, and two or three for each hash.
         """
         layout = self._adoption.layout(Budget(slice.remaining()), changes=not self.dry_run)
-        nodes = self.hashes.twin.nodes()
-        node = nodes[drawn(len(nodes), self._random)]
-        key = self._place_key(node)
-        with attempt(self.hashes.twin, key, slice=slice) as current:
-            place = WalkPlace.read(current.read(("HGETALL", key))[0])
-            if place.over:
-                slice.observe(backlog=0)
-                return 0
-            walk = self._adoption.walk(node, place)
-            try:
-                walk.go(layout, slice, dry_run=bool(self.dry_run))
-            except (OutOfTime, Skipped):
-                if walk.adopted:
-                    return walk.adopted
-                raise
-            self._adoption.say_refused(walk.refused)
-            if self.dry_run:
-                return min(walk.adopted, slice.limit)
-            if place.done and place.done == walk.place.done:
-                if not self._all_done(nodes, slice):
-                    return 0
-                walk.place = replace(walk.place, over=True)
-            try:
-                if walk.place != place:
-                    current.commit(("HSET", key, *walk.place.fields()))
-            except (Aborted, OutOfTime, OutOfMemoryError) as error:
-                if walk.adopted:
-                    return walk.adopted
-                raise full(error) if isinstance(error, OutOfMemoryError) else error from None
-        if not walk.adopted and walk.aborted:
-            raise Aborted("the hashes met were written between WATCH and EXEC")
-        return walk.adopted
+        return self._adoption.serve(layout, slice, self._random, dry_run=bool(self.dry_run))[0]
 
     def adopt(self, key: str | bytes) -> int:
         """Adopt one hash now, for instance before a process of the new kind first uses it.
@@ -185,15 +154,7 @@ class AdoptHashes(DivisibleJob):
         """
         slice = Slice(max(1, most), seconds, self._clock)
         layout = self._adoption.layout(Budget(slice.remaining(), _SERVED_SECONDS), changes=False)
-        found = AdoptionReport()
-        for node in self.hashes.twin.nodes():
-            walk = self._adoption.walk(node, WalkPlace())
-            try:
-                is_all = walk.look(layout, slice, most - found.scanned)
-            except OutOfTime:
-                is_all = False
-            found = walk.added_to(found, is_all=is_all)
-        return found
+        return self._adoption.report(layout, slice, most)
 
     def backlog(self, seconds: float = 5.0) -> Backlog:
         """Count the hashes with fields to adopt; a lower bound if there was not time for all.
@@ -210,10 +171,7 @@ class AdoptHashes(DivisibleJob):
         Hashes that were adopted need nothing. Do it when the last process of the old program has
         ended, or after a resharding.
         """
-        twin = self.hashes.twin
-        for node in twin.nodes():
-            key = self._place_key(node)
-            checked(twin.call_keys((key,), [("DEL", key)], Budget(None, _SERVED_SECONDS)))
+        self._adoption.forget_places()
 
     def warm_up(self) -> None:
         """Load the structure's scripts and prepare connections; no round trip."""
@@ -237,22 +195,8 @@ class AdoptHashes(DivisibleJob):
         """Return the job that adopts the hashes of one part; its place is its own."""
         return _AdoptingPart(self.name, self.limit, self._adoption, part)
 
-    def _place_key(self, node: Node) -> bytes:
-        return self.hashes.names.adoption(self._pattern.digest, node)
 
-    def _all_done(self, nodes: Sequence[Node], slice: Slice) -> bool:
-        """Say whether the walk has ended on every node."""
-        for node in nodes:
-            key = self._place_key(node)
-            budget = Budget(slice.remaining())
-            slice.spend(1)
-            (done,) = checked(self.hashes.twin.call_keys((key,), [("HGET", key, "done")], budget))
-            if not done:
-                return False
-        return True
-
-
-class _Adoption:
+class Adoption:
     """The part that a job and its parts share.
 
     Arguments: name: of the job; hashes; index: of the namespace; adopter.
@@ -263,7 +207,7 @@ class _Adoption:
         name: str,
         hashes: VolatileHashes | AsyncVolatileHashes,
         index: DueIndex,
-        adopter: Adopter,
+        adopter: Serves,
     ) -> None:
         self._name, self._hashes, self._index = name, hashes, index
         self.adopter = adopter
@@ -279,12 +223,103 @@ class _Adoption:
                 raise full(error) from error
         if layout is not None:
             layout.require_writable()
-            if not (layout.is_emulated or layout.is_native):
+            if layout.is_moving:
                 raise Skipped(
                     f"the namespace {layout.namespace!r} is {layout.backend}: it adopts hashes"
                     " when the migration has ended"
                 )
         return layout
+
+    def serve(
+        self,
+        layout: Layout | None,
+        slice: Slice,
+        random: Callable[[], float],
+        *,
+        dry_run: bool = False,
+    ) -> tuple[int, bool]:
+        """Do a slice of the shared walk, on one node; see `AdoptHashes.perform`.
+
+        Returns: how many fields were handled, and whether the walk has ended on every node.
+        """
+        nodes = self._hashes.twin.nodes()
+        node = nodes[drawn(len(nodes), random)]
+        key = self._place_key(node)
+        twin = self._hashes.twin
+        slice.spend(1)
+        budget = Budget(slice.remaining())
+        (raw,) = checked(twin.call_keys((key,), [("HGETALL", key)], budget))
+        place = WalkPlace.read(raw)
+        if place.over:
+            slice.observe(backlog=0)
+            return 0, True
+        walk = self.walk(node, place)
+        try:
+            walk.go(layout, slice, dry_run=dry_run)
+        except (OutOfTime, Skipped):
+            if walk.adopted:
+                return walk.adopted, False
+            raise
+        self.say_refused(walk.refused)
+        if dry_run:
+            return min(walk.adopted, slice.limit), False
+        if place.done and place.done == walk.place.done:
+            if not self._all_done(nodes, slice):
+                return 0, False
+            walk.place = replace(walk.place, over=True)
+        if walk.place != place:
+            try:
+                self._move(key, raw, walk.place, slice)
+            except (Aborted, OutOfTime):
+                if walk.adopted:
+                    return walk.adopted, False
+                raise
+        if not walk.adopted and walk.aborted:
+            raise Aborted("the hashes met were written between WATCH and EXEC")
+        return walk.adopted, False
+
+    def _move(self, key: bytes, raw: Sequence[bytes], place: WalkPlace, slice: Slice) -> None:
+        """Write a place down. Raises: Aborted if another recruit has moved it since it was read."""
+        script = load("volatile_hashes/place")
+        slice.spend(1)
+        command = ("EVAL", script.body, 1, key, len(raw), *raw, *place.fields())
+        budget = Budget(slice.remaining())
+        (moved,) = checked(self._hashes.twin.call_keys((key,), [command], budget))
+        if not moved:
+            raise Aborted("another recruit has moved the place of the walk")
+
+    def report(self, layout: Layout | None, slice: Slice, most: int) -> AdoptionReport:
+        """Look at hashes; see `AdoptHashes.report`."""
+        found = AdoptionReport()
+        for node in self._hashes.twin.nodes():
+            walk = self.walk(node, WalkPlace())
+            try:
+                is_all = walk.look(layout, slice, most - found.scanned)
+            except OutOfTime:
+                is_all = False
+            found = walk.added_to(found, is_all=is_all)
+        return found
+
+    def forget_places(self) -> None:
+        """Begin the walk again on every node; one round trip to each."""
+        twin = self._hashes.twin
+        for node in twin.nodes():
+            key = self._place_key(node)
+            checked(twin.call_keys((key,), [("DEL", key)], Budget(None, _SERVED_SECONDS)))
+
+    def _place_key(self, node: Node) -> bytes:
+        return self._hashes.names.adoption(self.adopter.pattern.digest, node)
+
+    def _all_done(self, nodes: Sequence[Node], slice: Slice) -> bool:
+        """Say whether the walk has ended on every node."""
+        for node in nodes:
+            key = self._place_key(node)
+            budget = Budget(slice.remaining())
+            slice.spend(1)
+            (done,) = checked(self._hashes.twin.call_keys((key,), [("HGET", key, "done")], budget))
+            if not done:
+                return False
+        return True
 
     def walk(self, node: Node, place: WalkPlace, share: KeyShare | None = None) -> Walk:
         """Return a walk on a node from a place on."""
@@ -308,7 +343,7 @@ class _Part:
 class _AdoptingPart(PartJob):
     """Adopts the hashes of one part; its place on each node is its own."""
 
-    def __init__(self, name: str, limit: int, adoption: _Adoption, part: _Part) -> None:
+    def __init__(self, name: str, limit: int, adoption: Adoption, part: _Part) -> None:
         self.name, self.limit = name, limit
         self._adoption, self._part = adoption, part
         self._places = dict.fromkeys(part.nodes, WalkPlace())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from workstealing.errors import Aborted, ConfigurationError, NotAdopted
-from workstealing.jobs.adopt_hashes.adopter import Adopter
+from workstealing.jobs.adopt_hashes.adopter import Pattern
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
@@ -111,6 +111,30 @@ class KeyShare:
         return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest()) % self.of == self.number
 
 
+class Serves(Protocol):
+    """Serves single hashes that a walk finds, such as `Adopter`, whose methods are these."""
+
+    pattern: Pattern
+
+    def unfinished(
+        self, layout: Layout | None, node: Node, keys: Sequence[bytes], slice: Slice, /
+    ) -> list[bytes]:
+        """Return the hashes that may need something."""
+        ...
+
+    def adopt(
+        self, layout: Layout | None, key: bytes, slice: Slice, most: int, start: bytes, /
+    ) -> tuple[int, bytes | None]:
+        """Handle at most about `most` fields of a hash; see `Adopter.adopt`."""
+        ...
+
+    def looked_at(
+        self, layout: Layout | None, key: bytes, slice: Slice, /
+    ) -> Iterator[tuple[bytes, int, int]]:
+        """Yield the fields that would be handled; see `Adopter.looked_at`."""
+        ...
+
+
 class Walk:
     """A walk over the keys of one node, from a place on.
 
@@ -119,7 +143,7 @@ class Walk:
     """
 
     def __init__(
-        self, index: DueIndex, adopter: Adopter, node: Node, place: WalkPlace, share: KeyShare
+        self, index: DueIndex, adopter: Serves, node: Node, place: WalkPlace, share: KeyShare
     ) -> None:
         self._index, self._adopter, self._node = index, adopter, node
         self._share = share

@@ -270,6 +270,12 @@ CALLS: list[tuple[Made, str, tuple[Any, ...], dict[str, Any]]] = [
         (HASHES, "hash:*"),
         {"sorted_sets": "zset:*", "limit": 5, "name": "n", "random": RANDOM},
     ),
+    (
+        made_of(jobs),
+        "MigrateToEmulated",
+        (HASHES, "h:*"),
+        {"limit": 5, "name": "n", "random": RANDOM},
+    ),
     (made_of(jobs), "MigrateToNative", (HASHES,), {"limit": 5, "name": "n", "random": RANDOM}),
     (made_of(jobs), "IckReaper", (ICK, 10.0), {"limit": 5, "max_attempts": 5, **JOB_OPTIONS}),
     (

@@ -22,6 +22,9 @@ from workstealing.structures.layout import Kind, Versioned, only_readable
 from workstealing.structures.structure import NOTE, OK, Check, Structure
 
 EMULATED, MIGRATING, NATIVE = "emulated", "migrating", "native"
+# The way back: the server still keeps the deadlines, but its commands are guarded; then each hash
+# is handed back before its next use.
+LEAVING, RETURNING = "leaving", "returning"
 # On one server, index shards only keep the sorted sets small and the recruits apart. The number is
 # part of a layout: a change of it holds for new namespaces only.
 INDEX_SHARDS_OF_A_SERVER = 16
@@ -59,7 +62,7 @@ class Layout:
     @cached_property
     def is_emulated(self) -> bool:
         """Whether this package's own keys hold the deadlines."""
-        return self.backend == EMULATED
+        return self.backend in (EMULATED, RETURNING)
 
     @cached_property
     def is_migrating(self) -> bool:
@@ -69,12 +72,18 @@ class Layout:
     @cached_property
     def is_native(self) -> bool:
         """Whether the server itself keeps the deadlines, so that there is no due index."""
-        return self.backend == NATIVE
+        return self.backend in (NATIVE, LEAVING)
+
+    @cached_property
+    def is_moving(self) -> bool:
+        """Whether the namespace is on its way from one backend to another."""
+        return self.backend in (MIGRATING, LEAVING, RETURNING)
 
     @cached_property
     def mark(self) -> str:
         """The mark that an index shard must bear before a script writes there."""
-        return self.mark_of(self.backend)
+        marks = {LEAVING: NATIVE, RETURNING: EMULATED}
+        return self.mark_of(marks.get(self.backend, self.backend))
 
     def mark_of(self, backend: str) -> str:
         """Return the mark of an index shard with that backend."""

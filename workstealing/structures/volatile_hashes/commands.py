@@ -14,11 +14,14 @@ from redis.exceptions import ResponseError
 
 from workstealing.store.keys import key_slot, require_users_key, to_bytes
 from workstealing.store.operations import Operation
+from workstealing.store.operations import command as plain
 from workstealing.store.scripts import Script, load
 from workstealing.structures.namespace import EMULATED, MIGRATING, NATIVE, Layout
 from workstealing.structures.volatile_hashes.layout import HashNames
 
 Arguments = Sequence[Any]
+# unpack() in a script has its limits.
+_GUARDED_ARGUMENTS = 4000
 
 
 def _same(reply: Any) -> Any:
@@ -186,11 +189,7 @@ class HashTranslator:
         script = self._scripts.get(command.script) or self.script(command.script)
         name = to_bytes(args[1])
         if not command.writes:
-            read = command.read
-            if word == "HSCAN" and options.get("no_values"):
-                read = _scanned_fields
-            elif word == "HRANDFIELD" and options.get("withvalues") and self._nested_pairs:
-                read = _listed_pairs
+            read = self._reader(word, command, options)
             keys = self._names.for_reading(name)
             if command.checked:
                 keys += (self._names.mark(layout.shard_of(key_slot(name))),)
@@ -202,6 +201,65 @@ class HashTranslator:
             keys += self._names.for_writing(to_bytes(args[2]), layout)
         values = (layout.mark, *command.told, *args[1 + command.keys :])
         return Operation(script, keys, values, command.read)
+
+    def _reader(
+        self, word: str, command: _Command, options: dict[str, Any]
+    ) -> Callable[[Any], Any]:
+        if word == "HSCAN" and options.get("no_values"):
+            return _scanned_fields
+        if word == "HRANDFIELD" and options.get("withvalues") and self._nested_pairs:
+            return _listed_pairs
+        return command.read
+
+    def guarded(self, layout: Layout, args: Arguments, options: dict[str, Any]) -> Operation:
+        """Return the operation that runs a command of the server's own under a mark.
+
+        Raises: ResponseError for a command that volatile hashes do not have.
+        """
+        command = _COMMANDS.get(args[0])
+        if command is None:
+            raise ResponseError(f"volatile hashes do not have the command {args[0]}")
+        if len(args) > _GUARDED_ARGUMENTS:
+            # More than a script can pass on: it is as in a native namespace.
+            return plain(*args, options=options)
+        keys: list[bytes] = []
+        for name in self.names_in(args):
+            keys += (name, self._names.mark(layout.shard_of(key_slot(name))))
+        values = (layout.mark, args[0], *args[1 + command.keys :])
+        script = self.script("volatile_hashes/guarded")
+        return Operation(script, tuple(keys), values, self._reader(args[0], command, options))
+
+    def takes(self, layout: Layout, args: Arguments) -> list[Operation]:
+        """Return the operations that hand a command's fields back before it runs.
+
+        A command that neither writes nor tells deadlines needs none: the server itself hides the
+        fields whose deadlines it keeps.
+        """
+        command = _COMMANDS.get(args[0])
+        if command is None or (self.only_reads(args) and not command.checked):
+            return []
+        fields: Arguments = ()
+        if "FIELDS" in args[2:]:
+            fields = args[args.index("FIELDS", 2) + 2 :]
+            fields = fields[::2] if args[0] == "HSETEX" else fields
+        takes_all = command.keys == 2
+        return [
+            self.take_back(layout, name, fields, takes_all=takes_all)
+            for name in self.names_in(args)
+        ]
+
+    def take_back(
+        self, layout: Layout, key: bytes, fields: Arguments, *, takes_all: bool = False
+    ) -> Operation:
+        """Return the operation that hands fields of a hash back from the server.
+
+        Arguments: takes_all: all of its fields, for a command that copies or renames the hash.
+        """
+        marks = (layout.mark_of(EMULATED), layout.mark_of(NATIVE))
+        script = self.script("volatile_hashes/take_back")
+        return Operation(
+            script, self._names.for_writing(key, layout), (*marks, int(takes_all), *fields), int
+        )
 
     def moves(self, layout: Layout, args: Arguments) -> list[Operation]:
         """Return the operations that hand a command's hashes over to the server before it runs."""

@@ -30,9 +30,14 @@ from workstealing.store.pipeline import (
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
 from workstealing.structures.layout import as_text
 from workstealing.structures.namespace import (
+    EMULATED,
     INDEX_SHARDS_OF_A_SERVER,
+    LEAVING,
+    NATIVE,
+    RETURNING,
     Layout,
     NamespaceStructure,
+    read_layout,
     register_shards,
 )
 from workstealing.structures.on_fleet import (
@@ -60,7 +65,7 @@ from workstealing.structures.volatile_hashes.surface import (
 
 BACKENDS = ("auto", "emulated", "native")
 REPLAY_SEEN_IN = "8.0.2"
-_MIGRATION_SECONDS = 5.0
+LAYOUT_SECONDS = 5.0
 
 
 class _Hashes(NamespaceStructure[ClientT]):
@@ -112,18 +117,26 @@ class _Hashes(NamespaceStructure[ClientT]):
     def layout_steps(self, *, again: bool = False) -> Steps[Layout]:
         """Return the layout; read it, or write it down, if it is not known or `again` is true.
 
-        The layout of a migrating namespace is read every few seconds, to notice the migration's
-        end.
+        A layout that is not emulated is read every few seconds, to notice that the namespace begins
+        or ends to move.
         """
         layout = self._layout
-        if layout is not None and layout.is_migrating:
-            again = again or time.monotonic() - self._layout_read > _MIGRATION_SECONDS
+        if layout is not None and not again and self._is_old(layout):
+            found = yield from read_layout(self.names)
+            again = found is not None and found.backend != layout.backend
+            self._layout_read = time.monotonic()
         if layout is None or again:
             shards = SLOTS if is_cluster(self.client) else INDEX_SHARDS_OF_A_SERVER
             steps = open_layout(self.names, self._backend, shards, self._policies)
             layout = self._layout = yield from steps
             self._layout_read = time.monotonic()
         return layout
+
+    def _is_old(self, layout: Layout) -> bool:
+        # No process can miss the way back for longer: see MigrateToEmulated. A script's mark tells
+        # an emulated one of the way there.
+        is_told = layout.backend == EMULATED
+        return not is_told and time.monotonic() - self._layout_read > LAYOUT_SECONDS
 
     def register_steps(self, layout: Layout, commands: Iterable[tuple[Any, ...]]) -> Steps[Layout]:
         """Register the index shards that commands will write to, before their first use.
@@ -170,6 +183,18 @@ class _Hashes(NamespaceStructure[ClientT]):
         """Run one command by the namespace's present backend."""
         layout = yield from self.layout_steps()
         layout = yield from self.register_steps(layout, (args,))
+        if layout.backend == LEAVING and args[0] not in layout.missing:
+            try:
+                return (yield self.translator.guarded(layout, args, options))
+            except LayoutError:
+                # The script did nothing: hashes of the index shard are handed back.
+                layout = yield from self.layout_steps(again=True)
+                if layout.backend == LEAVING:
+                    raise
+                layout = yield from self.register_steps(layout, (args,))
+        if layout.backend == RETURNING:
+            for operation in self.translator.takes(layout, args):
+                yield operation
         if layout.is_emulated:
             try:
                 return (yield self.translator.translate(layout, args, options))
@@ -181,7 +206,7 @@ class _Hashes(NamespaceStructure[ClientT]):
                     raise
         if layout.is_migrating:
             # One by one: `yield from` a list could not receive the replies.
-            for operation in self.translator.moves(layout, args):  # noqa: UP028
+            for operation in self.translator.moves(layout, args):
                 yield operation
         if args[0] in layout.missing:
             return (yield self.translator.substitute(args))
@@ -213,9 +238,10 @@ class VolatileHashes(_Hashes[BlockingClient | Fleet], BlockingHashSurface, Block
         layout = self._layout
         if layout is not None:
             # These two branches save a usual command the generators, about a microsecond.
-            if layout.is_native and args[0] not in layout.missing:
+            backend = layout.backend
+            if backend == NATIVE and args[0] not in layout.missing and not self._is_old(layout):
                 return self.client.execute_command(*args, **options)
-            if layout.is_emulated and not layout.registers_shards:
+            if backend == EMULATED and not layout.registers_shards:
                 try:
                     return run(self.client, self.translator.translate(layout, args, options))
                 except ResponseError as error:
@@ -269,10 +295,16 @@ class _HashPipeline(Pipeline, QueuedHashSurface):
         """Run a command by the layout that is known when it is sent."""
         layout, translator = self._hashes.layout, self._hashes.translator
         assert layout is not None, "the layout is read before"
+        if layout.backend == RETURNING:
+            takes = translator.takes(layout, args)
+            *_, reply = yield [*takes, translator.translate(layout, args, options)]
+            return reply
         if layout.is_emulated:
             return (yield translator.translate(layout, args, options))
         if args[0] in layout.missing:
             last = translator.substitute(args)
+        elif layout.backend == LEAVING:
+            last = translator.guarded(layout, args, options)
         else:
             last = command(*args, options=options)
         if not layout.is_migrating:
@@ -288,10 +320,12 @@ class _HashPipeline(Pipeline, QueuedHashSurface):
         if not queue:
             return []
         results = yield from self._sent(queue)
-        refused = self._refused(results) if layout.is_emulated else []
+        known = layout.backend
+        refused = self._refused(results) if known in (EMULATED, LEAVING) else []
         if refused:
             layout = yield from self._hashes.layout_steps(again=True)
-            if not layout.is_emulated:
+            layout = yield from self._hashes.register_steps(layout, used)
+            if layout.backend != known:
                 again = yield from self._sent([self._steps(*commands[each]) for each in refused])
                 for position, result in zip(refused, again, strict=True):
                     results[position] = result

@@ -15,8 +15,10 @@ from workstealing.store.operations import Steps
 from workstealing.structures.layout import ask_server, require_policy
 from workstealing.structures.namespace import (
     EMULATED,
+    LEAVING,
     MIGRATING,
     NATIVE,
+    RETURNING,
     Layout,
     Names,
     NamespaceKind,
@@ -30,7 +32,7 @@ VOLATILE_HASHES = NamespaceKind(
     name="volatile_hashes",
     called="volatile hashes",
     version=1,
-    backends=(EMULATED, MIGRATING, NATIVE),
+    backends=(EMULATED, MIGRATING, NATIVE, LEAVING, RETURNING),
     evicted="a hash's deadlines without the hash",
     remedy=" a server that expires fields itself,",
 )
@@ -91,12 +93,16 @@ def open_layout(
         if chosen == EMULATED:
             require_policy(names.kind, policy, allowed_policies)
         layout = yield from write_layout(names, chosen, index_shards)
-    if backend not in ("auto", layout.backend) and (backend, layout.backend) != (NATIVE, MIGRATING):
+    is_between = layout.backend in (LEAVING, RETURNING) or (backend, layout.backend) == (
+        NATIVE,
+        MIGRATING,
+    )
+    if backend not in ("auto", layout.backend) and not is_between:
         raise LayoutError(
             f"the namespace {names.namespace!r} was laid out as {layout.backend}, not {backend}:"
-            ' use backend="auto", or move it over with the MigrateToNative job'
+            ' use backend="auto", or move it over with MigrateToNative or MigrateToEmulated'
         )
-    if not layout.is_emulated:
+    if layout.backend != EMULATED:
         if not has_native:
             raise LayoutError(
                 f"the namespace {names.namespace!r} was laid out for a server that expires fields"

@@ -72,10 +72,10 @@ class HashScan:
         if layout is None:
             return None
         layout = self._hashes.open()
-        if layout.is_migrating:
+        if layout.is_moving and not layout.is_native:
             raise LayoutError(
                 f"the namespace {layout.namespace!r} is being migrated, so that its hashes can be"
-                " found neither by its due index nor without it: read when MigrateToNative has"
+                " found neither by its due index nor without it: read when the migration has"
                 " finished"
             )
         if layout.is_native and self._match is None:

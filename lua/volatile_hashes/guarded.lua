@@ -1,0 +1,15 @@
+-- Runs a hash command of the server's own, unless its hash is handed back to this package's keys.
+-- KEYS: hash, mark, and for a command with two hashes the destination and its mark. ARGV: the mark of
+-- a native namespace, the command's word, its arguments behind the names of hashes.
+-- Returns the command's reply, or an error reply; then nothing was changed.
+--@include refuse_mark
+for i = 2, #KEYS, 2 do
+  local problem = refuse_mark(KEYS[i], redis.pcall('GET', KEYS[i]), ARGV[1], 'a layout mark')
+  if problem then
+    return problem
+  end
+end
+if KEYS[3] then
+  return redis.pcall(ARGV[2], KEYS[1], KEYS[3], unpack(ARGV, 3))
+end
+return redis.pcall(ARGV[2], KEYS[1], unpack(ARGV, 3))

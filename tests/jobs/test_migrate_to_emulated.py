@@ -1,0 +1,337 @@
+"""A namespace moves back from native to emulated under traffic, and no deadline is lost."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from support.deaths import every_death
+from support.faulty_server import FaultyServer
+from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.servers import RedisServer
+from workstealing.errors import Aborted, Skipped
+from workstealing.jobs import (
+    HashFieldExpiry,
+    MigrateToEmulated,
+    MigrateToNative,
+    migrate_to_emulated,
+)
+from workstealing.recruiting.slice import Slice
+from workstealing.structures import AsyncVolatileHashes, VolatileHashes
+from workstealing.structures.volatile_hashes import hashes as hashes_module
+
+HOUR = 3600
+pytestmark = pytest.mark.real
+
+
+def hashes_on(client: Any, **options: Any) -> VolatileHashes:
+    return VolatileHashes(client, namespace="m", **options)
+
+
+def backend_of(client: Any) -> str:
+    found = client.hget("ws:m:layout", "backend")
+    return found.decode() if found else ""
+
+
+def job_on(client: Any, **options: Any) -> MigrateToEmulated:
+    return MigrateToEmulated(hashes_on(client), "*h:*", **options)
+
+
+def run_until(job: MigrateToEmulated, backend: str, most: int = 30_000) -> int:
+    handed = 0
+    for _ in range(most):
+        if backend_of(job.hashes.client) == backend:
+            return handed
+        try:
+            handed += job.perform(Slice(job.limit, 10.0))
+        except Aborted:
+            continue
+    raise AssertionError(f"still {backend_of(job.hashes.client)} after {most} slices")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes look at the layout before each command, and the job need not wait for them."""
+    monkeypatch.setattr(migrate_to_emulated, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(hashes_module, "LAYOUT_SECONDS", 0.0)
+
+
+@pytest.fixture(params=["redis8", "cluster8"])
+def client(request: pytest.FixtureRequest) -> Iterator[Any]:
+    client = request.getfixturevalue(request.param).client()
+    yield client
+    client.flushall()
+
+
+def test_deadlines_are_the_same_before_and_after(client: Any) -> None:
+    hashes_on(client, backend="native").open()
+    hashes = hashes_on(client)
+    for i in range(120):
+        hashes.hsetex(f"h:{i}", mapping={"a": i, "b": i}, ex=HOUR + i)
+        hashes.hset(f"h:{i}", "for ever", 1)
+    hashes.hsetex("h:large", mapping={f"f{i}": i for i in range(1500)}, ex=HOUR)
+    before = {i: hashes.hpexpiretime(f"h:{i}", "a", "b", "for ever") for i in range(120)}
+    job = job_on(client)
+    assert job.backlog().count == 121
+    assert job_on(client, dry_run=True).perform(Slice(25, 10.0)) == 25
+    assert backend_of(client) == "native"
+    assert run_until(job, "emulated") == 240 + 1500
+    fresh = hashes_on(client, backend="emulated")
+    for name, times in before.items():
+        # The server itself keeps no deadline any more.
+        assert client.hpexpiretime(f"h:{name}", "a", "b", "for ever") == [-1, -1, -1]
+        assert fresh.hpexpiretime(f"h:{name}", "a", "b", "for ever") == times
+        assert hashes.hpexpiretime(f"h:{name}", "a", "b", "for ever") == times
+    assert min(fresh.httl("h:large", *(f"f{i}" for i in range(1500)))) > HOUR - 120
+    assert not list(client.scan_iter("*:adopt:*"))
+    one = Slice(25, 10.0)
+    assert job.perform(one) == 0
+    assert one.backlog == 0
+    later = hashes_on(client, clock_shift_ms=2 * HOUR * 1000)
+    assert later.hgetall("h:5") == {b"for ever": b"1"}
+    assert HashFieldExpiry(later, limit=100).perform(Slice(100, 10.0)) > 0
+
+
+def test_there_and_back_again(client: Any) -> None:
+    hashes = hashes_on(client, backend="emulated")
+    hashes.hsetex("h:1", mapping={"a": 1, "b": 2}, ex=HOUR)
+    times = hashes.hpexpiretime("h:1", "a", "b")
+    forth, back = MigrateToNative(hashes_on(client)), job_on(client)
+    for _ in range(2):
+        for _ in range(200):
+            forth.perform(Slice(25, 10.0))
+            if backend_of(client) == "native":
+                break
+        assert client.hpexpiretime("h:1", "a", "b") == times
+        run_until(back, "emulated")
+        assert client.hpexpiretime("h:1", "a", "b") == [-1, -1]
+        assert hashes_on(client).hpexpiretime("h:1", "a", "b") == times
+
+
+@pytest.mark.parametrize("state", ["native", "leaving", "returning", "emulated"])
+@pytest.mark.parametrize("piped", [False, True])
+def test_each_command_answers_alike_in_every_state(client: Any, state: str, piped: bool) -> None:
+    hashes = hashes_on(client, backend="native")
+    hashes.hsetex("{h}h:1", mapping={"a": 1, "b": 2, "FIELDS": 3}, ex=HOUR)
+    hashes.hset("{h}h:1", "c", 4)
+    run_until(job_on(client), state)
+    works: list[Callable[[Any], Any]] = [
+        lambda h: h.hget("{h}h:1", "a"),
+        lambda h: h.httl("{h}h:1", "a", "b", "c", "x"),
+        lambda h: h.hgetall("{h}h:1"),
+        lambda h: h.hlen("{h}h:1"),
+        lambda h: h.hexists("{h}h:1", "a"),
+        lambda h: h.hincrby("{h}h:1", "a", 5),
+        lambda h: h.hset("{h}h:1", "c", 9),
+        lambda h: h.hexpire("{h}h:1", 2 * HOUR, "c", "FIELDS"),
+        lambda h: h.hpersist("{h}h:1", "b"),
+        lambda h: h.hgetex("{h}h:1", "a", ex=3 * HOUR),
+        lambda h: h.hsetex("{h}h:1", "new", 7, ex=HOUR),
+        lambda h: h.hsetex("{h}h:1", mapping={"FIELDS": 8}, keepttl=True),
+        lambda h: h.httl("{h}h:1", "a", "b", "c", "new", "FIELDS"),
+        lambda h: h.copy("{h}h:1", "{h}h:2"),
+        lambda h: h.rename("{h}h:1", "{h}h:3"),
+        lambda h: h.httl("{h}h:2", "a", "b", "c", "new", "FIELDS"),
+        lambda h: h.httl("{h}h:3", "a", "b", "c", "new", "FIELDS"),
+        lambda h: h.hdel("{h}h:3", "a"),
+        lambda h: h.hmget("{h}h:3", "a", "b"),
+        lambda h: h.delete("{h}h:2"),
+        lambda h: h.exists("{h}h:2"),
+    ]
+    mixed = hashes_on(client)
+    if piped:
+        with mixed.pipeline(transaction=False) as p:
+            for work in works:
+                work(p)
+            replies = p.execute()
+    else:
+        replies = [work(mixed) for work in works]
+    times = [3 * HOUR, -1, 2 * HOUR, HOUR, 2 * HOUR]
+    assert replies == [
+        b"1",
+        [HOUR, HOUR, -1, -2],
+        {b"a": b"1", b"b": b"2", b"FIELDS": b"3", b"c": b"4"},
+        4,
+        True,
+        6,
+        0,
+        [1, 1],
+        [1],
+        [b"6"],
+        1,
+        1,
+        times,
+        True,
+        True,
+        times,
+        times,
+        1,
+        [None, b"2"],
+        1,
+        0,
+    ]
+    assert backend_of(client) == state
+    run_until(job_on(client), "emulated")
+    assert hashes_on(client).httl("{h}h:3", "b", "c", "new", "FIELDS") == times[1:]
+
+
+def test_a_guarded_process_is_refused_once_its_shard_is_handed_back(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashes = hashes_on(client, backend="native")
+    hashes.hsetex("h:1", "a", 1, ex=HOUR)
+    run_until(job_on(client), "leaving")
+    late, piped = hashes_on(client), hashes_on(client)
+    assert late.httl("h:1", "a") == piped.httl("h:1", "a") == [HOUR]
+    # From here on these two do not look at the layout by themselves.
+    monkeypatch.setattr(hashes_module, "LAYOUT_SECONDS", 10_000.0)
+    run_until(job_on(client), "emulated")
+    assert late.layout
+    assert late.layout.backend == "leaving"
+    assert late.hsetex("h:1", "b", 2, ex=2 * HOUR) == 1
+    assert late.open().backend == "emulated"
+    with piped.pipeline(transaction=False) as p:
+        p.hsetex("h:1", "c", 3, ex=3 * HOUR)
+        p.httl("h:1", "a", "b", "c")
+        assert p.execute() == [1, [HOUR, 2 * HOUR, 3 * HOUR]]
+    assert client.httl("h:1", "a", "b", "c") == [-1, -1, -1]
+
+
+async def test_asyncio_clients_take_part(redis8: RedisServer) -> None:
+    client = redis8.client()
+    hashes_on(client, backend="native").hsetex("h:1", "a", 1, ex=HOUR)
+    async with redis8.async_client() as other:
+        hashes = AsyncVolatileHashes(other, namespace="m")
+        assert await hashes.httl("h:1", "a") == [HOUR]
+        run_until(job_on(client), "returning")
+        assert await hashes.hsetex("h:1", "b", 1, ex=HOUR) == 1
+        assert await hashes.httl("h:1", "a", "b") == [HOUR, HOUR]
+        run_until(job_on(client), "emulated")
+        assert await hashes.httl("h:1", "a", "b") == [HOUR, HOUR]
+        assert client.httl("h:1", "a", "b") == [-1, -1]
+    client.flushall()
+
+
+def test_under_traffic_every_field_keeps_its_last_deadline(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A command under way has so long to arrive.
+    monkeypatch.setattr(migrate_to_emulated, "GRACE_SECONDS", 1.0)
+    hashes_on(client, backend="native").open()
+    names = [f"h:{i}" for i in range(30)]
+    last: dict[int, dict[str, int]] = {}
+    stop = threading.Event()
+
+    def write(seed: int) -> None:
+        rng, hashes = random.Random(seed), hashes_on(client)
+        written = last[seed] = {}
+        while not stop.is_set():
+            name, hours = rng.choice(names), rng.randint(1, 9)
+            hashes.hsetex(name, f"f{seed}", hours, ex=hours * HOUR)
+            written[name] = hours
+
+    writers = [threading.Thread(target=write, args=(seed,)) for seed in range(3)]
+    for writer in writers:
+        writer.start()
+    try:
+        run_until(job_on(client, limit=5), "emulated")
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    hashes = hashes_on(client)
+    for seed, written in last.items():
+        for name, hours in written.items():
+            assert hashes.hget(name, f"f{seed}") == str(hours).encode()
+            (left,) = hashes.httl(name, f"f{seed}")
+            assert hours * HOUR - 120 <= left <= hours * HOUR
+            assert client.httl(name, f"f{seed}") == [-1]
+
+
+def test_slices_wait_until_every_process_has_noticed(
+    redis8: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate_to_emulated, "GRACE_SECONDS", 1000.0)
+    client = redis8.client()
+    hashes_on(client, backend="native").hsetex("h:1", "a", 1, ex=HOUR)
+    job = job_on(client)
+    assert [job.perform(Slice(25, 10.0)) for _ in range(5)] == [0] * 5
+    assert backend_of(client) == "leaving"
+    client.hincrby("ws:m:layout", "since", -2_000_000)
+    assert [job.perform(Slice(25, 10.0)) for _ in range(5)] == [0] * 5
+    assert backend_of(client) == "returning"
+    assert client.httl("h:1", "a") == [HOUR]
+    client.hincrby("ws:m:layout", "since", -2_000_000)
+    assert job.perform(Slice(25, 10.0)) == 1
+    assert client.httl("h:1", "a") == [-1]
+    client.flushall()
+
+
+def test_the_two_migrations_keep_off_each_other(redis8: RedisServer) -> None:
+    client = redis8.client()
+    hashes = hashes_on(client, backend="emulated")
+    hashes.hsetex("h:1", mapping={"a": 1, "b": 1}, ex=HOUR)
+    MigrateToNative(hashes_on(client), limit=1).perform(Slice(1, 10.0))
+    assert backend_of(client) == "migrating"
+    with pytest.raises(Skipped, match="MigrateToNative finish first"):
+        job_on(client).perform(Slice(25, 10.0))
+    forth = MigrateToNative(hashes_on(client))
+    for _ in range(100):
+        forth.perform(Slice(25, 10.0))
+    for state in ("leaving", "returning"):
+        run_until(job_on(client), state)
+        assert forth.perform(Slice(25, 10.0)) == 0
+        assert backend_of(client) == state
+    client.flushall()
+
+
+def test_it_works_on_a_full_server(start_redis: Callable[..., RedisServer]) -> None:
+    client = start_redis(8, maxmemory_policy="noeviction").client()
+    hashes_on(client, backend="native").open()
+    hashes = hashes_on(client)
+    for i in range(20):
+        hashes.hsetex(f"h:{i}", mapping={"a": "x" * 100}, ex=HOUR)
+    client.config_set("maxmemory", 1)
+    run_until(job_on(client), "returning")
+    assert hashes.hget("h:1", "a") == b"x" * 100
+    assert hashes.httl("h:1", "a") == [HOUR]
+    run_until(job_on(client), "emulated")
+    assert all(hashes.httl(f"h:{i}", "a") == [HOUR] for i in range(20))
+    assert all(client.httl(f"h:{i}", "a") == [-1] for i in range(20))
+
+
+@pytest.mark.parametrize("state", ["native", "leaving", "returning"])
+def test_a_recruit_may_die_at_any_command(
+    start_redis: Callable[..., RedisServer], state: str
+) -> None:
+    server = start_redis(8)
+    client = server.client()
+    times: list[int] = []
+
+    def prepare() -> None:
+        client.flushall()
+        hashes_on(client, backend="native").hsetex("h:1", mapping={"a": 1, "b": 2}, ex=HOUR)
+        times[:] = client.hpexpiretime("h:1", "a", "b")
+        run_until(job_on(client), state)
+
+    with FaultyServer(server.port) as door:
+        through = redis.Redis(port=door.port, protocol=2)
+
+        def work() -> None:
+            job = job_on(through, limit=1)
+            for _ in range(2):
+                job.perform(Slice(1, 10.0))
+
+        deaths = 0
+        for point in every_death([door], work, prepare):
+            deaths += 1
+            assert hashes_on(client).hpexpiretime("h:1", "a", "b") == times, point
+            run_until(job_on(client), "emulated")
+            assert hashes_on(client).hpexpiretime("h:1", "a", "b") == times, point
+            assert client.hpexpiretime("h:1", "a", "b") == [-1, -1], point
+        assert deaths > 10
