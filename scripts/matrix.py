@@ -37,6 +37,8 @@ UNREACHABLE = re.compile(
     r"No matching distribution|Could not find a version|Connection|Temporary failure|timed out"
     r"|SSLError"
 )
+# What an environment may have of its own, instead of the table's [install].
+WANTED = {"extras", "tools"}
 # About itself: version, and whether it is free-threaded.
 ABOUT = (
     "import sys, sysconfig; print('%d.%d' % sys.version_info[:2]"
@@ -196,10 +198,10 @@ def first_python(versions: Sequence[str]) -> str:
 # ---- environments --------------------------------------------------------------------------------
 
 
-def pip(home: Path, *arguments: str | Path) -> None:
+def pip(home: Path, *arguments: str | Path) -> str:
     """Run this project's own pip on another environment.
 
-    Raises: MissingError for what is out of reach; FailedError for all else.
+    Returns: what it prints. Raises: MissingError if something is out of reach; FailedError.
     """
     command = [sys.executable, "-m", "pip", "--python", home / "bin" / "python"]
     options = ["--quiet", "--disable-pip-version-check", "--no-input"]
@@ -211,7 +213,7 @@ def pip(home: Path, *arguments: str | Path) -> None:
         check=False,
     )
     if done.returncode == 0:
-        return
+        return done.stdout
     said = (done.stdout + done.stderr).strip()
     (home / "pip.log").write_text(said, "utf-8")
     errors = [line for line in said.splitlines() if "ERROR" in line] or said.splitlines()[-1:]
@@ -226,9 +228,15 @@ def make_home(name: str, program: str, stamp: object) -> tuple[Path, bool]:
     path = home / "stamp"
     if path.exists() and path.read_text("utf-8") == written:
         return home, True
+    return fresh(name, program), False
+
+
+def fresh(name: str, program: str) -> Path:
+    """Return the folder of a new environment, in which there is nothing, not even pip."""
+    home = CACHE / name
     shutil.rmtree(home, ignore_errors=True)
     subprocess.run([program, "-m", "venv", "--without-pip", home], check=True)
-    return home, False
+    return home
 
 
 def keep(home: Path, program: str, stamp: object) -> None:
@@ -283,6 +291,11 @@ def compared(environment: dict[str, Any], versions: dict[str, str]) -> list[str]
     return lines
 
 
+def today() -> str:
+    """Return the date: the newest version is that of a day."""
+    return dt.datetime.now(dt.UTC).date().isoformat()
+
+
 def run_environment(environment: dict[str, Any], workers: int, result: Result) -> None:
     """Make one environment, and run its tests in it."""
     program = first_python(environment["python"])
@@ -290,18 +303,17 @@ def run_environment(environment: dict[str, Any], workers: int, result: Result) -
     environment["is_newest"] = version == TABLE["python"]["newest"]
     result.versions["python"] = full + ("t" if version.endswith("t") else "")
     lines = constraints(environment)
-    # Newest means today's.
-    day = dt.datetime.now(dt.UTC).date().isoformat()
-    stamp = [lines, TABLE["install"], day if environment["versions"] == "newest" else ""]
+    stamp = [lines, TABLE["install"], today() if environment["versions"] == "newest" else ""]
     home, is_ready = make_home(environment["name"], program, stamp)
-    extras = ",".join(TABLE["install"]["extras"])
+    wanted = TABLE["install"] | {each: environment[each] for each in WANTED & set(environment)}
+    extras = ",".join(wanted["extras"])
     if not is_ready:
         (home / "constraints.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
         pip(
             home,
             "install",
             *("--constraint", home / "constraints.txt"),
-            *(f"{wheel()}[{extras}]", *TABLE["install"]["tools"]),
+            *(f"{wheel()}[{extras}]", *wanted["tools"]),
         )
         keep(home, program, stamp)
     else:
@@ -349,14 +361,19 @@ def run_environment(environment: dict[str, Any], workers: int, result: Result) -
 def run_beside(row: dict[str, str], url: str, result: Result) -> None:
     """Install a package beside the wheel as a user would, and use both on one server."""
     program = find_python(".".join(map(str, sys.version_info[:2])))
-    home, is_ready = make_home(f"beside-{row['package']}", program, wheel().stat().st_mtime)
-    if not is_ready:
-        pip(home, "install", wheel(), row["package"])
-        keep(home, program, wheel().stat().st_mtime)
+    # Packages look for their own files by patterns, in which a bracket has a meaning.
+    name = canonical(row["package"])
+    home = fresh(f"beside-{name}", program)
+    report = pip(home, "install", "--dry-run", "--report", "-", row["package"])
+    pip(home, "install", wheel(), row["package"])
     pip(home, "check")
     versions = installed(home)
-    for name in (canonical(row["package"]), "redis"):
-        result.versions[name] = versions.get(name, "-")
+    result.versions |= {each: versions.get(each, "-") for each in (name, "redis")}
+    # It would resolve as well if pip had to go back to a release of years ago.
+    found = [each["metadata"] for each in json.loads(report)["install"]]
+    alone = {canonical(each["name"]): each["version"] for each in found}
+    if alone[name] != versions[name]:
+        raise FailedError(f"pip chose {name} {versions[name]}; without us it is {alone[name]}")
     for text in (SMOKE, f"import sys\nurl = sys.argv[1]\n{row['uses']}"):
         done = subprocess.run(
             [home / "bin" / "python", "-P", "-c", text, url],
@@ -423,7 +440,8 @@ def main() -> int:
     options = parser.parse_args()
     environments, beside = TABLE["environments"], TABLE["beside"]
     if options.ci:
-        environments, beside = [each for each in environments if each.get("ci")], []
+        chosen = [each for each in environments if each.get("ci")]
+        environments, beside = [each | {"tests": each["ci"]} for each in chosen], []
     if options.only:
         known = {each["name"] for each in environments} | {each["package"] for each in beside}
         if unknown := set(options.only) - known:

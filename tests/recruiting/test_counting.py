@@ -18,7 +18,6 @@ from workstealing import Outcome, Recruiter
 from workstealing.metrics.minutes import JobMinute
 from workstealing.recruiting import FunctionJob, JobStats, enlisting
 from workstealing.recruiting.slice import OUTCOMES, PERFORMED
-from workstealing.spark.counting import JobTotals
 from workstealing.testing import ManualClock, RecordingHooks, always, never
 
 THREADS, EACH = 8, 200_000
@@ -132,6 +131,9 @@ def test_outcomes_are_named_in_lower_case() -> None:
 
 
 def test_every_shape_of_figures_has_every_outcome() -> None:
+    pytest.importorskip("pyspark")  # make test-matrix goes without
+    from workstealing.spark.counting import JobTotals
+
     shapes: list[set[str]] = [
         {each.name for each in fields(shape)} for shape in (JobMinute, JobTotals)
     ]
