@@ -1,6 +1,7 @@
 """The ready-made jobs, one file each; every job keeps one structure clean."""
 
 from workstealing.jobs.adopt_hashes import AdoptHashes, AdoptionExample, AdoptionReport
+from workstealing.jobs.fleet_rebalance import FleetRebalance
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
 from workstealing.jobs.ick_reaper import IckReaper
 from workstealing.jobs.key_expiry import KeyExpiry
@@ -20,6 +21,7 @@ __all__ = [
     "AdoptionExample",
     "AdoptionReport",
     "Backlog",
+    "FleetRebalance",
     "HashFieldExpiry",
     "IckReaper",
     "KeyExpiry",

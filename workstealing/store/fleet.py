@@ -15,7 +15,14 @@ from urllib.parse import urlsplit
 from workstealing.errors import ConfigurationError, CrossSlotError
 from workstealing.store.client import checked_url, connect, connect_async
 from workstealing.store.keys import SLOTS, key_slot, to_bytes
-from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_async, twin_of
+from workstealing.store.twin import (
+    AsyncClient,
+    BlockingClient,
+    ClientT,
+    is_async,
+    is_cluster,
+    twin_of,
+)
 
 _LONGEST_NAME = 255
 
@@ -25,10 +32,43 @@ class _Fleet(Generic[ClientT]):
 
     _is_async_client: ClassVar[bool]
 
-    def __init__(self, nodes: Mapping[str, Any] | Iterable[Any], **options: Any) -> None:
-        self._options = options
-        given = _named(nodes)
-        clients = {}
+    def __init__(
+        self,
+        nodes: Mapping[str, Any] | Iterable[Any],
+        *,
+        previous: Mapping[str, Any] | Iterable[str] = (),
+        **options: Any,
+    ) -> None:
+        self._clients: dict[str, ClientT] = self._made(_named(nodes), options)
+        self._homes: list[str | None] = [None] * SLOTS
+        if not isinstance(previous, Mapping):
+            previous = self._of_names(previous)
+        rest = {name: node for name, node in previous.items() if name not in self._clients}
+        others = self._made(_named(rest), options) if rest else {}
+        everyone = {**self._clients, **others}
+        self._former: dict[str, ClientT] = {name: everyone[name] for name in previous}
+        for client in everyone.values() if previous else ():
+            if is_cluster(client):
+                raise ConfigurationError(
+                    "keys are not carried over between nodes that are clusters of their own: leave"
+                    " out previous="
+                )
+
+    def _of_names(self, previous: Iterable[str]) -> dict[str, Any]:
+        """Return the former nodes that are given by the names of present ones."""
+        if isinstance(previous, str | bytes):
+            raise ConfigurationError(f"previous= takes several names: give [{previous!r}]")
+        names = list(previous)
+        for name in names:
+            if name not in self._clients:
+                raise ConfigurationError(
+                    f"the former node {name!r} is no node of the fleet any more: give previous= as"
+                    " a mapping of names to URLs or clients"
+                )
+        return {name: self._clients[name] for name in names}
+
+    def _made(self, given: Mapping[str, Any], options: dict[str, Any]) -> dict[str, ClientT]:
+        clients: dict[str, ClientT] = {}
         for name, node in given.items():
             clients[name] = self._connected(node, options) if isinstance(node, str) else node
             # Checks the client; makes no connection.
@@ -39,8 +79,19 @@ class _Fleet(Generic[ClientT]):
                     f"the node {name!r} of a {type(self).__name__} has the other kind of client:"
                     f" give it to {right}"
                 )
-        self._clients: dict[str, ClientT] = clients
-        self._homes: list[str | None] = [None] * SLOTS
+        return clients
+
+    @property
+    def former_nodes(self) -> dict[str, ClientT]:
+        """The client of each former node, by its name; empty when no keys are on the move."""
+        return dict(self._former)
+
+    def former_home(self, key: Any) -> str | None:
+        """Return the node that was a key's home; None if it is the same, or nothing is moving."""
+        if not self._former:
+            return None
+        former = home_of(key_slot(to_bytes(key)), self._former)
+        return former if former != self.home(key) else None
 
     @property
     def nodes(self) -> dict[str, ClientT]:
@@ -90,9 +141,11 @@ class Fleet(_Fleet[BlockingClient]):
     """Several servers over which keys are spread by rendezvous hashing.
 
     Arguments: nodes: URLs or blocking clients by name (``{"a": "redis://10.0.0.1", ...}``), or a
-    list of URLs, whose names are their addresses without credentials; options: redis-py's, for
-    clients made of URLs. The names decide which keys live where: with a name of its own, a node may
-    get another address, and no key moves. Raises: ConfigurationError. Makes no connection.
+    list of URLs, whose names are their addresses without credentials; previous: while keys move to
+    new homes, the nodes before the change: names, or a mapping if a node leaves; options:
+    redis-py's, for clients made of URLs. The names decide which keys live where: with a name of its
+    own, a node may get another address, and no key moves. Raises: ConfigurationError. Makes no
+    connection.
 
     Give it to a structure in the place of a client. `VolatileHashes` and `DurableKeys` are spread
     by their keys. Another structure lives as a whole on the node of its name. A dead node harms its
@@ -122,9 +175,19 @@ AnyFleet = Fleet | AsyncFleet
 def placed(client: Any, name: Any) -> Any:
     """Return the client for a structure that lives on one node: a fleet's by the structure's name.
 
-    Arguments: client: a fleet, or anything else, which is returned as it is; name.
+    Arguments: client: a fleet, or anything else, which is returned as it is; name. Raises:
+    ConfigurationError if the name's home has changed.
     """
-    return client.client_of(name) if isinstance(client, AnyFleet) else client
+    if not isinstance(client, AnyFleet):
+        return client
+    former = client.former_home(name)
+    if former is not None:
+        raise ConfigurationError(
+            f"{name!r} would move from the node {former} to {client.home(name)}, and only volatile"
+            " hashes and durable keys are carried over: give it the client of its node for as long"
+            " as it holds data"
+        )
+    return client.client_of(name)
 
 
 def home_of(slot: int, names: Iterable[str]) -> str:

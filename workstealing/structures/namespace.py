@@ -136,6 +136,10 @@ class Names:
         """Return the key of an index shard's layout mark."""
         return b"{" + SLOT_TAGS[shard] + self._mark_end
 
+    def carried(self, shard: int) -> bytes:
+        """Return the key of the set of an index shard's keys that came from other nodes."""
+        return b"{" + SLOT_TAGS[shard] + self._middle + b":carried"
+
     def index_keys(self, shard: int) -> tuple[bytes, bytes]:
         """Return the keys of an index shard's due index and mark, made once."""
         keys = self._index_keys.get(shard)
@@ -259,6 +263,8 @@ class NamespaceStructure(Namespaced[ClientT], Structure):
     """A structure that is a whole namespace, with the size and the checks of its due index."""
 
     names: Names
+    holds: ClassVar[str]
+    """The type of the users' keys, as the server names it."""
     fleet_form: ClassVar[type[Any]]
     """The form of the class for fleets, whose keys lie on several nodes."""
     single_form: ClassVar[type[Any]]

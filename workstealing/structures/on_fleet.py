@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -16,11 +17,17 @@ from redis.exceptions import RedisError
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.fleet import AnyFleet
+from workstealing.store.keys import key_slot, to_bytes
+from workstealing.store.operations import drive_by, run, run_async
 from workstealing.store.pipeline import checked_results
 from workstealing.store.twin import wrong_form
+from workstealing.structures.carrying import carry, raise_fence
+from workstealing.structures.namespace import INDEX_SHARDS_OF_A_SERVER
 
 # A node that cannot be reached raises one of these.
 _FAULTS = (RedisError, OSError)
+# A process remembers so many moving names; then it asks their former homes again.
+_MOST_SETTLED = 100_000
 
 
 def form_for(kind: type[Any], client: Any) -> type[Any]:
@@ -49,10 +56,11 @@ def settle(structure: Any, fleet: Any, namespace: str, **settings: Any) -> None:
     as the structure's own constructor.
     """
     kind = structure.single_form
-    on_nodes = {name: kind(client, namespace, **settings) for name, client in fleet.nodes.items()}
-    for name, each in on_nodes.items():
+    everyone = {**fleet.former_nodes, **fleet.nodes}
+    every = {name: kind(client, namespace, **settings) for name, client in everyone.items()}
+    for name, each in every.items():
         each.name = f"{each.name} on {name}"
-    structure.begin(fleet, namespace, on_nodes)
+    structure.begin(fleet, namespace, every)
 
 
 class OnFleet:
@@ -66,12 +74,79 @@ class OnFleet:
     namespace: str
     name: str
     _on_nodes: Mapping[str, Any]
+    _every: Mapping[str, Any]
+    _settled: set[Any]
 
-    def begin(self, fleet: Any, namespace: str, on_nodes: Mapping[str, Any]) -> None:
-        """Take the fleet and the structures on its nodes; no round trip."""
+    def begin(self, fleet: Any, namespace: str, every: Mapping[str, Any]) -> None:
+        """Take the fleet and the structures on its present and former nodes; no round trip."""
         self.fleet = self.client = fleet
         self.namespace = self.name = namespace
-        self._on_nodes = MappingProxyType(dict(on_nodes))
+        self._every = MappingProxyType(dict(every))
+        self._on_nodes = MappingProxyType({name: every[name] for name in fleet.nodes})
+        # The moving names that this process has seen at their new homes, and the fences raised.
+        self._settled = set()
+
+    @property
+    def every_node(self) -> Mapping[str, Any]:
+        """The structure on each present and each former node, by the node's name."""
+        return self._every
+
+    def _moving(self, names: Sequence[Any], *, leases: bool = False) -> Iterator[Any]:
+        """Yield the former and the new structure of names that may be at their former home.
+
+        The third item makes the steps, given both layouts.
+        """
+        for name in names:
+            former = self.fleet.former_home(name)
+            if former is None:
+                continue
+            raw = to_bytes(name)
+            old, new = self._every[former], self._on_nodes[self.fleet.home(name)]
+            if raw not in self._settled:
+                yield old, new, partial(carry, old, new, raw)
+                self._settle(raw)
+            shard = key_slot(raw) % INDEX_SHARDS_OF_A_SERVER
+            if (
+                leases
+                and old.holds == "string"
+                and (old.name, new.name, shard) not in self._settled
+            ):
+                yield old, new, partial(_raised, old, new, shard)
+                self._settle((old.name, new.name, shard))
+
+    def _settle(self, what: Any) -> None:
+        if len(self._settled) >= _MOST_SETTLED:
+            self._settled = set()
+        self._settled.add(what)
+
+    def ready(self, names: Sequence[Any], *, leases: bool = False) -> None:
+        """Carry names over that are still at their former home; on an `AsyncFleet` await `aready`.
+
+        Every command does it by itself. One round trip for the first use of a moving name in this
+        process, or three; none when no keys move. Raises: ConfigurationError.
+        """
+        if self.fleet.former_nodes:
+            for old, new, steps in self._moving(names, leases=leases):
+                layouts = (old.layout or old.open(), new.layout or new.open())
+                drive_by(lambda step: run(step[0].client, step[1]), steps(layouts))
+
+    async def aready(self, names: Sequence[Any], *, leases: bool = False) -> None:
+        """Carry names over that are still at their former home; see `ready`."""
+        if not self.fleet.former_nodes:
+            return
+        for old, new, steps in self._moving(names, leases=leases):
+            layouts = (old.layout or await old.open(), new.layout or await new.open())
+            carrying, reply, error = steps(layouts), None, None
+            while True:
+                try:
+                    step = carrying.send(reply) if error is None else carrying.throw(error)
+                except StopIteration:
+                    break
+                reply = error = None
+                try:
+                    reply = await run_async(step[0].client, step[1])
+                except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
+                    error = raised
 
     @property
     def on_nodes(self) -> Mapping[str, Any]:
@@ -163,6 +238,10 @@ class OnFleet:
         return _all_of(found)
 
 
+def _raised(old: Any, new: Any, shard: int, _: Any) -> Any:
+    return raise_fence(old, new, shard)
+
+
 def _all_of(found: dict[str, Any]) -> dict[str, Any]:
     for each in found.values():
         if isinstance(each, Exception):
@@ -174,7 +253,14 @@ def led(method: str) -> Any:
     """Return a method that leads to the same method on the node of the key, its first argument."""
 
     def call(self: OnFleet, name: Any, *args: Any, **options: Any) -> Any:
+        if self.fleet._is_async_client:  # noqa: SLF001 - redis-py's own name for it
+            return awaited(self, name, *args, **options)
+        self.ready((name,), leases=True)
         return getattr(self._node_of((name,)), method)(name, *args, **options)
+
+    async def awaited(self: OnFleet, name: Any, *args: Any, **options: Any) -> Any:
+        await self.aready((name,), leases=True)
+        return await getattr(self._node_of((name,)), method)(name, *args, **options)
 
     call.__name__ = method
     return call
@@ -191,9 +277,10 @@ class FleetPipeline:
     _is_async_client: Literal[False] = False
     _names_in: Callable[[Sequence[Any]], Sequence[Any]]
 
-    def __init__(self, fleet: Any, on_nodes: Mapping[str, Any], transaction: bool) -> None:
-        self._fleet = fleet
-        self._on_nodes = on_nodes
+    def __init__(self, structure: Any, transaction: bool) -> None:
+        self._structure = structure
+        self._fleet = structure.fleet
+        self._on_nodes = structure.on_nodes
         self._transaction = transaction
         self._queue: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
@@ -214,6 +301,11 @@ class FleetPipeline:
         names = type(self)._names_in(args)  # noqa: SLF001 - its own
         self._queue.append((self._fleet.common_home(names), args, options))
         return self
+
+    def _names(self) -> list[Any]:
+        """Return the names of all queued commands."""
+        names_in = type(self)._names_in  # noqa: SLF001 - its own
+        return [name for _, args, _ in self._queue for name in names_in(args)]
 
     def _taken(self) -> tuple[int, dict[str, tuple[list[int], Any]]]:
         """Return how many commands are queued; and by node their places, and its own pipeline."""
@@ -246,6 +338,7 @@ class BlockingFleetPipeline(FleetPipeline):
         served, or returned in its place. A node that cannot be reached gives its error for each of
         its commands. One round trip a node, one after the other.
         """
+        self._structure.ready(self._names(), leases=True)
         size, by_node = self._taken()
         results: list[Any] = [None] * size
         for places, pipeline in by_node.values():
@@ -271,6 +364,7 @@ class AsyncFleetPipeline(FleetPipeline):
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send everything queued to all nodes at once; see `BlockingFleetPipeline.execute`."""
+        await self._structure.aready(self._names(), leases=True)
         size, by_node = self._taken()
         results: list[Any] = [None] * size
 

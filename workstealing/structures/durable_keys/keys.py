@@ -52,6 +52,7 @@ class _Keys(NamespaceStructure[ClientT]):
     """The part that both clients' forms share: the namespace, its layout, its translator."""
 
     kind = "durable keys"
+    holds = "string"
     names: KeyNames
 
     if not TYPE_CHECKING:
@@ -343,6 +344,7 @@ class FleetKeys(OnFleet, DurableKeys):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one command on the node of its key, or on those of its keys."""
+        self.ready(keys_in(args))
         split = self._split(keys_in(args))
         if split is None:
             return self._node_of(keys_in(args)).execute_command(*args, **options)
@@ -356,7 +358,7 @@ class FleetKeys(OnFleet, DurableKeys):
 
     def pipeline(self, transaction: bool = True) -> Any:
         """Return a pipeline that sends each node its own commands: one MULTI/EXEC a node."""
-        return FleetKeyPipeline(self.fleet, self.on_nodes, transaction)
+        return FleetKeyPipeline(self, transaction)
 
 
 class AsyncFleetKeys(OnFleet, AsyncDurableKeys):
@@ -366,6 +368,7 @@ class AsyncFleetKeys(OnFleet, AsyncDurableKeys):
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one command on the node of its key, or on those of its keys; see `FleetKeys`."""
+        await self.aready(keys_in(args))
         split = self._split(keys_in(args))
         if split is None:
             return await self._node_of(keys_in(args)).execute_command(*args, **options)
@@ -379,7 +382,7 @@ class AsyncFleetKeys(OnFleet, AsyncDurableKeys):
 
     def pipeline(self, transaction: bool = True) -> Any:
         """Return a pipeline whose `execute` is awaited; see `FleetKeys.pipeline`."""
-        return AsyncFleetKeyPipeline(self.fleet, self.on_nodes, transaction)
+        return AsyncFleetKeyPipeline(self, transaction)
 
 
 class _FleetKeyPipeline(FleetPipeline, BlockingKeySurface):

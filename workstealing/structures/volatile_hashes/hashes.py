@@ -72,6 +72,7 @@ class _Hashes(NamespaceStructure[ClientT]):
     """The part that both clients' forms share: the namespace, its layout, its translator."""
 
     kind = "volatile hashes"
+    holds = "hash"
     names: HashNames
 
     if not TYPE_CHECKING:
@@ -376,11 +377,12 @@ class FleetHashes(OnFleet, VolatileHashes):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one hash command on the node of its hash. Raises: CrossSlotError."""
+        self.ready(hashes_in(args))
         return self._node_of(hashes_in(args)).execute_command(*args, **options)
 
     def pipeline(self, transaction: bool = True) -> Any:
         """Return a pipeline that sends each node its own commands: one MULTI/EXEC a node."""
-        return FleetHashPipeline(self.fleet, self.on_nodes, transaction)
+        return FleetHashPipeline(self, transaction)
 
 
 class AsyncFleetHashes(OnFleet, AsyncVolatileHashes):
@@ -390,11 +392,12 @@ class AsyncFleetHashes(OnFleet, AsyncVolatileHashes):
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one hash command on the node of its hash; see `FleetHashes`."""
+        await self.aready(hashes_in(args))
         return await self._node_of(hashes_in(args)).execute_command(*args, **options)
 
     def pipeline(self, transaction: bool = True) -> Any:
         """Return a pipeline whose `execute` is awaited; see `FleetHashes.pipeline`."""
-        return AsyncFleetHashPipeline(self.fleet, self.on_nodes, transaction)
+        return AsyncFleetHashPipeline(self, transaction)
 
 
 class FleetHashPipeline(BlockingFleetPipeline, QueuedHashSurface):

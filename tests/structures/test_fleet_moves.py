@@ -1,0 +1,315 @@
+"""A further node: keys move to their new home once, at every crash point, and readers see them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import redis
+
+from support.deaths import every_death
+from support.faulty_server import FaultyServer
+from support.servers import RedisServer
+from workstealing import Fleet
+from workstealing.errors import ConfigurationError
+from workstealing.jobs import FleetRebalance
+from workstealing.recruiting.slice import Slice
+from workstealing.store.keys import key_slot
+from workstealing.store.operations import run
+from workstealing.structures import DurableKeys, Ick, VolatileHashes
+from workstealing.structures.carrying import carry, carry_in
+
+pytestmark = pytest.mark.real
+
+OLD, NEW = ("a", "b"), ("a", "b", "c")
+
+
+@pytest.fixture(scope="module")
+def shared_servers(shared_redis7: RedisServer) -> Iterator[dict[str, RedisServer]]:
+    servers = {name: RedisServer(shared_redis7.binary, name=f"node {name}") for name in NEW}
+    yield servers
+    for each in servers.values():
+        each.stop()
+
+
+@pytest.fixture
+def servers(shared_servers: dict[str, RedisServer]) -> dict[str, RedisServer]:
+    for each in shared_servers.values():
+        each.wipe()
+    return shared_servers
+
+
+def fleet(servers: dict[str, RedisServer], names: tuple[str, ...], **options: Any) -> Fleet:
+    return Fleet({name: servers[name].client() for name in names}, **options)
+
+
+def both(on: Fleet) -> tuple[VolatileHashes, DurableKeys]:
+    return VolatileHashes(on, "h", backend="emulated"), DurableKeys(on, "k")
+
+
+def fill(on: Fleet, count: int = 60) -> None:
+    hashes, keys = both(on)
+    for number in range(count):
+        hashes.hsetex(f"h:{number}", mapping={"f": number}, ex=300)
+        hashes.hset(f"h:{number}", "plain", number)
+        keys.set(f"k:{number}", number, ex=300)
+        hashes.hset(f"plain:{number}", "f", number)
+
+
+def check(on: Fleet, servers: dict[str, RedisServer], count: int = 60) -> None:
+    """See that every key is whole, at its home alone, with its deadline and its entry."""
+    hashes, keys = both(on)
+    for number in range(count):
+        assert hashes.hmget(f"h:{number}", "f", "plain") == [str(number).encode()] * 2
+        (left, never) = hashes.httl(f"h:{number}", "f", "plain")
+        assert 200 < left <= 300
+        assert never == -1
+        assert keys.get(f"k:{number}") == str(number).encode()
+        assert 200 < keys.ttl(f"k:{number}") <= 300
+        for name in (f"h:{number}", f"k:{number}"):
+            assert [n for n, each in servers.items() if each.client().exists(name)] == [
+                on.home(name)
+            ]
+    for structure in (hashes, keys):
+        listed = 0
+        for node, each in structure.on_nodes.items():
+            client = servers[node].client()
+            for shard in range(16):
+                members = client.zrange(each.names.due(shard), 0, -1)
+                assert {on.home(member) for member in members} <= {node}
+                listed += len(members)
+        assert listed == count
+
+
+def work_off(job: FleetRebalance, most: int = 2_000) -> int:
+    carried = 0
+    for _ in range(most):
+        # A busy machine may be slower than a job waits: the next recruit goes on.
+        with suppress(redis.TimeoutError):
+            carried += job.perform(Slice(25, 10.0)) or 0
+            if not job.left_over(10.0):
+                return carried
+    raise AssertionError("the job came to no end")
+
+
+def test_the_job_carries_the_share_of_the_further_node(servers: dict[str, RedisServer]) -> None:
+    before = fleet(servers, OLD)
+    fill(before)
+    after = fleet(servers, NEW, previous=OLD)
+    hashes, keys = both(after)
+    waiting = [f"{kind}:{n}" for kind in ("h", "k") for n in range(60)]
+    waiting = [name for name in waiting if after.former_home(name)]
+    assert {after.home(name) for name in waiting} == {"c"}
+    carried = work_off(FleetRebalance(hashes)) + work_off(FleetRebalance(keys))
+    assert 10 < carried <= len(waiting)
+    # Keys without a deadline stand in no due index: the pattern finds them.
+    assert work_off(FleetRebalance(hashes, match="plain:*")) > 0
+    final = fleet(servers, NEW)
+    check(final, servers)
+    for number in range(60):
+        assert both(final)[0].hget(f"plain:{number}", "f") == str(number).encode()
+    # Without previous=, the same job removes what the move has left.
+    over = both(final)
+    for structure in over:
+        job = FleetRebalance(structure)
+        while any(
+            servers[node].client().exists(each.names.carried(shard))
+            for node, each in structure.on_nodes.items()
+            for shard in range(16)
+        ):
+            with suppress(redis.TimeoutError):
+                job.perform(Slice(25, 10.0))
+    check(final, servers)
+
+
+def test_a_node_that_leaves_gives_all_its_keys_away(servers: dict[str, RedisServer]) -> None:
+    fill(fleet(servers, NEW))
+    clients = {name: servers[name].client() for name in NEW}
+    after = Fleet({name: clients[name] for name in OLD}, previous=clients)
+    for structure in both(after):
+        work_off(FleetRebalance(structure, match="[hk]:*"))
+    check(fleet(servers, OLD), servers)
+
+
+def test_a_key_is_carried_at_its_first_use(servers: dict[str, RedisServer]) -> None:
+    fill(fleet(servers, OLD))
+    after = fleet(servers, NEW, previous=OLD)
+    hashes, keys = both(after)
+    for number in range(60):
+        assert hashes.hset(f"h:{number}", "f", number) == 0
+        hashes.hexpire(f"h:{number}", 300, "f")
+        assert keys.expire(f"k:{number}", 300)
+    check(after, servers)
+    with both(after)[0].pipeline() as pipe:
+        for number in range(60):
+            pipe.hget(f"plain:{number}", "f")
+        assert pipe.execute() == [str(number).encode() for number in range(60)]
+
+
+def moving(on: Fleet, kind: str) -> str:
+    return next(n for n in (f"{kind}:{i}" for i in range(1000)) if on.former_home(n))
+
+
+@pytest.mark.parametrize("change", ["delete", "overwrite", "nothing"])
+@pytest.mark.parametrize("kind", ["h", "k"])
+def test_a_carrier_that_comes_late_changes_nothing(
+    servers: dict[str, RedisServer], kind: str, change: str
+) -> None:
+    """Every step of a slow carrier, with a quick one and a user's write in between."""
+    after = fleet(servers, NEW, previous=OLD)
+    name = moving(after, kind)
+    for pause in range(4):
+        for each in servers.values():
+            each.wipe()
+        slow: Any = both(fleet(servers, NEW, previous=OLD))[kind == "k"]
+        quick: Any = both(fleet(servers, NEW, previous=OLD))[kind == "k"]
+        first: Any = both(fleet(servers, OLD))[kind == "k"]
+        if kind == "h":
+            first.hset(name, mapping={"f": "old", "gone": "old"})
+        else:
+            first.set(name, "old")
+        old = slow.every_node[after.former_home(name)]
+        new = slow.on_nodes[after.home(name)]
+        steps = carry(old, new, name, (old.open(), new.open()))
+        step, done = next(steps), False
+        for at in range(4):
+            if at == pause:
+                if kind == "h":
+                    assert quick.hget(name, "f") == b"old"
+                    quick.hdel(name, "gone")
+                    if change == "delete":
+                        quick.delete(name)
+                    elif change == "overwrite":
+                        quick.hset(name, "f", "new")
+                else:
+                    assert quick.get(name) == b"old"
+                    if change == "delete":
+                        quick.delete(name)
+                    elif change == "overwrite":
+                        quick.set(name, "new")
+            if not done:
+                try:
+                    step = steps.send(run(step[0].client, step[1]))
+                except StopIteration:
+                    done = True
+        assert done
+        expected = {"delete": None, "overwrite": b"new", "nothing": b"old"}[change]
+        for user in (slow, quick, both(fleet(servers, NEW))[kind == "k"]):
+            if kind == "h":
+                assert user.hget(name, "f") == expected
+                assert user.hget(name, "gone") is None
+            else:
+                assert user.get(name) == expected
+        assert not servers[after.former_home(name) or ""].client().exists(name)
+
+
+def test_readers_see_each_value_at_all_times(servers: dict[str, RedisServer]) -> None:
+    fill(fleet(servers, OLD), 100)
+    after = fleet(servers, NEW, previous=OLD)
+    missed: list[str] = []
+    rounds = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            # Another fleet each time: a process that remembers nothing of the move.
+            hashes, keys = both(fleet(servers, NEW, previous=OLD))
+            for number in range(100):
+                if hashes.hget(f"h:{number}", "f") != str(number).encode():
+                    missed.append(f"h:{number}")
+                if keys.get(f"k:{number}") != str(number).encode():
+                    missed.append(f"k:{number}")
+            rounds.append(1)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        for structure in both(after):
+            work_off(FleetRebalance(structure, limit=3))
+    finally:
+        while not rounds and thread.is_alive():
+            stop.wait(0.01)
+        stop.set()
+        thread.join()
+    assert missed == []
+    check(fleet(servers, NEW), servers, 100)
+
+
+def test_fencing_tokens_grow_although_the_new_home_s_clock_is_behind(
+    servers: dict[str, RedisServer],
+) -> None:
+    before, after = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)
+    name = moving(after, "k")
+    ahead = DurableKeys(before, "k", clock_shift_ms=3_600_000)
+    token = ahead.acquire(name, lease=30)
+    assert token is not None
+    assert ahead.release(name, token)
+    later = DurableKeys(after, "k").acquire(name, lease=30)
+    assert later is not None
+    assert later > token
+
+
+def test_what_cannot_be_carried_is_refused(servers: dict[str, RedisServer]) -> None:
+    after = fleet(servers, NEW, previous=OLD)
+    name = moving(after, "s")
+    with pytest.raises(ConfigurationError, match="only volatile hashes and durable keys"):
+        Ick(after, name)
+    with pytest.raises(ConfigurationError, match="no node of the fleet any more"):
+        fleet(servers, OLD, previous=NEW)
+    with pytest.raises(ConfigurationError, match="on a Fleet"):
+        FleetRebalance(VolatileHashes(servers["a"].client(), "h"))
+    hashes = both(after)[0]
+    name = moving(after, "h")
+    hashes.every_node[after.former_home(name) or ""].open()
+    new = hashes.on_nodes[after.home(name)]
+    layout = new.open()
+    servers["c"].client().set(new.names.carried(layout.shard_of(0)), "foreign")
+    zero = "06S"
+    with pytest.raises(redis.ResponseError, match="WSLAYOUT"):
+        run(new.client, carry_in(new, zero.encode(), layout, (b"x", b"", b"", b"")))
+
+
+@pytest.mark.parametrize("kind", ["h", "k"])
+@pytest.mark.parametrize("by", ["job", "user"])
+def test_killed_at_every_command(servers: dict[str, RedisServer], kind: str, by: str) -> None:
+    on = fleet(servers, NEW, previous=OLD)
+    mine = [f"{kind}:{n}" for n in range(60) if on.former_home(f"{kind}:{n}") == "a"]
+    with (
+        FaultyServer(servers["a"].port) as a,
+        FaultyServer(servers["b"].port) as b,
+        FaultyServer(servers["c"].port) as c,
+    ):
+        relays = {"a": a, "b": b, "c": c}
+        urls = {n: f"redis://127.0.0.1:{each.port}/0" for n, each in relays.items()}
+
+        def prepare() -> None:
+            for each in servers.values():
+                each.wipe()
+            fill(fleet(servers, OLD))
+
+        def work() -> None:
+            structure: Any = both(Fleet(urls, previous=OLD))[kind == "k"]
+            if by == "user":
+                assert structure.exists(mine[0]) == 1
+                return
+            job = FleetRebalance(structure, random=lambda: 0.0)
+            job._places["a"] = (key_slot(mine[0].encode()) % 16, b"0")
+            with suppress(redis.TimeoutError):
+                job.perform(Slice(25, 10.0))
+
+        deaths = 0
+        for _ in every_death([a, b, c], work, prepare):
+            deaths += 1
+            after = fleet(servers, NEW, previous=OLD)
+            hashes, keys = both(after)
+            # Half of the keys by their users, the rest by the next recruits.
+            for number in range(0, 60, 2):
+                assert hashes.hget(f"h:{number}", "f") == str(number).encode()
+                assert keys.get(f"k:{number}") == str(number).encode()
+            for structure in (hashes, keys):
+                work_off(FleetRebalance(structure))
+            check(fleet(servers, NEW), servers)
+        assert deaths >= 6

@@ -1,0 +1,88 @@
+"""Carrying keys over to their new homes, while a fleet has more nodes than before, or others.
+
+From the moment that a fleet is given its former nodes, nobody writes a moving key at its former
+home: each user carries it first. So its copy there is frozen, and every dump of it is the same. The
+new home writes a dump once: a set of carried keys, which is kept until the move is over, refuses
+every later one, however late its carrier comes. Only then is the frozen copy removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from workstealing.errors import ConfigurationError
+from workstealing.store.keys import key_slot, to_bytes
+from workstealing.store.operations import AS_BYTES, Operation, command
+from workstealing.store.scripts import load
+from workstealing.structures.namespace import Layout
+
+Carrying = Generator[tuple[Any, Operation], Any, bool]
+"""Steps, each for one of two structures; returns whether there was something to carry."""
+
+
+def carry(old: Any, new: Any, key: Any, layouts: tuple[Layout, Layout]) -> Carrying:
+    """Carry a key from one structure to another, if it is still there.
+
+    Arguments: old, new: the structures of two nodes; key; layouts: theirs. Raises:
+    ConfigurationError if they differ. One round trip, or three.
+    """
+    require_alike(old, *layouts)
+    name = to_bytes(key)
+    out = carry_out(old, name, layouts[0])
+    found = yield old, out
+    if not found:
+        return False
+    yield new, carry_in(new, name, layouts[1], found)
+    yield old, drop(old, name, layouts[0])
+    return True
+
+
+def carry_out(structure: Any, name: bytes, layout: Layout) -> Operation:
+    """Return the operation that reads a key at its former home."""
+    shift_ms = structure.translator.clock_shift_ms
+    keys = _beside(structure, name, layout)
+    return Operation(load("fleet/carry_out", shift_ms), keys, (structure.holds,), options=AS_BYTES)
+
+
+def carry_in(structure: Any, name: bytes, layout: Layout, found: Any) -> Operation:
+    """Return the operation that writes a key at its new home, unless that has been done."""
+    shard = layout.shard_of(key_slot(name))
+    names = structure.names
+    _, due, *deadlines = _beside(structure, name, layout)
+    keys = (name, names.carried(shard), names.mark(shard), due, *deadlines)
+    mark = "" if layout.is_native else layout.mark
+    return Operation(load("fleet/carry_in"), keys, (mark, *found), int)
+
+
+def drop(structure: Any, name: bytes, layout: Layout) -> Operation:
+    """Return the operation that removes a carried key from its former home."""
+    return Operation(load("fleet/drop"), _beside(structure, name, layout), (structure.holds,))
+
+
+def raise_fence(old: Any, new: Any, shard: int) -> Carrying:
+    """Let the fencing tokens of an index shard grow on from those of the former home."""
+    fence = old.names.fence(shard)
+    token = yield old, command("GET", fence, options=AS_BYTES)
+    if not token:
+        return False
+    yield new, Operation(load("fleet/raise_fence"), (fence,), (token,))
+    return True
+
+
+def require_alike(structure: Any, old: Layout, new: Layout) -> None:
+    """Raise a ConfigurationError if keys cannot be carried from one layout to another."""
+    if old.is_migrating or (old.backend, old.index_shards) != (new.backend, new.index_shards):
+        raise ConfigurationError(
+            f"{structure.name!r} is {old.backend} with {old.index_shards} index shards, and its new"
+            f" home is {new.backend} with {new.index_shards}: keys are carried between like servers"
+            " only, and not during a migration"
+        )
+
+
+def _beside(structure: Any, name: bytes, layout: Layout) -> tuple[bytes, ...]:
+    """Return a key, its due index and, where they are kept, its deadlines."""
+    due = structure.names.due(layout.shard_of(key_slot(name)))
+    if structure.holds == "hash" and not layout.is_native:
+        return (name, due, structure.names.deadlines(name))
+    return (name, due)
