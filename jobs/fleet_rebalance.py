@@ -56,8 +56,8 @@ class FleetRebalance(Job):
             )
         if any(each.twin.is_cluster for each in structure.every_node.values()):
             raise ConfigurationError(
-                f"{structure.name!r} lies on nodes that are clusters of their own, and between those"
-                " no keys are carried over: install no FleetRebalance for it"
+                f"{structure.name!r} lies on nodes that are clusters, and between those no keys are"
+                " carried over: install no FleetRebalance for it"
             )
         self.structure = structure
         self.structures = tuple(structure.every_node.values())

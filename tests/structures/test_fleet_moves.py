@@ -272,6 +272,7 @@ def test_what_cannot_be_carried_is_refused(servers: dict[str, RedisServer]) -> N
         run(new.client, carry_in(new, zero.encode(), layout, (b"x", b"", b"", b"")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["h", "k"])
 @pytest.mark.parametrize("by", ["job", "user"])
 def test_killed_at_every_command(servers: dict[str, RedisServer], kind: str, by: str) -> None:
