@@ -18,6 +18,7 @@ if "--without-hiredis" in sys.argv:
 
 import collecting
 import enlist
+import hash_size
 import ick
 import log
 import log_seek
@@ -57,6 +58,7 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "spark-epilogue": _on_a_server(spark_epilogue.measure),
     "web": web.measure,
     "spark-sweeps": spark_sweeps.measure,
+    "hash-size": _on_a_server(hash_size.measure),
     "log": _on_a_server(log.measure),
     "log-size": _on_a_server(log_size.measure),
     "log-seek": _on_a_server(log_seek.measure),
