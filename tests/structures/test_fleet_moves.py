@@ -292,7 +292,7 @@ def test_killed_at_every_command(servers: dict[str, RedisServer], kind: str, by:
             fill(fleet(servers, OLD))
 
         def work() -> None:
-            structure: Any = both(Fleet(urls, previous=OLD))[kind == "k"]
+            structure: Any = both(Fleet(urls, previous=OLD, protocol=2))[kind == "k"]
             if by == "user":
                 assert structure.exists(mine[0]) == 1
                 return
