@@ -20,6 +20,7 @@ import pytest
 import redis.utils
 from hypothesis import HealthCheck, settings
 
+from support import redis_py
 from support.postgres import PostgresServer, find_postgres
 from support.servers import (
     AnyServer,
@@ -52,6 +53,7 @@ settings.register_profile("ci", max_examples=100, print_blob=True, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "dev"))
 
 SPARK = Path(__file__).parent / "spark"
+redis_py.supply()
 # redis-py reads its own package's metadata for each client that is made: 1 ms, or a third of what
 # a cluster's client costs.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)

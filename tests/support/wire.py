@@ -11,6 +11,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from workstealing.store.redis_versions import CONNECTION_OPTIONS
+
 
 def ask(port: int, *commands: str, seconds: float = 60.0) -> list[Any]:
     """Say commands, their words parted by spaces, and return the raw replies.
@@ -21,7 +23,7 @@ def ask(port: int, *commands: str, seconds: float = 60.0) -> list[Any]:
         host="127.0.0.1",
         port=port,
         protocol=2,
-        driver_info=None,
+        **CONNECTION_OPTIONS,
         socket_timeout=seconds,
         socket_connect_timeout=seconds,
         retry=Retry(NoBackoff(), 0),

@@ -18,6 +18,7 @@ from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.recruiter import Recruiter
 from workstealing.store.connection import Command
 from workstealing.store.twin import is_async
+from workstealing.store.valkey_clients import redis_client
 
 _PAUSED = "paused:"
 _RATE = "rate:"
@@ -45,6 +46,7 @@ class SharedSettings:
     """
 
     def __init__(self, client: Any, name: str = "default") -> None:
+        client = redis_client(client)
         if is_async(client):
             raise ConfigurationError(
                 "the fleet's settings need a blocking client, not an asyncio one"

@@ -17,7 +17,7 @@ from typing import Any
 
 from redis._parsers.socket import SocketBuffer
 from redis.backoff import NoBackoff
-from redis.connection import AbstractConnection, Connection, SSLConnection
+from redis.connection import Connection, SSLConnection
 from redis.exceptions import (
     AskError,
     ConnectionError,
@@ -41,6 +41,7 @@ from workstealing.store.opening import (
     SharedTls,
     connect_function,
 )
+from workstealing.store.redis_versions import CONNECTION_OPTIONS, AbstractConnection
 
 Command = tuple[Any, ...]
 
@@ -256,6 +257,18 @@ class OneAttempt(AbstractConnection):
         # An idle connection is owed nothing: readable bytes are its end, or garbage.
         return self._has_unread() or _is_readable(raw)
 
+    def can_read(self, timeout: float = 0) -> bool:
+        """Say within so many seconds whether a reply has begun to come, or the end.
+
+        redis-py before 6 waits by the socket's time-out, which the budget sets here.
+        """
+        raw = getattr(self._sock, "_sock", None)
+        if raw is None or self._has_unread():
+            return True
+        # TLS may have taken more off the socket than was read.
+        pending = getattr(raw, "pending", None)
+        return bool(pending and pending()) or _is_readable(raw, timeout)
+
     def _has_unread(self) -> bool:
         """Say whether the parser holds bytes beyond the expected replies."""
         reader = getattr(self._parser, "_reader", None)
@@ -352,14 +365,14 @@ def checked(replies: list[Any]) -> list[Any]:
     return replies
 
 
-def _is_readable(sock: socket.socket) -> bool:
-    """Say, without waiting, whether a read would return at once."""
+def _is_readable(sock: socket.socket, seconds: float = 0) -> bool:
+    """Say within so many seconds whether a read would return at once."""
     if not hasattr(select, "poll"):
-        return bool(select.select([sock], [], [], 0)[0])
+        return bool(select.select([sock], [], [], seconds)[0])
     # select() refuses the high descriptors of a process with many files open.
     poll = select.poll()
     poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))
+    return bool(poll.poll(seconds * 1000))
 
 
 _classes: dict[type[Any], type[OneAttempt]] = {}
@@ -403,7 +416,7 @@ def one_attempt_options(kind: type[Any], options: Mapping[str, Any]) -> dict[str
         "decode_responses": False,
         "health_check_interval": 0,
         "protocol": 2,
-        "driver_info": None,
+        **CONNECTION_OPTIONS,
         "redis_connect_func": connect_function(options),
     }
 

@@ -23,6 +23,7 @@ from workstealing.store.twin import (
     is_cluster,
     twin_of,
 )
+from workstealing.store.valkey_clients import redis_client
 
 _LONGEST_NAME = 255
 
@@ -70,7 +71,9 @@ class _Fleet(Generic[ClientT]):
     def _made(self, given: Mapping[str, Any], options: dict[str, Any]) -> dict[str, ClientT]:
         clients: dict[str, ClientT] = {}
         for name, node in given.items():
-            clients[name] = self._connected(node, options) if isinstance(node, str) else node
+            clients[name] = (
+                self._connected(node, options) if isinstance(node, str) else redis_client(node)
+            )
             # Checks the client; makes no connection.
             twin_of(clients[name])
             if is_async(clients[name]) is not self._is_async_client:
@@ -175,11 +178,11 @@ AnyFleet = Fleet | AsyncFleet
 def placed(client: Any, name: Any) -> Any:
     """Return the client for a structure that lives on one node: a fleet's by the structure's name.
 
-    Arguments: client: a fleet, or anything else, which is returned as it is; name. Raises:
-    ConfigurationError if the name's home has changed.
+    Arguments: client: a fleet, or a client, of valkey-py, too; name. Returns: a client of redis-py;
+    anything else as it is. Raises: ConfigurationError if the name's home has changed.
     """
     if not isinstance(client, AnyFleet):
-        return client
+        return redis_client(client)
     former = client.former_home(name)
     if former is not None:
         raise ConfigurationError(

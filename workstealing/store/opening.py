@@ -15,11 +15,12 @@ from typing import Any
 
 from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
-from redis.connection import AbstractConnection, Connection, SSLConnection
+from redis.connection import AbstractConnection, Connection
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.budget import Budget, aside, resolve
+from workstealing.store.redis_versions import SSLConnection
 
 
 class BoundedSocket:
@@ -94,6 +95,10 @@ class Handshake(AbstractConnection):
     # server without a password accepts that name, and refuses a password alone.
     names_default_user = True
 
+    def on_connect(self) -> None:
+        """Do the handshake: redis-py before 6.3 asks for it by this name."""
+        self.on_connect_check_health()
+
     def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: ARG002 - redis-py's own signature
         """Authenticate and select the database."""
         self._parser.on_connect(self)
@@ -132,7 +137,11 @@ class Handshake(AbstractConnection):
 def _given_by(provider: Any) -> Any:
     """Return a credential provider's credentials; called in a thread without an event loop."""
     blocking = getattr(type(provider), "get_credentials", None)
-    if blocking is not None and blocking is not CredentialProvider.get_credentials:
+    # By its name, because valkey-py has a base of its own.
+    if (
+        blocking is not None
+        and blocking.__qualname__ != CredentialProvider.get_credentials.__qualname__
+    ):
         return provider.get_credentials()
     import asyncio
 

@@ -35,6 +35,7 @@ from workstealing.store.connection import (
 from workstealing.store.keys import require_one_slot
 from workstealing.store.opening import Tls
 from workstealing.store.scripts import load_all
+from workstealing.store.valkey_clients import redis_client
 
 BlockingClient = redis.Redis | redis.RedisCluster
 AsyncClient = redis_asyncio.Redis | redis_asyncio.RedisCluster
@@ -466,11 +467,12 @@ _twins: WeakKeyDictionary[Any, Twin] = WeakKeyDictionary()
 def twin_of(client: Any) -> Twin:
     """Return the one twin of a client, made on first use; no round trip.
 
-    Arguments: client: a client of redis-py, or a twin, which is returned as it is. Raises:
-    ConfigurationError for anything else.
+    Arguments: client: a client of redis-py or valkey-py, or a twin, which comes back as it is.
+    Raises: ConfigurationError for anything else.
     """
     if isinstance(client, Twin):
         return client
+    client = redis_client(client)
     try:
         twin = _twins.get(client)
     except TypeError:
@@ -489,7 +491,7 @@ def twin_for(structure: Any, client: Any) -> Twin:
     """
     twin = twin_of(client)
     wants_async: bool = structure._is_async_client  # noqa: SLF001 - redis-py's own name for it
-    if is_async(client) is not wants_async:
+    if is_async(redis_client(client)) is not wants_async:
         raise wrong_form(structure, "client")
     return twin
 

@@ -17,6 +17,7 @@ from workstealing.errors import ConfigurationError
 from workstealing.store.keys import SLOT_TAGS, SLOTS
 from workstealing.store.operations import Steps, command
 from workstealing.store.twin import ClientT, Twin, twin_for
+from workstealing.store.valkey_clients import redis_client
 from workstealing.structures import layout as layouts
 from workstealing.structures.layout import Kind, Versioned, only_readable
 from workstealing.structures.structure import NOTE, OK, Check, Structure
@@ -49,7 +50,7 @@ class Layout:
 
     Fields: namespace; backend: one of the structure's; index_shards: their number; version;
     writable: whether this release may write the layout; missing: optional commands that a native
-    server lacks.
+    server lacks, or an older redis-py.
     """
 
     namespace: str
@@ -235,7 +236,7 @@ class Namespaced(Generic[ClientT]):
         self._policies = layouts.checked_policies(allow_eviction)
         # Checks the client; makes no connection.
         self.twin: Twin = twin_for(self, client)
-        self.client: Any = client
+        self.client: Any = redis_client(client)
         self.namespace = namespace
         self.name = namespace
         self._layout: Layout | None = None

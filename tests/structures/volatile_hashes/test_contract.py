@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 import redis
 from redis._parsers import _RESP2Parser, _RESP3Parser
-from redis.commands.core import HashDataPersistOptions
 
 from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.redis_py import take_connection
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Slice
 from workstealing.store.keys import key_slot
+from workstealing.store.redis_versions import HashDataPersistOptions
 from workstealing.structures import VolatileHashes
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes
 from workstealing.structures.volatile_hashes.surface import BlockingHashSurface
@@ -119,9 +120,13 @@ def test_the_surface_is_the_one_that_was_promised() -> None:
 
 @pytest.mark.parametrize("name", [n for n in SURFACE if n not in ("delete", "unlink", "exists")])
 def test_signatures_are_redis_pys_own(name: str) -> None:
-    assert inspect.signature(getattr(VolatileHashes, name)) == inspect.signature(
-        getattr(redis.Redis, name)
-    )
+    ours = inspect.signature(getattr(VolatileHashes, name))
+    theirs = inspect.signature(getattr(redis.Redis, name))
+    # What an older redis-py lacks is compared with redis-py 8's in tests/store.
+    if theirs.parameters.keys() == ours.parameters.keys():
+        assert ours == theirs
+    else:
+        assert "no_values" in ours.parameters.keys() - theirs.parameters.keys()
 
 
 # What each method answers, in order, on a fresh namespace: (method, args, options, reply).
@@ -573,7 +578,7 @@ def test_one_call_takes_one_round_trip(any_server: AnyServer) -> None:
 
 def _count_writes(client: Any) -> Callable[[], int]:
     """Count what the client's one connection sends, in calls."""
-    connection = client.connection_pool.get_connection()
+    connection = take_connection(client.connection_pool)
     original, calls = connection.send_packed_command, []
 
     def counted(command: Any, *args: Any, **options: Any) -> Any:

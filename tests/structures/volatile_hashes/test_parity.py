@@ -15,7 +15,6 @@ import pytest
 import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
-from redis.commands.core import HashDataPersistOptions
 
 from support.hash_checks import check_index, collect_all
 from support.hash_differences import FOREIGN, GARBAGE, TWO_ERRORS, is_allowed
@@ -34,6 +33,7 @@ from support.parity import (
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer, ServerMissingError, find_server
 from workstealing.jobs import HashFieldExpiry
+from workstealing.store.redis_versions import HashDataPersistOptions
 from workstealing.structures import VolatileHashes
 
 KEYS = [b"h:0", b"h{1", b"{}2\xff"]

@@ -76,7 +76,7 @@ class _Keys(NamespaceStructure[ClientT]):
             return
         super().__init__(client, namespace, allow_eviction)
         self.translator = KeyTranslator(
-            self.names, on_cluster=is_cluster(client), clock_shift_ms=clock_shift_ms
+            self.names, on_cluster=is_cluster(self.client), clock_shift_ms=clock_shift_ms
         )
 
     @operation

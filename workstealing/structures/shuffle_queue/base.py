@@ -13,6 +13,7 @@ from workstealing.store.keys import SLOTS
 from workstealing.store.operations import Operation, Steps
 from workstealing.store.scripts import Script, load
 from workstealing.store.twin import is_async, is_cluster
+from workstealing.store.valkey_clients import redis_client
 from workstealing.structures.namespace import (
     INDEX_SHARDS_OF_A_SERVER,
     Namespaced,
@@ -93,7 +94,7 @@ class QueueBase(Namespaced[Any]):
         self.names = IndexNames(namespace)
         self.keys = QueueNames(name)
         self.name = self.keys.text
-        if is_cluster(client):
+        if is_cluster(self.client):
             self.keys.require_one_slot()
         checked_streams(streams, streams_per_tenant)
         self.streams, self.streams_per_tenant = streams, streams_per_tenant
@@ -168,6 +169,7 @@ class QueueNamespace(NamespaceStructure[Any]):
 
     def __init__(self, client: Any, namespace: str = "shuffle_queues") -> None:
         # It asks by `inspect` alone, which takes either.
+        client = redis_client(client)
         self._is_async_client = is_async(client)
         self.names = IndexNames(namespace)
         super().__init__(client, namespace, ())

@@ -14,6 +14,7 @@ from workstealing.store.keys import spread_tag
 from workstealing.store.operations import AS_BYTES, Operation, Steps, drive, drive_async
 from workstealing.store.scripts import load
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, Twin, twin_for
+from workstealing.store.valkey_clients import redis_client
 from workstealing.structures.layout import (
     Kind,
     Versioned,
@@ -330,7 +331,7 @@ class _RedisStore(Generic[ClientT]):
     ) -> None:
         self._policies = checked_policies(allow_eviction)
         self._clock_shift_ms = clock_shift_ms
-        self.client: Any = client
+        self.client: Any = client = redis_client(client)
         if not isinstance(client, AnyFleet):
             self.twin: Twin = twin_for(self, client)
 

@@ -189,7 +189,7 @@ class HashTranslator:
         script = self._scripts.get(command.script) or self.script(command.script)
         name = to_bytes(args[1])
         if not command.writes:
-            read = self._reader(word, command, options)
+            read = self._reader(word, command, args, options)
             keys = self._names.for_reading(name)
             if command.checked:
                 keys += (self._names.mark(layout.shard_of(key_slot(name))),)
@@ -203,11 +203,11 @@ class HashTranslator:
         return Operation(script, keys, values, command.read)
 
     def _reader(
-        self, word: str, command: _Command, options: dict[str, Any]
+        self, word: str, command: _Command, args: Arguments, options: dict[str, Any]
     ) -> Callable[[Any], Any]:
         if word == "HSCAN" and options.get("no_values"):
             return _scanned_fields
-        if word == "HRANDFIELD" and options.get("withvalues") and self._nested_pairs:
+        if word == "HRANDFIELD" and self._nested_pairs and args[3:] == ("WITHVALUES",):
             return _listed_pairs
         return command.read
 
@@ -273,7 +273,12 @@ class HashTranslator:
         return Operation(script, self._names.for_writing(key, layout), args, int)
 
     def substitute(self, args: Arguments) -> Operation:
-        """Return the operation for a command that a native server lacks."""
+        """Return the operation for a command that a native server lacks, or an older redis-py."""
+        if args[0] == "HSCAN":
+            # Its options come in twos, but for NOVALUES. redis-py splits a name at spaces when it
+            # sends it, but finds no reader by this one, and an older one's reader loses the fields.
+            read = _scanned if len(args) % 2 else _scanned_fields
+            return Operation(None, (args[1],), ("HSCAN ", *args[1:]), read)
         script = self.script(f"volatile_hashes/native_{args[0].lower()}")
         return Operation(script, (args[1],), tuple(args[2:]), _same)
 

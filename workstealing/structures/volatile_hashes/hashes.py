@@ -103,7 +103,7 @@ class _Hashes(NamespaceStructure[ClientT]):
         self._backend = backend
         self._layout_read = 0.0
         self.translator = HashTranslator(
-            self.names, nested_pairs=_protocol(client) == 3, clock_shift_ms=clock_shift_ms
+            self.names, nested_pairs=_protocol(self.client) == 3, clock_shift_ms=clock_shift_ms
         )
 
     @operation

@@ -12,6 +12,7 @@ from dataclasses import replace
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.keys import SLOT_TAGS, key_slot
 from workstealing.store.operations import Steps
+from workstealing.store.redis_versions import MISREAD_COMMANDS
 from workstealing.structures.layout import ask_server, require_policy
 from workstealing.structures.namespace import (
     EMULATED,
@@ -109,7 +110,7 @@ def open_layout(
                 " itself, and this server cannot: go back to Redis 8 or Valkey 9, or use another"
                 " namespace"
             )
-        missing = frozenset(OPTIONAL_NATIVE_COMMANDS) - known
+        missing = (frozenset(OPTIONAL_NATIVE_COMMANDS) - known) | MISREAD_COMMANDS
         return replace(layout, missing=missing)
     require_policy(names.kind, policy, allowed_policies)
     return layout

@@ -1,6 +1,6 @@
 """The commands that volatile hashes offer, by redis-py's own signatures.
 
-The methods on fields are redis-py's (`redis.commands.core.HashCommands`). The methods on whole
+The methods on fields are redis-py 8's (`redis.commands.core.HashCommands`). The methods on whole
 hashes are some of redis-py's methods on keys: only the ones that keep a hash and its deadlines
 together.
 """
@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from redis.commands.core import (
-    AsyncScanCommands,
-    BasicKeyCommands,
-    HashCommands,
-    ScanCommands,
-)
+from redis.commands.core import BasicKeyCommands
 from redis.exceptions import ResponseError
+
+from workstealing.store.redis_versions import AsyncScanCommands, HashCommands, ScanCommands
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

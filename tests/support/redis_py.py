@@ -1,0 +1,29 @@
+"""What the tests ask redis-py 8's own clients for, on an older redis-py, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+import redis.asyncio
+
+from workstealing.store import redis_versions
+
+
+def supply() -> None:
+    """Give clients the methods on fields that this redis-py lacks; nothing for redis-py 8."""
+    later = redis_versions._LaterHashCommands
+    kinds: list[Any] = [redis.Redis, redis.RedisCluster]
+    kinds += [redis.asyncio.Redis, redis.asyncio.RedisCluster]
+    for kind in kinds:
+        for name in dir(later):
+            if name.startswith("h") and not hasattr(kind, name):
+                setattr(kind, name, getattr(later, name))
+
+
+def take_connection(pool: Any) -> Any:
+    """Return a connection of a pool, which older ones give for a command only."""
+    try:
+        return pool.get_connection()
+    except TypeError:
+        return pool.get_connection("PING")
