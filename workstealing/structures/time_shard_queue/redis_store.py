@@ -331,7 +331,8 @@ class _RedisStore(Generic[ClientT]):
     ) -> None:
         self._policies = checked_policies(allow_eviction)
         self._clock_shift_ms = clock_shift_ms
-        self.client: Any = client = redis_client(client)
+        client = redis_client(client)
+        self.client: Any = client
         if not isinstance(client, AnyFleet):
             self.twin: Twin = twin_for(self, client)
 

@@ -227,7 +227,7 @@ class HashTranslator:
             keys += (name, self._names.mark(layout.shard_of(key_slot(name))))
         values = (layout.mark, args[0], *args[1 + command.keys :])
         script = self.script("volatile_hashes/guarded")
-        return Operation(script, tuple(keys), values, self._reader(args[0], command, options))
+        return Operation(script, tuple(keys), values, self._reader(args[0], command, args, options))
 
     def takes(self, layout: Layout, args: Arguments) -> list[Operation]:
         """Return the operations that hand a command's fields back before it runs.
