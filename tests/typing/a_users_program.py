@@ -6,7 +6,7 @@ Nothing runs it. Its claims are for mypy, in strict mode and by `assert_type`.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, assert_type
 
@@ -455,3 +455,20 @@ def item(number: str) -> dict[str, str]:
 
 
 application = WorkStealingMiddleware(app, recruiter)
+
+
+def cached_functions(
+    hashes: VolatileHashes, late: AsyncVolatileHashes
+) -> tuple[int, Coroutine[Any, Any, str]]:
+    @hashes.cached(ttl=60, key="item:{item}")
+    def price(item: int, currency: str = "EUR") -> int:
+        return item
+
+    @late.cached(ttl=60, key="item:{item}", early=1.0)
+    async def name(item: int) -> str:
+        return str(item)
+
+    price(1, 2)  # type: ignore[arg-type]
+    forgotten: bool = price.invalidate(1)
+    again: int = price.refresh(1, currency="USD")
+    return again if forgotten else price(1), name(2)

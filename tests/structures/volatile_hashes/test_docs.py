@@ -37,11 +37,16 @@ def test_every_method_is_named() -> None:
 def test_the_code_runs(request: pytest.FixtureRequest, version: int) -> None:
     server: RedisServer = request.getfixturevalue(f"redis{version}")
     scope: dict[str, Any] = {"of_the_test": server.client()}
-    first, second = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    first, cached, second = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(first.replace("redis.Redis()", "of_the_test"), scope)
     items = scope["items"]
     for call, reply in re.findall(r"^(items\.\S.*?\))\s+# (.+)$", first, re.MULTILINE):
         assert eval(call, scope) == eval(reply), call
+    computed: list[int] = []
+    scope["rating_in_the_database"] = lambda item: computed.append(item) or 4.5
+    exec(cached, scope)
+    assert computed == [17]
+    assert scope["rating"](17) == 4.5
     exec(second, scope)
     assert scope["likes"][17] == [b"42"]
     assert (scope["visits"], scope["mine"]) == (1, 1)

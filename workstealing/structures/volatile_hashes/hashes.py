@@ -48,6 +48,7 @@ from workstealing.structures.on_fleet import (
     settle,
 )
 from workstealing.structures.structure import WARNING, Check
+from workstealing.structures.volatile_hashes.caching import AsyncCaching, BlockingCaching
 from workstealing.structures.volatile_hashes.commands import (
     HashTranslator,
     hashes_in,
@@ -214,7 +215,9 @@ class _Hashes(NamespaceStructure[ClientT]):
         return (yield command(*args, options=options))
 
 
-class VolatileHashes(_Hashes[BlockingClient | Fleet], BlockingHashSurface, Blocking):
+class VolatileHashes(
+    _Hashes[BlockingClient | Fleet], BlockingHashSurface, BlockingCaching, Blocking
+):
     """Hashes whose fields expire one by one, by Redis 8's API on any Redis from 6.2 on.
 
     Arguments: client: a redis.Redis, a redis.RedisCluster or a `Fleet` (`AsyncVolatileHashes` takes
@@ -259,7 +262,9 @@ class VolatileHashes(_Hashes[BlockingClient | Fleet], BlockingHashSurface, Block
         return HashPipeline(self, transaction)
 
 
-class AsyncVolatileHashes(_Hashes[AsyncClient | AsyncFleet], AsyncHashSurface, Asynchronous):
+class AsyncVolatileHashes(
+    _Hashes[AsyncClient | AsyncFleet], AsyncHashSurface, AsyncCaching, Asynchronous
+):
     """`VolatileHashes` on a redis.asyncio client: every command is awaited."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:

@@ -1,0 +1,331 @@
+"""`cached`: one computer at a time, old values meanwhile, and a Redis that may be away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from support.at_once import at_once
+from support.processes import free_port
+from support.servers import AnyServer, RedisServer
+from workstealing import Recruiter
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting.deferral import Deferral, current
+from workstealing.structures import AsyncVolatileHashes, VolatileHashes
+from workstealing.structures.volatile_hashes import caching
+
+LONG = {"ttl": 600.0, "wait": 60.0, "lease": 600.0}
+
+
+@pytest.fixture
+def recruiter() -> Recruiter:
+    """Return a recruiter that counts and recruits nobody."""
+    return Recruiter()
+
+
+def hashes_on(server: AnyServer, **options: Any) -> Any:
+    return VolatileHashes(server.client(), namespace="cached", **options)
+
+
+def enlisted(recruiter: Recruiter) -> int:
+    return recruiter.stats()["enlisted"]
+
+
+@pytest.mark.contract
+def test_a_miss_computes_and_a_hit_enlists(any_server: AnyServer, recruiter: Recruiter) -> None:
+    hashes, calls = hashes_on(any_server), []
+
+    @hashes.cached(**LONG, key="item:{item}", field="price in {currency}", recruiter=recruiter)
+    def price(item: int, currency: str = "EUR") -> dict[str, int]:
+        """Return a price."""
+        calls.append((item, currency))
+        return {"cents": 100 * item}
+
+    assert price.__doc__ == "Return a price."
+    assert price(17) == {"cents": 1700}
+    assert enlisted(recruiter) == 0
+    assert price(17, "EUR") == price(item=17) == {"cents": 1700}
+    assert enlisted(recruiter) == 2
+    assert price(17, currency="USD") == {"cents": 1700}
+    assert calls == [(17, "EUR"), (17, "USD")]
+    assert price.place(17) == ("item:17", "price in EUR")
+    assert sorted(hashes.hkeys("item:17")) == [b"price in EUR", b"price in USD"]
+    assert 0 < hashes.httl("item:17", "price in EUR")[0] <= 600
+    # The lease has been given back.
+    assert hashes.exists("item:17:computing") == 0
+    assert price.invalidate(17) is True
+    assert price.invalidate(17) is False
+    assert price(17) == {"cents": 1700}
+    assert len(calls) == 3
+    assert price.refresh(17) == {"cents": 1700}
+    assert len(calls) == 4
+
+
+@pytest.mark.contract
+def test_many_threads_compute_once(any_server: AnyServer, recruiter: Recruiter) -> None:
+    hashes, calls, found = hashes_on(any_server), [], []
+    waiting = threading.Event()
+
+    @hashes.cached(**LONG, key="page", recruiter=recruiter)
+    def page() -> str:
+        calls.append(1)
+        # The others have time to come.
+        waiting.wait(0.3)
+        return "made once"
+
+    at_once([lambda: found.append(page())] * 10)
+    assert found == ["made once"] * 10
+    assert calls == [1]
+
+
+async def test_many_tasks_compute_once(redis7: RedisServer, recruiter: Recruiter) -> None:
+    client = redis.asyncio.Redis(port=redis7.port)
+    hashes, calls = AsyncVolatileHashes(client, namespace="cached"), []
+
+    @hashes.cached(**LONG, key="item:{n}", stale=5, early=1.0, recruiter=recruiter)
+    async def item(n: int) -> list[int]:
+        calls.append(n)
+        await asyncio.sleep(0.2)
+        return [n]
+
+    assert await asyncio.gather(*[item(3) for _ in range(10)]) == [[3]] * 10
+    assert calls == [3]
+    assert enlisted(recruiter) == 9
+    assert await item.invalidate(3)
+    assert await item.refresh(3) == [3]
+    assert await item(3) == [3]
+    assert calls == [3, 3]
+    await client.aclose()
+
+
+async def test_a_cancelled_computer_gives_its_lease_back(redis7: RedisServer) -> None:
+    client = redis.asyncio.Redis(port=redis7.port)
+    hashes, begun = AsyncVolatileHashes(client, namespace="cached"), asyncio.Event()
+
+    @hashes.cached(**LONG, key="page")
+    async def page() -> str:
+        if begun.is_set():
+            return "the second"
+        begun.set()
+        await asyncio.sleep(600)
+        return "the first"
+
+    task = asyncio.create_task(page())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await page() == "the second"
+    await client.aclose()
+
+
+def test_an_exception_is_raised_and_not_kept(redis7: RedisServer) -> None:
+    hashes, answers = hashes_on(redis7), iter([ValueError("no such item"), None])
+
+    @hashes.cached(**LONG, key="page")
+    def page() -> None:
+        answer = next(answers)
+        if answer is not None:
+            raise answer
+
+    with pytest.raises(ValueError, match="no such item"):
+        page()
+    # None is a result: `next` would raise StopIteration otherwise.
+    assert page() is None
+    assert page() is None
+
+
+def test_while_one_computes_the_others_have_the_old_value(redis7: RedisServer) -> None:
+    old, new = hashes_on(redis7), hashes_on(redis7, clock_shift_ms=30_000)
+    settings: dict[str, Any] = {"ttl": 20, "stale": 60, "key": "page", "wait": 60, "lease": 600}
+    begun, go_on = threading.Event(), threading.Event()
+    old.cached(**settings, field="text")(lambda: "old")()
+
+    @new.cached(**settings, field="text")
+    def page() -> str:
+        begun.set()
+        assert go_on.wait(120)
+        return "new"
+
+    found: list[str] = []
+    computing = threading.Thread(target=lambda: found.append(page()))
+    computing.start()
+    assert begun.wait(120)
+    assert page() == "old"
+    go_on.set()
+    computing.join()
+    assert found == ["new"]
+    assert page() == "new"
+
+
+def test_a_computer_that_was_killed_holds_nobody_up_for_long(redis7: RedisServer) -> None:
+    hashes = hashes_on(redis7)
+    hashes.hsetex("page:computing", "text", "killed", ex=600)
+    impatient = hashes.cached(ttl=600, key="page", field="text", wait=0.05)(lambda: "mine")
+    assert impatient() == "mine"
+    assert impatient() == "mine"
+    # Another caller's lease is not given back.
+    assert hashes.hexists("page:computing", "text")
+    hashes.hsetex("list:computing", "text", "killed", px=50)
+    patient = hashes.cached(**LONG, key="list", field="text")(lambda: "after the lease")
+    assert patient() == "after the lease"
+
+
+def test_a_value_that_was_stored_before_the_lease_is_not_computed_again(
+    redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashes = hashes_on(redis7)
+    looking = caching._CachedFunction._leasing
+
+    def late(self: Any, key: str, field: str, seen: Any) -> Any:
+        # Another caller stores its result between this one's look and its lease.
+        hashes.hsetex(key, field, b'5:"theirs"', ex=600)
+        return looking(self, key, field, seen)
+
+    monkeypatch.setattr(caching._CachedFunction, "_leasing", late)
+    assert hashes.cached(**LONG, key="page", field="text")(lambda: "mine")() == "theirs"
+    assert not hashes.exists("page:computing")
+
+
+@pytest.mark.parametrize("content", [b"plain", b":x", b"12", b"abc:1", b""])
+def test_a_value_of_another_program_is_computed_anew(redis7: RedisServer, content: bytes) -> None:
+    hashes = hashes_on(redis7)
+    hashes.hset("page", "text", content)
+    page = hashes.cached(**LONG, key="page", field="text")(lambda: "ours")
+    assert page() == "ours"
+    assert page() == "ours"
+    assert hashes.hget("page", "text").endswith(b':"ours"')
+
+
+def test_without_redis_the_function_is_called(
+    recruiter: Recruiter, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = redis.Redis(port=free_port(), socket_timeout=0.2)
+    hashes, calls = VolatileHashes(away, namespace="cached"), []
+
+    @hashes.cached(**LONG, key="page", recruiter=recruiter)
+    def page_without_redis() -> str:
+        calls.append(1)
+        return "made"
+
+    with caplog.at_level(logging.ERROR, "workstealing"):
+        assert [page_without_redis() for _ in range(3)] == ["made"] * 3
+    assert calls == [1] * 3
+    assert enlisted(recruiter) == 0
+    (line,) = [each for each in caplog.messages if "page_without_redis" in each]
+    assert "the cache of" in line
+
+
+def test_a_result_that_cannot_be_kept_is_returned(redis7: RedisServer) -> None:
+    hashes = hashes_on(redis7)
+    page = hashes.cached(**LONG, key="page", field="text")(lambda: b"bytes are no JSON")
+    assert page() == page() == b"bytes are no JSON"
+    assert not hashes.exists("page:computing")
+    raw = hashes.cached(**LONG, key="raw", field="text", encode=bytes, decode=bytes)
+    assert raw(lambda: b"\xff: kept")() == b"\xff: kept"
+    assert raw(lambda: b"not computed")() == b"\xff: kept"
+
+
+def test_methods_are_cached_by_their_instance(redis7: RedisServer) -> None:
+    hashes, calls = hashes_on(redis7), []
+
+    class Shop:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        @hashes.cached(**LONG, key=lambda self, item: f"{self.name}:{item}", field="{self.name}")
+        def price(self, item: int) -> str:
+            calls.append(item)
+            return f"{self.name} {item}"
+
+    east, west = Shop("east"), Shop("west")
+    assert [east.price(1), east.price(1), west.price(item=1)] == ["east 1", "east 1", "west 1"]
+    assert calls == [1, 1]
+    assert east.price.place(1) == ("east:1", "east")
+    assert east.price.invalidate(1)
+    assert not east.price.invalidate(1)
+
+
+def test_clients_that_decode(redis7: RedisServer) -> None:
+    client = redis.Redis(port=redis7.port, decode_responses=True)
+    hashes = VolatileHashes(client, namespace="cached")
+    page = hashes.cached(**LONG, key="page", field="text", stale=1)(lambda: {"ö": 1})
+    assert page() == page() == {"ö": 1}
+    client.close()
+
+
+def test_the_chance_of_an_early_computer_follows_its_rule(
+    redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P(due) = exp(-left / (cost x early)), by the paper's rule."""
+    hashes = hashes_on(redis7)
+    page = hashes.cached(ttl=60, key="page", field="text", early=2.0)(lambda: "x")
+    never = hashes.cached(ttl=60, key="page", field="text")(lambda: "x")
+    draws = [(n + 0.5) / 10_000 for n in range(10_000)]
+    for left in (0.1, 1.0, 3.0):
+        entry = caching._Entry("x", left, 0.5)
+        values = iter(draws)
+        monkeypatch.setattr(caching.random, "random", lambda values=values: next(values))
+        share = sum(page._is_due(entry) for _ in draws) / len(draws)
+        assert share == pytest.approx(math.exp(-left / (0.5 * 2.0)), abs=1e-3)
+        assert not never._is_due(entry)
+    assert never._is_due(caching._Entry("x", 0.0, 0.5))
+
+
+def test_an_early_computer_keeps_the_new_value(
+    redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashes, results = hashes_on(redis7), iter(["first", "second"])
+    page = hashes.cached(ttl=600, key="page", field="text", early=1.0)(lambda: next(results))
+    hashes.hsetex("page", "text", b'999999:"costly"', ex=60)
+    monkeypatch.setattr(caching.random, "random", lambda: 0.999_999)
+    assert page() == "first"
+    # It cost nothing, so the next caller need not hurry.
+    assert page() == "first"
+
+
+def test_in_a_request_the_enlist_waits_for_its_response(
+    redis7: RedisServer, recruiter: Recruiter
+) -> None:
+    page = hashes_on(redis7).cached(**LONG, key="page", field="text", recruiter=recruiter)
+    kept = page(lambda: "x")
+    kept()
+    deferral = Deferral(Recruiter(), lambda _: False)
+    token = current.set(deferral)
+    try:
+        kept()
+        assert enlisted(recruiter) == 0
+        deferral.respond(object())
+        deferral.close()
+    finally:
+        current.reset(token)
+    assert enlisted(recruiter) == 1
+
+
+def test_wrong_arguments_are_refused(redis7: RedisServer) -> None:
+    hashes = hashes_on(redis7)
+
+    async def coroutine() -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"is a coroutine function, and VolatileHashes"):
+        hashes.cached(ttl=1, key="x")(coroutine)
+    late = AsyncVolatileHashes(redis.asyncio.Redis(port=redis7.port), namespace="cached")
+    with pytest.raises(ConfigurationError, match=r"is no coroutine function"):
+        late.cached(ttl=1, key="x")(lambda: None)
+    for options in (
+        {"ttl": 0},
+        {"ttl": 1, "early": -1},
+        {"ttl": 1, "key": 3},
+        {"ttl": 1, "wait": -1},
+    ):
+        with pytest.raises(ConfigurationError):
+            hashes.cached(**{"key": "x", "ttl": 1, **options})
+    with pytest.raises(ConfigurationError, match="write it below @classmethod"):
+        hashes.cached(ttl=1, key="x")(classmethod(lambda _: None))
