@@ -77,6 +77,17 @@ def test_a_script_touches_declared_keys_alone(name: str) -> None:
     assert _undeclared(_whole(_source(name), name[: name.rfind("/") + 1])) == []
 
 
+def test_a_list_of_other_names_is_found() -> None:
+    for received, found in (("KEYS[2]", []), ("ARGV[1]", ["UNLINK "])):
+        assert (
+            _undeclared(
+                f"local key = {received}\nours[#ours + 1] = key\n"
+                "redis.call('UNLINK', unpack(ours, first, math.min(first + 9, #ours)))\n"
+            )
+            == found
+        )
+
+
 def _whole(source: str, folder: str = "") -> str:
     """Return a script with its shared parts, still indented."""
 
@@ -95,6 +106,7 @@ def _undeclared(body: str) -> list[str]:
     """Return the commands of a script on keys that are not certainly among its KEYS."""
     # An element of KEYS is a key, and so is the whole of it.
     body = re.sub(r"unpack\(KEYS(, \d+)?\)", "KEYS[1]", re.sub(r"--.*", "", body))
+    body = _lists_of_keys(body)
     outside = _FUNCTION.sub("", body)
     scopes = {name: inside for name, _, inside in _FUNCTION.findall(body)} | {"": outside}
     parameters = {name: given.split(", ") for name, given, _ in _FUNCTION.findall(body)}
@@ -125,6 +137,18 @@ def _undeclared(body: str) -> list[str]:
         for command, key in _calls(text)
         if not is_key(key, scope)
     ]
+
+
+def _lists_of_keys(body: str) -> str:
+    """Return a script in which a list that has received keys alone is unpacked as KEYS are."""
+    keys = _variables(body)
+    for name in set(re.findall(r"unpack\((\w+)\b", body)):
+        received = re.findall(rf"\b{name}\[#{name} \+ 1\] = ([^\n]+)", body)
+        others = re.findall(rf"\b{name}(?:\[[^\]#]+\])? = (?!\{{\}})", body)
+        if received and not others and all(each.strip() in keys for each in received):
+            body = re.sub(rf"unpack\({name}\b", "unpack(KEYS", body)
+    # The bounds of a run of them are no keys.
+    return re.sub(r"unpack\(KEYS, first, [^\n]*?\)\)+(?=\n)", "KEYS[1])", body)
 
 
 def _variables(text: str) -> set[str]:
