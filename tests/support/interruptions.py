@@ -48,6 +48,9 @@ def _never_interrupted(code: CodeType) -> set[int]:
             left_out.update(
                 each.offset for each in steps[at : at + 5] if each.offset <= call[0].offset
             )
+            # A `return` in the block puts its value aside first.
+            if at and steps[at - 1].opname in ("SWAP", "ROT_TWO"):
+                left_out.add(steps[at - 1].offset)
     return left_out
 
 

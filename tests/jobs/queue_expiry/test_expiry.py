@@ -398,7 +398,9 @@ class TestDelete:
         assert keys_of(redis7.client()) == set()
 
     def test_names_of_any_bytes(self, any_server: AnyServer) -> None:
-        queue: Queue = ShuffleQueue(any_server.client(), b"q/queue/\xff\x00", streams=8)
+        # fakeredis' refusal of a missing group cannot name a key that is not UTF-8.
+        name = b"q/queue/\xff\x00" if any_server.is_real else b"q/queue/\xc3\xbf\x00"
+        queue: Queue = ShuffleQueue(any_server.client(), name, streams=8)
         queue.write(b"\xff", {b"\xfe": b"\xff"})
         for group in ("g\0ü", "groups", "g:h"):
             assert queue.read(group, "g\0ü".encode()) is not None
