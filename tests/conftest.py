@@ -38,6 +38,7 @@ pytest_plugins = [
     "support.leftovers",
     "support.skips",
     "support.costs",
+    "support.acl",
 ]
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}

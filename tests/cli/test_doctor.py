@@ -11,9 +11,11 @@ import pytest
 
 from support.delaying_relay import DelayingRelay
 from support.processes import free_port
-from support.servers import RedisCluster3, RedisServer
+from support.servers import RedisCluster3, RedisServer, sentinel_of
 from workstealing.cli.checks import extras
-from workstealing.structures import VolatileHashes
+from workstealing.cli.server_checks import field_expiry, memory
+from workstealing.store import twin_of
+from workstealing.structures import Ick, VolatileHashes
 
 pytestmark = pytest.mark.real
 
@@ -248,3 +250,169 @@ def test_a_native_namespace_on_a_server_with_an_aof(
         assert level == "warning"
         assert "with appendonly yes" in sentence
         assert "HPERSIST was acknowledged" in sentence
+
+
+RESTRICTED = """
+    from workstealing import Recruiter, connect
+    from workstealing.jobs import IckReaper
+    from workstealing.structures import Ick
+
+    ick = Ick(connect("redis://who:secret@127.0.0.1:{port}/0"), "list")
+    recruiter = Recruiter()
+    recruiter.install(IckReaper(ick, lease=10), rate=0.1)
+"""
+
+
+class TestWhatTheUserMayDo:
+    def ask(
+        self, command: Any, app_module: MakeApp, server: RedisServer, rights: str, status: int = 0
+    ) -> list[dict[str, Any]]:
+        admin = server.client()
+        Ick(admin, "list").add("m")
+        before = admin.execute_command("DBSIZE")
+        admin.execute_command(f"ACL SETUSER who reset on >secret resetchannels {rights}")
+        try:
+            app = app_module(RESTRICTED.format(port=server.port))
+            said = command.json("doctor", "--app", app, status=status)["checks"]
+        finally:
+            admin.execute_command("ACL DELUSER who")
+        assert admin.execute_command("DBSIZE") == before
+        return [each for each in said if each["what"].endswith(" rights")]
+
+    def test_the_printed_rule_is_enough(
+        self, command: Any, app_module: MakeApp, redis7: RedisServer
+    ) -> None:
+        line = command("acl", "--structure", "ick", "--name", "list")
+        (found,) = self.ask(command, app_module, redis7, line.partition("resetchannels ")[2])
+        assert found["level"] == "ok"
+        assert "may do all that Ick list needs" in found["said"]
+
+    @pytest.mark.parametrize("missing", ["zadd", "watch", "exec", "multi", "evalsha", "time"])
+    def test_an_acl_that_stops_every_slice(
+        self, command: Any, app_module: MakeApp, redis7: RedisServer, missing: str
+    ) -> None:
+        found = self.ask(command, app_module, redis7, f"~* +@all -{missing}", status=1)
+        (fault,) = [each for each in found if each["level"] == "fault"]
+        assert f"refuses {missing.upper()} to the user" in fault["said"]
+        assert "workstealing acl" in fault["said"]
+
+    def test_keys_that_are_closed_to_the_user(
+        self, command: Any, app_module: MakeApp, redis7: RedisServer
+    ) -> None:
+        (fault, *_) = self.ask(command, app_module, redis7, "~list +@all", status=1)
+        assert fault["level"] == "fault"
+        assert "refuses keys of Ick list" in fault["said"]
+
+    def test_what_jobs_can_do_without(
+        self, command: Any, app_module: MakeApp, redis7: RedisServer
+    ) -> None:
+        well, spared = self.ask(command, app_module, redis7, "~* +@all -role")
+        assert (well["level"], spared["level"]) == ("ok", "note")
+        assert "refuses ROLE" in spared["said"]
+
+
+def test_a_service_that_forbids_to_look(command: Any, redis7: RedisServer) -> None:
+    admin = redis7.client()
+    admin.execute_command(
+        "ACL SETUSER managed reset on >secret ~* +@all -info -config -client -script|flush"
+        " -command -acl -role -time"
+    )
+    try:
+        url = f"redis://managed:secret@127.0.0.1:{redis7.port}"
+        said = command.json("doctor", "--url", url)
+    finally:
+        admin.execute_command("ACL DELUSER managed")
+    found = checks(said)
+    for what in ("server", "role", "eviction", "memory", "native", "clock"):
+        level, sentence = found[what]
+        assert level == "note", (what, sentence)
+        assert "unknown" in sentence or "not tell" in sentence
+    assert said["is_well"] is True
+
+
+@pytest.mark.parametrize(
+    ("policy", "level", "words"),
+    [
+        ("noeviction", "ok", "jobs can still delete"),
+        ("volatile-lru", "ok", "evicts the least recently used of the keys that have an EXPIRE"),
+        ("volatile-lfu", "ok", "the least often used of the keys that have an EXPIRE"),
+        ("volatile-random", "ok", "random ones of the keys that have an EXPIRE"),
+        ("volatile-ttl", "ok", "those that end soonest of the keys that have an EXPIRE"),
+        ("allkeys-lru", "fault", "the least recently used of all keys"),
+        ("allkeys-lfu", "fault", "the least often used of all keys"),
+        ("allkeys-random", "fault", "random ones of all keys"),
+        ("newest-first", "note", "newest-first is not known here"),
+    ],
+)
+def test_every_eviction_policy(policy: str, level: str, words: str) -> None:
+    found = {each.what: each for each in memory({"maxmemory_policy": policy})}
+    assert found["eviction"].level == level
+    assert words in found["eviction"].said
+    assert found["memory"].level == "note"
+
+
+class TestFieldExpiry:
+    def test_a_server_that_keeps_up(self, command: Any, redis8: RedisServer) -> None:
+        found = checks(command.json("doctor", "--url", redis8.url))
+        level, sentence = found["field expiry"]
+        # A busy machine's server may lag in truth.
+        assert level in {"ok", "warning"}, sentence
+        assert redis8.size() == 0
+
+    def test_a_server_that_lags(
+        self, command: Any, start_redis: Callable[..., RedisServer]
+    ) -> None:
+        server = start_redis(8, enable_debug_command="yes")
+        server.client().execute_command("DEBUG SET-ACTIVE-EXPIRE 0")
+        level, sentence = checks(command.json("doctor", "--url", server.url))["field expiry"]
+        assert level == "warning"
+        assert "50 of 50 expired fields were still there" in sentence
+        assert server.size() == 0
+
+    def test_a_user_without_the_right(self, command: Any, redis8: RedisServer) -> None:
+        admin = redis8.client()
+        admin.execute_command("ACL SETUSER who reset on >secret ~* +@all -hsetex")
+        try:
+            url = f"redis://who:secret@127.0.0.1:{redis8.port}"
+            level, sentence = checks(command.json("doctor", "--url", url))["field expiry"]
+        finally:
+            admin.execute_command("ACL DELUSER who")
+        assert level == "note"
+        assert "is unknown" in sentence
+
+    def test_its_key_ends_though_the_doctor_is_killed(
+        self, redis8: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client = redis8.client()
+
+        def die(seconds: float) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("workstealing.cli.server_checks.time.sleep", die)
+        with pytest.raises(KeyboardInterrupt):
+            field_expiry(twin_of(client), None)
+        left = client.keys("*:ws:doctor:*")
+        assert all(0 < client.pttl(each) <= 60_000 for each in left if client.exists(each))
+
+
+def test_sentinels_are_asked(command: Any, redis7: RedisServer, tmp_path: Path) -> None:
+    with sentinel_of(redis7, tmp_path) as port:
+        url = f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{port}/main"
+        found = [
+            each
+            for each in command.json("doctor", "--url", url)["checks"]
+            if each["what"] == "sentinel"
+        ]
+    (alive, dead) = sorted(found, key=lambda each: str(each["level"]))
+    assert (alive["level"], dead["level"]) == ("ok", "warning")
+    assert f"names 127.0.0.1:{redis7.port} as the master" in alive["said"]
+
+
+@pytest.mark.cluster
+def test_a_clusters_state_is_told(command: Any, cluster: RedisCluster3) -> None:
+    said = command.json("doctor", "--url", cluster.url)["checks"]
+    found = [each for each in said if each["what"] == "cluster"]
+    assert len(found) == 3
+    for each in found:
+        assert each["level"] == "ok"
+        assert "state ok, 16384 of 16384 slots are served by 3 masters" in each["said"]

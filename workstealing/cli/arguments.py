@@ -61,6 +61,7 @@ COMMANDS = {
     ),
     "dashboard": Command("workstealing.cli.dashboard", "serve the dashboard to this machine"),
     "doctor": Command("workstealing.cli.doctor", "examine the installation and the Redis"),
+    "acl": Command("workstealing.cli.acl", "print the least rights for a user of the server"),
     "completion": Command("workstealing.cli.completion", "print a shell's completion script"),
     "demo": Command(
         "workstealing.cli.demo", "watch a web app's fast exits collect expired hash fields"

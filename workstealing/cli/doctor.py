@@ -32,7 +32,8 @@ FAULTY = 1
 
 DESCRIPTION = """\
 Examine this environment, the Redis and the recruiter: versions, extras, the eviction policy, the
-client's settings, which commands are native, how long a round trip takes. Nothing is changed.
+client's settings, its user's rights, which commands are native, how long a round trip takes, how
+late the server expires fields. Nothing is changed but a key of its own, which ends in a minute.
 """
 EPILOG = """\
 exit status: 0, or 1 if something does not work, or 2 for bad input. Without --app and --url the
@@ -88,6 +89,7 @@ def _examine(options: argparse.Namespace) -> Iterator[Check]:
 
 def _server(whose: str, client: Any, *, is_own: bool) -> Iterator[Check]:
     from workstealing.cli.checks import server, settings
+    from workstealing.cli.server_checks import sentinels
     from workstealing.store.twin import twin_of
     from workstealing.structures.structure import FAULT, Check
 
@@ -95,6 +97,7 @@ def _server(whose: str, client: Any, *, is_own: bool) -> Iterator[Check]:
         yield from settings(client)
     try:
         twin = twin_of(client)
+        yield from sentinels(twin)
         for node in twin.nodes():
             yield from server(twin, node)
     except (WorkStealingError, *FAULTS) as error:

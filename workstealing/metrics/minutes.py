@@ -14,6 +14,7 @@ from typing import Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.slice import OUTCOMES
+from workstealing.structures.access import ACCESS, Access
 
 MINUTE = 60
 MINUTES_OF_A_DAY = 1440
@@ -24,6 +25,25 @@ LANES = 8
 """The number of fields for a gauge's highest value of a minute; each process writes one."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,50}")
+
+LEDGER = Access(
+    keys=(
+        *("{workstealing:ledger:NAME}:*", "ws:ledger.NAME:layout", "ws:ledger.NAME:slots"),
+        "{*}:ws:ledger.NAME:*",
+    ),
+    scripts=(
+        *(f"volatile_hashes/{each}" for each in ("hincrby", "hsetex", "hexpire", "hgetall")),
+        *("volatile_hashes/collect", "layout"),
+    ),
+    commands=ACCESS["volatile hashes"].commands,
+)
+"""What a ledger, with the fleet's settings beside it, uses on its server."""
+DASHBOARD = Access(
+    keys=LEDGER.keys,
+    scripts=LEDGER.scripts,
+    commands=LEDGER.commands | {"SET", "INCR", "PTTL"},
+)
+"""What a dashboard uses besides the rights to the structures that it shows."""
 
 ENLISTED = "enlisted"
 PROCESSES = "processes"

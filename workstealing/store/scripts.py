@@ -21,7 +21,7 @@ _INCLUDE = re.compile(r"^--@include[ \t]+(\w+)[ \t]*$", re.MULTILINE)
 _INDENTED = re.compile(r"^[ \t]+--@include[ \t]+(\w+)[ \t]*$", re.MULTILINE)
 # An include with its block: the following lines that are indented as much.
 _BLOCK = re.compile(r"^([ \t]+)--@include .*\n((?:\1.*\n|[ \t]*\n)*)", re.MULTILINE)
-_LIBRARY = "--@library"
+LIBRARY = "--@library"
 _SHARED = "shared"
 # A definition at the beginning of a library's line, and the names that it makes.
 _DEFINITION = re.compile(r"(?:local function|function) (\w+)|local ([\w ,]+)|(\w+) =")
@@ -74,7 +74,7 @@ def load_all(family: str, clock_shift_ms: int = 0) -> None:
         name, dot, kind = entry.name.partition(".")
         if not dot or kind != "lua" or not name.startswith(start):
             continue
-        if not entry.read_text(encoding="utf-8").startswith(_LIBRARY):
+        if not entry.read_text(encoding="utf-8").startswith(LIBRARY):
             load(f"{folder}{slash}{name}", clock_shift_ms)
 
 
@@ -99,14 +99,14 @@ def _library(folder: str, name: str) -> str:
     """Return the text of a library that a script of a folder includes."""
     for path in (f"{folder}{name}", f"{_SHARED}/{name}"):
         text = _read(path)
-        if text is not None and text.startswith(_LIBRARY):
+        if text is not None and text.startswith(LIBRARY):
             return text
     raise ScriptError(f"there is no Lua include named {name!r}")
 
 
 def _join(name: str) -> str:
     script = _read(name)
-    if script is None or script.startswith(_LIBRARY):
+    if script is None or script.startswith(LIBRARY):
         raise ScriptError(f"there is no Lua script named {name!r}")
     folder = name[: name.rfind("/") + 1]
     definitions: list[_Definition] = []

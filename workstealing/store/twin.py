@@ -218,21 +218,41 @@ class Twin:
 
         Raises: Unmapped if the sentinel knows no master; connection faults. Within one time-out.
         """
-        pool = self._client.connection_pool
-        known = pool.sentinel_manager.sentinels
+        known = self._client.connection_pool.sentinel_manager.sentinels
         self._sentinels_asked += 1
-        its_pool = known[self._sentinels_asked % len(known)].connection_pool
+        return self._ask(known[self._sentinels_asked % len(known)].connection_pool)
+
+    def _ask(self, its_pool: Any) -> tuple[str, int]:
+        """Ask a sentinel for the master, by the settings of the application's connections to it."""
+        service = self._client.connection_pool.service_name
         connection: Any = self._made(its_pool.connection_class, its_pool.connection_kwargs)
         # Sentinels have certificates of their own.
         connection.tls = Tls()
-        question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", pool.service_name)
+        question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
         try:
             (reply,) = connection.call([question], Budget())
         finally:
             connection.disconnect()
         if isinstance(reply, Exception) or not reply:
-            raise Unmapped(f"a sentinel does not know the master of {pool.service_name!r}: {reply}")
+            raise Unmapped(f"a sentinel does not know the master of {service!r}: {reply}")
         return (reply[0].decode(), int(reply[1]))
+
+    def ask_sentinels(self) -> list[tuple[str, tuple[str, int] | Exception]]:
+        """Ask every sentinel for the master.
+
+        Returns: the address of each, with its answer or the error; nothing for a client of no
+        sentinels. One round trip each.
+        """
+        if not self._is_managed:
+            return []
+        answers: list[tuple[str, tuple[str, int] | Exception]] = []
+        for each in self._client.connection_pool.sentinel_manager.sentinels:
+            pool = each.connection_pool
+            try:
+                answers.append((_address(pool), self._ask(pool)))
+            except Exception as error:  # noqa: BLE001 - each is told beside the others' answers
+                answers.append((_address(pool), error))
+        return answers
 
     def _known_node_of(self, slot: int) -> tuple[str, int]:
         nodes = self._client.nodes_manager.slots_cache.get(slot)

@@ -1,0 +1,135 @@
+"""The contracts of each structure and its jobs pass under the rule that `workstealing acl` prints.
+
+Each runs in a pytest of its own, by the plugin support.acl: it fails, too, if the rule allows a
+command that the library has not sent.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.acl import say_line
+from support.servers import RedisServer
+from workstealing.structures.access import ACCESS, rule
+
+TESTS = Path(__file__).resolve().parents[1]
+
+# Tests of these names use other structures, commands of an application, names that are no text,
+# or the server's count of commands, which MONITOR changes.
+LEFT_OUT = (
+    *(
+        "own_commands",
+        "users_commands_too",
+        "awaited",
+        "asyncio_pipeline",
+        "any_bytes",
+        "odd_names",
+    ),
+    *("another_structure", "another_namespace", "swept_in_windows", "as_all_structures_do"),
+    "OtherClients",
+)
+LEFT_OUT_OF = {"Ick": ("a_sharded_one",)}
+RUNS = {
+    "volatile_hashes": ("structures/volatile_hashes/test_contract.py", "jobs/hash_field_expiry"),
+    "durable_keys": ("structures/durable_keys/test_contract.py", "jobs/test_key_expiry.py"),
+    "tracked_set": (
+        "structures/tracked_set/test_contract.py",
+        "jobs/track_jobs/test_track_jobs.py",
+    ),
+    "Ick": ("structures/ick/test_contract.py", "jobs/ick_reaper"),
+    "sharded_Ick": (
+        *(f"structures/sharded_ick/test_{each}.py" for each in ("contract", "resize", "lease_all")),
+        "jobs/ick_reaper",
+    ),
+    "shuffle_queue": (
+        *(f"structures/shuffle_queue/test_{each}.py" for each in ("contract", "waiting", "stats")),
+        *("jobs/shuffle_queue_reaper", "jobs/queue_expiry"),
+    ),
+    "time_shard_queue": (
+        *(
+            f"structures/time_shard_queue/test_{each}.py"
+            for each in ("contract", "delete", "extend", "leases")
+        ),
+        "jobs/time_shard_sweeper/test_time_shard_sweeper.py",
+    ),
+    "log": (
+        *(
+            f"structures/log/test_{each}.py"
+            for each in ("contract", "group", "group_waiting", "size", "pieces")
+        ),
+        *("jobs/log_compactor/test_log_compactor.py", "jobs/log_trimmer/test_log_trimmer.py"),
+    ),
+}
+# A ShardedIck's jobs serve Icks, too, by the same tests.
+TOGETHER = {"sharded_Ick": "sharded_Ick,Ick"}
+SECONDS = 1_200
+
+
+def test_each_kind_is_run() -> None:
+    assert {each.replace("_", " ") for each in RUNS} == set(ACCESS)
+    for files in RUNS.values():
+        assert all((TESTS / each).exists() for each in files)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.matrix
+@pytest.mark.parametrize("kind", RUNS)
+def test_the_contracts_pass_under_the_rule(kind: str) -> None:
+    own = f"test_questions_after_a_write[{kind.replace('_', ' ')}]"
+    left_out = (*LEFT_OUT, *LEFT_OUT_OF.get(kind, ()))
+    command = [
+        *(sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short"),
+        *("--acl", TOGETHER.get(kind, kind), "-m", "not (cluster or matrix or fake or slow)"),
+        *("-k", " and ".join(f"not {each}" for each in left_out)),
+        *(str(TESTS / each) for each in RUNS[kind]),
+        f"{TESTS}/structures/test_access.py::{own}",
+    ]
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "WORKSTEALING_"))
+    }
+    done = subprocess.run(
+        command,
+        cwd=TESTS.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert "acl: allowed and not sent: []" in done.stdout
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kind", ACCESS)
+def test_a_server_takes_each_line(kind: str, redis7: RedisServer) -> None:
+    access = ACCESS[kind]
+    line = rule("least", access.patterns('a "name" of \\ [x]*', "n", ("k:*",)), access.allowed())
+    try:
+        say_line(redis7.port, line)
+        told = redis7.client().acl_getuser("least")
+        assert "+@all" not in told["commands"]
+    finally:
+        redis7.client().acl_deluser("least")
+
+
+@pytest.mark.real
+def test_a_server_of_native_fields_takes_the_native_line(redis8: RedisServer) -> None:
+    access = ACCESS["volatile hashes"]
+    try:
+        say_line(redis8.port, rule("least", access.patterns("n"), access.allowed(native=True)))
+    finally:
+        redis8.client().acl_deluser("least")
+
+
+def test_a_rule_of_all_keys_names_no_others() -> None:
+    # A server refuses further patterns beside that one.
+    assert "~* +get" in rule("u", ["a", "*", "b"], ["GET"])

@@ -1,0 +1,232 @@
+"""A pytest plugin: `--acl KIND` makes the library log in as a user with the rule of a structure.
+
+A command that a test itself sends still goes by the default user, because tests look at raw keys
+and change the servers' settings: the frame that calls a client decides. At its end the run fails if
+the rule allows commands that the library has not sent, as MONITOR shows.
+"""
+
+from __future__ import annotations
+
+import functools
+import socket
+import sys
+import threading
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from redis.connection import Connection
+
+from support.servers import BUSY, RedisServer
+from workstealing import structures
+from workstealing.metrics.minutes import LEDGER
+from workstealing.store.opening import BoundedTcp
+from workstealing.structures.access import ACCESS, CONNECTION, CONTAINERS, rule
+from workstealing.structures.structure import Structure
+
+USER, PASSWORD = "least", "privilege"
+_BETWEEN = ("redis", "support.acl", "functools", "contextlib", "asyncio")
+# With these a test has chosen its own way to the server.
+_OWN_WAY = {"username", "password", "credential_provider", "connection_pool", "unix_socket_path"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option."""
+    parser.addoption("--acl", metavar="KIND,...", help="log in by the rules of these structures")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start restricting, if it is asked for."""
+    if given := config.getoption("--acl"):
+        config.pluginmanager.register(Restricting(given.split(",")), "restricting")
+
+
+def say_line(port: int, line: str) -> None:
+    """Send a line as a person types it; the server parts and unquotes it as redis-cli does."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60.0) as server:
+        server.sendall(f"{line}\r\n".encode())
+        said = server.recv(4096)
+    assert said == b"+OK\r\n", (said, line)
+
+
+def _is_the_librarys() -> bool:
+    """Say whether the library, and no test, calls a client."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name.partition(".")[0] not in _BETWEEN and name not in _BETWEEN:
+            return bool(name.startswith("workstealing.") and ".testing" not in name)
+        frame = frame.f_back
+    return False
+
+
+class _Split:
+    """A client whose commands go by the default user if a test sends them."""
+
+    admin: Any
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        by: Any = super() if _is_the_librarys() else self.admin
+        return by.execute_command(*args, **options)
+
+    def pipeline(self, *args: Any, **options: Any) -> Any:
+        by: Any = super() if _is_the_librarys() else self.admin
+        return by.pipeline(*args, **options)
+
+    def pubsub(self, **options: Any) -> Any:
+        return self.admin.pubsub(**options)
+
+    def monitor(self) -> Any:
+        return self.admin.monitor()
+
+
+class SplitRedis(_Split, redis.Redis):
+    """The blocking one."""
+
+
+class AsyncSplitRedis(_Split, redis.asyncio.Redis):
+    """The asyncio one."""
+
+
+class Restricting:
+    """Gives the servers' clients the rules, and listens to what they send."""
+
+    def __init__(self, kinds: list[str]) -> None:
+        self.kinds = {each.replace("_", " ") for each in kinds}
+        known = {**ACCESS, "ledger": LEDGER}
+        self.access = [known[each] for each in self.kinds]
+        self.allowed = frozenset().union(*(each.allowed() for each in self.access))
+        # Tests queue commands of an application's own on a structure's pipeline.
+        self.patterns = {"*mine", "other", *("*" for each in self.access if each.users_keys)}
+        if "ledger" in self.kinds:
+            self.patterns |= {each.replace("NAME", "*") for each in LEDGER.keys}
+        if "ledger" in self.kinds:
+            self.patterns |= {each.replace("NAME", "*") for each in LEDGER.keys}
+        self.ports: set[int] = set()
+        self.seen: set[str] = set()
+        self.listened: set[int] = set()
+        self._watch_servers()
+        self._watch_structures()
+        self._watch_connections()
+
+    def _watch_servers(self) -> None:
+        blocking, waiting = RedisServer.client, RedisServer.async_client
+
+        def client(server: RedisServer, **options: Any) -> Any:
+            admin = blocking(server, **options)
+            if _OWN_WAY & set(options) or server.version[0] != 7:
+                return admin
+            self._grant(server.port)
+            split = SplitRedis(**self._options(server, options))
+            split.admin = admin
+            return server._clients.add(split)
+
+        def async_client(server: RedisServer, **options: Any) -> Any:
+            admin = waiting(server, **options)
+            if _OWN_WAY & set(options) or server.version[0] != 7:
+                return admin
+            self._grant(server.port)
+            split = AsyncSplitRedis(**self._options(server, options))
+            split.admin = admin
+            return split
+
+        RedisServer.client, RedisServer.async_client = client, async_client  # type: ignore[method-assign]
+
+    @staticmethod
+    def _options(server: RedisServer, options: dict[str, Any]) -> dict[str, Any]:
+        place = {"host": "127.0.0.1", "port": server.port, "username": USER, "password": PASSWORD}
+        return {**BUSY, **options, **place}
+
+    def _grant(self, port: int) -> None:
+        self._say(port)
+        if port not in self.listened:
+            self.listened.add(port)
+            began = threading.Event()
+            self._start(port, began)
+            assert began.wait(60)
+
+    def _say(self, port: int) -> None:
+        say_line(port, rule(USER, self.patterns, self.allowed).replace("PASSWORD", PASSWORD))
+
+    def _watch_structures(self) -> None:
+        for each in (
+            vars(structures).values()
+            if False
+            else map(functools.partial(getattr, structures), structures.__all__)
+        ):
+            if isinstance(each, type) and issubclass(each, Structure) and each.kind in self.kinds:
+                self._watch_structure(each)
+
+    def _watch_structure(self, kind: type[Any]) -> None:
+        made = kind.__init__
+
+        @functools.wraps(made)
+        def init(structure: Any, *args: Any, **options: Any) -> None:
+            made(structure, *args, **options)
+            if type(structure) is not kind:
+                return
+            access = ACCESS[structure.kind]
+            if "\\x" in structure.name:
+                # It has bytes that are no text, which no pattern can express.
+                return
+            patterns = access.patterns(structure.name, getattr(structure, "namespace", ""))
+            self.patterns.update(patterns)
+            for port in self.listened:
+                self._say(port)
+
+        kind.__init__ = init
+
+    def _watch_connections(self) -> None:
+        def watched(connects: Any) -> Any:
+            def connect(connection: Any) -> Any:
+                made = connects(connection)
+                if connection.username == USER:
+                    self.ports.add(made.getsockname()[1])
+                return made
+
+            return connect
+
+        Connection._connect = watched(Connection._connect)  # type: ignore[method-assign]
+        BoundedTcp._connect = watched(BoundedTcp._connect)  # type: ignore[method-assign]
+        waits = redis.asyncio.Connection._connect
+
+        async def connect(connection: Any) -> None:
+            await waits(connection)
+            if connection.username == USER:
+                self.ports.add(connection._writer.get_extra_info("sockname")[1])
+
+        redis.asyncio.Connection._connect = connect  # type: ignore[method-assign]
+
+    def _start(self, port: int, began: threading.Event) -> None:
+        # The name tells the plugin of leftovers that it may outlive a test.
+        name = "workstealing-monitor"
+        threading.Thread(target=self._listen, args=(port, began), name=name, daemon=True).start()
+
+    def _listen(self, port: int, began: threading.Event) -> None:
+        try:
+            with redis.Redis(port=port, socket_timeout=None).monitor() as monitor:
+                began.set()
+                for each in monitor.listen():
+                    if each["client_type"] == "lua" or int(each["client_port"]) in self.ports:
+                        self._note(each["command"].upper().split(" ", 2))
+        except (redis.RedisError, OSError, ValueError):
+            # The server has ended, with its test.
+            self.listened.discard(port)
+
+    def _note(self, words: list[str]) -> None:
+        self.seen.add("|".join(words[:2]) if words[0] in CONTAINERS else words[0])
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail the run for commands that nothing has needed."""
+        if self.allowed - CONNECTION - self.seen and session.exitstatus == 0:
+            session.exitstatus = 1
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Name these commands."""
+        terminalreporter.write_line(
+            f"acl: allowed and not sent: {sorted(self.allowed - CONNECTION - self.seen)}"
+        )
+        terminalreporter.write_line(
+            f"acl: sent and not allowed: {sorted(self.seen - self.allowed)}"
+        )

@@ -1,0 +1,223 @@
+"""The rights that each structure needs on its server: one declaration each, and the rule from it.
+
+A structure's scripts say themselves which commands they use, so a rule is read from their text; a
+declaration names the other commands, and the forms of the keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from workstealing.errors import ConfigurationError
+from workstealing.store.scripts import LIBRARY, load
+
+ATTEMPT = frozenset({"WATCH", "UNWATCH", "MULTI", "EXEC"})
+"""The commands of an attempt, and of a pipeline that is a transaction."""
+CONNECTION = frozenset({"PING", "ROLE", "SELECT"})
+"""The commands that check a connection, tell a primary from a replica, and choose a database."""
+ALWAYS = frozenset({"EVAL", "EVALSHA"}) | CONNECTION
+"""The commands of every structure."""
+OF_A_CLUSTER = frozenset({"CLUSTER|SLOTS", "CLUSTER|SHARDS", "COMMAND", "ASKING", "READONLY"})
+"""The commands by which redis-py's client of a cluster learns where slots are."""
+
+CONTAINERS = frozenset({"CLIENT", "CLUSTER", "COMMAND", "CONFIG", "MEMORY", "OBJECT", "XGROUP"})
+CONTAINERS |= {"ACL", "SCRIPT", "XINFO"}
+"""Commands that are nothing without their first argument: a rule names both."""
+# Where a script names a command: in a call, in a function that calls what it is told, or as one of
+# two that it chooses from.
+_NAMED = re.compile(
+    r"(?:redis\.p?call[(,]|call_in_runs\(|refuse_key\(|\band|\bor)\s*'([A-Z]{3,})'"
+    r"(?:,\s*'([A-Za-z]+)')?"
+)
+_GLOB = re.compile(r"([\\*?\[\]^])")
+_PLAIN = re.compile(r"[!#$%&()*+,./:;<=>?@\[\]^_`{|}~\w-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What one kind of structure, with its jobs, uses on its server.
+
+    Fields: keys: glob patterns, with NAME and NAMESPACE in the places of the structure's own;
+    scripts: its scripts, or the folders of all of them; commands: those that are sent by
+    themselves, or named to a script; native: those of the server's own hash fields, where a
+    namespace uses them; native_scripts: scripts of its folders that only such a namespace needs;
+    users_keys: whether it also works on keys that its user names.
+    """
+
+    keys: tuple[str, ...]
+    scripts: tuple[str, ...] = ()
+    commands: frozenset[str] = ALWAYS
+    native: frozenset[str] = frozenset()
+    native_scripts: tuple[str, ...] = ()
+    users_keys: bool = False
+
+    def allowed(self, *, native: bool = False, cluster: bool = False) -> frozenset[str]:
+        """Return the commands that its user must be allowed, as a rule names them. No command."""
+        found = set(self.commands)
+        for named in self.scripts:
+            for each in [named] if "/" in named else _scripts_of(named):
+                if native or each not in self.native_scripts:
+                    found |= commands_of(each)
+        if native:
+            found |= self.native
+        if cluster:
+            found |= OF_A_CLUSTER
+        return frozenset(found)
+
+    def patterns(self, name: str, namespace: str = "", users: Sequence[str] = ()) -> list[str]:
+        """Return the patterns of its keys.
+
+        Arguments: name, and namespace where it has one besides; users: patterns of the user's own
+        keys, where it works on such.
+        """
+        told = {"NAMESPACE": _literal(namespace), "NAME": _literal(name)}
+        own = [re.sub("NAMESPACE|NAME", lambda found: told[found[0]], each) for each in self.keys]
+        return [*own, *(users if self.users_keys else ())]
+
+    def samples(self, name: str, namespace: str = "", tag: str = "doctor") -> list[str]:
+        """Return a key for each pattern; the last one is used by no structure.
+
+        Arguments: name and namespace: the structure's; tag: where a pattern has any hash tag.
+        """
+        told = {"NAMESPACE": namespace, "NAME": name, "{*}": f"{{{tag}}}", "*": "doctor"}
+        places = re.compile(r"NAMESPACE|NAME|\{\*\}|\*")
+        return [places.sub(lambda found: told[found[0]], each) for each in self.keys]
+
+
+@cache
+def commands_of(script: str) -> frozenset[str]:
+    """Return the commands that a script uses, with a subcommand behind a bar: XINFO|GROUPS.
+
+    Raises: ScriptError if there is no such script. No command.
+    """
+    return frozenset(
+        f"{word}|{following.upper()}" if word in CONTAINERS else word
+        for word, following in _NAMED.findall(load(script).body)
+    )
+
+
+def _scripts_of(folder: str) -> Iterator[str]:
+    for entry in files("workstealing.lua").joinpath(folder).iterdir():
+        name, dot, ending = entry.name.partition(".")
+        if dot and ending == "lua" and not entry.read_text("utf-8").startswith(LIBRARY):
+            yield f"{folder}/{name}"
+
+
+def _literal(name: str) -> str:
+    """Return the pattern that stands for a name: a rule cannot hold spaces, but any character."""
+    return re.sub(r"[\s\0]", "?", _GLOB.sub(r"\\\1", name))
+
+
+def rule(user: str, patterns: Iterable[str], commands: Iterable[str]) -> str:
+    """Return the line for redis-cli that makes a user with these rights and no others.
+
+    Arguments: user; patterns of keys; commands, a subcommand behind a bar. The line has the word
+    PASSWORD where the password belongs. Raises: ConfigurationError for an unusable user name.
+    """
+    if not user or re.search(r"[\s\0]", user):
+        raise ConfigurationError(
+            f"the user {user!r} is not usable: give a name without spaces, as ACL SETUSER wants it"
+        )
+    told = list(dict.fromkeys(patterns))
+    if "*" in told:
+        # The server refuses patterns beside one for all keys.
+        told = ["*"]
+    words = [
+        *("ACL", "SETUSER", user, "reset", "on", ">PASSWORD", "resetchannels"),
+        *(f"~{each}" for each in told),
+        *sorted(f"+{each.lower()}" for each in set(commands)),
+    ]
+    return " ".join(each if _PLAIN.fullmatch(each) else _quoted(each) for each in words)
+
+
+def _quoted(word: str) -> str:
+    """Return a word as redis-cli reads it."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(each if each.isprintable() else _escape(each) for each in escaped) + '"'
+
+
+def _escape(character: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in character.encode())
+
+
+_LAYOUT = ("layout/open", "layout/server_facts")
+_NAMESPACE = ("ws:NAME:layout", "ws:NAME:slots", "{*}:ws:NAME:*")
+# Of a structure whose steps the client may queue on a pipeline that is a transaction.
+_QUEUED = ALWAYS | ATTEMPT
+
+# Of a structure with a due index, and of the job that collects from it.
+_DUE = frozenset({"TIME", "ZCARD", "ZCOUNT", "ZRANGE"})
+
+ACCESS = {
+    "volatile hashes": Access(
+        keys=_NAMESPACE,
+        scripts=("volatile_hashes", "layout"),
+        commands=_QUEUED
+        | _DUE
+        | {"HDEL", "PTTL", "TYPE", "UNLINK", "ZADD", "ZRANGEBYSCORE", "ZREM"}
+        # Scripts are told these by name.
+        | {"DEL", "TTL", "EXPIRETIME", "PEXPIRETIME"}
+        | {"EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT"},
+        native=frozenset(
+            f"H{each}"
+            for each in (
+                *("SETEX", "GETEX", "GETDEL", "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "TTL"),
+                *("PTTL", "EXPIRETIME", "PEXPIRETIME", "PERSIST", "VALS", "GETALL", "MSET"),
+            )
+        )
+        | {"RENAMENX"},
+        native_scripts=tuple(
+            f"volatile_hashes/{each}"
+            for each in ("close_shard", "guarded", "migrate", "native_hgetdel", "take_back")
+        ),
+        users_keys=True,
+    ),
+    "durable keys": Access(
+        keys=_NAMESPACE,
+        scripts=("durable_keys", *_LAYOUT),
+        commands=ALWAYS | _DUE | {"MULTI", "EXEC"},
+        users_keys=True,
+    ),
+    "tracked set": Access(
+        keys=("ws:tracked:layout:NAME", "ws:tracked:cursor:NAME", "{*}:ws:tracked:*:NAME"),
+        scripts=("tracked_set", *_LAYOUT),
+        commands=_QUEUED
+        | {"GET", "SET", "DEL", "HMGET", "HGETALL", "HSET", "SADD", "SREM", "SCARD"}
+        | {"SISMEMBER", "SMISMEMBER", "SRANDMEMBER"},
+    ),
+    "Ick": Access(keys=("NAME", "NAME/ick/{NAME}/*"), scripts=("ick",), commands=_QUEUED),
+    "sharded Ick": Access(
+        keys=("ws:sharded_ick:layout:NAME", "{*}:NAME:*"),
+        scripts=("sharded_ick", "ick"),
+        commands=_QUEUED,
+    ),
+    "shuffle queue": Access(
+        keys=(
+            *("NAME", "NAME/queue/{NAME}/*", "ws:NAMESPACE:layout", "ws:NAMESPACE:slots"),
+            "{*}:ws:NAMESPACE:*",
+        ),
+        scripts=("shuffle_queue", *_LAYOUT),
+        commands=ALWAYS
+        | _DUE
+        | {"HEXISTS", "HGETALL", "HLEN", "HMGET", "HRANDFIELD", "XREAD", "XPENDING"}
+        | {"ZRANGEBYSCORE"},
+    ),
+    "time shard queue": Access(
+        keys=("ws:time_shard_queue:layout:NAME", "{*}:ws:time_shard:*:NAME"),
+        scripts=("time_shard_queue", *_LAYOUT),
+        commands=_QUEUED | {"EXISTS", "SCARD", "SRANDMEMBER", "TIME", "ZCOUNT", "ZRANGE"},
+    ),
+    "log": Access(
+        keys=("NAME/log/{NAME}/*",),
+        scripts=("log",),
+        commands=_QUEUED
+        | {"BLPOP", "XREAD", "EXISTS", "GET", "SET", "GETRANGE", "HGET", "HKEYS", "HLEN", "HMGET"}
+        | {"HGETALL", "LRANGE", "TYPE", "TIME", "ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZREM"}
+        | {"ZSCORE", "MEMORY|USAGE", "OBJECT|IDLETIME"},
+    ),
+}
+"""The access of each kind of structure, by the structure's `kind`."""
