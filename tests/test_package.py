@@ -33,6 +33,7 @@ EXTRAS = {
     "log": "zstandard",
     "cli": "shtab",
     "django": "django",
+    "flask-caching": "flask_caching",
     "celery": "celery",
     "rq": "rq",
 }
@@ -156,6 +157,7 @@ WITHOUT = """
 USES = {
     "django": "import workstealing.integrations.django",
     "celery": "import workstealing.integrations.celery",
+    "flask-caching": "import workstealing.integrations.flask_caching",
     "rq": "import workstealing.integrations.rq",
     "dashboard": "from workstealing.dashboard import create_dashboard",
     "flask": "from workstealing.integrations.flask import WorkStealing; WorkStealing()",

@@ -1,0 +1,394 @@
+"""The cache backends for Django and Flask-Caching: their frameworks' contracts, on real servers."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import threading
+from typing import Any
+
+import flask
+import pytest
+from flask_caching import Cache as FlaskCache
+
+from support.any_server import AnyServer
+from workstealing.errors import ConfigurationError
+from workstealing.integrations import cache_entries
+from workstealing.integrations.cache_entries import (
+    CacheEntries,
+    CacheSettings,
+    decode,
+    encode,
+    opened,
+)
+from workstealing.integrations.django_cache import Cache
+from workstealing.integrations.flask_caching import VolatileHashCache
+from workstealing.jobs import HashFieldExpiry
+from workstealing.recruiting import Recruiter, Slice
+from workstealing.recruiting.deferral import Deferral, current
+from workstealing.structures import VolatileHashes
+from workstealing.testing import never
+
+shared: Any = None
+"""The client that the import path of a test names."""
+maintenance = Recruiter()
+_numbers = itertools.count()
+
+
+class Counting:
+    """An enlister that counts."""
+
+    def __init__(self) -> None:
+        self.enlisted = 0
+
+    def enlist(self) -> None:
+        self.enlisted += 1
+
+
+@pytest.fixture
+def counting() -> Counting:
+    """Return an enlister that counts."""
+    return Counting()
+
+
+@pytest.fixture(params=["emulated", "native"])
+def hashes(request: pytest.FixtureRequest) -> VolatileHashes:
+    """Return hashes of either backend, whose clock `shift` sets ahead."""
+    server = request.getfixturevalue("redis8" if request.param == "native" else "redis7")
+    return VolatileHashes(server.client(), "cache", backend=request.param)
+
+
+@pytest.fixture
+def entries(hashes: VolatileHashes, counting: Counting) -> CacheEntries:
+    """Return entries in a few hashes."""
+    return CacheEntries(hashes, 7, counting)
+
+
+@pytest.fixture
+def django_cache(entries: CacheEntries, monkeypatch: pytest.MonkeyPatch) -> Cache:
+    """Return a Django cache on those entries."""
+    monkeypatch.setattr("workstealing.integrations.django_cache.opened", lambda _: entries)
+    return Cache("", {"KEY_PREFIX": "p", "OPTIONS": {"MAX_ENTRIES": 5}})
+
+
+def left(entries: CacheEntries, key: str) -> int:
+    """Return the milliseconds that an entry has left; -1 without a deadline, -2 without it."""
+    (ms,) = entries.hashes.hpttl(entries.place(key), key)
+    return int(ms)
+
+
+@pytest.mark.parametrize(
+    "value", [0, -7, 2**63 - 1, 2**63, -(2**80), True, None, 1.5, "3", b"", b"5", {"a": [1]}, ()]
+)
+def test_each_value_comes_back_as_it_was(value: object) -> None:
+    found = decode(encode(value))
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_django_sets_gets_and_deletes(django_cache: Cache) -> None:
+    cache = django_cache
+    cache.set("a", {"b": 1})
+    assert cache.get("a") == {"b": 1}
+    assert cache.get("other", "default") == "default"
+    assert cache.has_key("a")
+    assert "a" in cache
+    assert cache.delete("a")
+    assert not cache.delete("a")
+    assert not cache.has_key("a")
+
+
+def test_django_tells_a_kept_none_from_a_miss(django_cache: Cache) -> None:
+    django_cache.set("none", None)
+    assert django_cache.get("none", "default") is None
+    assert not django_cache.add("none", 1)
+    assert django_cache.get_or_set("none", 5, 10) is None
+
+
+def test_django_takes_many_at_once(django_cache: Cache) -> None:
+    keys = [f"k{n}" for n in range(40)]
+    assert django_cache.set_many({key: key for key in keys}) == []
+    assert django_cache.get_many([*keys, "other"]) == {key: key for key in keys}
+    django_cache.delete_many(keys[:30])
+    assert set(django_cache.get_many(keys)) == set(keys[30:])
+    assert django_cache.set_many({}) == []
+    assert django_cache.get_many([]) == {}
+
+
+def test_django_adds_only_where_nothing_is(django_cache: Cache) -> None:
+    assert django_cache.add("a", 1, 60)
+    assert not django_cache.add("a", 2, 60)
+    assert django_cache.get("a") == 1
+    assert django_cache.add("b", 1, 0)
+    assert django_cache.get("b") is None
+
+
+def test_djangos_timeouts(django_cache: Cache, entries: CacheEntries) -> None:
+    cache = django_cache
+    cache.set("default", 1)
+    cache.set("none", 1, None)
+    cache.set("short", 1, 50)
+    cache.set("over", 1)
+    cache.set("over", 1, 0)
+    cache.set("past", 1, -1)
+    assert 299_000 - 60_000 < left(entries, "p:1:default") <= 300_000
+    assert left(entries, "p:1:none") == -1
+    assert 0 < left(entries, "p:1:short") <= 50_000
+    assert cache.get("over") is None
+    assert cache.get("past") is None
+    assert cache.touch("none", 20)
+    assert 0 < left(entries, "p:1:none") <= 20_000
+    assert cache.touch("none", None)
+    assert left(entries, "p:1:none") == -1
+    assert cache.touch("none", 0)
+    assert cache.get("none") is None
+    assert not cache.touch("none", 20)
+    assert not cache.touch("none", None)
+
+
+def test_an_expired_entry_is_gone_and_a_recruit_frees_it(redis7: Any) -> None:
+    def ahead(ms: int) -> VolatileHashes:
+        return VolatileHashes(redis7.client(), "cache", backend="emulated", clock_shift_ms=ms)
+
+    entries = CacheEntries(ahead(0), 1, Counting())
+    entries.set_many({"short": 1, "long": 1}, 5)
+    entries.touch("long", 3600)
+    later = CacheEntries(ahead(10_000), 1, Counting())
+    assert later.get_many(["short", "long"]) == {"long": 1}
+    assert redis7.client().hexists(entries.place("short"), "short")
+    assert HashFieldExpiry(ahead(10_000)).perform(Slice(limit=5, seconds=60)) == 1
+    assert not redis7.client().hexists(entries.place("short"), "short")
+    assert later.get_many(["short", "long"]) == {"long": 1}
+
+
+def test_django_counts_and_keeps_the_deadline(django_cache: Cache, entries: CacheEntries) -> None:
+    django_cache.set("n", 41, 60)
+    assert django_cache.incr("n") == 42
+    assert django_cache.decr("n", 10) == 32
+    assert django_cache.get("n") == 32
+    assert 0 < left(entries, "p:1:n") <= 60_000
+    with pytest.raises(ValueError, match="not found"):
+        django_cache.incr("missing")
+    assert not django_cache.has_key("missing")
+    django_cache.set("text", "many")
+    with pytest.raises(ValueError, match="whole number"):
+        django_cache.incr("text")
+    django_cache.set("most", 2**63 - 1)
+    with pytest.raises(ValueError, match="64 bits"):
+        django_cache.incr("most")
+    assert django_cache.get("most") == 2**63 - 1
+
+
+def test_an_entry_that_expires_while_it_is_counted_leaves_nothing(
+    entries: CacheEntries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entries.hashes, "hexists", lambda *_: True)
+    assert entries.increment("gone", 3) is None
+    monkeypatch.undo()
+    assert not entries.has("gone")
+
+
+def test_no_count_of_many_threads_is_lost(entries: CacheEntries) -> None:
+    entries.set_many({"n": 0}, 60)
+    threads = [
+        threading.Thread(target=lambda: [entries.increment("n", 1) for _ in range(50)])
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert entries.get_many(["n"]) == {"n": 400}
+
+
+def test_djangos_versions(django_cache: Cache, entries: CacheEntries) -> None:
+    cache = django_cache
+    cache.set("a", 1, 60)
+    cache.set("a", 2, version=2)
+    assert cache.get("a") == 1
+    assert cache.get("a", version=2) == 2
+    assert cache.incr_version("a", 4) == 5
+    assert cache.get("a") is None
+    assert cache.get("a", version=5) == 1
+    assert 0 < left(entries, "p:5:a") <= 60_000
+    assert cache.decr_version("a", version=5) == 4
+    with pytest.raises(ValueError, match="not found"):
+        cache.incr_version("missing")
+
+
+def test_clear_empties_its_own_namespace_alone(entries: CacheEntries) -> None:
+    other = CacheEntries(VolatileHashes(entries.hashes.client, "other"), 3, Counting())
+    entries.set_many({str(n): n for n in range(50)}, 60)
+    other.set_many({"kept": 1}, 60)
+    assert entries.clear()
+    assert entries.get_many(map(str, range(50))) == {}
+    assert other.get_many(["kept"]) == {"kept": 1}
+
+
+def test_a_hit_enlists_and_a_miss_does_not(django_cache: Cache, counting: Counting) -> None:
+    assert django_cache.get("a") is None
+    django_cache.set("a", 1)
+    assert counting.enlisted == 0
+    assert django_cache.get("a") == 1
+    assert django_cache.get_many(["a", "b"]) == {"a": 1}
+    assert counting.enlisted == 2
+
+
+def test_in_a_request_only_the_integration_enlists(django_cache: Cache, counting: Counting) -> None:
+    django_cache.set("a", 1)
+    token = current.set(Deferral(never()))
+    try:
+        assert django_cache.get("a") == 1
+    finally:
+        current.reset(token)
+    assert counting.enlisted == 0
+
+
+def test_a_value_that_cannot_be_pickled_raises_and_changes_nothing(django_cache: Cache) -> None:
+    django_cache.set("a", 1)
+    with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):
+        django_cache.set_many({"a": 2, "b": threading.Lock()})
+    assert django_cache.get("a") == 1
+
+
+def test_a_dead_redis_is_a_miss(
+    start_redis: Any, caplog: pytest.LogCaptureFixture, counting: Counting
+) -> None:
+    server = start_redis()
+    entries = CacheEntries(VolatileHashes(server.client(), f"dead{next(_numbers)}"), 7, counting)
+    entries.set_many({"a": 1}, 60)
+    server.stop()
+    assert entries.get_many(["a"]) == {}
+    assert not entries.has("a")
+    assert not entries.set_many({"a": 1}, 60)
+    assert not entries.add("a", 1, 60)
+    assert not entries.touch("a", 60)
+    assert entries.increment("a", 1) is None
+    assert entries.delete_many(["a"]) is None
+    assert not entries.clear()
+    assert counting.enlisted == 0
+    assert len([line for line in caplog.records if "the cache in namespace" in line.message]) == 1
+
+
+def test_bytes_of_another_program_are_a_miss(entries: CacheEntries) -> None:
+    entries.hashes.hset(entries.place("a"), "a", b"\x80nonsense")
+    entries.set_many({"b": 1}, 60)
+    assert entries.get_many(["a", "b"]) == {"b": 1}
+
+
+def test_every_server(any_server: AnyServer, counting: Counting) -> None:
+    entries = CacheEntries(VolatileHashes(any_server.client(), "cache"), 64, counting)
+    keys = [f"k{n}" for n in range(200)]
+    assert entries.set_many(dict.fromkeys(keys, 1), 60)
+    assert len(entries.get_many(keys)) == 200
+    assert entries.increment("k7", 2) == 3
+    assert entries.increment("none", 2) is None
+    assert not entries.has("none")
+    assert entries.move("k7", "k-moved")
+    assert entries.get_many(["k7", "k-moved"]) == {"k-moved": 3}
+    assert entries.delete_many(keys) == 199
+    assert entries.clear()
+    assert not entries.has("k-moved")
+
+
+@pytest.fixture
+def flask_cache(redis7: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return Flask-Caching's extension on an app, made from configuration alone."""
+    monkeypatch.setitem(globals(), "shared", redis7.client())
+    monkeypatch.setitem(globals(), "maintenance", Recruiter())
+    monkeypatch.setattr(cache_entries, "_opened", {})
+    app = flask.Flask(__name__)
+    extension = FlaskCache()
+    extension.init_app(
+        app,
+        {
+            "CACHE_TYPE": "workstealing.integrations.flask_caching.VolatileHashCache",
+            "CACHE_REDIS_URL": f"{__name__}:shared",
+            "CACHE_KEY_PREFIX": "shop.",
+            "CACHE_OPTIONS": {"namespace": "pages", "recruiter": f"{__name__}:maintenance"},
+        },
+    )
+    with app.app_context():
+        yield extension
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    # The import mode of this suite gives a test's module a name that import_module may not know.
+    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or _this_module())
+
+
+def _this_module() -> Any:
+    import types
+
+    module = types.ModuleType(__name__)
+    module.__dict__.update(globals())
+    return module
+
+
+def test_flask_caching_by_its_configuration(flask_cache: Any) -> None:
+    cache = flask_cache
+    assert isinstance(cache.cache, VolatileHashCache)
+    assert cache.set("a", [1])
+    assert cache.get("a") == [1]
+    assert cache.has("a")
+    assert not cache.add("a", 2)
+    assert cache.set_many({"b": 2, "c": None}) == ["b", "c"]
+    assert cache.get_many("a", "b", "none") == [[1], 2, None]
+    assert cache.get_dict("b") == {"b": 2}
+    assert cache.cache.inc("b") == 3
+    assert cache.cache.dec("b", 2) == 1
+    assert cache.cache.inc("fresh", 4) == 4
+    assert cache.delete("a")
+    assert not cache.delete("a")
+    assert cache.delete_many("b", "c") == ["b", "c"]
+    cache.set("a", 1, timeout=0)
+    assert left(cache.cache.entries, "shop.a") == -1
+    cache.set("a", 1)
+    assert 0 < left(cache.cache.entries, "shop.a") <= 300_000
+    assert cache.clear()
+    assert cache.get("a") is None
+
+
+def test_flask_cachings_decorators(flask_cache: Any) -> None:
+    computed: list[int] = []
+
+    @flask_cache.memoize(60)
+    def double(n: int) -> int:
+        computed.append(n)
+        return 2 * n
+
+    assert [double(4), double(4), double(5)] == [8, 8, 10]
+    assert computed == [4, 5]
+    flask_cache.delete_memoized(double, 4)
+    assert [double(4), double(5)] == [8, 10]
+    assert computed == [4, 5, 4]
+
+
+def test_the_job_is_installed_once(flask_cache: Any) -> None:
+    settings = CacheSettings(f"{__name__}:shared", "pages", recruiter=f"{__name__}:maintenance")
+    assert opened(settings) is flask_cache.cache.entries
+    assert "hash_field_expiry.pages" in str(maintenance.stats())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"BUCKETS": 0}, "number of buckets is 0"),
+        ({"SHARDS": 4}, "unknown option 'SHARDS'"),
+        ({"RECRUITER": "nowhere"}, "is no import path"),
+        ({"RECRUITER": "nowhere.at:all"}, "cannot be imported"),
+        ({"RECRUITER": "os:path"}, "expected a Recruiter"),
+    ],
+)
+def test_a_wrong_option_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Cache("redis://localhost:1/0", {"OPTIONS": options})
+
+
+def test_a_client_of_texts_is_refused(redis7: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "shared", redis7.client(decode_responses=True))
+    with pytest.raises(ConfigurationError, match="decode_responses"):
+        Cache(f"{__name__}:shared", {})

@@ -1,0 +1,137 @@
+"""Django's cache on volatile hashes: a hit enlists, and recruits collect expired entries.
+
+CACHES = {"default": {
+    "BACKEND": "workstealing.integrations.django_cache.Cache",
+    "LOCATION": "redis://localhost:6379/0",
+    "OPTIONS": {"NAMESPACE": "shop", "RECRUITER": "shop.maintenance:recruiter", "RATE": 0.003},
+}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from workstealing.errors import ConfigurationError, MissingExtraError
+from workstealing.integrations.cache_entries import CacheEntries, CacheSettings, opened
+
+try:
+    from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] not in ("django", "asgiref"):
+        raise
+    raise MissingExtraError("django", "Django") from error
+
+_OPTIONS = {
+    "NAMESPACE": "namespace",
+    "BUCKETS": "buckets",
+    "RECRUITER": "recruiter",
+    "RATE": "rate",
+    "LIMIT": "limit",
+    "STORE": "backend",
+}
+# Django's own, which this backend has no use for: deadlines bound it, and not a number of entries.
+_IGNORED = ("MAX_ENTRIES", "CULL_FREQUENCY")
+
+
+class Cache(BaseCache):  # type: ignore[misc]
+    """A Django cache backend; `django.core.cache.cache` documents its methods.
+
+    LOCATION: a URL as of `workstealing.connect`, or the import path of a client. OPTIONS: NAMESPACE
+    ("cache"), BUCKETS (1024), RECRUITER (an import path), RATE (0.003) and LIMIT (5) of the job
+    that collects expired entries, STORE ("auto", "emulated" or "native"). Raises:
+    ConfigurationError, when Django makes it.
+
+    Values are pickled, as by Django's own backends; whole numbers are not, so `incr` is exact among
+    processes. A fault of Redis is a miss. `clear` empties the namespace, all versions and prefixes.
+    """
+
+    def __init__(self, location: str, params: dict[str, Any]) -> None:
+        super().__init__(params)
+        options = params.get("OPTIONS") or {}
+        unknown = sorted(options.keys() - _OPTIONS.keys() - set(_IGNORED))
+        if unknown:
+            raise ConfigurationError(
+                f"CACHES has the unknown option {unknown[0]!r}; known are {', '.join(_OPTIONS)}"
+            )
+        given = {_OPTIONS[key]: value for key, value in options.items() if key in _OPTIONS}
+        self.entries: CacheEntries = opened(CacheSettings(location or None, **given))
+
+    def _seconds(self, timeout: Any) -> float | None:
+        seconds: float | None = self.default_timeout if timeout is DEFAULT_TIMEOUT else timeout
+        return seconds
+
+    def get(self, key: Any, default: Any = None, version: int | None = None) -> Any:
+        """Return a key's value. One round trip; a hit enlists."""
+        made = self.make_and_validate_key(key, version=version)
+        return self.entries.get_many([made]).get(made, default)
+
+    def get_many(self, keys: Iterable[Any], version: int | None = None) -> dict[Any, Any]:
+        """Return the values of the keys that have one. One round trip; a hit enlists."""
+        made = {self.make_and_validate_key(key, version=version): key for key in keys}
+        return {made[each]: value for each, value in self.entries.get_many(made).items()}
+
+    def set(
+        self, key: Any, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
+    ) -> None:
+        """Set a key's value. One round trip."""
+        made = self.make_and_validate_key(key, version=version)
+        self.entries.set_many({made: value}, self._seconds(timeout))
+
+    def set_many(
+        self, data: Mapping[Any, Any], timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
+    ) -> list[Any]:
+        """Set several values; return the keys that could not be set. One round trip."""
+        made = {self.make_and_validate_key(key, version=version): data[key] for key in data}
+        return [] if self.entries.set_many(made, self._seconds(timeout)) else list(data)
+
+    def add(
+        self, key: Any, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
+    ) -> bool:
+        """Set a value if there is none; return whether it was set. One round trip."""
+        made = self.make_and_validate_key(key, version=version)
+        return self.entries.add(made, value, self._seconds(timeout))
+
+    def touch(self, key: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
+        """Give a value a new time to live; return whether there is one. One round trip."""
+        made = self.make_and_validate_key(key, version=version)
+        return self.entries.touch(made, self._seconds(timeout))
+
+    def incr(self, key: Any, delta: int = 1, version: int | None = None) -> int:
+        """Add to a whole number, which keeps its deadline; return the sum. Two round trips.
+
+        Raises: ValueError if there is no value, it is no whole number, or Redis failed.
+        """
+        made = self.make_and_validate_key(key, version=version)
+        total = self.entries.increment(made, delta)
+        if total is None:
+            raise ValueError(f"Key {key!r} not found")
+        return total
+
+    def incr_version(self, key: Any, delta: int = 1, version: int | None = None) -> int:
+        """Move a value to another version, with the time that it has left; return the version.
+
+        Raises: ValueError if there is no value. Three round trips.
+        """
+        version = self.version if version is None else version
+        made = self.make_and_validate_key(key, version=version)
+        moved = self.make_and_validate_key(key, version=version + delta)
+        if not self.entries.move(made, moved):
+            raise ValueError(f"Key {key!r} not found")
+        return version + delta
+
+    def has_key(self, key: Any, version: int | None = None) -> bool:
+        """Say whether a key has a value. One round trip."""
+        return self.entries.has(self.make_and_validate_key(key, version=version))
+
+    def delete(self, key: Any, version: int | None = None) -> bool:
+        """Delete a value; return whether there was one. One round trip."""
+        return bool(self.entries.delete_many([self.make_and_validate_key(key, version=version)]))
+
+    def delete_many(self, keys: Iterable[Any], version: int | None = None) -> None:
+        """Delete several values. One round trip."""
+        self.entries.delete_many([self.make_and_validate_key(key, version=version) for key in keys])
+
+    def clear(self) -> None:
+        """Delete every value of the namespace. One round trip for each 128 buckets."""
+        self.entries.clear()

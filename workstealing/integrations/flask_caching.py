@@ -1,0 +1,132 @@
+"""Flask-Caching on volatile hashes: a hit enlists, and recruits free the memory of expired entries.
+
+app.config["CACHE_TYPE"] = "workstealing.integrations.flask_caching.VolatileHashCache"
+app.config["CACHE_REDIS_URL"] = "redis://localhost:6379/0"
+app.config["CACHE_OPTIONS"] = {"namespace": "shop", "recruiter": "shop.maintenance:recruiter"}
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workstealing.errors import ConfigurationError, MissingExtraError
+from workstealing.integrations.cache_entries import CacheEntries, CacheSettings, opened
+
+try:
+    from flask_caching.backends.base import BaseCache
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] not in ("flask_caching", "cachelib", "flask"):
+        raise
+    raise MissingExtraError("flask-caching", "Flask-Caching") from error
+
+_OPTIONS = ("namespace", "buckets", "recruiter", "rate", "limit", "backend")
+
+
+class VolatileHashCache(BaseCache):
+    """A backend of Flask-Caching, which documents its methods.
+
+    Configuration: CACHE_REDIS_URL: a URL as of `workstealing.connect`, or the import path of a
+    client; CACHE_KEY_PREFIX; CACHE_OPTIONS: namespace ("cache"), buckets (1024), recruiter (an
+    import path), rate (0.003) and limit (5) of the job that collects expired entries, backend
+    ("auto", "emulated" or "native"). Raises: ConfigurationError, when the app is configured.
+
+    Values are pickled; whole numbers are not, so `inc` and `dec` are exact among processes. A time
+    to live of 0 means none. A fault of Redis is a miss.
+    """
+
+    def __init__(
+        self,
+        entries: CacheEntries,
+        key_prefix: str = "",
+        default_timeout: int = 300,
+        ignore_delete_many_errors: bool = False,
+    ) -> None:
+        super().__init__(default_timeout=default_timeout)
+        # Flask-Caching before 2.5 has another name for it, and no use in its own class.
+        self.ignore_delete_many_errors = ignore_delete_many_errors
+        self.entries = entries
+        self._prefix = key_prefix
+
+    @classmethod
+    def factory(
+        cls,
+        app: Any,  # noqa: ARG003 - Flask-Caching's own
+        config: dict[str, Any],
+        args: list[Any],  # noqa: ARG003 - Flask-Caching's own
+        kwargs: dict[str, Any],
+    ) -> VolatileHashCache:
+        """Make the backend from an app's configuration; Flask-Caching calls it."""
+        ours = {key: kwargs.pop(key) for key in _OPTIONS if key in kwargs}
+        kwargs.pop("ignore_errors", None)
+        unknown = sorted(kwargs.keys() - {"default_timeout", "ignore_delete_many_errors"})
+        if unknown:
+            raise ConfigurationError(
+                f"CACHE_OPTIONS has the unknown key {unknown[0]!r}; known are {', '.join(_OPTIONS)}"
+            )
+        entries = opened(CacheSettings(config.get("CACHE_REDIS_URL"), **ours))
+        return cls(entries, config.get("CACHE_KEY_PREFIX") or "", **kwargs)
+
+    def _key(self, key: str) -> str:
+        return f"{self._prefix}{key}"
+
+    def _seconds(self, timeout: Any) -> float | None:
+        given = self.default_timeout if timeout is None else timeout
+        seconds = given.total_seconds() if hasattr(given, "total_seconds") else given
+        # Flask-Caching's 0 is "for ever"; below it, the entry has ended.
+        return None if seconds == 0 else seconds
+
+    def get(self, key: str) -> Any:
+        """Return a key's value, or None. One round trip; a hit enlists."""
+        return self.entries.get_many([self._key(key)]).get(self._key(key))
+
+    def get_many(self, *keys: str) -> list[Any]:
+        """Return the values of keys, None for each that has none. One round trip."""
+        found = self.entries.get_many(map(self._key, keys))
+        return [found.get(self._key(key)) for key in keys]
+
+    def set(self, key: str, value: Any, timeout: Any = None) -> bool:
+        """Set a key's value; return whether it was set. One round trip."""
+        return self.entries.set_many({self._key(key): value}, self._seconds(timeout))
+
+    def set_many(self, mapping: dict[str, Any], timeout: Any = None) -> list[str]:
+        """Set several values; return the keys that were set. One round trip."""
+        values = {self._key(key): value for key, value in mapping.items()}
+        return list(mapping) if self.entries.set_many(values, self._seconds(timeout)) else []
+
+    def add(self, key: str, value: Any, timeout: Any = None) -> bool:
+        """Set a value if there is none; return whether it was set. One round trip."""
+        return self.entries.add(self._key(key), value, self._seconds(timeout))
+
+    def has(self, key: str) -> bool:
+        """Say whether a key has a value. One round trip."""
+        return self.entries.has(self._key(key))
+
+    def delete(self, key: str) -> bool:
+        """Delete a value; return whether there was one. One round trip."""
+        return bool(self.entries.delete_many([self._key(key)]))
+
+    def delete_many(self, *keys: str) -> list[str]:
+        """Delete several values; return their keys, none if Redis failed. One round trip."""
+        return [] if self.entries.delete_many(map(self._key, keys)) is None else list(keys)
+
+    def inc(self, key: str, delta: int = 1) -> int | None:
+        """Add to a whole number, which keeps its deadline; without a value, set one.
+
+        Returns: the sum, None if Redis failed. At most six round trips.
+        """
+        made = self._key(key)
+        total = self.entries.increment(made, delta)
+        if total is None:
+            if self.entries.add(made, delta, self._seconds(None)):
+                return delta
+            # Another process was first, or Redis failed.
+            total = self.entries.increment(made, delta)
+        return total
+
+    def dec(self, key: str, delta: int = 1) -> int | None:
+        """Subtract from a whole number; see `inc`."""
+        return self.inc(key, -delta)
+
+    def clear(self) -> bool:
+        """Delete every value of the namespace. One round trip for each 128 buckets."""
+        return self.entries.clear()
