@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import socket
 import threading
 from typing import Any
 
 import flask
 import pytest
+import redis
+from asgiref.sync import ThreadSensitiveContext
 from flask_caching import Cache as FlaskCache
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from support.any_server import AnyServer
 from workstealing.errors import ConfigurationError
@@ -244,6 +249,19 @@ def test_in_a_request_only_the_integration_enlists(django_cache: Cache, counting
     assert counting.enlisted == 0
 
 
+async def test_djangos_asyncio_methods(django_cache: Cache) -> None:
+    # The context ends the thread in which Django runs them.
+    async with ThreadSensitiveContext():
+        await django_cache.aset("a", 1, 60)
+        assert await django_cache.aincr("a") == 2
+        await django_cache.aset_many({"b": [1], "c": None})
+        assert await django_cache.aget_many(["a", "b", "c", "d"]) == {"a": 2, "b": [1], "c": None}
+        assert await django_cache.aget_or_set("d", lambda: "made") == "made"
+        assert await django_cache.adelete("d")
+        await django_cache.aclear()
+        assert await django_cache.aget("a") is None
+
+
 def test_a_value_that_cannot_be_pickled_raises_and_changes_nothing(django_cache: Cache) -> None:
     django_cache.set("a", 1)
     with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):
@@ -268,6 +286,17 @@ def test_a_dead_redis_is_a_miss(
     assert not entries.clear()
     assert counting.enlisted == 0
     assert len([line for line in caplog.records if "the cache in namespace" in line.message]) == 1
+
+
+def test_a_silent_redis_is_a_miss(counting: Counting) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = redis.Redis(
+            port=silent.getsockname()[1], socket_timeout=0.05, retry=Retry(NoBackoff(), 0)
+        )
+        entries = CacheEntries(VolatileHashes(client, f"dead{next(_numbers)}"), 7, counting)
+        assert entries.get_many(["a"]) == {}
+        assert not entries.set_many({"a": 1}, 60)
+        assert counting.enlisted == 0
 
 
 def test_bytes_of_another_program_are_a_miss(entries: CacheEntries) -> None:

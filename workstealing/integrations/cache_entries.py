@@ -213,7 +213,7 @@ class CacheEntries:
 
         Raises: the errors of pickle; nothing is written then.
         """
-        from redis.commands.core import HashDataPersistOptions
+        from workstealing.store.redis_versions import HashDataPersistOptions
 
         encoded = encode(value)
         if timeout is not None and timeout <= 0:
