@@ -65,3 +65,22 @@ def test_the_first_lines_are_the_two_commands() -> None:
 @pytest.mark.parametrize("target", re.findall(r"\]\((?!http)([^)#]+)\)", README))
 def test_every_link_leads_somewhere(target: str) -> None:
     assert (ROOT / target).exists()
+
+
+def test_no_line_of_prose_has_more_than_a_hundred_characters() -> None:
+    """Tables, pictures and code are as long as they must be."""
+    pages = [
+        *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "lua").glob("*.md"),
+    ]
+    found: list[str] = []
+    for page in pages:
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        found += [
+            f"{page.name}: {line}"
+            for line in text.splitlines()
+            if len(line) > 100 and not line.startswith(("|", "    ", "!["))
+        ]
+    assert len(pages) > 20
+    assert not found
