@@ -29,6 +29,8 @@ from workstealing.structures.volatile_hashes import AsyncVolatileHashes, Volatil
 # the server takes is later.
 FIRST_MS, LAST_MS = 1_230_768_000_000, 2**46 - 1
 
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, NotAdopted)
+
 DeadlineOf = Callable[[bytes, bytes, bytes], "float | dt.datetime | None"]
 """Takes a key, a field and its value; returns the field's deadline: see `AdoptHashes`."""
 
@@ -112,32 +114,29 @@ class Adopter:
         self._asks_fields = ends.deadline_of is not None or ends.ttl_ms is not None
 
     def unfinished(
-        self, layout: Layout | None, node: Node, keys: Sequence[bytes], slice: Slice
+        self,
+        layout: Layout | None,  # noqa: ARG002 - as `Serves` has it
+        node: Node,
+        keys: Sequence[bytes],
+        slice: Slice,
     ) -> list[bytes]:
         """Return the hashes that may need something. At most one round trip."""
-        if not keys or (self._asks_fields and layout is not None and layout.is_native):
+        if not keys or self._asks_fields:
+            # No count of fields and deadlines tells: deadlines outlive fields that others delete,
+            # and the old program may have given a value another deadline.
             return list(keys)
-        commands: list[Command] = []
-        for key in keys:
-            beside = self.pattern.beside(key)
-            if self._asks_fields:
-                commands += [("HLEN", key), ("ZCARD", self._names.deadlines(key))]
-            if beside is not None and self._same_slot(key, beside):
-                commands.append(("EXISTS", beside))
+        beside = [self.pattern.beside(key) or b"" for key in keys]
+        asked = [self._same_slot(key, other) for key, other in zip(keys, beside, strict=True)]
+        commands: list[Command] = [
+            ("EXISTS", other) for other, is_asked in zip(beside, asked, strict=True) if is_asked
+        ]
         slice.spend(len(commands))
         replies = iter(self._twin.call(node, commands, Budget(slice.remaining())))
-        found = []
-        for key in keys:
-            beside = self.pattern.beside(key)
-            needs = False
-            if self._asks_fields:
-                size, held = next(replies), next(replies)
-                needs = not (isinstance(size, int) and isinstance(held, int) and size <= held)
-            if beside is not None:
-                needs = (not self._same_slot(key, beside) or next(replies) != 0) or needs
-            if needs:
-                found.append(key)
-        return found
+        return [
+            key
+            for key, is_asked in zip(keys, asked, strict=True)
+            if not is_asked or next(replies) != 0
+        ]
 
     def _same_slot(self, key: bytes, beside: bytes) -> bool:
         if not self._twin.is_cluster:
@@ -179,14 +178,17 @@ class Adopter:
     ) -> Iterator[tuple[bytes, int, int]]:
         """Yield the fields that would be adopted, their deadlines, and the server's time, in ms.
 
-        In a sorted set only the first 1,000 members count. Raises: NotAdopted; as `adopt`.
+        Raises: NotAdopted; as `adopt`. Two round trips for each 256 fields.
         """
-        found: dict[bytes, int] = {}
-        if self.pattern.beside(key) is not None:
+        found: set[bytes] = set()
+        start, size = 0, 0 if self.pattern.beside(key) is None else 1
+        while start < size:
             with self._attempt(key, slice) as current:
-                now, chosen, _, _ = self._in_sorted_set(current, layout, key, 1000)
-            found.update(chosen)
+                now, chosen, _, size = self._in_sorted_set(current, layout, key, 256, start)
+            start += 256
             yield from ((name, deadline, now) for name, deadline in chosen)
+            if self._asks_fields:
+                found.update(name for name, _ in chosen)
         rest = BEGINNING
         while self._asks_fields:
             with self._attempt(key, slice) as current:
@@ -220,15 +222,15 @@ class Adopter:
             raise as_layout_error(error) or error from None
 
     def _in_sorted_set(
-        self, current: Attempt, layout: Layout | None, key: bytes, most: int
+        self, current: Attempt, layout: Layout | None, key: bytes, most: int, start: int = 0
     ) -> tuple[int, list[tuple[bytes, int]], list[bytes], int]:
-        """Return the time, the chosen fields, the members read, and how many there are.
+        """Return the time, the chosen fields, the members read from a rank on, and how many are.
 
         Two round trips, and one if there is nothing.
         """
         beside = self.pattern.beside(key)
         clock, members, size = current.read(
-            ("TIME",), ("ZRANGE", beside, 0, most - 1, "WITHSCORES"), ("ZCARD", beside)
+            ("TIME",), ("ZRANGE", beside, start, start + most - 1, "WITHSCORES"), ("ZCARD", beside)
         )
         now = self._index.milliseconds(clock)
         pairs = scored(members)
@@ -238,9 +240,7 @@ class Adopter:
         state = self._state(current, layout, key, list(wanted))
         chosen = []
         for name, deadline in wanted.items():
-            exists, held = state[name]
-            # What has expired stays expired, and otherwise the later deadline holds.
-            if exists and deadline is not None and (held is None or now < held < deadline):
+            if deadline is not None and _holds(deadline, state[name], now):
                 chosen.append((name, deadline))
         return now, chosen, [name for name, _ in pairs], size
 
@@ -256,15 +256,16 @@ class Adopter:
         state = self._state(current, layout, key, list(values), may_lack=False)
         chosen = []
         for name, value in values.items():
-            exists, held = state[name]
-            if not exists or held is not None:
-                continue
             deadline = None
-            if self._deadline_of is not None:
-                deadline = self._from_function(self._deadline_of(key, name, value), key, name)
-            if deadline is None and self._ttl_ms is not None:
+            try:
+                deadline = self._in_value(key, name, value)
+            except _UNREADABLE:
+                # The new program may write values that the function does not know.
+                if state[name][1] is None:
+                    raise
+            if deadline is None and self._ttl_ms is not None and state[name] == (True, None):
                 deadline = now + self._ttl_ms
-            if deadline is not None:
+            if deadline is not None and _holds(deadline, state[name], now):
                 chosen.append((name, deadline))
         return now, chosen, rest
 
@@ -323,7 +324,8 @@ class Adopter:
             return None
         return _plausible(score * self._unit_ms, score)
 
-    def _from_function(self, result: object, key: bytes, name: bytes) -> int | None:
+    def _in_value(self, key: bytes, name: bytes, value: bytes) -> int | None:
+        result = None if self._deadline_of is None else self._deadline_of(key, name, value)
         if result is None:
             return None
         if isinstance(result, dt.datetime) and result.tzinfo is not None:
@@ -334,6 +336,15 @@ class Adopter:
             f"deadline_of returned {result!r} for the field {name!r} of {key!r}: return seconds"
             " since the epoch, an aware datetime, or None"
         )
+
+
+def _holds(deadline: int, state: tuple[bool, float | None], now: int) -> bool:
+    """Say whether a field, by its state, is to be given a deadline that the program keeps of it.
+
+    What has expired in the namespace stays expired. Otherwise the later deadline holds.
+    """
+    exists, held = state
+    return exists and (held is None or now < held < deadline)
 
 
 def _plausible(milliseconds: float, given: object) -> int:

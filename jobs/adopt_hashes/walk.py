@@ -249,7 +249,7 @@ class Walk:
                 most = slice.limit - self.adopted
                 try:
                     if dry_run:
-                        self._look_at(layout, key, slice)
+                        self._look_at(layout, key, slice, most)
                         break
                     fields, rest = self._adopter.adopt(layout, key, slice, most, rest)
                     self.adopted += fields
@@ -262,7 +262,10 @@ class Walk:
                     break
         return True
 
-    def _look_at(self, layout: Layout | None, key: bytes, slice: Slice) -> None:
+    def _look_at(
+        self, layout: Layout | None, key: bytes, slice: Slice, most: int | None = None
+    ) -> None:
+        """Count the fields of a hash that would be handled, at most so many."""
         before = self.adopted
         try:
             for name, deadline, now in self._adopter.looked_at(layout, key, slice):
@@ -270,6 +273,8 @@ class Walk:
                 self.expired += deadline <= now
                 if len(self.examples) < EXAMPLES:
                     self.examples.append(AdoptionExample(key, name, deadline, deadline <= now))
+                if self.adopted - before == most:
+                    break
         except NotAdopted as error:
             self.refused[key] = str(error)
         self.hashes += self.adopted > before

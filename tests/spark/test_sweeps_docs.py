@@ -7,7 +7,13 @@ import inspect
 import re
 from pathlib import Path
 
-from workstealing.jobs import HashFieldExpiry, IckReaper, KeyExpiry, MigrateToNative
+from workstealing.jobs import (
+    AdoptHashes,
+    HashFieldExpiry,
+    IckReaper,
+    KeyExpiry,
+    MigrateToNative,
+)
 from workstealing.jobs.due_collecting import KEYS_A_CALL, SHARDS_A_LOOK
 from workstealing.recruiting.job import DivisibleJob
 from workstealing.spark import reconcile, sweep
@@ -46,7 +52,8 @@ def test_the_factory_makes_the_job() -> None:
 
 
 def test_the_jobs_and_numbers_are_those_of_the_code() -> None:
-    for kind in (HashFieldExpiry, KeyExpiry, MigrateToNative, IckReaper):
+    moves = (MigrateToNative, AdoptHashes)
+    for kind in (HashFieldExpiry, KeyExpiry, *moves, IckReaper):
         assert issubclass(kind, DivisibleJob)
         assert f"| {kind.__name__} |" in DOCS
     assert all(f"`{name}`" in DOCS for name in SCHEMA.fieldNames())

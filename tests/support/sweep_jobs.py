@@ -7,6 +7,7 @@ from typing import Any
 
 import redis
 
+from support.adoptions import KINDS
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.job import FunctionJob, Job
@@ -33,6 +34,16 @@ def field_expiry(server: Any, ahead_ms: int) -> Callable[[], Job]:
             client, NAMESPACE, backend="emulated", clock_shift_ms=ahead_ms
         )
         return HashFieldExpiry(hashes)
+
+    return make
+
+
+def adoption(server: Any, number: int) -> Callable[[], Job]:
+    """Return a factory of an AdoptHashes of the kind of that number."""
+    port, is_cluster = server.port, server.is_cluster
+
+    def make() -> Job:
+        return KINDS[number].job(client_of(port, is_cluster=is_cluster))
 
     return make
 
