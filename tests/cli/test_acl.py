@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,10 +10,12 @@ import pytest
 from support.acl import say_line
 from support.servers import RedisServer
 from workstealing import Recruiter, connect
-from workstealing.jobs import HashFieldExpiry
+from workstealing.jobs import AdoptHashes, HashFieldExpiry, QueueExpiry
 from workstealing.metrics.ledger import Ledger, total
 from workstealing.metrics.ledger import read as read_ledger
-from workstealing.structures import VolatileHashes
+from workstealing.metrics.shared_settings import SharedSettings, follow
+from workstealing.recruiting.slice import Slice
+from workstealing.structures import ShuffleQueue, VolatileHashes
 from workstealing.testing import always
 
 MakeApp = Callable[[str], str]
@@ -59,6 +61,8 @@ def test_all_keys_are_told_of(command: Any) -> None:
             ("--structure", "heap", "--name", "n"),
             "'heap' is not known: give one of volatile_hashes",
         ),
+        (("--job", "sweeping", "--name", "n"), "'sweeping' is not known: give one of adopt_hashes"),
+        (("--job", "ick_reaper"), "no name was given for the Ick"),
         (("--structure", "ick"), "no name was given for the Ick"),
         (("--structure", "ick", "--name", "n", "--user", "a b"), "is not usable"),
     ],
@@ -105,6 +109,11 @@ def test_a_ledger_and_a_job_work_under_their_lines(command: Any, redis7: RedisSe
             ledger = Ledger(client, "own")
             recruiter.add_hook(ledger)
             recruiter.install(HashFieldExpiry(hashes), rate=1.0)
+            follow(recruiter, ledger)
+            settings = SharedSettings(client, "own")
+            settings.set_rate("hash_field_expiry.own", 1.0)
+            settings.pause("hash_field_expiry.own")
+            settings.resume("hash_field_expiry.own")
             assert recruiter.enlist().name == "WORKED"
             assert recruiter.enlist().name == "IDLE"
             assert ledger.flush(10.0)
@@ -114,3 +123,126 @@ def test_a_ledger_and_a_job_work_under_their_lines(command: Any, redis7: RedisSe
                 hashes.hset("other", "f", "v")
     finally:
         redis7.client().acl_deluser("shop")
+
+
+MORE = """
+    from workstealing import Fleet, Recruiter, connect
+    from workstealing.jobs import (
+        AdoptHashes, FleetRebalance, HashFieldExpiry, KeyExpiry, MigrateToNative, QueueExpiry,
+    )
+    from workstealing.structures import DurableKeys, ShuffleQueue, VolatileHashes
+
+    client = connect("redis://127.0.0.1:1/0")
+    nodes = {"a": client, "b": connect("redis://127.0.0.1:2/0")}
+    hashes = VolatileHashes(client, namespace="items")
+    on_fleet = Fleet(nodes, previous=["a"])
+    recruiter = Recruiter()
+    for job in (
+        AdoptHashes(hashes, "old:*", ttl=60),
+        HashFieldExpiry(hashes),
+        MigrateToNative(hashes),
+        KeyExpiry(DurableKeys(on_fleet, "locks")),
+        FleetRebalance(VolatileHashes(on_fleet, "spread")),
+        QueueExpiry(ShuffleQueue(client, "q", namespace="queues")),
+    ):
+        recruiter.install(job, rate=0.01)
+"""
+
+
+def test_jobs_bring_what_they_need_besides(command: Any, app_module: MakeApp) -> None:
+    said = command.json("acl", "--app", app_module(MORE), "--keys", "k:*")
+    assert "no rule" not in command.err
+    found = {(each["kind"], each["name"]): set(each["commands"]) for each in said["structures"]}
+    # The nodes of a fleet have one rule, of the namespace.
+    assert sorted({name for _, name in found}) == ["items", "locks", "queues", "spread"]
+    assert {"DUMP", "RESTORE"} <= found["durable keys", "locks"]
+    assert {"DUMP", "RESTORE", "SCAN", "ZSCAN"} <= found["volatile hashes", "spread"]
+    lines = [
+        (each["kind"], set(each["commands"]))
+        for each in said["structures"]
+        if each["name"] == "items"
+    ]
+    assert len(lines) == 3
+    adopting, expiring, migrating = (commands for _, commands in lines)
+    assert {"SCAN", "HSCAN", "INFO"} <= adopting
+    assert not {"SCAN", "DUMP", "HSETEX"} & expiring
+    assert {"HSETEX", "HPEXPIREAT"} <= migrating
+    for part in ("+dump", "+scan", "+hpexpireat", "~{*}:ws:queues:*", "~k:*"):
+        assert part in said["line"].split()
+
+
+def test_a_fleets_users_carry_keys(command: Any) -> None:
+    arguments = ("acl", "--structure", "volatile_hashes", "--name", "n", "--keys", "k")
+    assert "+restore" not in command(*arguments).split()
+    assert "+restore" in command(*arguments, "--fleet").split()
+
+
+@pytest.mark.real
+class TestUnderThePrintedLine:
+    def printed(self, command: Any, server: RedisServer, *arguments: str) -> Any:
+        line = command("acl", *arguments, "--user", "shop").strip()
+        say_line(server.port, line.replace("PASSWORD", "secret"))
+        return connect(f"redis://shop:secret@127.0.0.1:{server.port}")
+
+    @pytest.fixture(autouse=True)
+    def gone(self, redis7: RedisServer, redis8: RedisServer) -> Iterator[None]:
+        yield
+        for each in (redis7, redis8):
+            each.client().acl_deluser("shop")
+
+    @pytest.mark.parametrize("native", [False, True])
+    def test_results_of_functions_are_kept(
+        self, command: Any, redis7: RedisServer, redis8: RedisServer, native: bool
+    ) -> None:
+        server, options = (redis8, ("--native",)) if native else (redis7, ())
+        arguments = ("--structure", "volatile_hashes", "--name", "own", *options)
+        # One key of the user's own, and no pattern: the leases lie beside it.
+        with self.printed(command, server, *arguments, "--keys", "report") as client:
+            hashes = VolatileHashes(client, namespace="own")
+            calls = []
+
+            @hashes.cached(ttl=60, key="report", stale=5, early=1.0)
+            def report(day: int) -> int:
+                calls.append(day)
+                return 2 * day
+
+            assert [report(4), report(4)] == [8, 8]
+            assert calls == [4]
+            assert report.invalidate(4)
+            assert report.refresh(5) == 10
+            assert hashes.open().is_native is native
+
+    def test_a_dry_run_and_a_slice_of_an_adoption(self, command: Any, redis7: RedisServer) -> None:
+        admin = redis7.client()
+        admin.hset("hash:1", "f", "v")
+        admin.zadd("zset:1", {"f": 4_000_000_000})
+        arguments = (
+            "--job",
+            "adopt_hashes",
+            "--name",
+            "own",
+            "--keys",
+            "?ash:*",
+            "--keys",
+            "zset:*",
+        )
+        with self.printed(command, redis7, *arguments) as client:
+            hashes = VolatileHashes(client, namespace="own", backend="emulated")
+            job = AdoptHashes(hashes, "hash:*", sorted_sets="zset:*")
+            assert job.report().fields == 1
+            assert job.perform(Slice(10, 10.0)) == 1
+            assert hashes.hexpiretime("hash:1", "f") == [4_000_000_000]
+            job.restart()
+
+    def test_queues_are_deleted_by_the_names_that_are_given(
+        self, command: Any, redis7: RedisServer
+    ) -> None:
+        queue = ShuffleQueue(redis7.client(), "orders", ttl=60)
+        queue.write("t", {"a": "b"})
+        later = ShuffleQueue(redis7.client(), "orders", ttl=60, clock_shift_ms=3_600_000)
+        assert later.ack(later.read("g", "c"))
+        arguments = ("--job", "queue_expiry", "--name", "shuffle_queues", "--keys", "orders*")
+        with self.printed(command, redis7, *arguments) as client:
+            job = QueueExpiry(ShuffleQueue(client, "orders", clock_shift_ms=7_200_000))
+            assert sum(job.perform(Slice(100, 10.0)) for _ in range(5)) > 3
+        assert not redis7.client().keys("orders*")

@@ -1,13 +1,19 @@
-"""The declared access of each structure: it covers what the structures answer, and no more."""
+"""The declared access of each structure and job: none is forgotten, and it covers the sources."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.servers import RedisServer
+from workstealing import jobs, structures
+from workstealing.cli.server_checks import DOCTOR
+from workstealing.metrics.minutes import DASHBOARD, LEDGER
+from workstealing.recruiting.job import Job
 from workstealing.structures import (
     DurableKeys,
     Ick,
@@ -19,7 +25,16 @@ from workstealing.structures import (
     TrackedSet,
     VolatileHashes,
 )
-from workstealing.structures.access import ACCESS
+from workstealing.structures.access import (
+    ACCESS,
+    CONTAINERS,
+    JOBS,
+    MOVING,
+    OF_SPARK,
+    Access,
+    access_of,
+)
+from workstealing.structures.shuffle_queue.base import QueueNamespace
 from workstealing.structures.structure import Structure
 
 pytestmark = pytest.mark.real
@@ -31,6 +46,7 @@ MADE: dict[str, Callable[[Any], Any]] = {
     "Ick": lambda client: Ick(client, "n"),
     "sharded Ick": lambda client: ShardedIck(client, "n", ick_shards=4),
     "shuffle queue": lambda client: ShuffleQueue(client, "n"),
+    "shuffle queues": lambda client: QueueNamespace(client, "n"),
     "time shard queue": lambda client: TimeShardQueue(RedisStore(client), "n"),
     "log": lambda client: Log(client, "n"),
 }
@@ -41,13 +57,153 @@ WRITE: dict[str, Callable[[Any], Any]] = {
     "Ick": lambda ick: ick.add("m"),
     "sharded Ick": lambda ick: ick.add("m"),
     "shuffle queue": lambda queue: queue.write("tenant", {"a": "b"}),
+    "shuffle queues": lambda queues: ShuffleQueue(queues.client, "q", namespace="n").write("t", {}),
     "time shard queue": lambda queue: queue.put("message"),
     "log": lambda log: log.append(b"entry"),
 }
 
 
+PACKAGE = Path(structures.__file__).parents[1]
+FOLDERS = {"jobs": Path(jobs.__file__).parent, "lua": Path(jobs.__file__).parents[1] / "lua"}
+_HASHES, _KEYS = ACCESS["volatile hashes"], ACCESS["durable keys"]
+_QUEUES = (ACCESS["shuffle queue"], ACCESS["shuffle queues"])
+# Who sends what a source sends; a file stands for itself, and a folder for its files.
+SENDERS: dict[str, tuple[Access, ...]] = {
+    "structures/volatile_hashes": (_HASHES,),
+    "structures/volatile_hashes/scanning.py": (OF_SPARK.plus(_HASHES),),
+    "structures/durable_keys": (_KEYS,),
+    "structures/tracked_set": (ACCESS["tracked set"],),
+    "structures/tracked_set/sub_sets.py": (OF_SPARK,),
+    "structures/ick": (ACCESS["Ick"],),
+    "structures/sharded_ick": (ACCESS["sharded Ick"],),
+    "structures/shuffle_queue": (ACCESS["shuffle queue"],),
+    "structures/time_shard_queue": (ACCESS["time shard queue"],),
+    "structures/log": (ACCESS["log"],),
+    "structures/carrying.py": (MOVING,),
+    "structures/due_index.py": (_HASHES, _KEYS, *_QUEUES),
+    "structures/layout.py": (_HASHES, _KEYS, ACCESS["tracked set"], *_QUEUES),
+    "structures/namespace.py": (_HASHES, _KEYS, ACCESS["shuffle queue"]),
+    "jobs/adopt_hashes": (JOBS["AdoptHashes"].of("volatile hashes"),),
+    "jobs/due_collecting.py": (_HASHES, _KEYS, *_QUEUES),
+    "jobs/log_jobs.py": (ACCESS["log"],),
+    "jobs/settling.py": (ACCESS["tracked set"],),
+    "jobs/shuffle_queue_reaper": (ACCESS["shuffle queue"],),
+    "metrics": (LEDGER,),
+    "dashboard": (DASHBOARD,),
+    "spark/counters.py": (OF_SPARK,),
+    "spark/sources/ick.py": (OF_SPARK,),
+    "spark/sources/volatile_hashes.py": (_HASHES,),
+    "cli/checks.py": (DOCTOR,),
+    "store/attempt.py": (_HASHES, ACCESS["Ick"], ACCESS["log"], ACCESS["tracked set"]),
+    "store/twin.py": tuple(ACCESS.values()),
+}
+# Words that stand for methods of a structure, or that only the doctor's probes queue, unrun.
+NAMES_ONLY = {
+    "structures/durable_keys/commands.py": {"GETEX", "MGET"},
+    "structures/access.py": None,
+    "store/redis_versions.py": None,
+    "store/opening.py": None,
+    "store/operations.py": None,
+    "store/connection.py": None,
+    "cli/server_checks.py": None,
+    "cli/demo/web.py": None,
+    "dashboard/views.py": {"GET"},
+}
+
+
 def test_each_kind_is_declared() -> None:
     assert set(ACCESS) == set(MADE) == set(WRITE)
+
+
+def test_no_public_structure_is_forgotten() -> None:
+    public = [getattr(structures, name) for name in structures.__all__]
+    found = [each for each in public if isinstance(each, type) and issubclass(each, Structure)]
+    assert len(found) >= 16
+    for each in found:
+        assert each.kind in ACCESS, each
+
+
+def test_no_public_job_is_forgotten() -> None:
+    public = {name: getattr(jobs, name) for name in jobs.__all__}
+    found = {n for n, each in public.items() if isinstance(each, type) and issubclass(each, Job)}
+    assert found == set(JOBS)
+    for name, each in JOBS.items():
+        assert each.kinds
+        assert set(each.kinds) <= set(ACCESS), name
+
+
+def test_no_script_is_forgotten() -> None:
+    everyone = [*ACCESS.values(), MOVING, *(each.more for each in JOBS.values() if each.more)]
+    named = {each for access in everyone for each in access.scripts}
+    folders = {path.parent.name for path in FOLDERS["lua"].glob("*/*.lua")}
+    assert folders - {"shared"} <= {each.partition("/")[0] for each in named}
+    whole = {each for each in named if "/" not in each}
+    # A folder that is not used as a whole belongs to everyone who opens a layout.
+    assert folders - {"shared"} - whole == set()
+
+
+def _sends(path: Path, known: frozenset[str]) -> set[str]:
+    """Return the commands that stand first in a tuple, a list or a call of a source."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        parts: list[Any] = getattr(node, "elts", None) or getattr(node, "args", None) or []
+        if not isinstance(node, ast.Tuple | ast.List | ast.Call) or not parts:
+            continue
+        first = parts[0]
+        if isinstance(first, ast.Starred) and isinstance(first.value, ast.Tuple):
+            parts = [*first.value.elts, *parts[1:]]
+            first = parts[0]
+        words = [each.value for each in parts[:2] if isinstance(each, ast.Constant)]
+        if isinstance(first, ast.Constant) and words[0] in known:
+            found.add("|".join(words) if words[0] in CONTAINERS else words[0])
+    return found
+
+
+def test_every_command_of_the_sources_is_allowed(redis8: RedisServer) -> None:
+    told: Any = redis8.client().execute_command("COMMAND LIST")
+    known = frozenset(each.decode().upper() for each in told if b"|" not in each)
+    senders = dict(SENDERS)
+    for name, each in JOBS.items():
+        snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in name).removeprefix("_")
+        if f"jobs/{snake}" not in senders:
+            of = tuple(each.of(kind) for kind in each.kinds)
+            senders[f"jobs/{snake}.py"] = of
+    looked_at = 0
+    sources = {
+        f"jobs/{path.relative_to(FOLDERS['jobs'])}": path for path in FOLDERS["jobs"].rglob("*.py")
+    }
+    sources |= {str(path.relative_to(PACKAGE)): path for path in PACKAGE.rglob("*.py")}
+    for name, path in sources.items():
+        sent = _sends(path, known) - (NAMES_ONLY.get(name, set()) or set())
+        if not sent or NAMES_ONLY.get(name, ()) is None:
+            continue
+        by = [each for each in senders if name == each or name.startswith(f"{each}/")]
+        assert by, f"{name} sends {sorted(sent)}: say in SENDERS whose rights these are"
+        for access in senders[max(by, key=len)]:
+            assert sent <= access.allowed(native=True, cluster=True), (name, access)
+        looked_at += 1
+    assert looked_at > 30
+
+
+def test_a_structure_on_a_node_of_a_fleet_has_the_keys_of_its_namespace(
+    redis7: RedisServer,
+) -> None:
+    from workstealing import Fleet
+    from workstealing.structures.access import names_of
+
+    (each,) = VolatileHashes(Fleet({"a": redis7.client()}), "items").on_nodes.values()
+    assert each.name == "items on a"
+    assert names_of(each) == ("items", "items")
+
+
+def test_a_job_of_another_make_has_the_access_of_its_structure(redis7: RedisServer) -> None:
+    class Own(Job):
+        name = "own"
+
+        def perform(self, slice: Any) -> int:
+            return 0
+
+    assert access_of(Ick(redis7.client(), "n"), Own()) is ACCESS["Ick"]
 
 
 @pytest.mark.parametrize("kind", MADE)

@@ -1,5 +1,8 @@
 """A pytest plugin: `--acl KIND` makes the library log in as a user with the rule of a structure.
 
+`--acl KIND,AdoptHashes` adds what a job uses besides, and `--acl KIND,native` restricts the users
+of servers that expire hash fields themselves, instead of those of Redis 7.
+
 A command that a test itself sends still goes by the default user, because tests look at raw keys
 and change the servers' settings: the frame that calls a client decides. At its end the run fails if
 the rule allows commands that the library has not sent, as MONITOR shows.
@@ -22,10 +25,19 @@ from support.servers import BUSY, RedisServer
 from workstealing import structures
 from workstealing.metrics.minutes import LEDGER
 from workstealing.store.opening import BoundedTcp
-from workstealing.structures.access import ACCESS, CONNECTION, CONTAINERS, rule
+from workstealing.structures.access import (
+    ACCESS,
+    CONNECTION,
+    CONTAINERS,
+    EXPIRING,
+    JOBS,
+    names_of,
+    rule,
+)
 from workstealing.structures.structure import Structure
 
 USER, PASSWORD = "least", "privilege"
+USERS_KEYS = ("[^w{]*", "w[^s]*", "{", "{}*", "{*}[^:]*", "{*}", "")
 _BETWEEN = ("redis", "support.acl", "functools", "contextlib", "asyncio")
 # With these a test has chosen its own way to the server.
 _OWN_WAY = {"username", "password", "credential_provider", "connection_pool", "unix_socket_path"}
@@ -93,14 +105,31 @@ class Restricting:
     """Gives the servers' clients the rules, and listens to what they send."""
 
     def __init__(self, kinds: list[str]) -> None:
-        self.kinds = {each.replace("_", " ") for each in kinds}
+        wanted = set(kinds)
+        self.is_native = "native" in wanted
+        self.kinds = {each.replace("_", " ") for each in wanted - {"native", *JOBS}}
         known = {**ACCESS, "ledger": LEDGER}
         self.access = [known[each] for each in self.kinds]
-        self.allowed = frozenset().union(*(each.allowed() for each in self.access))
-        # Tests queue commands of an application's own on a structure's pipeline.
-        self.patterns = {"*mine", "other", *("*" for each in self.access if each.users_keys)}
-        if "ledger" in self.kinds:
-            self.patterns |= {each.replace("NAME", "*") for each in LEDGER.keys}
+        jobs = wanted & set(JOBS)
+        plain = frozenset().union(
+            *(each.allowed(native=self.is_native and bool(jobs)) for each in self.access)
+        )
+        if self.kinds == {"ledger"}:
+            # Other tests run its expiry job, and counters that are no numbers.
+            plain = EXPIRING | {"HGET"}
+        self.more = [more for each in jobs if (more := JOBS[each].more)]
+        self.access += self.more
+        self.allowed = frozenset().union(
+            *(each.allowed(native=self.is_native) for each in self.access)
+        )
+        # The plain rule of a structure has a run of its own.
+        is_plain = not jobs and not self.is_native and self.kinds != {"ledger"}
+        self.judged = (self.allowed if is_plain else self.allowed - plain) - CONNECTION
+        # Tests queue commands of an application's own on a structure's pipeline. Users' keys are
+        # all but those of the forms of our own.
+        self.patterns = {"*mine", "other"}
+        if any(each.users_keys for each in self.access):
+            self.patterns |= set(USERS_KEYS)
         if "ledger" in self.kinds:
             self.patterns |= {each.replace("NAME", "*") for each in LEDGER.keys}
         self.ports: set[int] = set()
@@ -115,7 +144,7 @@ class Restricting:
 
         def client(server: RedisServer, **options: Any) -> Any:
             admin = blocking(server, **options)
-            if _OWN_WAY & set(options) or server.version[0] != 7:
+            if _OWN_WAY & set(options) or not self._restricts(server):
                 return admin
             self._grant(server.port)
             split = SplitRedis(**self._options(server, options))
@@ -124,7 +153,7 @@ class Restricting:
 
         def async_client(server: RedisServer, **options: Any) -> Any:
             admin = waiting(server, **options)
-            if _OWN_WAY & set(options) or server.version[0] != 7:
+            if _OWN_WAY & set(options) or not self._restricts(server):
                 return admin
             self._grant(server.port)
             split = AsyncSplitRedis(**self._options(server, options))
@@ -132,6 +161,9 @@ class Restricting:
             return split
 
         RedisServer.client, RedisServer.async_client = client, async_client  # type: ignore[method-assign]
+
+    def _restricts(self, server: RedisServer) -> bool:
+        return "valkey" not in server.name and (server.version[0] >= 8) is self.is_native
 
     @staticmethod
     def _options(server: RedisServer, options: dict[str, Any]) -> dict[str, Any]:
@@ -150,11 +182,7 @@ class Restricting:
         say_line(port, rule(USER, self.patterns, self.allowed).replace("PASSWORD", PASSWORD))
 
     def _watch_structures(self) -> None:
-        for each in (
-            vars(structures).values()
-            if False
-            else map(functools.partial(getattr, structures), structures.__all__)
-        ):
+        for each in map(functools.partial(getattr, structures), structures.__all__):
             if isinstance(each, type) and issubclass(each, Structure) and each.kind in self.kinds:
                 self._watch_structure(each)
 
@@ -167,10 +195,12 @@ class Restricting:
             if type(structure) is not kind:
                 return
             access = ACCESS[structure.kind]
+            for each in self.more:
+                access = access.plus(each)
             if "\\x" in structure.name:
                 # It has bytes that are no text, which no pattern can express.
                 return
-            patterns = access.patterns(structure.name, getattr(structure, "namespace", ""))
+            patterns = access.patterns(*names_of(structure))
             self.patterns.update(patterns)
             for port in self.listened:
                 self._say(port)
@@ -219,14 +249,12 @@ class Restricting:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail the run for commands that nothing has needed."""
-        if self.allowed - CONNECTION - self.seen and session.exitstatus == 0:
+        if self.judged - self.seen and session.exitstatus == 0:
             session.exitstatus = 1
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Name these commands."""
-        terminalreporter.write_line(
-            f"acl: allowed and not sent: {sorted(self.allowed - CONNECTION - self.seen)}"
-        )
+        terminalreporter.write_line(f"acl: allowed and not sent: {sorted(self.judged - self.seen)}")
         terminalreporter.write_line(
             f"acl: sent and not allowed: {sorted(self.seen - self.allowed)}"
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from workstealing.cli.apps import add_app_option, load_app, named_app
@@ -22,7 +23,7 @@ With --app the line covers the structures of all installed jobs, and the ledger;
 others. Give --keys for each pattern of keys of your own in VolatileHashes and DurableKeys. The
 application's own commands are for you to add.
 """
-_PARTS = ("ledger", "dashboard", "doctor")
+_ON_FLEETS = ("volatile hashes", "durable keys")
 _USERS_KEYS = "*"
 _QUEUES = "shuffle_queues"
 
@@ -36,13 +37,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KIND",
         help="a kind of structure: volatile_hashes, durable_keys, tracked_set, ick, sharded_ick,"
-        " shuffle_queue, time_shard_queue or log; or ledger, dashboard or doctor (repeatable)",
+        " shuffle_queue, time_shard_queue or log; or ledger, dashboard, doctor or spark"
+        " (repeatable)",
+    )
+    parser.add_argument(
+        "--job",
+        action="append",
+        default=[],
+        metavar="JOB",
+        help="a ready-made job with the structure that it serves: adopt_hashes, fleet_rebalance ..."
+        " (repeatable)",
     )
     parser.add_argument(
         "--name",
         metavar="NAME",
-        help="the name or the namespace of the structures that --structure names (a ledger's name:"
-        " default)",
+        help="the name or the namespace of the structures that --structure and --job name (of a"
+        " ledger: default)",
     )
     parser.add_argument(
         "--namespace",
@@ -54,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="a pattern of your own keys, for volatile_hashes and durable_keys (repeatable; by"
-        " default all keys)",
+        help="a pattern of your own keys, for volatile_hashes and durable_keys, and of the names of"
+        " queues that queue_expiry may delete (repeatable; by default all keys)",
     )
     parser.add_argument(
         "--user",
@@ -67,6 +77,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--native",
         action="store_true",
         help="volatile_hashes of the native backend, on a server with Redis 8's commands",
+    )
+    parser.add_argument(
+        "--fleet",
+        action="store_true",
+        help="volatile_hashes and durable_keys on a Fleet whose keys move to new homes (previous=)",
     )
     parser.add_argument(
         "--cluster",
@@ -86,18 +101,20 @@ def run(options: argparse.Namespace) -> int:
         found = list(_parts_of(recruiter))
         is_cluster = is_cluster or any(each.pop("is_cluster") for each in found)
         parts += found
-    parts += [_part(kind, options) for kind in options.structure]
+    parts += _named(options)
     if not parts:
         raise ConfigurationError(
-            "no structure was named: give --structure KIND --name NAME, or --app"
+            "no structure was named: give --structure KIND --name NAME, or --job, or --app"
         )
     users = tuple(options.keys) or (_USERS_KEYS,)
     if not options.keys and any(each["access"].users_keys for each in parts):
         note("the line allows all keys: give --keys PATTERN for those of your own")
     for each in parts:
         access: Access = each.pop("access")
-        each["keys"] = access.patterns(each["name"], each.pop("namespace"), users)
-        allowed = access.allowed(native=options.native, cluster=is_cluster)
+        own = [*users, *_beside(users)] if each["kind"] == "volatile hashes" else users
+        each["keys"] = access.patterns(each["name"], each.pop("namespace"), own)
+        is_native = each.pop("is_native") or options.native
+        allowed = access.allowed(native=is_native, cluster=is_cluster)
         each["commands"] = sorted(allowed)
         each["line"] = rule(options.user, each["keys"], allowed)
     line = rule(
@@ -112,69 +129,105 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _beside(users: Iterable[str]) -> list[str]:
+    """Return the patterns of the keys that `cached` writes beside the users' hashes."""
+    from workstealing.structures.volatile_hashes.caching import leases_beside
+
+    return [leases_beside(each) for each in users if not each.endswith("*")]
+
+
 def _parts_of(recruiter: Any) -> Iterator[dict[str, Any]]:
     """Yield a recruiter's structures and ledgers once each; say which ones have no rule."""
     from workstealing.store.twin import is_cluster
-    from workstealing.structures.access import ACCESS
+    from workstealing.structures.access import MOVING, access_of, job_access, names_of
 
     seen = set()
     for name, job in recruiter.jobs().items():
+        of_job = job_access(job)
+        extended = type(job).__name__ if of_job is not None and of_job.more is not None else ""
         for structure in job.structures:
-            access = ACCESS.get(getattr(structure, "kind", ""))
+            access = access_of(structure, job)
             client = getattr(structure, "client", None)
             if access is None or client is None:
                 note(f"job {printable(name)} works on something of no rule: add what it needs")
                 continue
-            namespace = getattr(structure, "namespace", "")
-            if (structure.kind, structure.name, namespace) not in seen:
-                seen.add((structure.kind, structure.name, namespace))
+            if _is_moving(job):
+                access = access.plus(MOVING)
+            named, namespace = names_of(structure)
+            identity = (structure.kind, extended, named, namespace)
+            if identity not in seen:
+                seen.add(identity)
                 yield {
                     "kind": structure.kind,
-                    "name": structure.name,
+                    "name": named,
                     "namespace": namespace,
                     "access": access,
+                    "is_native": of_job is not None and of_job.native,
                     "is_cluster": is_cluster(client),
                 }
         if not job.structures:
             note(f"job {printable(name)} names no structure: add what it needs")
     for hook in recruiter.hooks():
         hashes = getattr(hook, "hashes", None)
-        if hashes is not None and ("ledger", hook.name, "") not in seen:
-            seen.add(("ledger", hook.name, ""))
+        if hashes is not None and ("ledger", hook.name) not in seen:
+            seen.add(("ledger", hook.name))
             yield {
                 "kind": "ledger",
                 "name": hook.name,
                 "namespace": "",
-                "access": _access_of("ledger"),
+                "access": _own_parts()["ledger"],
+                "is_native": False,
                 "is_cluster": is_cluster(hashes.client),
             }
 
 
-def _part(word: str, options: argparse.Namespace) -> dict[str, Any]:
-    from workstealing.structures.access import ACCESS
-
-    kinds = {each.lower().replace(" ", "_"): each for each in ACCESS if each != "shuffle queues"}
-    kind = kinds.get(word, word if word in _PARTS else None)
-    if kind is None:
-        raise ConfigurationError(
-            f"the structure {word!r} is not known: give one of {', '.join((*kinds, *_PARTS))}"
-        )
-    if options.name is None and kind not in _PARTS:
-        raise ConfigurationError(f"no name was given for the {kind}: give --name NAME")
-    return {
-        "kind": kind,
-        "name": "default" if options.name is None else options.name,
-        "namespace": options.namespace,
-        "access": _access_of(kind),
-    }
+def _is_moving(job: Any) -> bool:
+    """Say whether a job's structure lies on a fleet whose keys are moving to new homes."""
+    whole = getattr(job, "hashes", None) or getattr(job, "keys", None)
+    return bool(getattr(getattr(whole, "fleet", None), "former_nodes", None))
 
 
-def _access_of(kind: str) -> Access:
-    from workstealing.structures.access import ACCESS
+def _named(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the parts that --structure and --job name. Raises: ConfigurationError."""
+    from workstealing.structures.access import ACCESS, JOBS, MOVING
 
-    if kind in ACCESS:
-        return ACCESS[kind]
+    kinds = {each.lower().replace(" ", "_"): each for each in ACCESS}
+    jobs = {_snake(name): each for name, each in JOBS.items()}
+    asked: list[tuple[str, Access, bool]] = []
+    for word in options.structure:
+        if word in kinds:
+            asked.append((kinds[word], ACCESS[kinds[word]], False))
+        elif word in (own := _own_parts()):
+            asked.append((word, own[word], False))
+        else:
+            raise ConfigurationError(
+                f"the structure {word!r} is not known: give one of {', '.join((*kinds, *own))}"
+            )
+    for word in options.job:
+        if word not in jobs:
+            raise ConfigurationError(
+                f"the job {word!r} is not known: give one of {', '.join(jobs)}"
+            )
+        asked += [(each, jobs[word].of(each), jobs[word].native) for each in jobs[word].kinds]
+    for kind, access, is_native in asked:
+        if options.name is None and kind in ACCESS:
+            raise ConfigurationError(f"no name was given for the {kind}: give --name NAME")
+        yield {
+            "kind": kind,
+            "name": "default" if options.name is None else options.name,
+            "namespace": options.namespace,
+            "access": access.plus(MOVING) if options.fleet and kind in _ON_FLEETS else access,
+            "is_native": is_native,
+        }
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def _own_parts() -> dict[str, Access]:
     from workstealing.cli.server_checks import DOCTOR
     from workstealing.metrics.minutes import DASHBOARD, LEDGER
+    from workstealing.structures.access import OF_SPARK
 
-    return {"ledger": LEDGER, "dashboard": DASHBOARD, "doctor": DOCTOR}[kind]
+    return {"ledger": LEDGER, "dashboard": DASHBOARD, "doctor": DOCTOR, "spark": OF_SPARK}

@@ -14,7 +14,7 @@ from typing import Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.slice import OUTCOMES
-from workstealing.structures.access import ACCESS, Access
+from workstealing.structures.access import EXPIRING, Access
 
 MINUTE = 60
 MINUTES_OF_A_DAY = 1440
@@ -35,14 +35,12 @@ LEDGER = Access(
         *(f"volatile_hashes/{each}" for each in ("hincrby", "hsetex", "hexpire", "hgetall")),
         *("volatile_hashes/collect", "layout"),
     ),
-    commands=ACCESS["volatile hashes"].commands,
+    # The settings are a plain hash.
+    commands=EXPIRING | {"HMGET", "HGETALL", "HSET", "HDEL"},
+    native=frozenset({"HSETEX", "HEXPIRE"}),
 )
 """What a ledger, with the fleet's settings beside it, uses on its server."""
-DASHBOARD = Access(
-    keys=LEDGER.keys,
-    scripts=LEDGER.scripts,
-    commands=LEDGER.commands | {"SET", "INCR", "PTTL"},
-)
+DASHBOARD = LEDGER.plus(Access(keys=(), commands=frozenset({"SET", "INCR", "PTTL"})))
 """What a dashboard uses besides the rights to the structures that it shows."""
 
 ENLISTED = "enlisted"

@@ -1,7 +1,8 @@
-"""The rights that each structure needs on its server: one declaration each, and the rule from it.
+"""The rights that each structure and job needs on its server: declarations, and the rule from them.
 
 A structure's scripts say themselves which commands they use, so a rule is read from their text; a
-declaration names the other commands, and the forms of the keys.
+declaration names the other commands, and the forms of the keys. A job needs the rights to its
+structures, and some jobs need more.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.scripts import LIBRARY, load
@@ -21,8 +23,9 @@ CONNECTION = frozenset({"PING", "ROLE", "SELECT"})
 """The commands that check a connection, tell a primary from a replica, and choose a database."""
 ALWAYS = frozenset({"EVAL", "EVALSHA"}) | CONNECTION
 """The commands of every structure."""
-OF_A_CLUSTER = frozenset({"CLUSTER|SLOTS", "CLUSTER|SHARDS", "COMMAND", "ASKING", "READONLY"})
-"""The commands by which redis-py's client of a cluster learns where slots are."""
+OF_A_CLUSTER = frozenset({"CLUSTER|SLOTS", "CLUSTER|SHARDS", "CLUSTER|INFO", "COMMAND"})
+OF_A_CLUSTER |= {"ASKING", "READONLY", "BITFIELD"}
+"""The commands by which clients and jobs learn where slots are, and which are in use."""
 
 CONTAINERS = frozenset({"CLIENT", "CLUSTER", "COMMAND", "CONFIG", "MEMORY", "OBJECT", "XGROUP"})
 CONTAINERS |= {"ACL", "SCRIPT", "XINFO"}
@@ -68,6 +71,17 @@ class Access:
             found |= OF_A_CLUSTER
         return frozenset(found)
 
+    def plus(self, other: Access) -> Access:
+        """Return the access of both. No command."""
+        return Access(
+            keys=(*self.keys, *other.keys),
+            scripts=(*self.scripts, *other.scripts),
+            commands=self.commands | other.commands,
+            native=self.native | other.native,
+            native_scripts=(*self.native_scripts, *other.native_scripts),
+            users_keys=self.users_keys or other.users_keys,
+        )
+
     def patterns(self, name: str, namespace: str = "", users: Sequence[str] = ()) -> list[str]:
         """Return the patterns of its keys.
 
@@ -86,6 +100,47 @@ class Access:
         told = {"NAMESPACE": namespace, "NAME": name, "{*}": f"{{{tag}}}", "*": "doctor"}
         places = re.compile(r"NAMESPACE|NAME|\{\*\}|\*")
         return [places.sub(lambda found: told[found[0]], each) for each in self.keys]
+
+
+@dataclass(frozen=True, slots=True)
+class JobAccess:
+    """What a job uses on its server.
+
+    Fields: kinds: of the structures that it serves; more: what it uses besides; native: whether it
+    needs the server's own hash fields in any case.
+    """
+
+    kinds: tuple[str, ...]
+    more: Access | None = None
+    native: bool = False
+
+    def of(self, kind: str) -> Access:
+        """Return the access to one of its structures, with what it uses besides."""
+        return ACCESS[kind] if self.more is None else ACCESS[kind].plus(self.more)
+
+
+def names_of(structure: Any) -> tuple[str, str]:
+    """Return the name and the namespace of a structure, as its patterns need them."""
+    namespace = getattr(structure, "namespace", "")
+    # The one on a node of a fleet has a name with the node in it.
+    is_whole = structure.kind in OF_NAMESPACES
+    return (namespace if is_whole else structure.name), namespace
+
+
+def access_of(structure: Any, job: Any = None) -> Access | None:
+    """Return the access to a structure, for a job on it: None if no rule is known for it."""
+    of_job = None if job is None else job_access(job)
+    if of_job is not None and structure.kind in of_job.kinds:
+        return of_job.of(structure.kind)
+    return ACCESS.get(getattr(structure, "kind", ""))
+
+
+def job_access(job: Any) -> JobAccess | None:
+    """Return what a ready-made job uses; None for a job of another make."""
+    for each in type(job).__mro__:
+        if each.__module__.startswith("workstealing.jobs") and each.__name__ in JOBS:
+            return JOBS[each.__name__]
+    return None
 
 
 @cache
@@ -151,14 +206,14 @@ _QUEUED = ALWAYS | ATTEMPT
 
 # Of a structure with a due index, and of the job that collects from it.
 _DUE = frozenset({"TIME", "ZCARD", "ZCOUNT", "ZRANGE"})
+EXPIRING = _QUEUED | _DUE | {"HDEL", "PTTL", "TYPE", "UNLINK", "ZADD", "ZRANGEBYSCORE", "ZREM"}
+"""What the collecting of expired fields sends, besides scripts."""
 
 ACCESS = {
     "volatile hashes": Access(
         keys=_NAMESPACE,
         scripts=("volatile_hashes", "layout"),
-        commands=_QUEUED
-        | _DUE
-        | {"HDEL", "PTTL", "TYPE", "UNLINK", "ZADD", "ZRANGEBYSCORE", "ZREM"}
+        commands=EXPIRING
         # Scripts are told these by name.
         | {"DEL", "TTL", "EXPIRETIME", "PEXPIRETIME"}
         | {"EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT"},
@@ -206,6 +261,13 @@ ACCESS = {
         | {"HEXISTS", "HGETALL", "HLEN", "HMGET", "HRANDFIELD", "XREAD", "XPENDING"}
         | {"ZRANGEBYSCORE"},
     ),
+    "shuffle queues": Access(
+        keys=("ws:NAME:layout", "ws:NAME:slots", "{*}:ws:NAME:*"),
+        scripts=("shuffle_queue/expire", *_LAYOUT),
+        commands=ALWAYS | _DUE,
+        # The names of the queues, which only their users know.
+        users_keys=True,
+    ),
     "time shard queue": Access(
         keys=("ws:time_shard_queue:layout:NAME", "{*}:ws:time_shard:*:NAME"),
         scripts=("time_shard_queue", *_LAYOUT),
@@ -221,3 +283,71 @@ ACCESS = {
     ),
 }
 """The access of each kind of structure, by the structure's `kind`."""
+
+OF_NAMESPACES = ("volatile hashes", "durable keys", "shuffle queues")
+"""The kinds whose NAME is their namespace."""
+
+MOVING = Access(keys=(), scripts=("fleet",), commands=frozenset({"GET"}), users_keys=True)
+"""What volatile hashes and durable keys need besides while a fleet's keys move to new homes."""
+
+# Of a job that walks the keyspace; its place on each node stands in a hash.
+_PLACES = ("ws:NAME:adopt:*",)
+_WALK = frozenset({"SCAN", "HSCAN", "INFO", "TIME", "HGET", "HGETALL", "DEL"})
+_ONLY_HASHES, _ONLY_KEYS = ("volatile hashes",), ("durable keys",)
+
+JOBS = {
+    "AdoptHashes": JobAccess(
+        _ONLY_HASHES,
+        Access(
+            keys=_PLACES,
+            scripts=("volatile_hashes/adopt", "volatile_hashes/place"),
+            commands=ATTEMPT
+            | _WALK
+            | {"EXISTS", "HEXISTS", "HLEN", "ZCARD", "ZMSCORE", "ZRANGE", "ZREM"},
+            native=frozenset({"HPEXPIREAT", "HPEXPIRETIME"}),
+        ),
+    ),
+    "FleetRebalance": JobAccess(
+        (*_ONLY_HASHES, *_ONLY_KEYS),
+        MOVING.plus(Access(keys=(), commands=frozenset({"SCAN", "ZSCAN", "UNLINK"}))),
+    ),
+    "HashFieldExpiry": JobAccess(_ONLY_HASHES),
+    "IckReaper": JobAccess(("Ick", "sharded Ick")),
+    "KeyExpiry": JobAccess(_ONLY_KEYS),
+    "LogCompactor": JobAccess(("log",)),
+    "LogTrimmer": JobAccess(("log",)),
+    "MigrateToEmulated": JobAccess(
+        _ONLY_HASHES,
+        Access(
+            keys=_PLACES,
+            scripts=("volatile_hashes/take_back", "volatile_hashes/place", "layout/change"),
+            commands=_WALK,
+            native=frozenset({"HPEXPIRETIME"}),
+        ),
+        native=True,
+    ),
+    "MigrateToNative": JobAccess(
+        _ONLY_HASHES,
+        Access(
+            keys=(),
+            scripts=("volatile_hashes/migrate", "volatile_hashes/close_shard", "layout"),
+            commands=frozenset({"ZCARD"}),
+        ),
+        native=True,
+    ),
+    "QueueExpiry": JobAccess(("shuffle queues",)),
+    "ShuffleQueueReaper": JobAccess(("shuffle queue",)),
+    "TimeShardSweeper": JobAccess(("time shard queue",)),
+    "TrackQueued": JobAccess(("tracked set",)),
+    "UntrackDone": JobAccess(("tracked set",)),
+}
+"""The access of each ready-made job, by the name of its class."""
+
+OF_SPARK = Access(
+    keys=("ws:spark:recruits:*",),
+    commands=CONNECTION
+    | {"MULTI", "EXEC", "HINCRBY", "EXPIRE", "HGETALL"}
+    | {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "HMGET"},
+    native=frozenset({"HPTTL"}),
+)
+"""What Spark's tasks count with, and what its sources read, besides the rights to structures."""

@@ -179,13 +179,23 @@ class _CachedFunction(Generic[P, R]):
         """Take the lease on a field; None if another caller has it."""
         began = time.monotonic()
         px = math.ceil(1000 * self._policy.lease)
-        lease = ("HSETEX", _leases(key), "PX", px, "FNX", "FIELDS", 1, field, secrets.token_hex(8))
+        lease = (
+            "HSETEX",
+            leases_beside(key),
+            "PX",
+            px,
+            "FNX",
+            "FIELDS",
+            1,
+            field,
+            secrets.token_hex(8),
+        )
         if not (yield lease):
             return None
         # The lease's last holder may have stored a value since this caller looked.
         again = yield from self._reading(key, field)
         if again is not None and again.left > max(0.0, 0.0 if seen is None else seen.left):
-            yield ("HDEL", _leases(key), field)
+            yield ("HDEL", leases_beside(key), field)
             return _Found(again)
         return _Found(None, began)
 
@@ -197,7 +207,7 @@ class _CachedFunction(Generic[P, R]):
         value = b"%d%s%s" % (round(1000 * cost), _HEADER_END, content)
         commands: list[Any] = [("HSETEX", key, "PX", px, "FIELDS", 1, field, value)]
         if self._is_ours(lease):
-            commands.append(("HDEL", _leases(key), field))
+            commands.append(("HDEL", leases_beside(key), field))
         yield commands
 
     def _is_ours(self, lease: float | None) -> bool:
@@ -218,7 +228,7 @@ class _CachedFunction(Generic[P, R]):
         return self._function(*self._before, *args, **kwargs)
 
     def _releasing(self, key: str, field: str) -> Requests[None]:
-        yield ("HDEL", _leases(key), field)
+        yield ("HDEL", leases_beside(key), field)
 
     def _fault(self, error: Exception) -> None:
         """Log a fault of the cache, which is not the function's. Raises: a host's time-out."""
@@ -227,7 +237,8 @@ class _CachedFunction(Generic[P, R]):
         _faults.report(self._subject, error)
 
 
-def _leases(key: str) -> str:
+def leases_beside(key: str) -> str:
+    """Return the key of the hash that holds the leases of the computers of a hash's fields."""
     return f"{key}:computing"
 
 
