@@ -52,7 +52,7 @@ _BYTES_A_SECOND = {
 """Up to which level a codec handles so many bytes: the pace reckoned with at first."""
 
 _HOPE = 1.25
-"""How much faster a compactor takes itself to be after each slice in which nothing fitted."""
+"""How much faster work and replies are taken to be after each slice in which nothing fitted."""
 
 _FADING = 0.95
 """The share of the best pace that is left after each slice that has been slower."""
@@ -542,6 +542,8 @@ class Compactor(LogEngine):
         if late and not fitting:
             speed = pace.bytes_a_second
             pace.hope()
+            # As with the pace: one slow reply must not keep all later slices from measuring.
+            self._trip_seconds /= _HOPE
             if is_last:
                 raise OutOfTime(
                     f"{left * 1000:.1f} ms are left of a slice of {slice.seconds * 1000:g} ms, and"

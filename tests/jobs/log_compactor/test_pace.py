@@ -14,6 +14,7 @@ from workstealing.errors import OutOfTime
 from workstealing.jobs import LogCompactor, log_compactor
 from workstealing.jobs.log_compactor import Pace
 from workstealing.recruiting import Outcome, Slice
+from workstealing.store.attempt import Attempt
 from workstealing.structures import Log
 from workstealing.structures.log.blocks import compress
 from workstealing.testing import ManualClock, always
@@ -119,6 +120,23 @@ def test_a_busy_hour_passes(redis7: RedisServer, machine: Machine) -> None:
     outcomes(job, machine, 0.06, 3)
     machine.bytes_a_second = 25e6
     assert sum(each for each in outcomes(job, machine, 0.06, 30) if isinstance(each, int)) >= 10
+
+
+def test_one_slow_reply_stops_it_for_a_few_slices_only(
+    redis7: RedisServer, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two replies as slow as that one leave no room in a slice, so none is measured again."""
+    commit, slow = Attempt.commit, [0.2]
+
+    def slowly(self: Attempt, *commands: Any) -> Any:
+        machine.clock.advance(slow.pop() if slow else 0.0)
+        return commit(self, *commands)
+
+    monkeypatch.setattr(Attempt, "commit", slowly)
+    job = cold_log(redis7.client())
+    found = outcomes(job, machine, 0.25, 15)
+    assert isinstance(found[1], OutOfTime)
+    assert sum(each for each in found if isinstance(each, int)) >= 10
 
 
 def test_a_machine_that_is_slow_for_good_says_so_and_goes_on(
