@@ -33,5 +33,28 @@ def make_certificates(folder: Path, *names: str) -> Path:
     return folder
 
 
+def make_signed(folder: Path, authority: str, *names: str) -> Path:
+    """Make an authority's certificate and others that it signs, each with its key, in a folder.
+
+    Skips the test where there is no openssl.
+    """
+    make_certificates(folder, authority)
+    names_file = folder / "names.ext"
+    names_file.write_text(f"{NAMES}\n")
+    for name in names:
+        request = folder / f"{name}.csr"
+        _openssl(
+            *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+            *("-subj", f"/CN={name}", "-keyout", str(folder / f"{name}.key")),
+            *("-out", str(request)),
+        )
+        _openssl(
+            *("x509", "-req", "-days", "2", "-in", str(request), "-CAcreateserial"),
+            *("-CA", str(folder / f"{authority}.crt"), "-CAkey", str(folder / f"{authority}.key")),
+            *("-extfile", str(names_file), "-out", str(folder / f"{name}.crt")),
+        )
+    return folder
+
+
 def _openssl(*arguments: str) -> None:
     subprocess.run(["openssl", *arguments], check=True, capture_output=True)

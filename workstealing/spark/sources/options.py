@@ -18,7 +18,7 @@ _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
 # Spark hands its own options of a streaming query over with ours.
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 # Texts that belong into the option ``url`` alone, and may hold a password.
-_REDIS_URL = re.compile(r"\s*(rediss?(\+cluster)?|unix|embedded)://", re.IGNORECASE)
+_REDIS_URL = re.compile(r"\s*(rediss?(\+cluster|\+sentinel)?|unix|embedded)://", re.IGNORECASE)
 
 
 class OptionReader:
