@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,12 @@ import fakeredis
 import pytest
 import redis
 import redis.asyncio
+from redis.asyncio import connection as async_connection
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import ExponentialBackoff
-from redis.cache import CacheConfig
 from redis.connection import Connection
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
-from redis.driver_info import DriverInfo
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -28,11 +27,13 @@ from support.certificates import make_certificates
 from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.processes import free_port
+from support.redis_py import lack, skip_without
 from support.servers import RedisCluster3, RedisServer, find_server, sentinel_of, wait_until
 from workstealing.errors import ConfigurationError
 from workstealing.store import Twin, connect
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
+from workstealing.store.redis_versions import DEFAULT_PROTOCOL
 from workstealing.store.twin import twin_of
 
 # redis-py advises against some of its own options; applications have them all the same.
@@ -117,6 +118,15 @@ class Named(Connection):
 
     def on_connect_check_health(self, check_health: bool = True) -> None:
         super().on_connect_check_health(check_health)
+        self._log_in()
+
+    if not hasattr(Connection, "on_connect_check_health"):
+
+        def on_connect(self) -> None:
+            super().on_connect()
+            self._log_in()
+
+    def _log_in(self) -> None:
         self.send_command("AUTH", "worker", "secret")
         assert self.read_response() in (b"OK", "OK")
 
@@ -140,6 +150,12 @@ async def log_in_async(connection: Any) -> None:
 
 def with_class(kind: type[Any]) -> Callable[[Place], dict[str, Any]]:
     return lambda p: {"connection_pool": redis.ConnectionPool(connection_class=kind, **p.tcp)}
+
+
+def driver(name: str) -> Any:
+    """Return a library's description, or None where redis-py knows no such class."""
+    kind: Any = getattr(redis, "DriverInfo", None)
+    return kind and kind(name, "1.0")
 
 
 PING_S = 7
@@ -184,7 +200,7 @@ BOTH: dict[str, Settings] = {
     "a database": lambda p: {**p.tcp, "db": 3},
     "a database as text": lambda p: {**p.tcp, "db": "3"},
     "a client's name": lambda p: {**p.tcp, "client_name": "application"},
-    "a library's name": lambda p: {**p.tcp, "driver_info": DriverInfo("lib", "1.0")},
+    "a library's name": lambda p: {**p.tcp, "driver_info": driver("lib")},
     "no library's name": lambda p: {**p.tcp, "driver_info": None},
     "text": lambda p: {**p.tcp, "decode_responses": True},
     "text in latin-1": lambda p: {
@@ -286,6 +302,21 @@ ASYNC: dict[str, Settings] = {
         )
     },
 }
+# Of one who says nothing of the protocol. Under protocol 2 the server refuses the client itself.
+ALONE = {
+    "unix, a password for nothing",
+    "a password for nothing",
+    "a provider of a password for nothing",
+    "a URL with a password for nothing",
+    "a URL of a socket with a password for nothing",
+}
+
+
+def let_in(names: Iterable[str]) -> list[str]:
+    """Return the settings whose client a server lets in."""
+    return [name for name in names if DEFAULT_PROTOCOL == 3 or name not in ALONE]
+
+
 ASKED: list[tuple[Any, ...]] = [("GET", "k"), ("ACL", "WHOAMI")]
 
 
@@ -301,9 +332,10 @@ def agrees(twin: Twin, value: Any, user: Any) -> None:
     assert twin.call_keys((b"k",), ASKED, Budget())[0] == got
 
 
-@pytest.mark.parametrize("name", BLOCKING)
+@pytest.mark.parametrize("name", let_in(BLOCKING))
 def test_a_blocking_clients_settings(place: Place, name: str) -> None:
     options = BLOCKING[name](place)
+    skip_without(options, redis.Redis)
     with redis.Redis(**options) as client:
         client.set("k", name)
         user = client.execute_command("ACL WHOAMI")
@@ -313,15 +345,27 @@ def test_a_blocking_clients_settings(place: Place, name: str) -> None:
         agrees(twin_of(client), name, user)
 
 
-@pytest.mark.parametrize("name", ASYNC)
+@pytest.mark.parametrize("name", let_in(ASYNC))
 async def test_an_asyncio_clients_settings(place: Place, name: str) -> None:
-    async with redis.asyncio.Redis(**ASYNC[name](place)) as client:
+    options = ASYNC[name](place)
+    skip_without(options, redis.asyncio.Redis)
+    if name == "a provider for asyncio" and not hasattr(
+        CredentialProvider, "get_credentials_async"
+    ):
+        lack("get_credentials_async in redis.credentials")
+    numbers = async_connection.RedisSSLContext(cert_reqs=ssl.CERT_REQUIRED)  # type: ignore[arg-type]
+    if name == "TLS, a number for the check" and not hasattr(numbers, "cert_reqs"):
+        lack("such a number in redis.asyncio")
+    async with redis.asyncio.Redis(**options) as client:
         await client.set("k", name)
         user = await client.execute_command("ACL WHOAMI")
         agrees(twin_of(client), name, user)
 
 
 def test_a_client_with_a_cache(redis8: RedisServer) -> None:
+    skip_without(["cache_config"], redis.Redis)
+    from redis.cache import CacheConfig
+
     client = redis8.client(protocol=3, cache_config=CacheConfig())
     client.set("k", "v")
     assert client.get("k") == b"v"
@@ -363,9 +407,12 @@ def test_what_the_server_refuses_the_client_it_refuses_the_jobs(
             checked(twin_of(client).call(None, [("GET", "k")], Budget()))
 
 
-def test_a_password_for_nothing_under_protocol_2_is_refused_to_both(place: Place) -> None:
+@pytest.mark.parametrize("given", [{"protocol": 2}, *([{}] if DEFAULT_PROTOCOL == 2 else [])])
+def test_a_password_for_nothing_under_protocol_2_is_refused_to_both(
+    place: Place, given: dict[str, Any]
+) -> None:
     # redis-py names no user there either, and some proxies know a password alone.
-    with redis.Redis(**place.tcp, password="for nothing", protocol=2) as client:
+    with redis.Redis(**place.tcp, password="for nothing", **given) as client:
         for call in (
             lambda: client.get("k"),
             lambda: twin_of(client).call(None, [("GET", "k")], Budget()),
@@ -375,6 +422,8 @@ def test_a_password_for_nothing_under_protocol_2_is_refused_to_both(place: Place
 
 
 def test_fakeredis_asks_nobody_for_a_password() -> None:
+    if not hasattr(Connection, "connect_check_health"):
+        lack("handshake that fakeredis leaves out")
     client = fakeredis.FakeRedis(username="nobody", password="for nothing")
     client.set("k", "v")
     assert twin_of(client).call(None, [("GET", "k")], Budget()) == [b"v"]
@@ -475,7 +524,7 @@ def nodes(cluster: RedisCluster3) -> Iterator[RedisCluster3]:
 
 @pytest.mark.cluster
 class TestCluster:
-    @pytest.mark.parametrize("name", [*CLUSTERED, "a connect function"])
+    @pytest.mark.parametrize("name", [*let_in(CLUSTERED), "a connect function"])
     def test_blocking(self, nodes: RedisCluster3, name: str) -> None:
         options = CLUSTERED.get(name, {"redis_connect_func": log_in})
         client = nodes.client(**options)
@@ -483,7 +532,7 @@ class TestCluster:
         user = client.execute_command("ACL WHOAMI", target_nodes=client.get_primaries()[0])
         agrees(twin_of(client), name, user)
 
-    @pytest.mark.parametrize("name", CLUSTERED)
+    @pytest.mark.parametrize("name", let_in(CLUSTERED))
     async def test_asyncio(self, nodes: RedisCluster3, name: str) -> None:
         async with nodes.async_client(**CLUSTERED[name]) as client:
             await client.set("k", name)
@@ -497,14 +546,14 @@ class TestSentinel:
         with sentinel_of(place.server, tmp_path) as port:
             yield [("127.0.0.1", port)]
 
-    @pytest.mark.parametrize("name", sorted(CLUSTERED.keys() - {"reads from replicas"}))
+    @pytest.mark.parametrize("name", sorted({*let_in(CLUSTERED)} - {"reads from replicas"}))
     def test_blocking(self, sentinels: list[tuple[str, int]], name: str) -> None:
         manager = Sentinel(sentinels)
         with manager.master_for("main", **CLUSTERED[name]) as client:
             client.set("k", name)
             agrees(twin_of(client), name, client.execute_command("ACL WHOAMI"))
 
-    @pytest.mark.parametrize("name", sorted(CLUSTERED.keys() - {"reads from replicas"}))
+    @pytest.mark.parametrize("name", sorted({*let_in(CLUSTERED)} - {"reads from replicas"}))
     async def test_asyncio(self, sentinels: list[tuple[str, int]], name: str) -> None:
         manager = AsyncSentinel(sentinels)
         async with manager.master_for("main", **CLUSTERED[name]) as client:

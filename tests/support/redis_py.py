@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Iterable
+from typing import Any, NoReturn
 
+import pytest
 import redis
 import redis.asyncio
 
@@ -27,3 +30,19 @@ def take_connection(pool: Any) -> Any:
         return pool.get_connection()
     except TypeError:
         return pool.get_connection("PING")
+
+
+def lack(what: str) -> NoReturn:
+    """Skip a test that is about something which came with a later redis-py.
+
+    tests/support/skips.py expects it of those before 8 alone.
+    """
+    pytest.skip(f"redis-py {redis.__version__} has no {what}")
+
+
+def skip_without(options: Iterable[str], kind: type[Any]) -> None:
+    """Skip a test whose client takes an option that this redis-py does not have."""
+    known = inspect.signature(kind).parameters
+    for name in options:
+        if name not in known:
+            lack(f"{name} in {kind.__module__}")

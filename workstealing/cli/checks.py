@@ -20,6 +20,7 @@ from workstealing.errors import Moved, Unmapped, WorkStealingError
 from workstealing.recruiting import Recruiter
 from workstealing.recruiting.slice import TRIPS, seconds_for
 from workstealing.store.budget import Budget
+from workstealing.store.redis_versions import retries_of
 from workstealing.store.twin import Node, Twin, is_async, is_cluster
 from workstealing.structures.structure import FAULT, NOTE, OK, WARNING, Check, Structure
 from workstealing.structures.volatile_hashes.layout import (
@@ -98,7 +99,7 @@ def settings(client: Any) -> Iterator[Check]:
         connection = pool.connection_class(**pool.connection_kwargs)
         retry = connection.retry
         found = {name: getattr(connection, name, None) for name in _TIMEOUTS}
-    retries = retry.get_retries() if retry is not None else 0
+    retries = retries_of(retry)
     yield Check(
         "client",
         OK,

@@ -13,12 +13,15 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from redis import cluster as clusters
 from redis import connection as connections
+from redis import utils
 from redis.commands import core
 from redis.exceptions import DataError
 
 __all__ = [
     "CONNECTION_OPTIONS",
+    "DEFAULT_PROTOCOL",
     "MISREAD_COMMANDS",
     "AbstractConnection",
     "AsyncScanCommands",
@@ -26,6 +29,7 @@ __all__ = [
     "HashDataPersistOptions",
     "SSLConnection",
     "ScanCommands",
+    "retries_of",
 ]
 
 
@@ -47,15 +51,34 @@ def _takes(function: Any, parameter: str) -> bool:
     return parameter in inspect.signature(function).parameters
 
 
+_knows_moved = "MOVED" in connections.DefaultParser.EXCEPTION_CLASSES
+
 # Options of a connection that only some versions know, out of those that this package sets.
 CONNECTION_OPTIONS: Mapping[str, Any] = {
-    name: None
-    for name in ("driver_info", "lib_name", "lib_version")
-    if _takes(connections.AbstractConnection, name)
-    # Where there is one, the other two are deprecated.
-    and (name == "driver_info" or not _takes(connections.AbstractConnection, "driver_info"))
+    **{
+        name: None
+        for name in ("driver_info", "lib_name", "lib_version")
+        if _takes(connections.AbstractConnection, name)
+        # Where there is one, the other two are deprecated.
+        and (name == "driver_info" or not _takes(connections.AbstractConnection, "driver_info"))
+    },
+    # An older redis-py has a parser of its own that knows a cluster's errors.
+    **({} if _knows_moved else {"parser_class": getattr(clusters, "ClusterParser", None)}),
 }
-"""The options by which a connection tells the server no library's name."""
+"""The options by which a connection names no library, and knows MOVED and its siblings."""
+
+
+DEFAULT_PROTOCOL: int = getattr(utils, "DEFAULT_RESP_VERSION", 2)
+"""The protocol of a client that names none."""
+
+
+def retries_of(retry: Any) -> int:
+    """Return how many more attempts follow a first one; a client without retries has None."""
+    if retry is None:
+        return 0
+    # Older ones do not tell.
+    retries: int = retry.get_retries() if hasattr(retry, "get_retries") else retry._retries  # noqa: SLF001
+    return retries
 
 
 MISREAD_COMMANDS: frozenset[str] = (

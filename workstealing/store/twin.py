@@ -34,6 +34,7 @@ from workstealing.store.connection import (
 )
 from workstealing.store.keys import require_one_slot
 from workstealing.store.opening import Tls
+from workstealing.store.redis_versions import DEFAULT_PROTOCOL
 from workstealing.store.scripts import load_all
 from workstealing.store.valkey_clients import redis_client
 
@@ -385,7 +386,8 @@ class Twin:
             options = {name: value for name, value in options.items() if name not in _CREDENTIALS}
         connection: Any = one_attempt_class(kind)(**one_attempt_options(kind, options))
         connection.tls = self._tls
-        connection.names_default_user = options.get("protocol") not in (2, "2")
+        protocol = options.get("protocol") or DEFAULT_PROTOCOL
+        connection.names_default_user = protocol not in (2, "2")
         connection.dependency = self._identity()
         made: OneAttempt = connection
         return made
