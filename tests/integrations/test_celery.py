@@ -21,7 +21,7 @@ from celery.exceptions import Ignore, Reject
 from celery.worker import state as worker_state
 
 from support.processes import end, spawn
-from support.servers import RedisServer, wait_until
+from support.servers import RedisServer, ServerBrokenError, wait_until
 from workstealing.errors import ConfigurationError
 from workstealing.integrations.celery import Finished, WorkStealing
 from workstealing.recruiting import Recruiter, Slice
@@ -333,10 +333,22 @@ class Prefork:
             found = json.loads(self._client.get(key) or "{}")
             return found if found.get("status") in states.READY_STATES else None
 
-        wait_until(lambda: stored() is not None, f"the result of {name}; {self.log}", PATIENCE)
+        self.wait_until(lambda: stored() is not None, f"the result of {name}")
         if stored()["status"] != states.SUCCESS:
             raise TaskFailedError(stored())
         return stored()["result"]
+
+    def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
+        """Ask until it is so. Raises: AssertionError with the worker's log if it does not come."""
+
+        def is_so_or_dead() -> bool:
+            return is_so() or self.process.poll() is not None
+
+        try:
+            wait_until(is_so_or_dead, what, PATIENCE)
+        except ServerBrokenError as error:
+            raise AssertionError(f"{error}; the worker said: {self.log}") from None
+        assert is_so(), f"no {what}: the worker is dead; it said: {self.log}"
 
     def slices(self) -> list[int]:
         """Return the ids of the processes that did a slice, in order."""
@@ -363,11 +375,11 @@ class TestPrefork:
     def test_children_enlist_after_tasks_and_the_main_process_when_idle(
         self, prefork: Prefork
     ) -> None:
-        wait_until(lambda: prefork.process.pid in prefork.slices(), "an idle slice", PATIENCE)
+        prefork.wait_until(lambda: prefork.process.pid in prefork.slices(), "an idle slice")
         total, child = prefork.call("add", 2, 3)
         assert total == 5
         assert child != prefork.process.pid
-        wait_until(lambda: child in prefork.slices(), "the child's slice", PATIENCE)
+        prefork.wait_until(lambda: child in prefork.slices(), "the child's slice")
         figures = prefork.call("figures")
         # The child counts its own: the parent's idle moments are none of them.
         assert figures["enlisted"] == 1
