@@ -10,15 +10,18 @@ shard refuses guarded commands, so that no process can give the server a deadlin
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
+from redis.exceptions import ResponseError
+
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import Skipped
-from workstealing.jobs.adopt_hashes.adopter import Pattern
-from workstealing.jobs.adopt_hashes.job import Adoption
+from workstealing.jobs.adopt_hashes.adopter import Pattern, small_hashes
+from workstealing.jobs.adopt_hashes.job import Adoption, PartWalk, WalkPart
 from workstealing.recruiting.checks import checked_limit
-from workstealing.recruiting.job import Backlog, Job
+from workstealing.recruiting.job import Backlog, DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
@@ -43,9 +46,12 @@ __all__ = ["MigrateToEmulated"]
 
 # Every process reads the layout again after 5 seconds, before its next command.
 GRACE_SECONDS = 15.0
+# So long a sweep's task waits at once, before it looks again.
+_NAP_SECONDS = 1.0
+_LEAST_WAIT = 0.001
 
 
-class MigrateToEmulated(Job):
+class MigrateToEmulated(DivisibleJob):
     """Moves a namespace from native to emulated, slice by slice, under traffic.
 
     Install it before a downgrade of the servers, when every process runs a release that knows the
@@ -91,34 +97,67 @@ class MigrateToEmulated(Job):
         the other way; Aborted if another recruit moved the walk's place; LayoutError; connection
         faults. As many round trips as a slice of `AdoptHashes`.
         """
-        self._index.forget_layout()
         budget = Budget(slice.remaining())
-        layout = self._index.layout(budget)
-        if layout is None or layout.backend == EMULATED:
+        layout = self.moving(budget)
+        if layout is None:
             slice.observe(backlog=0)
             return 0
-        layout.require_writable()
-        if layout.backend == MIGRATING:
-            raise Skipped("the namespace is migrating to native: let MigrateToNative finish first")
         if self.dry_run:
             return self._adoption.serve(layout, slice, self._random, dry_run=True)[0]
-        if layout.backend == NATIVE:
-            self._change(NATIVE, LEAVING, budget)
-            return 0
-        since = self._index.drive(self._since(), budget)
-        if self._index.server_ms(budget) - since < 1000 * GRACE_SECONDS:
-            # After the second change, too: a process that has not noticed may still give the server
-            # a deadline in an index shard without a mark, behind the place of the walk.
-            return 0
-        if layout.backend == LEAVING:
-            self._adoption.forget_places()
-            self._change(LEAVING, RETURNING, budget)
+        if self.must_wait(layout, budget):
             return 0
         handed, is_over = self._adoption.serve(layout, slice, self._random)
         if is_over:
-            self._change(RETURNING, EMULATED, budget)
-            self._adoption.forget_places()
+            self.end(budget)
         return handed
+
+    def parts(self, n: int) -> list[WalkPart]:
+        """Divide the keyspace for a sweep: by nodes, and on each by the names of the keys.
+
+        Every part of a node scans all of its keys, and hands its share back. The last one ends the
+        move. A namespace that is emulated, or not in use, has no part. Raises: ConfigurationError
+        for a dry run; as `perform`. One round trip.
+        """
+        refuse_dry_run(self.name, dry_run=self.dry_run)
+        layout = self.moving(Budget(None, 1.0))
+        return [] if layout is None else self._adoption.parts(n)
+
+    def for_part(self, part: WalkPart) -> PartJob:
+        """Return the job that hands the fields of one part back; its place is its own."""
+        return _ReturningPart(self, self._adoption, part)
+
+    def moving(self, budget: Budget) -> Layout | None:
+        """Return the layout as it is now; None if nothing is left to move. Raises: as `perform`."""
+        self._index.forget_layout()
+        layout = self._index.layout(budget)
+        if layout is None or layout.backend == EMULATED:
+            return None
+        layout.require_writable()
+        if layout.backend == MIGRATING:
+            raise Skipped("the namespace is migrating to native: let MigrateToNative finish first")
+        return layout
+
+    def must_wait(self, layout: Layout, budget: Budget) -> float:
+        """Do the step of the move that is due; return for how many seconds no field moves yet."""
+        if layout.backend == NATIVE:
+            self._change(NATIVE, LEAVING, budget)
+            return max(GRACE_SECONDS, _LEAST_WAIT)
+        since = self._index.drive(self._since(), budget)
+        left = GRACE_SECONDS - (self._index.server_ms(budget) - since) / 1000
+        if left > 0:
+            # After the second change, too: a process that has not noticed may still give the server
+            # a deadline in an index shard without a mark, behind the place of the walk.
+            return left
+        if layout.backend == LEAVING:
+            self._adoption.forget_places()
+            self._change(LEAVING, RETURNING, budget)
+            return max(GRACE_SECONDS, _LEAST_WAIT)
+        return 0.0
+
+    def end(self, budget: Budget) -> None:
+        """End the move, when no field is left in the server's keeping."""
+        self._change(RETURNING, EMULATED, budget)
+        self._adoption.forget_places()
 
     def backlog(self, seconds: float = 5.0) -> Backlog:
         """Count the hashes with fields to hand back; a lower bound if there was not time for all.
@@ -150,6 +189,43 @@ class MigrateToEmulated(Job):
         return int(since or 0)
 
 
+class _ReturningPart(PartJob):
+    """Hands the fields of one part back, and waits for the processes as the job does.
+
+    It belongs to a sweep's task, so it sleeps while it waits. The part that ends last finds that
+    all others have ended, and ends the move. If it dies there, `MigrateToEmulated.perform` does.
+    """
+
+    def __init__(self, job: MigrateToEmulated, adoption: Adoption, part: WalkPart) -> None:
+        self.name, self.limit = job.name, job.limit
+        self._job, self._adoption, self._part = job, adoption, part
+        self._walk = PartWalk(adoption, part)
+        self._is_over = False
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the walk has come to its end on each node, or the move has ended."""
+        return self._is_over
+
+    def perform(self, slice: Slice) -> int:
+        """Hand up to ``slice.limit`` fields back. Raises: as `MigrateToEmulated.perform`."""
+        budget = Budget(slice.remaining())
+        layout = self._job.moving(budget)
+        if layout is None:
+            self._is_over = True
+            return 0
+        wait = self._job.must_wait(layout, budget)
+        if wait:
+            time.sleep(min(wait, _NAP_SECONDS, slice.remaining()))
+            return 0
+        handed = 0 if self._walk.is_over else self._walk.go(layout, slice)
+        if self._walk.is_over:
+            if self._adoption.all_parts_over(self._part):
+                self._job.end(budget)
+            self._is_over = True
+        return handed
+
+
 def _one(step: Operation) -> Steps[Any]:
     return (yield step)
 
@@ -166,12 +242,29 @@ class _HandingBack:
     def unfinished(
         self,
         layout: Layout | None,  # noqa: ARG002 - as `Adopter` has it
-        node: Node,  # noqa: ARG002
+        node: Node,
         keys: Sequence[bytes],
-        slice: Slice,  # noqa: ARG002
+        slice: Slice,
     ) -> list[bytes]:
-        """Return the hashes that may need something: nothing tells which do. No round trip."""
-        return list(keys)
+        """Return the hashes with fields to hand back, and all that are large. Three round trips."""
+        if not keys:
+            return []
+        twin = self._hashes.twin
+        small, others = small_hashes(twin, node, keys, slice, reads_values=False)
+        if small:
+            asked = [
+                ("HPEXPIRETIME", key, "FIELDS", len(fields), *fields)
+                for key, fields in small.items()
+            ]
+            slice.spend(len(asked))
+            replies = twin.call(node, asked, Budget(slice.remaining()))
+            others += [
+                key
+                for key, times in zip(small, replies, strict=True)
+                if isinstance(times, Exception) or any(at >= 0 for at in times or ())
+            ]
+        found = set(others)
+        return [key for key in keys if key in found]
 
     def adopt(
         self, layout: Layout | None, key: bytes, slice: Slice, most: int, start: bytes
@@ -212,7 +305,15 @@ class _HandingBack:
                 return
 
     def _page(self, key: bytes, most: int, start: bytes, slice: Slice) -> tuple[bytes, list[bytes]]:
-        ((rest, fields),) = self._call(key, slice, ("HSCAN", key, start, "COUNT", most, "NOVALUES"))
+        try:
+            ((rest, fields),) = self._call(
+                key, slice, ("HSCAN", key, start, "COUNT", most, "NOVALUES")
+            )
+        except ResponseError as error:
+            if not str(error).startswith("WRONGTYPE"):
+                raise
+            # Since the walk met it, another program has put something else in its place.
+            return BEGINNING, []
         return rest, list(dict.fromkeys(fields))
 
     def _call(self, key: bytes, slice: Slice, *commands: Command) -> list[Any]:

@@ -6,9 +6,10 @@ import datetime as dt
 import hashlib
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from redis.exceptions import OutOfMemoryError, ResponseError
 
@@ -20,7 +21,7 @@ from workstealing.store.connection import Command
 from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.operations import as_layout_error
 from workstealing.store.paging import BEGINNING
-from workstealing.store.twin import Node
+from workstealing.store.twin import Node, Twin
 from workstealing.structures.due_index import DueIndex, scored
 from workstealing.structures.namespace import Layout
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
@@ -28,6 +29,11 @@ from workstealing.structures.volatile_hashes import AsyncVolatileHashes, Volatil
 # A deadline outside of these years is a mistaken unit: no Redis is that old, and no deadline that
 # the server takes is later.
 FIRST_MS, LAST_MS = 1_230_768_000_000, 2**46 - 1
+# A look at several hashes at once reads the small ones.
+_SMALL_FIELDS, _LOOK_FIELDS = 64, 1000
+
+# Whether a field exists, and its deadline in the namespace in ms.
+_State = tuple[bool, float | None]
 
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, NotAdopted)
 
@@ -94,6 +100,39 @@ class Ends:
     ttl_ms: int | None
 
 
+def small_hashes(
+    twin: Twin, node: Node, keys: Sequence[bytes], slice: Slice, *, reads_values: bool
+) -> tuple[dict[bytes, dict[bytes, bytes]], list[bytes]]:
+    """Return small hashes of a node, a thousand fields in all at most, and the other keys.
+
+    Arguments: reads_values: otherwise values are empty. Hashes that have gone are in neither. Two
+    round trips.
+    """
+    slice.spend(len(keys))
+    sizes = twin.call(node, [("HLEN", key) for key in keys], Budget(slice.remaining()))
+    small, others, fields = [], [], 0
+    for key, size in zip(keys, sizes, strict=True):
+        if not isinstance(size, int) or size > _SMALL_FIELDS or fields + size > _LOOK_FIELDS:
+            others.append(key)
+        elif size:
+            fields += size
+            small.append(key)
+    if not small:
+        return {}, others
+    slice.spend(len(small))
+    command = "HGETALL" if reads_values else "HKEYS"
+    replies = twin.call(node, [(command, key) for key in small], Budget(slice.remaining()))
+    found = {}
+    for key, reply in zip(small, replies, strict=True):
+        if isinstance(reply, Exception):
+            others.append(key)
+        elif reply and reads_values:
+            found[key] = dict(zip(reply[::2], reply[1::2], strict=True))
+        elif reply:
+            found[key] = dict.fromkeys(reply, b"")
+    return found, others
+
+
 class Adopter:
     """Gives the fields of single hashes their deadlines.
 
@@ -115,28 +154,53 @@ class Adopter:
 
     def unfinished(
         self,
-        layout: Layout | None,  # noqa: ARG002 - as `Serves` has it
+        layout: Layout | None,
         node: Node,
         keys: Sequence[bytes],
         slice: Slice,
     ) -> list[bytes]:
-        """Return the hashes that may need something. At most one round trip."""
-        if not keys or self._asks_fields:
-            # No count of fields and deadlines tells: deadlines outlive fields that others delete,
-            # and the old program may have given a value another deadline.
-            return list(keys)
-        beside = [self.pattern.beside(key) or b"" for key in keys]
-        asked = [self._same_slot(key, other) for key, other in zip(keys, beside, strict=True)]
+        """Return the hashes that may need something. Up to four round trips."""
+        if not keys:
+            return []
+        beside = [self.pattern.beside(key) for key in keys]
         commands: list[Command] = [
-            ("EXISTS", other) for other, is_asked in zip(beside, asked, strict=True) if is_asked
+            ("EXISTS", other) if other is not None and self._same_slot(key, other) else ("TIME",)
+            for key, other in zip(keys, beside, strict=True)
         ]
+        found: set[bytes] = set()
+        if beside[0] is not None:
+            slice.spend(len(commands))
+            replies = self._twin.call(node, commands, Budget(slice.remaining()))
+            # TIME's reply stands for a sorted set in another slot: the visit refuses the hash.
+            found.update(key for key, reply in zip(keys, replies, strict=True) if reply != 0)
+        if self._asks_fields:
+            found.update(self._with_fields(layout, node, keys, slice))
+        return [key for key in keys if key in found]
+
+    def _with_fields(
+        self, layout: Layout | None, node: Node, keys: Sequence[bytes], slice: Slice
+    ) -> Iterator[bytes]:
+        """Yield the hashes with fields to adopt, and all that are large. Three round trips.
+
+        Counts of fields and deadlines would not tell: deadlines outlive fields that others delete,
+        and the old program may have written a value with another deadline.
+        """
+        reads_values = self._deadline_of is not None
+        small, others = small_hashes(self._twin, node, keys, slice, reads_values=reads_values)
+        yield from others
+        if not small:
+            return
+        commands = [self._ask_state(layout, key, list(values)) for key, values in small.items()]
         slice.spend(len(commands))
-        replies = iter(self._twin.call(node, commands, Budget(slice.remaining())))
-        return [
-            key
-            for key, is_asked in zip(keys, asked, strict=True)
-            if not is_asked or next(replies) != 0
-        ]
+        replies = self._twin.call(node, commands, Budget(slice.remaining()))
+        for (key, values), reply in zip(small.items(), replies, strict=True):
+            try:
+                state = self._read_state(layout, list(values), reply)
+                # The attempt knows the time.
+                if isinstance(reply, Exception) or self._chosen(key, values, state, 0):
+                    yield key
+            except _UNREADABLE:
+                yield key
 
     def _same_slot(self, key: bytes, beside: bytes) -> bool:
         if not self._twin.is_cluster:
@@ -254,6 +318,49 @@ class Adopter:
         if not values:
             return now, [], rest
         state = self._state(current, layout, key, list(values), may_lack=False)
+        return now, self._chosen(key, values, state, now), rest
+
+    def _state(
+        self,
+        current: Attempt,
+        layout: Layout | None,
+        key: bytes,
+        fields: Sequence[bytes],
+        *,
+        may_lack: bool = True,
+    ) -> dict[bytes, _State]:
+        """Return for each field whether it exists, and its deadline in the namespace."""
+        ask = self._ask_state(layout, key, fields)
+        asked = fields if may_lack and ask[0] == "ZMSCORE" else ()
+        reply, *exist = current.read(ask, *(("HEXISTS", key, each) for each in asked))
+        state = self._read_state(layout, fields, reply)
+        for name, exists in zip(asked, exist, strict=True):
+            state[name] = (exists == 1, state[name][1])
+        return state
+
+    def _ask_state(self, layout: Layout | None, key: bytes, fields: Sequence[bytes]) -> Command:
+        if layout is not None and layout.is_native:
+            return ("HPEXPIRETIME", key, "FIELDS", len(fields), *fields)
+        return ("ZMSCORE", self._names.deadlines(key), *fields)
+
+    def _read_state(
+        self, layout: Layout | None, fields: Sequence[bytes], reply: Any
+    ) -> dict[bytes, _State]:
+        """Return for each field whether it exists, as far as the reply tells, and its deadline."""
+        if isinstance(reply, Exception):
+            return dict.fromkeys(fields, (False, None))
+        pairs: Iterator[_State]
+        if layout is not None and layout.is_native:
+            times = reply or [-2] * len(fields)
+            pairs = ((each != -2, None if each < 0 else float(each)) for each in times)
+        else:
+            pairs = ((True, None if score is None else float(score)) for score in reply)
+        return dict(zip(fields, pairs, strict=True))
+
+    def _chosen(
+        self, key: bytes, values: Mapping[bytes, bytes], state: Mapping[bytes, _State], now: int
+    ) -> list[tuple[bytes, int]]:
+        """Return the fields to adopt for what their values say, or for their lack of a deadline."""
         chosen = []
         for name, value in values.items():
             deadline = None
@@ -267,34 +374,7 @@ class Adopter:
                 deadline = now + self._ttl_ms
             if deadline is not None and _holds(deadline, state[name], now):
                 chosen.append((name, deadline))
-        return now, chosen, rest
-
-    def _state(
-        self,
-        current: Attempt,
-        layout: Layout | None,
-        key: bytes,
-        fields: Sequence[bytes],
-        *,
-        may_lack: bool = True,
-    ) -> dict[bytes, tuple[bool, float | None]]:
-        """Return for each field whether it exists, and its deadline in the namespace."""
-        if layout is not None and layout.is_native:
-            command = ("HPEXPIRETIME", key, "FIELDS", len(fields), *fields)
-            (times,) = current.read(command)
-            times = times or [-2] * len(fields)
-            pairs = [(each != -2, None if each < 0 else float(each)) for each in times]
-        else:
-            asked = fields if may_lack else ()
-            held, *exist = current.read(
-                ("ZMSCORE", self._names.deadlines(key), *fields),
-                *(("HEXISTS", key, each) for each in asked),
-            )
-            pairs = [
-                (exists == 1, None if score is None else float(score))
-                for score, exists in zip(held, exist or [1] * len(fields), strict=True)
-            ]
-        return dict(zip(fields, pairs, strict=True))
+        return chosen
 
     def _commit(
         self,
@@ -338,7 +418,7 @@ class Adopter:
         )
 
 
-def _holds(deadline: int, state: tuple[bool, float | None], now: int) -> bool:
+def _holds(deadline: int, state: _State, now: int) -> bool:
     """Say whether a field, by its state, is to be given a deadline that the program keeps of it.
 
     What has expired in the namespace stays expired. Otherwise the later deadline holds.

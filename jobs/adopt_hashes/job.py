@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+import secrets
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -35,7 +36,7 @@ from workstealing.recruiting.job import (
 )
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
-from workstealing.store.connection import checked
+from workstealing.store.connection import Command, checked
 from workstealing.store.keys import to_bytes
 from workstealing.store.paging import BEGINNING
 from workstealing.store.scripts import load
@@ -52,6 +53,8 @@ _log = logging.getLogger("workstealing.jobs")
 
 UNITS = {"seconds": 1000, "milliseconds": 1}
 _LEAST_TTL, _SERVED_SECONDS = 0.001, 1.0
+# So long the place of a sweep's part is kept: longer than a sweep lasts.
+_PART_SECONDS = 86_400
 
 
 class AdoptHashes(DivisibleJob):
@@ -118,8 +121,9 @@ class AdoptHashes(DivisibleJob):
         Returns: how many; 0 also where the walk only met keys that need nothing. Raises: Aborted
         if another recruit moved the place, or if all hashes met were written meanwhile; Skipped if
         the server's memory is full, or if the namespace is moving between backends; LayoutError;
-        connection faults; the errors of `deadline_of`. One round trip for the place, two for each
-        100 keys, one for the new place, and two or three for each hash.
+        connection faults; the errors of `deadline_of`. One round trip for the place, up
+        to five for each 100 keys, one for the new place, and two or three for each hash that needs
+        something, or has more than 64 fields.
         """
         layout = self._adoption.layout(Budget(slice.remaining()), changes=not self.dry_run)
         return self._adoption.serve(layout, slice, self._random, dry_run=bool(self.dry_run))[0]
@@ -177,23 +181,26 @@ class AdoptHashes(DivisibleJob):
         """Load the structure's scripts and prepare connections; no round trip."""
         self.hashes.twin.warm_up("volatile_hashes/", LAYOUT_SCRIPTS)
 
-    def parts(self, n: int) -> list[_Part]:
+    def parts(self, n: int) -> list[WalkPart]:
         """Divide the keyspace for a sweep: by nodes, and on each by the names of the keys.
 
         Every part of a node scans all of its keys, and adopts its share. No round trip.
         """
         refuse_dry_run(self.name, dry_run=self.dry_run)
-        nodes = self.hashes.twin.nodes()
-        shares = max(1, checked_parts(n) // len(nodes))
-        if n < len(nodes):
-            return [_Part(tuple(nodes[each::n]), KeyShare()) for each in range(n)]
-        return [
-            _Part((node,), KeyShare(share, shares)) for share in range(shares) for node in nodes
-        ]
+        return self._adoption.parts(n)
 
-    def for_part(self, part: _Part) -> PartJob:
+    def for_part(self, part: WalkPart) -> PartJob:
         """Return the job that adopts the hashes of one part; its place is its own."""
         return _AdoptingPart(self.name, self.limit, self._adoption, part)
+
+
+@dataclass(frozen=True, slots=True)
+class WalkPart:
+    """A part of a sweep's walk: its nodes, the share of their keys, and the name of the sweep."""
+
+    nodes: tuple[Node, ...]
+    share: KeyShare
+    lap: str
 
 
 class Adoption:
@@ -307,6 +314,54 @@ class Adoption:
             key = self._place_key(node)
             checked(twin.call_keys((key,), [("DEL", key)], Budget(None, _SERVED_SECONDS)))
 
+    def parts(self, n: int) -> list[WalkPart]:
+        """Divide the walk: by nodes, and on each by the names of the keys. No round trip."""
+        nodes = self._hashes.twin.nodes()
+        shares = max(1, checked_parts(n) // len(nodes))
+        lap = secrets.token_hex(6)
+        if n < len(nodes):
+            return [WalkPart(tuple(nodes[each::n]), KeyShare(), lap) for each in range(n)]
+        return [
+            WalkPart((node,), KeyShare(share, shares), lap)
+            for share in range(shares)
+            for node in nodes
+        ]
+
+    def part_place(self, part: WalkPart, node: Node) -> WalkPlace:
+        """Return the place of a part's walk on a node; one round trip."""
+        key = self._part_key(part.lap, part.share.number, part.share.of, node)
+        budget = Budget(None, _SERVED_SECONDS)
+        (raw,) = checked(self._hashes.twin.call_keys((key,), [("HGETALL", key)], budget))
+        return WalkPlace.read(raw)
+
+    def keep_part_place(self, part: WalkPart, node: Node, place: WalkPlace) -> None:
+        """Write a part's place down for a day; one round trip.
+
+        A task that Spark runs twice writes a place, too: all before it has been served.
+        """
+        key = self._part_key(part.lap, part.share.number, part.share.of, node)
+        commands: list[Command] = [
+            ("DEL", key),
+            ("EVAL", load("volatile_hashes/place").body, 1, key, 0, *place.fields()),
+            ("EXPIRE", key, _PART_SECONDS),
+        ]
+        checked(self._hashes.twin.call_keys((key,), commands, Budget(None, _SERVED_SECONDS)))
+
+    def all_parts_over(self, part: WalkPart) -> bool:
+        """Say whether the walk of each part of a sweep has ended; one round trip to each."""
+        twin, of = self._hashes.twin, part.share.of
+        for node in twin.nodes():
+            for number in range(of):
+                key = self._part_key(part.lap, number, of, node)
+                budget = Budget(None, _SERVED_SECONDS)
+                (done,) = checked(twin.call_keys((key,), [("HGET", key, "done")], budget))
+                if not done:
+                    return False
+        return True
+
+    def _part_key(self, lap: str, number: int, of: int, node: Node) -> bytes:
+        return b"%b:%b:%d:%d" % (self._place_key(node), lap.encode(), of, number)
+
     def _place_key(self, node: Node) -> bytes:
         return self._hashes.names.adoption(self.adopter.pattern.digest, node)
 
@@ -332,33 +387,31 @@ class Adoption:
             _log.warning("%s leaves hashes as they are, such as %r: %s", self._name, key, reason)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A part for a sweep: its nodes, and the share of their keys."""
+class PartWalk:
+    """The walk of one part. Its place on each node stands in Redis, so that a later turn goes on.
 
-    nodes: tuple[Node, ...]
-    share: KeyShare
+    Arguments: adoption; part.
+    """
 
-
-class _AdoptingPart(PartJob):
-    """Adopts the hashes of one part; its place on each node is its own."""
-
-    def __init__(self, name: str, limit: int, adoption: Adoption, part: _Part) -> None:
-        self.name, self.limit = name, limit
+    def __init__(self, adoption: Adoption, part: WalkPart) -> None:
         self._adoption, self._part = adoption, part
-        self._places = dict.fromkeys(part.nodes, WalkPlace())
+        self._places: dict[Node, WalkPlace] = {}
 
     @property
-    def is_drained(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the walk has come to its end on each node."""
-        return all(place.done for place in self._places.values())
+        return all(each in self._places and self._places[each].done for each in self._part.nodes)
 
-    def perform(self, slice: Slice) -> int:
-        """Adopt up to ``slice.limit`` fields. Raises: as `AdoptHashes.perform`."""
-        node = next((each for each, place in self._places.items() if not place.done), None)
-        if node not in self._places:
-            return 0
-        layout = self._adoption.layout(Budget(slice.remaining(), _SERVED_SECONDS), changes=True)
+    def go(self, layout: Layout, slice: Slice) -> int:
+        """Handle up to ``slice.limit`` fields. Raises: as `AdoptHashes.perform`."""
+        for node in self._part.nodes:
+            if node not in self._places:
+                self._places[node] = self._adoption.part_place(self._part, node)
+            if not self._places[node].done:
+                return self._go_on(node, layout, slice)
+        return 0
+
+    def _go_on(self, node: Node, layout: Layout, slice: Slice) -> int:
         walk = self._adoption.walk(node, self._places[node], self._part.share)
         try:
             walk.go(layout, slice)
@@ -367,7 +420,27 @@ class _AdoptingPart(PartJob):
                 raise
         finally:
             self._places[node] = walk.place
+        self._adoption.keep_part_place(self._part, node, walk.place)
         self._adoption.say_refused(walk.refused)
         if not walk.adopted and walk.aborted:
             raise Aborted("the hashes met were written between WATCH and EXEC")
         return walk.adopted
+
+
+class _AdoptingPart(PartJob):
+    """Adopts the hashes of one part."""
+
+    def __init__(self, name: str, limit: int, adoption: Adoption, part: WalkPart) -> None:
+        self.name, self.limit = name, limit
+        self._adoption, self._walk = adoption, PartWalk(adoption, part)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the walk has come to its end on each node."""
+        return self._walk.is_over
+
+    def perform(self, slice: Slice) -> int:
+        """Adopt up to ``slice.limit`` fields. Raises: as `AdoptHashes.perform`."""
+        layout = self._adoption.layout(Budget(slice.remaining(), _SERVED_SECONDS), changes=True)
+        assert layout is not None, "it is written down where there is none"
+        return self._walk.go(layout, slice)

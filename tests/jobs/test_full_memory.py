@@ -20,6 +20,7 @@ from workstealing.jobs import (
     IckReaper,
     KeyExpiry,
     LogTrimmer,
+    MigrateToEmulated,
     MigrateToNative,
     QueueExpiry,
     ShuffleQueueReaper,
@@ -125,6 +126,15 @@ def hashes_to_hand_over(client: Any) -> Job:
     return MigrateToNative(VolatileHashes(client, namespace="m"), limit=50)
 
 
+def hashes_to_hand_back(client: Any) -> Job:
+    hashes = VolatileHashes(client, namespace="b", backend="native")
+    for number in range(20):
+        hashes.hsetex(f"h{number}", mapping={"a": "x" * 500}, ex=3600)
+    # Every process has noticed long ago.
+    client.hset("ws:b:layout", mapping={"backend": "returning", "since": 0})
+    return MigrateToEmulated(VolatileHashes(client, namespace="b"), "h*", limit=50)
+
+
 JOBS = [
     hash_fields,
     keys,
@@ -137,7 +147,9 @@ JOBS = [
     cold_blocks,
     old_blocks,
     hashes_to_hand_over,
+    hashes_to_hand_back,
 ]
+NEED_NATIVE = (hashes_to_hand_over, hashes_to_hand_back)
 
 
 @pytest.fixture(params=[(7, "redis"), (8, "redis"), (8, "valkey")], ids=str)
@@ -148,7 +160,7 @@ def client(request: pytest.FixtureRequest, start_redis: Callable[..., RedisServe
 
 @pytest.mark.parametrize("prepare", JOBS, ids=lambda each: each.__name__)
 def test_a_job_frees_memory_on_a_full_server(client: Any, prepare: Callable[[Any], Job]) -> None:
-    if prepare is hashes_to_hand_over and client.info("server")["redis_version"] < "7.4":
+    if prepare in NEED_NATIVE and client.info("server")["redis_version"] < "7.4":
         pytest.skip("this server has no field commands to hand over to")
     job = prepare(client)
     client.config_set("maxmemory", 1)

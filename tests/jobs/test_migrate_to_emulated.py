@@ -22,6 +22,7 @@ from workstealing.jobs import (
     migrate_to_emulated,
 )
 from workstealing.recruiting.slice import Slice
+from workstealing.store.budget import Budget
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes import hashes as hashes_module
 
@@ -77,7 +78,7 @@ def test_deadlines_are_the_same_before_and_after(client: Any) -> None:
     hashes.hsetex("h:large", mapping={f"f{i}": i for i in range(1500)}, ex=HOUR)
     before = {i: hashes.hpexpiretime(f"h:{i}", "a", "b", "for ever") for i in range(120)}
     job = job_on(client)
-    assert job.backlog().count == 121
+    assert (job.backlog().count, job.backlog().exact) == (121, True)
     assert job_on(client, dry_run=True).perform(Slice(25, 10.0)) == 25
     assert backend_of(client) == "native"
     assert run_until(job, "emulated") == 240 + 1500
@@ -290,7 +291,8 @@ def test_the_two_migrations_keep_off_each_other(redis8: RedisServer) -> None:
     client.flushall()
 
 
-def test_it_works_on_a_full_server(start_redis: Callable[..., RedisServer]) -> None:
+@pytest.mark.parametrize("by_sweep", [False, True])
+def test_it_works_on_a_full_server(start_redis: Callable[..., RedisServer], by_sweep: bool) -> None:
     client = start_redis(8, maxmemory_policy="noeviction").client()
     hashes_on(client, backend="native").open()
     hashes = hashes_on(client)
@@ -300,14 +302,97 @@ def test_it_works_on_a_full_server(start_redis: Callable[..., RedisServer]) -> N
     run_until(job_on(client), "returning")
     assert hashes.hget("h:1", "a") == b"x" * 100
     assert hashes.httl("h:1", "a") == [HOUR]
-    run_until(job_on(client), "emulated")
+    if by_sweep:
+        assert by_parts(job_on(client)) > 0
+    else:
+        run_until(job_on(client), "emulated")
     assert all(hashes.httl(f"h:{i}", "a") == [HOUR] for i in range(20))
     assert all(client.httl(f"h:{i}", "a") == [-1] for i in range(20))
 
 
+def by_parts(job: MigrateToEmulated, n: int = 3) -> int:
+    """Do a sweep's parts in turn, as tasks side by side would."""
+    working = [job.for_part(part) for part in job.parts(n)]
+    handed = 0
+    for _ in range(3000):
+        for each in working:
+            try:
+                handed += each.perform(Slice(each.limit, 10.0)) or 0
+            except Aborted:
+                continue
+        if all(each.is_drained for each in working):
+            return handed
+    raise AssertionError("the parts have not come to their ends")
+
+
+@pytest.mark.parametrize("state", ["native", "leaving", "returning"])
+@pytest.mark.parametrize("n", [1, 4, 7])
+def test_a_sweep_in_parts_ends_the_move(client: Any, state: str, n: int) -> None:
+    hashes = hashes_on(client, backend="native")
+    for i in range(120):
+        hashes.hsetex(f"h:{i}", mapping={"a": i, "b": i}, ex=HOUR + i)
+    hashes.hsetex("h:large", mapping={f"f{i}": i for i in range(1500)}, ex=HOUR)
+    times = {i: hashes.hpexpiretime(f"h:{i}", "a", "b") for i in range(120)}
+    run_until(job_on(client), state)
+    assert by_parts(job_on(client, limit=50), n) == 240 + 1500
+    assert backend_of(client) == "emulated"
+    fresh = hashes_on(client, backend="emulated")
+    for i, before in times.items():
+        assert fresh.hpexpiretime(f"h:{i}", "a", "b") == before
+        assert client.hpexpiretime(f"h:{i}", "a", "b") == [-1, -1]
+    assert client.hpexpiretime("h:large", *(f"f{i}" for i in range(1500))) == [-1] * 1500
+    assert job_on(client).parts(n) == []
+    # A sweep's places of its own go within a day, the shared one at once.
+    assert all(0 < client.ttl(key) <= 86_400 for key in client.scan_iter("*:adopt:*"))
+
+
+def test_a_part_goes_on_where_an_earlier_turn_ended(redis8: RedisServer) -> None:
+    client = redis8.client()
+    hashes = hashes_on(client, backend="native")
+    for i in range(1200):
+        hashes.hsetex(f"h:{i}", "a", i, ex=HOUR)
+    job = job_on(client, limit=50)
+    run_until(job, "returning")
+    one, other = job.parts(2)
+    early = job.for_part(one)
+    for _ in range(8):
+        early.perform(Slice(50, 10.0))
+    reads = client.info("commandstats")["cmdstat_scan"]["calls"]
+    # Spark gives the rest to another process.
+    late = job.for_part(one)
+    while not late.is_drained:
+        late.perform(Slice(50, 10.0))
+    rest = client.info("commandstats")["cmdstat_scan"]["calls"] - reads
+    assert backend_of(client) == "returning"
+    whole = job.for_part(other)
+    reads += rest
+    while not whole.is_drained:
+        whole.perform(Slice(50, 10.0))
+    assert rest < client.info("commandstats")["cmdstat_scan"]["calls"] - reads
+    assert backend_of(client) == "emulated"
+    client.flushall()
+
+
+def test_a_hash_that_becomes_something_else_is_left_alone(redis8: RedisServer) -> None:
+    client = redis8.client()
+    hashes_on(client, backend="native").hsetex("h:1", "a", 1, ex=HOUR)
+    job = job_on(client)
+    run_until(job, "returning")
+    found = client.scan(match="*h:*", _type="hash")[1]
+    assert found == [b"h:1"]
+    back = job._adoption.adopter
+    client.set("h:1", "text")
+    layout = job._index.layout(Budget(None, 10.0))
+    assert back.adopt(layout, b"h:1", Slice(25, 10.0), 25, b"0") == (0, None)
+    assert list(back.looked_at(layout, b"h:1", Slice(25, 10.0))) == []
+    assert client.get("h:1") == b"text"
+    client.flushall()
+
+
+@pytest.mark.parametrize("work", ["slices", "parts"])
 @pytest.mark.parametrize("state", ["native", "leaving", "returning"])
 def test_a_recruit_may_die_at_any_command(
-    start_redis: Callable[..., RedisServer], state: str
+    start_redis: Callable[..., RedisServer], state: str, work: str
 ) -> None:
     server = start_redis(8)
     client = server.client()
@@ -322,13 +407,16 @@ def test_a_recruit_may_die_at_any_command(
     with FaultyServer(server.port) as door:
         through = redis.Redis(port=door.port, protocol=2)
 
-        def work() -> None:
+        def slices() -> None:
             job = job_on(through, limit=1)
+            if work == "parts":
+                by_parts(job, 1)
+                return
             for _ in range(2):
                 job.perform(Slice(1, 10.0))
 
         deaths = 0
-        for point in every_death([door], work, prepare):
+        for point in every_death([door], slices, prepare):
             deaths += 1
             assert hashes_on(client).hpexpiretime("h:1", "a", "b") == times, point
             run_until(job_on(client), "emulated")

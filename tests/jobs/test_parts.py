@@ -14,7 +14,14 @@ from support.hash_checks import check_index
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisCluster3, RedisServer
 from workstealing.errors import Aborted, ConfigurationError, LayoutError
-from workstealing.jobs import HashFieldExpiry, IckReaper, KeyExpiry, MigrateToNative
+from workstealing.jobs import (
+    AdoptHashes,
+    HashFieldExpiry,
+    IckReaper,
+    KeyExpiry,
+    MigrateToEmulated,
+    MigrateToNative,
+)
 from workstealing.recruiting import Slice
 from workstealing.recruiting.job import DivisibleJob, PartJob
 from workstealing.store.connection import SENT
@@ -266,6 +273,9 @@ def test_dry_runs_are_refused(redis7: RedisServer) -> None:
         HashFieldExpiry(hashes_on(redis7), dry_run=True),
         KeyExpiry(keys_on(redis7), dry_run=True),
         IckReaper(Ick(redis7.client(), "k"), 60, dry_run=True),
+        MigrateToNative(hashes_on(redis7), dry_run=True),
+        MigrateToEmulated(hashes_on(redis7), "h:*", dry_run=True),
+        AdoptHashes(hashes_on(redis7), "h:*", ttl=5, dry_run=True),
     ):
         with pytest.raises(ConfigurationError, match="dry run"):
             job.parts(2)
@@ -275,7 +285,12 @@ def test_dry_runs_are_refused(redis7: RedisServer) -> None:
 def test_a_wrong_number_of_parts_is_refused(redis7: RedisServer, n: Any) -> None:
     hashes = hashes_on(redis7)
     fill(hashes, 1, 1)
-    for job in (HashFieldExpiry(hashes), IckReaper(Ick(redis7.client(), "k"), 60)):
+    for job in (
+        HashFieldExpiry(hashes),
+        MigrateToNative(hashes),
+        AdoptHashes(hashes, "h:*", ttl=5),
+        IckReaper(Ick(redis7.client(), "k"), 60),
+    ):
         with pytest.raises(ConfigurationError, match="number of parts"):
             job.parts(n)
 

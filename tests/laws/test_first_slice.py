@@ -51,7 +51,7 @@ def first_slice(
 
 def server_for(name: str, request: pytest.FixtureRequest) -> RedisServer:
     found: RedisServer = request.getfixturevalue(
-        "redis8" if name == "migrate_to_native" else "redis7"
+        "redis8" if name.startswith("migrate_to") else "redis7"
     )
     return found
 

@@ -13,7 +13,7 @@ from support.adoptions import HOUR, KINDS, everything, hashes_on, to_the_end
 from support.hash_checks import check_index
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
-from support.sweep_jobs import adoption, client_of
+from support.sweep_jobs import adoption, client_of, way_back
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.slice import Slice
 from workstealing.spark import sweep
@@ -128,3 +128,39 @@ def test_a_dry_run_is_not_swept(spark: SparkSession, redis7: RedisServer) -> Non
     with pytest.raises(ConfigurationError, match="is a dry run"):
         sweep(spark, make)
     assert everything(client) == {b"hash:u": {b"f": b"0"}}
+
+
+def test_a_namespace_is_swept_back_to_emulated(spark: SparkSession, redis8: RedisServer) -> None:
+    client = redis8.client()
+    hashes = hashes_on(client, backend="native")
+    for i in range(400):
+        hashes.hsetex(f"hash:u{i}", mapping={"a": 1, "b": 2}, ex=HOUR + i)
+    times = [hashes.hpexpiretime(f"hash:u{i}", "a", "b") for i in range(400)]
+    written: dict[str, int] = {}
+    is_over = threading.Event()
+
+    def write() -> None:
+        mine, n = hashes_on(client_of(redis8.port, is_cluster=False)), 0
+        while not is_over.is_set():
+            n += 1
+            who = f"hash:u{n % 500}"
+            mine.hsetex(who, "new", n, ex=2 * HOUR + n)
+            written[who] = n
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        rows = sweep(spark, way_back(redis8), partitions=2, limit=100).collect()
+    finally:
+        is_over.set()
+        writing.join()
+    assert all(row["drained"] and not row["failed"] for row in rows)
+    assert sum(row["items"] for row in rows) >= 800
+    fresh = hashes_on(client, backend="emulated")
+    for i, before in enumerate(times):
+        assert fresh.hpexpiretime(f"hash:u{i}", "a", "b") == before
+    for who, n in written.items():
+        assert fresh.hget(who, "new") == b"%d" % n
+        assert 0 <= 2 * HOUR + n - fresh.httl(who, "new")[0] < 300
+        assert client.httl(who, "a", "b", "new") in ([-1, -1, -1], [-2, -2, -1])
+    assert sweep(spark, way_back(redis8), partitions=2).collect() == []

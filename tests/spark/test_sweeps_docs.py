@@ -12,6 +12,7 @@ from workstealing.jobs import (
     HashFieldExpiry,
     IckReaper,
     KeyExpiry,
+    MigrateToEmulated,
     MigrateToNative,
 )
 from workstealing.jobs.due_collecting import KEYS_A_CALL, SHARDS_A_LOOK
@@ -52,7 +53,7 @@ def test_the_factory_makes_the_job() -> None:
 
 
 def test_the_jobs_and_numbers_are_those_of_the_code() -> None:
-    moves = (MigrateToNative, AdoptHashes)
+    moves = (MigrateToNative, MigrateToEmulated, AdoptHashes)
     for kind in (HashFieldExpiry, KeyExpiry, *moves, IckReaper):
         assert issubclass(kind, DivisibleJob)
         assert f"| {kind.__name__} |" in DOCS

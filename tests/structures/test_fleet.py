@@ -16,7 +16,14 @@ import redis
 from support.servers import RedisServer
 from workstealing import AsyncFleet, Fleet, Outcome
 from workstealing.errors import ConfigurationError, CrossSlotError
-from workstealing.jobs import HashFieldExpiry, IckReaper, KeyExpiry, MigrateToNative
+from workstealing.jobs import (
+    AdoptHashes,
+    HashFieldExpiry,
+    IckReaper,
+    KeyExpiry,
+    MigrateToEmulated,
+    MigrateToNative,
+)
 from workstealing.recruiting.job import dry_run_of
 from workstealing.recruiting.slice import Slice
 from workstealing.structures import (
@@ -200,7 +207,14 @@ class TestHashes:
         hashes = VolatileHashes(three.fleet(), "items", backend="emulated")
         with pytest.raises(ConfigurationError, match="on_nodes"):
             MigrateToNative(hashes)
-        assert MigrateToNative(hashes.on_nodes["a"]).name == "migrate_to_native.items"
+        with pytest.raises(ConfigurationError, match="on_nodes"):
+            MigrateToEmulated(hashes, "h:*")
+        with pytest.raises(ConfigurationError, match="on_nodes"):
+            AdoptHashes(hashes, "h:*", ttl=5)
+        one = hashes.on_nodes["a"]
+        assert MigrateToNative(one).name == "migrate_to_native.items"
+        assert MigrateToEmulated(one, "h:*").name == "migrate_to_emulated.items"
+        assert AdoptHashes(one, "h:*", ttl=5).name == "adopt_hashes.items"
 
 
 class TestKeys:

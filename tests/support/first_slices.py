@@ -22,6 +22,7 @@ from workstealing.jobs import (
     KeyExpiry,
     LogCompactor,
     LogTrimmer,
+    MigrateToEmulated,
     MigrateToNative,
     QueueExpiry,
     ShuffleQueueReaper,
@@ -98,6 +99,12 @@ def _fill_time_shards(client: Any) -> None:
     assert consuming.ack(taken)
 
 
+def _begin_the_way_back(client: Any) -> None:
+    VolatileHashes(client, "first", backend="native").hsetex("h", mapping={"f": 1}, ex=1000)
+    # Every process has noticed long ago.
+    client.hset("ws:first:layout", mapping={"backend": "returning", "since": 0})
+
+
 GARBAGE: dict[str, Callable[[Any], Any]] = {
     "hash_field_expiry": lambda c: _hashes(c, AGO_MS).hsetex("h", mapping={"f": 1}, ex=1),
     "key_expiry": lambda c: DurableKeys(c, "first", clock_shift_ms=AGO_MS).set("k", "v", ex=1),
@@ -110,6 +117,7 @@ GARBAGE: dict[str, Callable[[Any], Any]] = {
     "track_queued": lambda c: _tracked(c, WORK).open(),
     "untrack_done": lambda c: _tracked(c, []).track(WORK),
     "migrate_to_native": lambda c: _hashes(c).hsetex("h", mapping={"f": 1}, ex=1000),
+    "migrate_to_emulated": _begin_the_way_back,
     "adopt_hashes": lambda c: _hashes(c).hset("h", mapping={"f": 1}),
 }
 
@@ -127,6 +135,7 @@ JOBS: dict[str, Callable[[Any], Job]] = {
     "track_queued": lambda c: TrackQueued(_tracked(c, WORK)),
     "untrack_done": lambda c: UntrackDone(_tracked(c, [])),
     "migrate_to_native": lambda c: MigrateToNative(VolatileHashes(c, "first")),
+    "migrate_to_emulated": lambda c: MigrateToEmulated(VolatileHashes(c, "first"), "h*"),
     "adopt_hashes": lambda c: AdoptHashes(VolatileHashes(c, "first"), "h*", ttl=5),
 }
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import redis
 
-from support.adoptions import KINDS
+from support.adoptions import KINDS, hashes_on
 from workstealing.clock import SYSTEM_CLOCK
-from workstealing.jobs import HashFieldExpiry
+from workstealing.jobs import HashFieldExpiry, MigrateToEmulated, migrate_to_emulated
 from workstealing.recruiting.job import FunctionJob, Job
 from workstealing.store.budget import Budget
 from workstealing.structures import TrackedSet, VolatileHashes
@@ -44,6 +44,17 @@ def adoption(server: Any, number: int) -> Callable[[], Job]:
 
     def make() -> Job:
         return KINDS[number].job(client_of(port, is_cluster=is_cluster))
+
+    return make
+
+
+def way_back(server: Any, wait: float = 6.0) -> Callable[[], Job]:
+    """Return a factory of a MigrateToEmulated that waits for so long, instead of 15 seconds."""
+    port, is_cluster = server.port, server.is_cluster
+
+    def make() -> Job:
+        migrate_to_emulated.GRACE_SECONDS = wait
+        return MigrateToEmulated(hashes_on(client_of(port, is_cluster=is_cluster)), "hash:*")
 
     return make
 

@@ -105,8 +105,8 @@ def sweep(
     cannot be made.
 
     Safe beside live traffic, the jobs and other sweeps. A job that divides (HashFieldExpiry,
-    KeyExpiry, MigrateToNative, AdoptHashes, IckReaper) is swept part by part. Of any other one,
-    every task does the same until it has found nothing several times in a row.
+    KeyExpiry, MigrateToNative, MigrateToEmulated, AdoptHashes, IckReaper) is swept part by part. Of
+    any other one, every task does the same until it has found nothing several times in a row.
     """
     recipe = Recipe(make_job, "make_job")
     orders = Orders(

@@ -17,7 +17,12 @@ from support.hash_checks import check_index, collect_all
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisCluster3, RedisServer, wait_until
 from workstealing.errors import Aborted, ConfigurationError, LayoutError
-from workstealing.jobs import HashFieldExpiry, MigrateToNative
+from workstealing.jobs import (
+    AdoptHashes,
+    HashFieldExpiry,
+    MigrateToEmulated,
+    MigrateToNative,
+)
 from workstealing.jobs.hash_field_expiry import TOGETHER
 from workstealing.recruiting import Slice
 from workstealing.store.attempt import Attempt
@@ -201,7 +206,15 @@ def test_a_limit_must_bound_something(redis7: RedisServer, limit: Any) -> None:
         HashFieldExpiry(now_hashes(redis7), limit=limit)
 
 
-@pytest.mark.parametrize("job", [HashFieldExpiry, MigrateToNative])
+@pytest.mark.parametrize(
+    "job",
+    [
+        HashFieldExpiry,
+        MigrateToNative,
+        lambda hashes: MigrateToEmulated(hashes, "h:*"),
+        lambda hashes: AdoptHashes(hashes, "h:*", ttl=5),
+    ],
+)
 @pytest.mark.parametrize("wrong", ["items", None, redis.Redis()])
 def test_what_is_no_structure_is_named(job: Any, wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="expected VolatileHashes"):
