@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,9 @@ from support.servers import RedisServer
 from support.table_source import TableSource
 from workstealing import jobs
 from workstealing.errors import Aborted, LayoutError, OutOfTime
+from workstealing.metrics.ledger import Ledger, total
+from workstealing.metrics.ledger import read as read_ledger
+from workstealing.metrics.shared_settings import SharedSettings, follow
 from workstealing.recruiting.slice import Slice
 from workstealing.structures import (
     DurableKeys,
@@ -27,6 +31,7 @@ from workstealing.structures import (
     TrackedSet,
     VolatileHashes,
 )
+from workstealing.testing import always
 
 pytestmark = [pytest.mark.contract, pytest.mark.real]
 
@@ -299,3 +304,75 @@ def test_a_refused_command_is_no_foreign_layout(
     assert not wrong, "\n".join(wrong)
     # The test would prove nothing if no command were needed.
     assert len(refused) >= 5, refused
+
+
+FORBIDDEN = ("config", "info", "script", "client", "command", "acl", "role", "debug", "latency")
+"""Commands that managed services forbid, some by ACL rules, some by renaming them."""
+
+
+@pytest.fixture
+def managed(
+    request: pytest.FixtureRequest, start_redis: Callable[..., RedisServer], tmp_path: Path
+) -> Iterator[Any]:
+    """A client of a service that forbids these commands in one way or the other."""
+    major, how = request.param
+    user: dict[str, Any] = {}
+    if how == "renamed":
+        settings = tmp_path / "renamed.conf"
+        settings.write_text("".join(f'rename-command {each} ""\n' for each in FORBIDDEN))
+        server = start_redis(major, include=settings)
+    else:
+        server = start_redis(major)
+        rules = [f"-{each}" for each in FORBIDDEN]
+        server.client().execute_command("ACL", "SETUSER", "u", "on", ">x", "~*", "+@all", *rules)
+        user = {"username": "u", "password": "x"}
+    with redis.Redis(port=server.port, **user) as client:
+        for each in FORBIDDEN:
+            with pytest.raises(ResponseError):
+                client.execute_command(each, *(["flush"] if each == "script" else []))
+        yield client
+
+
+SERVICES = [(7, "renamed"), (7, "refused"), (8, "renamed"), (8, "refused")]
+
+
+@pytest.mark.parametrize("managed", SERVICES, indirect=True, ids=str)
+def test_everything_works_on_services_that_forbid_to_look_and_to_configure(managed: Any) -> None:
+    for kind in KINDS.values():
+        for structure in (kind.make(managed), kind.make(managed)):
+            for each in (structure.size_steps, structure.dead_steps, structure.check_steps):
+                structure.inspect(each())
+            for called, call in kind.calls.items():
+                try:
+                    call(structure)
+                except Exception as error:
+                    raise AssertionError(f"{kind.make(managed)!r}: {called}") from error
+        managed.flushall()
+
+
+@pytest.mark.parametrize("managed", SERVICES, indirect=True, ids=str)
+def test_the_other_parts_work_there_too(managed: Any) -> None:
+    hashes = VolatileHashes(managed, "n")
+    # What a service does not tell is not guessed: scripts expire the fields.
+    assert hashes.open().is_emulated
+    managed.hset("old:1", mapping={"a": 1, "b": 2})
+    adoption = jobs.AdoptHashes(hashes, "old:*", ttl=60)
+    assert adoption.report().fields == 2
+    assert adoption.perform(Slice(5, 5.0)) == 2
+    assert hashes.httl("old:1", "a") == [60]
+
+    @hashes.cached(ttl=60, key="kept")
+    def double(number: int) -> int:
+        return 2 * number
+
+    assert [double(2), double(2)] == [4, 4]
+    recruiter = always(seconds=5.0)
+    ledger = Ledger(managed)
+    recruiter.add_hook(ledger)
+    recruiter.install(jobs.HashFieldExpiry(hashes), rate=1.0)
+    follow(recruiter, ledger)
+    SharedSettings(managed).set_rate("hash_field_expiry.n", 0.5)
+    recruiter.enlist()
+    assert ledger.flush(10.0)
+    assert [each.recruited for each in total(read_ledger(managed)).values()] == [1]
+    ledger.close(10.0)

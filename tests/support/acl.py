@@ -37,7 +37,7 @@ from workstealing.structures.access import (
 from workstealing.structures.structure import Structure
 
 USER, PASSWORD = "least", "privilege"
-USERS_KEYS = ("[^w{]*", "w[^s]*", "{", "{}*", "{*}[^:]*", "{*}", "")
+USERS_KEYS = ("[^w{]*", "w[^s]*", "{", "{}*", "{*}[^:]*", "{*}:[^w]*", "{*}:w[^s]*", "{*}", "")
 _BETWEEN = ("redis", "support.acl", "functools", "contextlib", "asyncio")
 # With these a test has chosen its own way to the server.
 _OWN_WAY = {"username", "password", "credential_provider", "connection_pool", "unix_socket_path"}
