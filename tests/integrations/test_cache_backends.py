@@ -128,6 +128,49 @@ def test_django_adds_only_where_nothing_is(django_cache: Cache) -> None:
     assert django_cache.get("b") is None
 
 
+def test_django_gets_or_sets(django_cache: Cache, entries: CacheEntries) -> None:
+    cache = django_cache
+    assert cache.get_or_set("a", 1) == 1
+    assert cache.get_or_set("a", lambda: 2) == 1
+    assert cache.get_or_set("b", dict, 60) == {}
+    assert 0 < left(entries, cache.make_key("b")) <= 60_000
+    assert cache.get_or_set("c", lambda: 5, None) == 5
+    # As `set` would have written it: others read it, and count on it.
+    assert cache.get("c") == 5
+    assert cache.incr("c") == 6
+    assert cache.get_or_set("d", lambda: 7, 0) == 7
+    assert not cache.has_key("d")
+    with pytest.raises(ZeroDivisionError):
+        cache.get_or_set("e", lambda: 1 // 0)
+    assert cache.get_or_set("e", lambda: None) is None
+    assert "e" in cache
+
+
+def test_one_caller_computes_what_many_want(django_cache: Cache) -> None:
+    begun, go, calls = threading.Event(), threading.Event(), []
+
+    def compute() -> str:
+        calls.append(1)
+        begun.set()
+        assert go.wait(60)
+        return "made"
+
+    found: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(django_cache.get_or_set("a", compute)))
+        for _ in range(5)
+    ]
+    for thread in threads:
+        thread.start()
+    assert begun.wait(60)
+    go.set()
+    for thread in threads:
+        thread.join(60)
+    assert found == ["made"] * 5
+    # A caller whose thread got no turn for two seconds would compute, too.
+    assert len(calls) < 5
+
+
 def test_djangos_timeouts(django_cache: Cache, entries: CacheEntries) -> None:
     cache = django_cache
     cache.set("default", 1)

@@ -16,19 +16,22 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
 
-from workstealing.clock import SYSTEM_CLOCK
+from workstealing.clock import LONGEST_SECONDS, SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
 from workstealing.recruiting.deferral import Enlister, is_deferring
 from workstealing.recruiting.faults import FaultLog, HostTimeouts
 from workstealing.recruiting.recruiter import Recruiter, default_recruiter
 from workstealing.structures.volatile_hashes import VolatileHashes
+from workstealing.structures.volatile_hashes.caching import CachedFunction, Policy
 
 T = TypeVar("T")
 
 # A clear sends this many names in one round trip.
 _NAMES_AT_ONCE = 128
 _SECONDS = 1.0
+# How long a caller waits for another's value, and how long that one may compute alone.
+_WAIT_SECONDS, _LEASE_SECONDS = 2.0, 30.0
 _SIGNED_64 = range(-(2**63), 2**63)
 
 _faults = FaultLog(SYSTEM_CLOCK)
@@ -183,6 +186,31 @@ class CacheEntries:
         if found and not is_deferring():
             self._recruiter.enlist()
         return found
+
+    def computed(self, key: str, compute: Callable[[], Any], timeout: float | None) -> Any:
+        """Return a key's value; if there is none, let one caller compute it while others wait.
+
+        They wait for two seconds at most, and then compute it too. See `VolatileHashes.cached`,
+        which this is. Raises: the errors of compute. A hit costs one round trip, a miss four.
+        """
+        if timeout is not None and timeout <= 0:
+            return compute()
+        place = self.place(key)
+        policy = Policy(
+            key=lambda: place,
+            field=lambda: key,
+            recruiter=self._recruiter,
+            ttl=LONGEST_SECONDS if timeout is None else timeout,
+            stale=0.0,
+            early=0.0,
+            wait=_WAIT_SECONDS,
+            lease=_LEASE_SECONDS,
+            encode=encode,
+            decode=decode,
+            is_bare=True,
+        )
+        # A class has no signature that could be read, so it is called by a function.
+        return CachedFunction(self.hashes, lambda: compute(), policy)()  # noqa: PLW0108
 
     def has(self, key: str) -> bool:
         """Say whether a key has an entry. One round trip; it does not enlist."""

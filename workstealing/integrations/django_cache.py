@@ -92,6 +92,22 @@ class Cache(BaseCache):  # type: ignore[misc]
         made = self.make_and_validate_key(key, version=version)
         return self.entries.add(made, value, self._seconds(timeout))
 
+    def get_or_set(
+        self, key: Any, default: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
+    ) -> Any:
+        """Return a key's value; without one, set the default, or the result of calling it.
+
+        A default that is called is called by one caller at a time; others wait for its result, two
+        seconds at most. One round trip for a hit, five for a miss.
+        """
+        if not callable(default):
+            return super().get_or_set(key, default, timeout, version)
+        value = self.get(key, self._missing_key, version)
+        if value is not self._missing_key:
+            return value
+        made = self.make_and_validate_key(key, version=version)
+        return self.entries.computed(made, default, self._seconds(timeout))
+
     def touch(self, key: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
         """Give a value a new time to live; return whether there is one. One round trip."""
         made = self.make_and_validate_key(key, version=version)

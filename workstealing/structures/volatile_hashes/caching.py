@@ -61,7 +61,11 @@ class _Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How a function's results are kept; see `VolatileHashes.cached`. Times are in seconds."""
+    """How a function's results are kept; see `VolatileHashes.cached`. Times are in seconds.
+
+    is_bare: the field holds the encoded result alone, without the cost of computing it, for readers
+    that know no cost; then `early` must be 0.
+    """
 
     key: Named
     field: Named | None
@@ -73,6 +77,7 @@ class Policy:
     lease: float
     encode: Callable[[Any], str | bytes]
     decode: Callable[[bytes], Any]
+    is_bare: bool = False
 
 
 def _compact(value: Any) -> str:
@@ -132,6 +137,8 @@ class _CachedFunction(Generic[P, R]):
         if value is None:
             return None
         body = value.encode() if isinstance(value, str) else bytes(value)
+        if policy.is_bare:
+            return _Entry(policy.decode(body), left, 0.0)
         cost, found, content = body.partition(_HEADER_END)
         if not found or not cost.isdigit():
             # Written by another program: it is computed anew.
@@ -204,8 +211,8 @@ class _CachedFunction(Generic[P, R]):
     ) -> Requests[None]:
         """Store a result, and give the lease back, in one round trip."""
         px = math.ceil(1000 * (self._policy.ttl + self._policy.stale))
-        value = b"%d%s%s" % (round(1000 * cost), _HEADER_END, content)
-        commands: list[Any] = [("HSETEX", key, "PX", px, "FIELDS", 1, field, value)]
+        header = b"" if self._policy.is_bare else b"%d%s" % (round(1000 * cost), _HEADER_END)
+        commands: list[Any] = [("HSETEX", key, "PX", px, "FIELDS", 1, field, header + content)]
         if self._is_ours(lease):
             commands.append(("HDEL", leases_beside(key), field))
         yield commands
