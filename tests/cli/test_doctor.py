@@ -314,6 +314,181 @@ class TestWhatTheUserMayDo:
         assert "refuses ROLE" in spared["said"]
 
 
+EVERYTHING = """
+    from workstealing import Fleet, Recruiter, connect
+    from workstealing.jobs import AdoptHashes, FleetRebalance, HashFieldExpiry
+    from workstealing.metrics.ledger import Ledger
+    from workstealing.structures import VolatileHashes
+
+    client = connect("redis://who:secret@127.0.0.1:{port}/0")
+    recruiter = Recruiter()
+"""
+
+
+class TestWhatJobsNeedBesides:
+    def ask(
+        self, command: Any, app_module: MakeApp, server: RedisServer, refused: str, app: str
+    ) -> list[tuple[str, str]]:
+        """Return the faults that are found for a user who may not send a command."""
+        admin = server.client()
+        admin.execute_command(f"ACL SETUSER who reset on >secret ~* +@all -{refused}")
+        try:
+            module = app_module(EVERYTHING.format(port=server.port) + app)
+            said = command.json("doctor", "--app", module, status=1)["checks"]
+        finally:
+            admin.execute_command("ACL DELUSER who")
+        return [
+            (each["what"], each["said"])
+            for each in said
+            if each["level"] == "fault" and each["what"].endswith(" rights")
+        ]
+
+    @pytest.mark.parametrize("is_used", [True, False])
+    def test_a_native_namespace(
+        self, command: Any, app_module: MakeApp, redis8: RedisServer, is_used: bool
+    ) -> None:
+        if is_used:
+            VolatileHashes(redis8.client(), "items").hsetex("h", "f", "v", ex=60)
+        app = """
+    recruiter.install(HashFieldExpiry(VolatileHashes(client, "items"), name="j"), rate=0.1)
+"""
+        (fault,) = self.ask(command, app_module, redis8, "hgetex", app)
+        assert fault[0] == "job j rights"
+        assert "refuses HGETEX to the user" in fault[1]
+
+    def test_an_emulated_one_needs_none_of_these(
+        self, command: Any, app_module: MakeApp, redis8: RedisServer
+    ) -> None:
+        app = """
+    hashes = VolatileHashes(client, "items", backend="emulated")
+    hashes.open()
+    recruiter.install(HashFieldExpiry(hashes, name="j"), rate=0.1)
+"""
+        (fault,) = self.ask(command, app_module, redis8, "hgetex -zmscore", app)
+        assert "refuses ZMSCORE to the user" in fault[1]
+
+    def test_an_adoption_walks(
+        self, command: Any, app_module: MakeApp, redis7: RedisServer
+    ) -> None:
+        app = """
+    recruiter.install(AdoptHashes(VolatileHashes(client, "items"), "o:*", ttl=9), rate=0.1)
+    recruiter.install(HashFieldExpiry(VolatileHashes(client, "items")), rate=0.1)
+"""
+        (fault,) = self.ask(command, app_module, redis7, "scan", app)
+        assert fault[0] == "job adopt_hashes.items rights"
+        assert "refuses SCAN to the user" in fault[1]
+
+    def test_keys_that_move(self, command: Any, app_module: MakeApp, redis7: RedisServer) -> None:
+        app = f"""
+    other = connect("redis://who:secret@127.0.0.1:{redis7.port}/1")
+    fleet = Fleet({{"a": client, "b": other}}, previous=["a"])
+    recruiter.install(HashFieldExpiry(VolatileHashes(fleet, "items")), rate=0.1)
+"""
+        faults = self.ask(command, app_module, redis7, "restore", app)
+        assert len(faults) == 2
+        assert all("refuses RESTORE to the user" in said for _, said in faults)
+        assert "volatile hashes items on b needs" in faults[1][1]
+
+    def test_a_ledger(self, command: Any, app_module: MakeApp, redis7: RedisServer) -> None:
+        app = """
+    recruiter.add_hook(Ledger(client))
+    recruiter.install(HashFieldExpiry(VolatileHashes(client, "items"), name="j"), rate=0.1)
+"""
+        faults = dict(self.ask(command, app_module, redis7, "hincrby", app))
+        assert set(faults) == {"job j rights", "ledger default rights"}
+        fault = ("", faults["ledger default rights"])
+        assert "refuses HINCRBY to the user" in fault[1]
+
+
+FLEET = """
+    from workstealing import Fleet, Recruiter
+    from workstealing.jobs import FleetRebalance, HashFieldExpiry, QueueExpiry
+    from workstealing.structures import VolatileHashes
+
+    fleet = Fleet(
+        {{"a": "redis://127.0.0.1:{a}", "b": "redis://:secret@127.0.0.1:{b}"}}, {options}
+    )
+    hashes = VolatileHashes(fleet, "items")
+    recruiter = Recruiter()
+    recruiter.install(HashFieldExpiry(hashes), rate=0.1)
+"""
+
+
+class TestFleets:
+    def test_each_node_is_examined_and_a_dead_one_named(
+        self, command: Any, app_module: MakeApp, redis7: RedisServer
+    ) -> None:
+        app = app_module(FLEET.format(a=redis7.port, b=free_port(), options=""))
+        said = command.json("doctor", "--app", app, status=1)
+        found = checks(said)
+        assert found["fleet"] == ("ok", "job hash_field_expiry.items serves 2 nodes: a, b")
+        for what in ("server", "eviction", "memory", "native", "clock", "round trip"):
+            assert found[f"node a {what}"][0] == "ok"
+        level, sentence = found["node b server"]
+        assert level == "fault"
+        assert "cannot be used" in sentence
+        assert "secret" not in str(said)
+        assert "node b eviction" not in found
+
+    def test_keys_on_the_move(
+        self,
+        command: Any,
+        app_module: MakeApp,
+        redis7: RedisServer,
+        start_redis: Callable[..., RedisServer],
+    ) -> None:
+        places = {"a": redis7.port, "b": start_redis(7).port, "options": "previous=['a']"}
+        alone = FLEET.format(**places)
+        level, sentence = command.checks(app_module(alone))["fleet"]
+        assert level == "warning"
+        assert "keys move to new homes, from a: install FleetRebalance" in sentence
+        carried = f"{alone}    recruiter.install(FleetRebalance(hashes), rate=0.1)\n"
+        level, sentence = command.checks(app_module(carried))["fleet"]
+        assert level == "note"
+        assert "FleetRebalance carries those that nobody uses" in sentence
+
+    def test_jobs_that_take_the_fleet_itself(
+        self, command: Any, app_module: MakeApp, redis7: RedisServer
+    ) -> None:
+        source = FLEET.format(a=redis7.port, b=redis7.port, options="")
+        app = app_module(f"{source}    recruiter.install(QueueExpiry(fleet), rate=0.1)\n")
+        found = command.checks(app)
+        assert found["job queue_expiry.shuffle_queues rights"][0] == "ok"
+        assert found["node b server"][0] == "ok"
+
+
+def test_a_structure_of_no_rule_is_told(
+    command: Any, app_module: MakeApp, redis7: RedisServer
+) -> None:
+    app = app_module(
+        f"""
+        from workstealing import Recruiter, connect
+        from workstealing.recruiting.job import Job
+        from workstealing.store import twin_of
+        from workstealing.structures.structure import Structure
+
+        class Heap(Structure):
+            kind = "heap"
+            name = "own"
+            client = connect("redis://127.0.0.1:{redis7.port}")
+            twin = twin_of(client)
+
+        class Sift(Job):
+            name = "sift"
+            structures = (Heap(),)
+
+            def perform(self, slice):
+                return 0
+
+        recruiter = Recruiter()
+        recruiter.install(Sift(), rate=0.1)
+        """
+    )
+    level, sentence = command.checks(app)["job sift rights"]
+    assert level == "note"
+    assert sentence == "no rule is known for heap own: its rights were not looked at"
+
+
 def test_a_service_that_forbids_to_look(command: Any, redis7: RedisServer) -> None:
     admin = redis7.client()
     admin.execute_command(

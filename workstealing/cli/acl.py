@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from workstealing.cli.apps import add_app_option, load_app, named_app
+from workstealing.cli.clients import is_moving
 from workstealing.cli.output import add_json_option, note, print_json, printable, say
 from workstealing.errors import ConfigurationError
 
@@ -23,7 +24,6 @@ With --app the line covers the structures of all installed jobs, and the ledger;
 others. Give --keys for each pattern of keys of your own in VolatileHashes and DurableKeys. The
 application's own commands are for you to add.
 """
-_ON_FLEETS = ("volatile hashes", "durable keys")
 _USERS_KEYS = "*"
 _QUEUES = "shuffle_queues"
 
@@ -139,20 +139,18 @@ def _beside(users: Iterable[str]) -> list[str]:
 def _parts_of(recruiter: Any) -> Iterator[dict[str, Any]]:
     """Yield a recruiter's structures and ledgers once each; say which ones have no rule."""
     from workstealing.store.twin import is_cluster
-    from workstealing.structures.access import MOVING, access_of, job_access, names_of
+    from workstealing.structures.access import access_of, job_access, names_of
 
-    seen = set()
+    seen: set[tuple[str, ...]] = set()
     for name, job in recruiter.jobs().items():
         of_job = job_access(job)
         extended = type(job).__name__ if of_job is not None and of_job.more is not None else ""
         for structure in job.structures:
-            access = access_of(structure, job)
+            access = access_of(structure, job, is_moving=is_moving(job))
             client = getattr(structure, "client", None)
             if access is None or client is None:
                 note(f"job {printable(name)} works on something of no rule: add what it needs")
                 continue
-            if _is_moving(job):
-                access = access.plus(MOVING)
             named, namespace = names_of(structure)
             identity = (structure.kind, extended, named, namespace)
             if identity not in seen:
@@ -181,15 +179,9 @@ def _parts_of(recruiter: Any) -> Iterator[dict[str, Any]]:
             }
 
 
-def _is_moving(job: Any) -> bool:
-    """Say whether a job's structure lies on a fleet whose keys are moving to new homes."""
-    whole = getattr(job, "hashes", None) or getattr(job, "keys", None)
-    return bool(getattr(getattr(whole, "fleet", None), "former_nodes", None))
-
-
 def _named(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the parts that --structure and --job name. Raises: ConfigurationError."""
-    from workstealing.structures.access import ACCESS, JOBS, MOVING
+    from workstealing.structures.access import ACCESS, JOBS, MOVING, ON_FLEETS
 
     kinds = {each.lower().replace(" ", "_"): each for each in ACCESS}
     jobs = {_snake(name): each for name, each in JOBS.items()}
@@ -216,7 +208,7 @@ def _named(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             "kind": kind,
             "name": "default" if options.name is None else options.name,
             "namespace": options.namespace,
-            "access": access.plus(MOVING) if options.fleet and kind in _ON_FLEETS else access,
+            "access": access.plus(MOVING) if options.fleet and kind in ON_FLEETS else access,
             "is_native": is_native,
         }
 

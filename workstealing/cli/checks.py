@@ -12,16 +12,19 @@ from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from workstealing.cli.clients import FAULTS, said
+from workstealing.cli.clients import FAULTS, is_moving, said
 from workstealing.cli.output import printable
 from workstealing.cli.server_checks import cluster, field_expiry, fields, memory, rights
 from workstealing.config import DISABLED_VARIABLE, URL_VARIABLES, is_disabled
 from workstealing.errors import Moved, Unmapped, WorkStealingError
+from workstealing.metrics.ledger import Ledger
+from workstealing.metrics.minutes import LEDGER
 from workstealing.recruiting import Recruiter
 from workstealing.recruiting.slice import TRIPS, seconds_for
 from workstealing.store.budget import Budget
 from workstealing.store.redis_versions import retries_of
 from workstealing.store.twin import Node, Twin, is_async, is_cluster
+from workstealing.structures.access import access_of
 from workstealing.structures.structure import FAULT, NOTE, OK, WARNING, Check, Structure
 from workstealing.structures.volatile_hashes.layout import (
     NATIVE_COMMANDS,
@@ -290,7 +293,12 @@ def recruiting(recruiter: Recruiter) -> Iterator[Check]:
         what = f"job {printable(name)}"
         for structure in job.structures:
             yield from _structure(what, structure)
-            yield from rights(what, structure)
+            access = access_of(structure, job, is_moving=is_moving(job))
+            yield from rights(what, structure, access)
+    for hook in recruiter.hooks():
+        if isinstance(hook, Ledger):
+            named = (hook.name, "")
+            yield from rights(f"ledger {printable(hook.name)}", hook.hashes, LEDGER, named)
 
 
 def _structure(what: str, structure: Structure) -> Iterator[Check]:

@@ -17,6 +17,7 @@ from workstealing.config import URL_VARIABLES, redis_url
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Recruiter
 from workstealing.store import connect
+from workstealing.store.fleet import AnyFleet
 from workstealing.store.twin import AsyncClient, BlockingClient, is_async
 
 FAULTS = (redis.RedisError, RedisClusterException, OSError)
@@ -88,6 +89,22 @@ def clients_of(recruiter: Recruiter) -> Iterator[tuple[str, Any]]:
         if client is not None and id(client) not in seen:
             seen.add(id(client))
             yield whose, client
+
+
+def fleet_of(job: Any) -> Any:
+    """Return the `Fleet` over which a job's structures are spread; None if they lie on none."""
+    for name in ("hashes", "keys", "queues", "structure"):
+        whole = getattr(job, name, None)
+        for each in (whole, getattr(whole, "fleet", None), getattr(whole, "client", None)):
+            if isinstance(each, AnyFleet):
+                return each
+    return None
+
+
+def is_moving(job: Any) -> bool:
+    """Say whether a job's structures lie on a fleet whose keys move to new homes."""
+    fleet = fleet_of(job)
+    return fleet is not None and bool(fleet.former_nodes)
 
 
 def _client_of(holder: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from workstealing.cli.apps import (
@@ -26,6 +26,7 @@ from workstealing.config import URL_VARIABLES
 from workstealing.errors import ConfigurationError, WorkStealingError
 
 if TYPE_CHECKING:
+    from workstealing.recruiting import Recruiter
     from workstealing.structures.structure import Check
 
 FAULTY = 1
@@ -81,10 +82,38 @@ def _examine(options: argparse.Namespace) -> Iterator[Check]:
             named = any(f"of {each}" in str(error) for each in URL_VARIABLES)
             why = str(error) if named else "no server was named: give --url or --app to examine one"
             yield Check("server", FAULT if named else NOTE, why)
+    nodes: dict[int, str] = {}
+    if recruiter is not None and given is None:
+        for check, on_nodes in _fleets(recruiter):
+            yield check
+            nodes |= {id(client): name for name, client in on_nodes.items()}
     for whose, client in clients:
-        yield from _server(whose, client, is_own=given is None)
+        # A fleet is examined node by node.
+        node = nodes.get(id(client))
+        label = "" if node is None else f"node {node} "
+        for check in _server(whose, client, is_own=given is None):
+            yield replace(check, what=f"{label}{check.what}")
     if recruiter is not None:
         yield from recruiting(recruiter)
+
+
+def _fleets(recruiter: Recruiter) -> Iterator[tuple[Check, dict[str, Any]]]:
+    """Yield the check of each fleet that jobs work on, and the clients of its nodes by name."""
+    from workstealing.cli.clients import fleet_of
+    from workstealing.cli.server_checks import fleet
+    from workstealing.jobs import FleetRebalance
+
+    found: dict[int, tuple[str, Any]] = {}
+    carried = set()
+    for name, job in recruiter.jobs().items():
+        whole = fleet_of(job)
+        if whole is not None:
+            found.setdefault(id(whole), (name, whole))
+            if isinstance(job, FleetRebalance):
+                carried.add(id(whole))
+    for key, (name, whole) in found.items():
+        check = fleet(name, whole, is_carried=key in carried)
+        yield check, {**whole.former_nodes, **whole.nodes}
 
 
 def _server(whose: str, client: Any, *, is_own: bool) -> Iterator[Check]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import NoPermissionError, ResponseError
@@ -19,8 +19,11 @@ from workstealing.store.budget import Budget
 from workstealing.store.connection import Command
 from workstealing.store.keys import SLOT_TAGS, key_slot
 from workstealing.store.twin import Node, Twin
-from workstealing.structures.access import ACCESS, ATTEMPT, Access
+from workstealing.structures.access import ATTEMPT, Access, names_of
+from workstealing.structures.layout import ask_server
+from workstealing.structures.namespace import EMULATED, read_layout
 from workstealing.structures.structure import FAULT, NOTE, OK, WARNING, Check, Structure
+from workstealing.structures.volatile_hashes.layout import NATIVE_COMMANDS
 
 SECONDS = 2.0
 FULL_SHARE = 0.9
@@ -114,26 +117,36 @@ def _eviction(policy: str) -> Check:
     )
 
 
-def rights(what: str, structure: Structure) -> Iterator[Check]:
-    """Check whether the client's user may send what a structure and its jobs send.
+def rights(
+    what: str, structure: Structure, access: Access | None, named: tuple[str, str] | None = None
+) -> Iterator[Check]:
+    """Check whether the client's user may send what a structure and a job on it send.
 
-    The commands are queued behind a MULTI, where the server judges each one, and never run. Three
-    round trips to each node.
+    The commands are queued behind a MULTI, where the server judges each one, and never run.
+    Arguments: what: the job or hook, for the checks; structure; access: what is needed, None if
+    that is unknown; named: the name and the namespace in its keys, by default the structure's.
+    Three round trips to each node, and up to two to learn whether the server keeps deadlines.
     """
-    access, twin = ACCESS.get(structure.kind), getattr(structure, "twin", None)
-    if access is None or not isinstance(twin, Twin):
-        return
+    twin = getattr(structure, "twin", None)
     about = f"{structure.kind} {printable(structure.name)}"
-    namespace = getattr(structure, "namespace", "")
+    if not isinstance(twin, Twin):
+        return
+    if access is None:
+        yield Check(
+            f"{what} rights", NOTE, f"no rule is known for {about}: its rights were not looked at"
+        )
+        return
+    name, namespace = named or names_of(structure)
     denied: set[str] = set()
     closed: list[str] = []
     try:
+        words = access.allowed(native=_is_native(structure)) - ATTEMPT
         for node in twin.nodes():
             tag = SLOT_TAGS[_slot_at(twin, node)].decode()
-            keys = access.samples(structure.name, namespace, tag)
+            keys = access.samples(name, namespace, tag)
             here = [each for each in keys if twin.node_of(key_slot(each.encode())) == node]
             if here:
-                more, others = _denied(twin, node, access, here)
+                more, others = _denied(twin, node, words, here)
                 denied |= more
                 closed += others
     except (WorkStealingError, *FAULTS) as error:
@@ -158,7 +171,8 @@ def rights(what: str, structure: Structure) -> Iterator[Check]:
             f" {hint}",
         )
     else:
-        yield Check(f"{what} rights", OK, f"the user may do all that {about} needs")
+        beside = " (which keys of your own it uses is not known here)" if access.users_keys else ""
+        yield Check(f"{what} rights", OK, f"the user may do all that {about} needs{beside}")
     if spared := sorted(denied & _SPARED):
         yield Check(
             f"{what} rights",
@@ -167,8 +181,24 @@ def rights(what: str, structure: Structure) -> Iterator[Check]:
         )
 
 
+def _is_native(structure: Any) -> bool:
+    """Say whether a namespace uses the server's own hash fields, or will from its first use on."""
+    if structure.kind != "volatile hashes":
+        return False
+    try:
+        layout = structure.inspect(read_layout(structure.names), SECONDS)
+        if layout is not None:
+            return bool(layout.backend != EMULATED)
+        steps = ask_server(structure.names.layout, NATIVE_COMMANDS)
+        _, known = structure.inspect(steps, SECONDS)
+    except ResponseError:
+        # What the user may not ask is told as a refused command.
+        return False
+    return bool(known.issuperset(NATIVE_COMMANDS))
+
+
 def _denied(
-    twin: Twin, node: Node, access: Access, keys: Sequence[str]
+    twin: Twin, node: Node, words: Collection[str], keys: Sequence[str]
 ) -> tuple[set[str], list[str]]:
     """Return the commands and the keys that a node refuses to the user. Raises: ResponseError."""
     key = keys[-1]
@@ -185,8 +215,7 @@ def _denied(
                 if denied:
                     return denied, []
                 raise ResponseError(f"MULTI is refused: {begun}")
-            words = sorted(access.allowed() - ATTEMPT)
-            asked = [(word, each) for word in words for each in _forms(word, key)]
+            asked = [(word, each) for word in sorted(words) for each in _forms(word, key)]
             replies = connection.call([each for _, each in asked], budget)
             for (word, _), reply in zip(asked, replies, strict=True):
                 if _is_denial(reply):
@@ -219,6 +248,26 @@ def _is_denial(reply: Any) -> bool:
 def _is_closed(reply: Any) -> bool:
     """Say whether a reply refuses a key to the user."""
     return isinstance(reply, Exception) and "permissions to access " in str(reply)
+
+
+def fleet(name: str, whole: Any, *, is_carried: bool) -> Check:
+    """Describe a fleet, and say whether its keys are on the move. No command.
+
+    Arguments: name: of the first job on it; whole: the fleet; is_carried: whether a FleetRebalance
+    is installed for it.
+    """
+    nodes = ", ".join(printable(each) for each in whole.nodes)
+    told = f"job {printable(name)} serves {len(whole.nodes)} nodes: {nodes}"
+    if not whole.former_nodes:
+        return Check("fleet", OK, told)
+    moving = f"{told}; keys move to new homes, from {', '.join(map(printable, whole.former_nodes))}"
+    if is_carried:
+        return Check("fleet", NOTE, f"{moving}: FleetRebalance carries those that nobody uses")
+    return Check(
+        "fleet",
+        WARNING,
+        f"{moving}: install FleetRebalance for each structure, or keys that nobody uses stay there",
+    )
 
 
 def sentinels(twin: Twin) -> Iterator[Check]:

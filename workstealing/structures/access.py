@@ -127,12 +127,19 @@ def names_of(structure: Any) -> tuple[str, str]:
     return (namespace if is_whole else structure.name), namespace
 
 
-def access_of(structure: Any, job: Any = None) -> Access | None:
-    """Return the access to a structure, for a job on it: None if no rule is known for it."""
-    of_job = None if job is None else job_access(job)
-    if of_job is not None and structure.kind in of_job.kinds:
-        return of_job.of(structure.kind)
-    return ACCESS.get(getattr(structure, "kind", ""))
+def access_of(structure: Any, job: Any, *, is_moving: bool = False) -> Access | None:
+    """Return the access to a structure, for a job on it: None if no rule is known for it.
+
+    Arguments: structure; job; is_moving: whether it lies on a fleet whose keys move to new homes.
+    """
+    of_job, kind = job_access(job), getattr(structure, "kind", "")
+    if of_job is not None and kind in of_job.kinds:
+        found = of_job.of(kind)
+    elif kind in ACCESS:
+        found = ACCESS[kind]
+    else:
+        return None
+    return found.plus(MOVING) if is_moving and kind in ON_FLEETS else found
 
 
 def job_access(job: Any) -> JobAccess | None:
@@ -284,8 +291,11 @@ ACCESS = {
 }
 """The access of each kind of structure, by the structure's `kind`."""
 
+_ONLY_HASHES, _ONLY_KEYS = ("volatile hashes",), ("durable keys",)
 OF_NAMESPACES = ("volatile hashes", "durable keys", "shuffle queues")
 """The kinds whose NAME is their namespace."""
+ON_FLEETS = (*_ONLY_HASHES, *_ONLY_KEYS)
+"""The kinds whose keys are carried to new homes when a fleet has other nodes."""
 
 MOVING = Access(keys=(), scripts=("fleet",), commands=frozenset({"GET"}), users_keys=True)
 """What volatile hashes and durable keys need besides while a fleet's keys move to new homes."""
@@ -293,7 +303,6 @@ MOVING = Access(keys=(), scripts=("fleet",), commands=frozenset({"GET"}), users_
 # Of a job that walks the keyspace; its place on each node stands in a hash.
 _PLACES = ("ws:NAME:adopt:*",)
 _WALK = frozenset({"SCAN", "HSCAN", "INFO", "TIME", "HGET", "HGETALL", "DEL"})
-_ONLY_HASHES, _ONLY_KEYS = ("volatile hashes",), ("durable keys",)
 
 JOBS = {
     "AdoptHashes": JobAccess(
@@ -308,7 +317,7 @@ JOBS = {
         ),
     ),
     "FleetRebalance": JobAccess(
-        (*_ONLY_HASHES, *_ONLY_KEYS),
+        ON_FLEETS,
         MOVING.plus(Access(keys=(), commands=frozenset({"SCAN", "ZSCAN", "UNLINK"}))),
     ),
     "HashFieldExpiry": JobAccess(_ONLY_HASHES),
