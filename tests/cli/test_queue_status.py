@@ -161,7 +161,9 @@ def test_doctor_says_that_a_queue_is_being_deleted(
     fill(redis7)
     redis7.client().hset("ws:time_shard_queue:layout:reminders", "dropping", 1)
     said = command.json("doctor", "--app", app_module(app(redis7)), status=1)
-    (found,) = [each for each in said["checks"] if "time_shard_sweeper" in each["what"]]
+    (found,) = [
+        each for each in said["checks"] if each["what"] == "job time_shard_sweeper.reminders"
+    ]
     assert found["level"] == "fault"
     assert "being deleted" in found["said"]
     assert "call delete() once more" in found["said"]

@@ -12,6 +12,7 @@ import pytest
 import redis
 from redis.exceptions import ResponseError
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from support.table_source import TableSource
 from workstealing import jobs
