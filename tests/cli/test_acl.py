@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from support.acl import say_line
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing import Recruiter, connect
 from workstealing.jobs import AdoptHashes, HashFieldExpiry, QueueExpiry

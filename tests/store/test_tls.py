@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from support.certificates import make_signed
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.processes import free_port
 from support.servers import RedisServer, find_server, wait_until
 from workstealing import Fleet, Recruiter, connect

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import redis
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
+from support.acl import say_line
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from support.table_source import TableSource
@@ -32,6 +33,7 @@ from workstealing.structures import (
     TrackedSet,
     VolatileHashes,
 )
+from workstealing.structures.access import ACCESS, names_of, rule
 from workstealing.testing import always
 
 pytestmark = [pytest.mark.contract, pytest.mark.real]
@@ -57,7 +59,7 @@ def perform(job: type, *args: Any, **options: Any) -> Callable[[Any], Any]:
     def call(structure: Any) -> Any:
         # Another writer, and a slice that is over, are no faults of the server.
         with suppress(Aborted, OutOfTime):
-            return job(structure, *args, **options).perform(Slice(5, 5.0))
+            return job(structure, *args, **options).perform(Slice(5, 30.0))
 
     return call
 
@@ -359,7 +361,7 @@ def test_the_other_parts_work_there_too(managed: Any) -> None:
     managed.hset("old:1", mapping={"a": 1, "b": 2})
     adoption = jobs.AdoptHashes(hashes, "old:*", ttl=60)
     assert adoption.report().fields == 2
-    assert adoption.perform(Slice(5, 5.0)) == 2
+    assert adoption.perform(Slice(5, 30.0)) == 2
     assert hashes.httl("old:1", "a") == [60]
 
     @hashes.cached(ttl=60, key="kept")
@@ -377,3 +379,42 @@ def test_the_other_parts_work_there_too(managed: Any) -> None:
     assert ledger.flush(10.0)
     assert [each.recruited for each in total(read_ledger(managed)).values()] == [1]
     ledger.close(10.0)
+
+
+@pytest.mark.parametrize("server", ["redis7", pytest.param("cluster", marks=pytest.mark.cluster)])
+@pytest.mark.parametrize("name", KINDS)
+def test_the_rule_that_acl_prints_is_enough(
+    request: pytest.FixtureRequest, server: str, name: str
+) -> None:
+    place, kind = request.getfixturevalue(server), KINDS[name]
+    made = kind.make(place.client())
+    is_cluster = place.is_cluster
+    accesses = [ACCESS[made.kind]]
+    if made.kind == "shuffle queue":
+        # Its job serves all queues of the namespace.
+        accesses.append(ACCESS["shuffle queues"])
+    users = ("h", "k", "lock", "q", "q/queue/*")
+    patterns = [key for each in accesses for key in each.patterns(*names_of(made), users)]
+    if made.kind == "shuffle queue":
+        patterns += ACCESS["shuffle queues"].patterns(made.namespace)
+    commands = {each for access in accesses for each in access.allowed(cluster=is_cluster)}
+    line = rule("least", patterns, commands).replace("PASSWORD", "x")
+    ports = [node.port for node in place.nodes] if is_cluster else [place.port]
+    for port in ports:
+        say_line(port, line)
+    try:
+        with place.client(username="least", password="x") as client:
+            for structure in (kind.make(client), kind.make(client)):
+                for called, call in kind.calls.items():
+                    try:
+                        call(structure)
+                    except ResponseError as error:
+                        raise AssertionError(f"{called}: {line}") from error
+                for each in (structure.size_steps, structure.dead_steps, structure.check_steps):
+                    structure.inspect(each())
+            with pytest.raises(NoPermissionError):
+                client.set("another", 1)
+    finally:
+        for port in ports:
+            with redis.Redis(port=port) as admin:
+                admin.acl_deluser("least")
