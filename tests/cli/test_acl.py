@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
+from redis.exceptions import NoPermissionError
 
 from support.acl import say_line
 from support.patience import patient  # noqa: F401 - an autouse fixture
-from support.servers import RedisServer
+from support.servers import RedisServer, sentinel_of
 from workstealing import Recruiter, connect
 from workstealing.jobs import AdoptHashes, HashFieldExpiry, QueueExpiry
 from workstealing.metrics.ledger import Ledger, total
@@ -124,6 +127,29 @@ def test_a_ledger_and_a_job_work_under_their_lines(command: Any, redis7: RedisSe
                 hashes.hset("other", "f", "v")
     finally:
         redis7.client().acl_deluser("shop")
+
+
+@pytest.mark.real
+def test_sentinels_have_users_of_their_own(
+    command: Any, redis7: RedisServer, tmp_path: Path
+) -> None:
+    line = command("acl", "--structure", "sentinels", "--user", "watcher").strip()
+    with sentinel_of(redis7, tmp_path) as port:
+        say_line(port, line.replace("PASSWORD", "secret"))
+        url = f"redis+sentinel://127.0.0.1:{port}/main?sentinel_username=watcher"
+        url += "&sentinel_password=secret"
+        with connect(url) as client:
+            # The job asks a sentinel by itself, and the application by redis-py.
+            hashes = VolatileHashes(client, "own", backend="emulated")
+            assert HashFieldExpiry(hashes).perform(Slice(5, 30.0)) == 0
+            hashes.hsetex("h", "f", "v", ex=9)
+        found = command.json("doctor", "--url", url)["checks"]
+        assert [each["level"] for each in found if each["what"] == "sentinel"] == ["ok"]
+        with (
+            redis.Redis(port=port, username="watcher", password="secret") as watcher,
+            pytest.raises(NoPermissionError),
+        ):
+            watcher.execute_command("SENTINEL FAILOVER", "main")
 
 
 MORE = """

@@ -367,6 +367,15 @@ class TestWhatJobsNeedBesides:
         (fault,) = self.ask(command, app_module, redis8, "hgetex -zmscore", app)
         assert "refuses ZMSCORE to the user" in fault[1]
 
+    def test_what_redis_6_lacks_is_no_fault(
+        self, command: Any, app_module: MakeApp, redis7: RedisServer
+    ) -> None:
+        app = """
+    recruiter.install(HashFieldExpiry(VolatileHashes(client, "items"), name="j"), rate=0.1)
+"""
+        (fault,) = self.ask(command, app_module, redis7, "expiretime -pexpiretime -zmscore", app)
+        assert "refuses ZMSCORE to the user" in fault[1]
+
     def test_an_adoption_walks(
         self, command: Any, app_module: MakeApp, redis7: RedisServer
     ) -> None:

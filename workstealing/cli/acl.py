@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KIND",
         help="a kind of structure: volatile_hashes, durable_keys, tracked_set, ick, sharded_ick,"
-        " shuffle_queue, time_shard_queue or log; or ledger, dashboard, doctor or spark"
-        " (repeatable)",
+        " shuffle_queue, time_shard_queue or log; or ledger, dashboard, doctor, spark or"
+        " sentinels (repeatable)",
     )
     parser.add_argument(
         "--job",
@@ -220,6 +220,12 @@ def _snake(name: str) -> str:
 def _own_parts() -> dict[str, Access]:
     from workstealing.cli.server_checks import DOCTOR
     from workstealing.metrics.minutes import DASHBOARD, LEDGER
-    from workstealing.structures.access import OF_SPARK
+    from workstealing.structures.access import OF_SENTINELS, OF_SPARK
 
-    return {"ledger": LEDGER, "dashboard": DASHBOARD, "doctor": DOCTOR, "spark": OF_SPARK}
+    return {
+        "ledger": LEDGER,
+        "dashboard": DASHBOARD,
+        "doctor": DOCTOR,
+        "spark": OF_SPARK,
+        "sentinels": OF_SENTINELS,
+    }

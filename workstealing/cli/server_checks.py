@@ -53,6 +53,8 @@ _EVICTED = {
 }
 # The jobs can do without these.
 _SPARED = frozenset({"INFO", "COMMAND|INFO", "ROLE", "PING", "SELECT", "MEMORY|USAGE"})
+# Redis 6.2 has no such command; only the methods of the same names need them.
+_SPARED |= {"EXPIRETIME", "PEXPIRETIME"}
 _SPECIAL: Mapping[str, tuple[Any, ...]] = {
     "EVAL": ("EVAL", "return 0", 1, None),
     "EVALSHA": ("EVALSHA", "0" * 40, 1, None),

@@ -28,7 +28,7 @@ OF_A_CLUSTER |= {"ASKING", "READONLY", "BITFIELD"}
 """The commands by which clients and jobs learn where slots are, and which are in use."""
 
 CONTAINERS = frozenset({"CLIENT", "CLUSTER", "COMMAND", "CONFIG", "MEMORY", "OBJECT", "XGROUP"})
-CONTAINERS |= {"ACL", "SCRIPT", "XINFO"}
+CONTAINERS |= {"ACL", "SCRIPT", "SENTINEL", "XINFO"}
 """Commands that are nothing without their first argument: a rule names both."""
 # Where a script names a command: in a call, in a function that calls what it is told, or as one of
 # two that it chooses from.
@@ -360,3 +360,9 @@ OF_SPARK = Access(
     native=frozenset({"HPTTL"}),
 )
 """What Spark's tasks count with, and what its sources read, besides the rights to structures."""
+
+OF_SENTINELS = Access(
+    keys=(),
+    commands=frozenset({"PING", "SENTINEL|MASTERS", "SENTINEL|GET-MASTER-ADDR-BY-NAME"}),
+)
+"""What a user of the sentinels needs, who is another one than that of the servers."""
