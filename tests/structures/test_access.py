@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing import jobs, structures
 from workstealing.cli.server_checks import DOCTOR
 from workstealing.metrics.minutes import DASHBOARD, LEDGER
 from workstealing.recruiting.job import Job
+from workstealing.recruiting.slice import Slice
 from workstealing.structures import (
     DurableKeys,
     Ick,
@@ -214,3 +216,17 @@ def test_questions_after_a_write(kind: str, redis7: RedisServer) -> None:
     structure.inspect(structure.size_steps())
     structure.inspect(structure.dead_steps())
     assert all(each.level == "ok" for each in structure.inspect(structure.check_steps()))
+
+
+def test_a_sealed_block_is_compressed_on_a_full_server(redis7: RedisServer) -> None:
+    # By a script of its own: a run of `--acl log` sees STRLEN here alone.
+    client = redis7.client()
+    log = Log(client, "log", 10)
+    log.append(*[b"x" * 200] * 25)
+    assert jobs.LogCompactor(log, codec="none").perform(Slice(100, 30.0)) == 2
+    client.config_set("maxmemory", 1)
+    try:
+        assert jobs.LogCompactor(log, codec="zlib", cold=0).perform(Slice(100, 30.0)) == 2
+    finally:
+        client.config_set("maxmemory", 0)
+    assert log.read(0, 25) == [b"x" * 200] * 25

@@ -85,6 +85,7 @@ MORE_RUNS = {
     "ledger": ("metrics/test_ledger.py", "metrics/test_shared_settings.py"),
 }
 # A ShardedIck's jobs serve Icks, too, by the same tests.
+FULL = "test_a_sealed_block_is_compressed_on_a_full_server"
 TOGETHER = {"sharded_Ick": "sharded_Ick,Ick"}
 SECONDS = 1_200
 
@@ -105,7 +106,9 @@ def test_each_kind_is_run() -> None:
 def test_the_contracts_pass_under_the_rule(kind: str) -> None:
     files = RUNS.get(kind) or MORE_RUNS[kind]
     own = f"test_questions_after_a_write[{kind.replace('_', ' ')}]"
-    also = (f"{TESTS}/structures/test_access.py::{own}",) if kind in RUNS else ()
+    also = [f"{TESTS}/structures/test_access.py::{own}"] if kind in RUNS else []
+    if kind == "log":
+        also.append(f"{TESTS}/structures/test_access.py::{FULL}")
     left_out = (*LEFT_OUT, *LEFT_OUT_OF.get(kind, ()))
     command = [
         *(sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short"),
