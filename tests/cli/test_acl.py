@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import redis
 from redis.exceptions import NoPermissionError
 
 from support.acl import say_line
+from support.dashboards import TOKEN, make_app
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer, sentinel_of
 from workstealing import Recruiter, connect
+from workstealing.dashboard.security import counted_by_fleet
 from workstealing.jobs import AdoptHashes, HashFieldExpiry, QueueExpiry
 from workstealing.metrics.ledger import Ledger, total
 from workstealing.metrics.ledger import read as read_ledger
@@ -273,3 +276,24 @@ class TestUnderThePrintedLine:
             job = QueueExpiry(ShuffleQueue(client, "orders", clock_shift_ms=7_200_000))
             assert sum(job.perform(Slice(100, 10.0)) for _ in range(5)) > 3
         assert not redis7.client().keys("orders*")
+
+    def test_a_dashboard_shows_and_steers(self, command: Any, redis7: RedisServer) -> None:
+        arguments = ("--structure", "dashboard", "--structure", "volatile_hashes")
+        options = ("--name", "default", "--keys", "k*")
+        with self.printed(command, redis7, *arguments, *options) as client:
+            hashes = VolatileHashes(client, namespace="default")
+            hashes.hsetex("k", "f", "v", ex=60)
+            recruiter = Recruiter()
+            recruiter.install(HashFieldExpiry(hashes, name="tidy"), rate=0.1)
+            pages = make_app(recruiter, client, token=TOKEN).test_client()
+            header = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json"}
+            view = json.loads(pages.get("/ws/view.json", headers=header).text)
+            assert "could not be asked" not in str(view)
+            assert [each["problem"] for each in view["structures"]] == [""]
+            (tidy,) = view["jobs"]
+            form = {"job": tidy["id"], "action": "pause", "sure": "yes"}
+            assert pages.post("/ws/jobs", data=form, headers=header).status_code == 200
+            assert SharedSettings(client).settings()["tidy"].paused
+            # The count of wrong tokens is the fleet's.
+            count = counted_by_fleet(client, "default")
+            assert [count()[0], count()[0]] == [1, 2]
