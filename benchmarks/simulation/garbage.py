@@ -1,7 +1,7 @@
 """The garbage of a simulation: hashes whose fields have expired, in the index shards of one server.
 
-It is found as HashFieldExpiry finds it: a few index shards at random, the oldest hashes of each,
-a random choice among those, and all other index shards if that was too little.
+It is found as HashFieldExpiry finds it: a few index shards at random, the oldest hashes of each in
+a random order, and all other index shards if that was too little.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from random import Random
 
 _SHARDS = 16
-_FIRST_LOOK = 4
+_FIRST_LOOK = 3
 _HASHES_A_SHARD = 16
-# WATCH, three reads and TIME; MULTI, HDEL, ZREM, ZREM or ZADD, EXEC.
-_COMMANDS_A_HASH = 10
+_HASHES_AN_ATTEMPT = 25
 
 
 class Steps:
@@ -103,7 +102,8 @@ class Garbage:
         order = self._random.sample(range(_SHARDS), _SHARDS)
         found = Found(0, 0.0, 0, 0)
         for some in (order[:_FIRST_LOOK], order[_FIRST_LOOK:]):
-            found.operations += 1 + len(some)
+            # TIME, a ZRANGE of each index shard, and a ZCOUNT.
+            found.operations += 2 + len(some)
             found.round_trips += 1
             self._take_from(now, limit, some, found)
             if found.items >= limit:
@@ -111,30 +111,51 @@ class Garbage:
         return found
 
     def _take_from(self, now: float, limit: int, some: list[int], found: Found) -> None:
-        places = []
+        chosen: list[tuple[int, int]] = []
+        # The index shards come in a random order, too.
         for shard in some:
             hashes = self._shards[shard]
             if hashes:
                 found.oldest_seconds = max(found.oldest_seconds, now - hashes[0][0])
-                places += [(shard, index) for index in range(min(len(hashes), _HASHES_A_SHARD))]
-        # As many as fill the slice, had all of them as many items as new ones have.
-        chosen = self._random.sample(places, min(len(places), limit - found.items))
-        emptied = []
-        for place in chosen:
-            if found.items >= limit:
-                break
-            shard, index = place
+                count = min(len(hashes), _HASHES_A_SHARD)
+                chosen += [(shard, index) for index in self._random.sample(range(count), count)]
+        emptied: list[tuple[int, int]] = []
+        while chosen and found.items < limit:
+            most = max(1, min(_HASHES_AN_ATTEMPT, (limit - found.items) // self._fields))
+            some, chosen = chosen[:most], chosen[most:]
+            self._attempt(now, limit, some, found, emptied)
+        for shard, index in sorted(emptied, reverse=True):
+            del self._shards[shard][index]
+
+    def _attempt(
+        self,
+        now: float,
+        limit: int,
+        some: list[tuple[int, int]],
+        found: Found,
+        emptied: list[tuple[int, int]],
+    ) -> None:
+        """Take from some hashes as one attempt does, and count its commands."""
+        each = -(-(limit - found.items) // len(some))
+        ended, cut = set(), set()
+        # WATCH, a ZRANGE of each hash; MULTI, EXEC.
+        found.operations += 3 + len(some)
+        found.round_trips += 2
+        for shard, index in some:
             due, items = self._shards[shard][index]
-            taken = min(int(items), limit - found.items)
+            taken = min(int(items), each, limit - found.items)
+            if not taken:
+                break
             self._shards[shard][index][1] -= taken
             self._remove(now, due, taken)
             found.items += taken
-            found.operations += _COMMANDS_A_HASH
-            found.round_trips += 2
+            # HDEL; and ZREM if deadlines are left.
+            found.operations += 1 if taken == items else 2
             if taken == items:
-                emptied.append(place)
-        for shard, index in sorted(emptied, reverse=True):
-            del self._shards[shard][index]
+                emptied.append((shard, index))
+            (ended if taken == items else cut).add(shard)
+        # UNLINK of all deadlines that are used up; for each index shard ZREM or ZADD of its hashes.
+        found.operations += bool(ended) + len(ended) + len(cut)
 
     def sweep(self, now: float, most: int) -> tuple[int, int]:
         """Remove up to `most` items, the oldest of each index shard; return items and hashes."""

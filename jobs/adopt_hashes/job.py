@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from redis.exceptions import OutOfMemoryError
+from redis.exceptions import OutOfMemoryError, TimeoutError
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime, Skipped
@@ -303,6 +303,11 @@ class Adoption:
             try:
                 is_all = walk.look(layout, slice, most - found.scanned)
             except OutOfTime:
+                is_all = False
+            except TimeoutError:
+                # What was found until then holds. A server that answers nothing is a fault.
+                if not found.scanned + walk.scanned:
+                    raise
                 is_all = False
             found = walk.added_to(found, is_all=is_all)
         return found

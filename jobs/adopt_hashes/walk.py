@@ -183,8 +183,9 @@ class Walk:
         while self.scanned < most:
             _, cursor, keys = self._page(slice, cursor)
             some = keys[: most - self.scanned]
-            for key in some:
-                self.scanned += 1
+            needing = self._adopter.unfinished(layout, self._node, some, slice)
+            self.scanned += len(some)
+            for key in needing:
                 self._look_at(layout, key, slice)
             if len(some) < len(keys):
                 return False

@@ -121,7 +121,7 @@ def test_when_it_cannot_keep_up_the_lag_has_no_bound() -> None:
     assert {lost.mean_lag, lost.p99_lag, lost.mean_backlog, lost.drain_seconds(10)} == {math.inf}
     assert (lost.full_share, lost.idle_share) == (1.0, 0.0)
     assert lost.operations == pytest.approx(
-        2 * lost.commands_per_slice + 50 * lost.commands_per_item
+        2 * (lost.commands_per_slice + lost.commands_per_attempt) + 50 * lost.commands_per_item
     )
     assert not forecast(100.0, 50.0, 25, 0.02).keeps_up
 

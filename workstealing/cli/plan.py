@@ -12,6 +12,7 @@ from workstealing.cli.output import add_json_option, figure, note, print_json, s
 from workstealing.cli.values import at_least, duration, frequency, number, rate
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.forecast import (
+    COMMANDS_PER_ATTEMPT,
     COMMANDS_PER_ITEM,
     COMMANDS_PER_SLICE,
     HIGHEST_UTILISATION,
@@ -82,6 +83,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="commands of a slice that finds nothing (default: %(default)g)",
     )
     parser.add_argument(
+        "--commands-per-attempt",
+        type=_not_negative,
+        default=COMMANDS_PER_ATTEMPT,
+        metavar="N",
+        help="additional commands of a slice that finds something (default: %(default)g)",
+    )
+    parser.add_argument(
         "--commands-per-item",
         type=_not_negative,
         default=COMMANDS_PER_ITEM,
@@ -147,6 +155,7 @@ class Plan:
             self._options.slice,
             rate,
             commands_per_slice=self._options.commands_per_slice,
+            commands_per_attempt=self._options.commands_per_attempt,
             commands_per_item=self._options.commands_per_item,
         )
 

@@ -19,11 +19,12 @@ from workstealing.errors import ConfigurationError
 HIGHEST_UTILISATION = 0.8
 """The highest utilisation of `choose_rate`. The rest is for hours above the average."""
 
-COMMANDS_PER_SLICE = 18.0
-COMMANDS_PER_ITEM = 10.0
+COMMANDS_PER_SLICE = 20.0
+COMMANDS_PER_ATTEMPT = 7.0
+COMMANDS_PER_ITEM = 2.4
 """The commands of HashFieldExpiry on a single server, with one expired field a hash.
 
-They are of one attempt a hash. It takes fewer where an attempt serves several hashes.
+An attempt serves up to 25 hashes. docs/volatile_hashes.md tells what other hashes take.
 """
 
 # No figure overflows within these bounds, and no real figure is outside.
@@ -40,8 +41,8 @@ class Forecast:
     Fields: traffic: enlists a second; rate; limit: items of a slice; garbage: items a second;
     slices: slices a second; capacity: items a second at most; utilisation: garbage / capacity;
     decay: of the lag's exponential distribution, per second, 0.0 if the job does not keep up;
-    commands_per_slice, commands_per_item: Redis commands of a slice that finds nothing, and of each
-    item on top.
+    commands_per_slice: Redis commands of a slice that finds nothing; commands_per_attempt: of a
+    slice that finds something, on top; commands_per_item: of each item, on top.
     """
 
     traffic: float
@@ -53,6 +54,7 @@ class Forecast:
     utilisation: float
     decay: float
     commands_per_slice: float = COMMANDS_PER_SLICE
+    commands_per_attempt: float = COMMANDS_PER_ATTEMPT
     commands_per_item: float = COMMANDS_PER_ITEM
 
     @property
@@ -100,7 +102,8 @@ class Forecast:
     def operations(self) -> float:
         """Redis commands a second of all slices of all processes."""
         removed = min(self.garbage, self.capacity)
-        return self.slices * self.commands_per_slice + removed * self.commands_per_item
+        each = self.commands_per_slice + (1.0 - self.idle_share) * self.commands_per_attempt
+        return self.slices * each + removed * self.commands_per_item
 
     def drain_seconds(self, backlog: float) -> float:
         """Return the mean seconds until a backlog is gone although garbage comes; inf: never.
@@ -123,13 +126,14 @@ def forecast(
     rate: float,
     *,
     commands_per_slice: float = COMMANDS_PER_SLICE,
+    commands_per_attempt: float = COMMANDS_PER_ATTEMPT,
     commands_per_item: float = COMMANDS_PER_ITEM,
 ) -> Forecast:
     """Return the effect of a rate.
 
     Arguments: traffic: enlists a second of all processes; garbage: items a second; limit: items of
-    a slice; rate: 0 < rate <= 1; commands_per_slice, commands_per_item: as of Forecast. Raises:
-    ConfigurationError for an impossible traffic, garbage, limit or rate.
+    a slice; rate: 0 < rate <= 1; commands_per_slice, commands_per_attempt, commands_per_item: as of
+    Forecast. Raises: ConfigurationError for an impossible traffic, garbage, limit or rate.
     """
     _check(traffic, garbage, limit)
     if not _LEAST_RATE <= rate <= 1.0:
@@ -148,6 +152,7 @@ def forecast(
         utilisation=garbage / capacity,
         decay=_decay(garbage, slices, limit),
         commands_per_slice=commands_per_slice,
+        commands_per_attempt=commands_per_attempt,
         commands_per_item=commands_per_item,
     )
 
