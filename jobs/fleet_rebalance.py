@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from redis.exceptions import RedisError
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.errors import ConfigurationError, Skipped
+from workstealing.errors import ConfigurationError, OutOfTime, Skipped
 from workstealing.recruiting.breaker import Servers
 from workstealing.recruiting.checks import checked_limit
-from workstealing.recruiting.job import Job, drawn
+from workstealing.recruiting.job import (
+    Backlog,
+    DivisibleJob,
+    PartJob,
+    drawn,
+    groups_of,
+    refuse_dry_run,
+)
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
@@ -24,20 +34,42 @@ from workstealing.structures.on_fleet import OnFleet
 __all__ = ["FleetRebalance"]
 
 _SCANNED = 100
+_WHAT = "keys at their former homes"
 
 
-class FleetRebalance(Job):
+class _Place(NamedTuple):
+    """A place in a walk over some stretches of a node. Fields: number of the stretch; cursor."""
+
+    number: int = 0
+    cursor: bytes = b"0"
+
+
+_START = _Place()
+
+
+class _Step(NamedTuple):
+    """One page of a walk. Fields: handled; moving: found; after: the next place; is_end."""
+
+    handled: int
+    moving: int
+    after: _Place
+    is_end: bool
+
+
+class FleetRebalance(DivisibleJob):
     """Carries keys over from the former nodes of a fleet, while readers and writers go on.
 
     Arguments: structure: VolatileHashes or DurableKeys on a fleet with `previous`; match: a pattern
     of redis's SCAN for keys without a deadline, which no due index names (all strings, or hashes,
-    that match it belong to the namespace); limit: the most keys a slice carries; name: by default
-    ``fleet_rebalance.<namespace>``; random: returns a float in [0, 1), for the choice of the node.
+    that match it belong to the namespace); limit: the most keys a slice carries; dry_run: count the
+    keys that it would carry, and change nothing; name: by default ``fleet_rebalance.<namespace>``;
+    random: returns a float in [0, 1), for the choice of the node; clock: for tests. Raises:
+    ConfigurationError.
 
     A slice looks at one page of one former node, and carries the keys on it whose home is another
     node: one round trip to look, two to the former home, and one to each new one. A key is carried
-    at its first use as well, so the job moves the keys that nobody uses. It is done when
-    `left_over` says 0. On a fleet without `previous` it removes the marks of the move that is over.
+    at its first use as well, so the job moves the keys that nobody uses. It is done when `backlog`
+    says 0, exactly. On a fleet without `previous` it removes the marks of the move that is over.
     """
 
     def __init__(
@@ -46,6 +78,7 @@ class FleetRebalance(Job):
         match: str | None = None,
         limit: int = 25,
         *,
+        dry_run: bool = False,
         name: str | None = None,
         random: Callable[[], float] = random.random,
         clock: Clock = SYSTEM_CLOCK,
@@ -62,6 +95,7 @@ class FleetRebalance(Job):
         self.structure = structure
         self.structures = tuple(structure.every_node.values())
         self.limit = checked_limit(limit)
+        self.dry_run = dry_run
         self.name = f"fleet_rebalance.{structure.namespace}" if name is None else name
         self._match = match
         self._random = random
@@ -71,15 +105,15 @@ class FleetRebalance(Job):
         }
         self.dependency: Hashable = Servers(each.twin.identity for each in self.structures)
         self._former = list(structure.fleet.former_nodes)
-        # By former node: the place of this process's walk, a number of a part and a cursor.
-        self._places: dict[str, tuple[int, bytes]] = {}
+        # By former node: the place of this process's walk.
+        self._places: dict[str, _Place] = {}
         self._fenced: set[tuple[str, str]] = set()
 
     def perform(self, slice: Slice) -> int:
         """Carry up to ``slice.limit`` keys of one former node.
 
-        Returns: how many. Raises: ConfigurationError if two nodes have different layouts;
-        LayoutError; OutOfTime; connection faults.
+        Returns: how many (would be, on a dry run). Raises: ConfigurationError if two nodes have
+        different layouts; LayoutError; OutOfTime; connection faults.
         """
         nodes = self._former or list(self._indexes)
         free = [node for node in nodes if self._identity(node) not in slice.held_back]
@@ -92,33 +126,57 @@ class FleetRebalance(Job):
             return 0
         if not self._former:
             return self._forget_move(node, layout, slice)
-        place = self._places.get(node, (0, b"0"))
-        names, after = self._page(node, layout, place, Budget(slice.remaining()))
-        moving = [name for name in names if self.structure.fleet.former_home(name) == node]
-        some = moving[: slice.limit]
-        carried = self._carry(node, layout, some, slice)
-        if len(some) == len(moving):
-            # Else the next slice meets the rest of this page.
-            self._places[node] = after
-        return carried
+        place = self._places.get(node, _START)
+        step = self._step(node, layout, self._stretches(layout), place, slice)
+        self._places[node] = step.after
+        return step.handled
 
-    def left_over(self, seconds: float = 5.0) -> int:
-        """Return how many keys wait at their former homes; changes nothing.
+    def backlog(self, seconds: float = 5.0) -> Backlog:
+        """Count the keys that wait at their former homes; their age is unknown.
 
-        Keys without a deadline are counted by `match`. Arguments: seconds: the most time. Raises:
-        as `perform`. O(keys) on the former nodes.
+        Keys without a deadline are counted by `match`. Former nodes that cannot be reached are left
+        out, and the count is not exact then, nor if there was not time for all. Arguments: seconds:
+        the most time. Raises: LayoutError. O(keys) on the former nodes, 100 a round trip.
         """
-        budget = Budget(seconds, timeout=1.0)
-        found: set[bytes] = set()
+        budget, found, is_exact = Budget(seconds, timeout=1.0), set[bytes](), True
         for node in self._former:
-            layout = self._indexes[node].layout(budget)
-            place = (0, b"0")
-            while layout is not None:
-                names, place = self._page(node, layout, place, budget)
-                found.update(n for n in names if self.structure.fleet.former_home(n) == node)
-                if place == (0, b"0"):
-                    break
-        return len(found)
+            try:
+                found.update(self._moving_from(node, budget))
+            except (RedisError, OSError, OutOfTime):
+                is_exact = False
+        return Backlog(len(found), None if found or not is_exact else 0.0, _WHAT, is_exact)
+
+    def _moving_from(self, node: str, budget: Budget) -> Iterator[bytes]:
+        layout, place = self._indexes[node].layout(budget), _START
+        while layout is not None:
+            names, place = self._page(node, layout, self._stretches(layout), place, budget)
+            yield from self._of_others(node, names)
+            if place == _START:
+                return
+
+    def parts(self, n: int) -> Sequence[Any]:
+        """Divide the former nodes for a sweep; see `DivisibleJob.parts`. A dry run is refused.
+
+        One round trip to each former node.
+        """
+        refuse_dry_run(self.name, dry_run=self.dry_run)
+        stretches = []
+        for node in self._former:
+            layout = self._indexes[node].layout(Budget(10.0, timeout=1.0))
+            if layout is not None:
+                stretches += [(node, number) for number in self._stretches(layout)]
+        return [tuple(stretches[i] for i in group) for group in groups_of(range(len(stretches)), n)]
+
+    def for_part(self, part: Any) -> PartJob:
+        """Return the job of one part; no round trip."""
+        return _RebalancingPart(self, part)
+
+    def carry_of(self, node: str, number: int, place: _Place, slice: Slice) -> _Step:
+        """Carry the keys of one page of one stretch of a node; for a sweep."""
+        layout = self._indexes[node].layout(Budget(slice.remaining()))
+        if layout is None:
+            return _Step(0, 0, _START, is_end=True)
+        return self._step(node, layout, (number,), place, slice)
 
     def warm_up(self) -> None:
         """Load the scripts and prepare connections; no round trip."""
@@ -129,27 +187,54 @@ class FleetRebalance(Job):
         identity: Hashable = self.structure.every_node[node].twin.identity
         return identity
 
+    def _stretches(self, layout: Layout) -> range:
+        """Return the numbers of a node's stretches: its index shards, and what `match` finds."""
+        shards = 0 if layout.is_native else layout.index_shards
+        return range(shards + (self._match is not None))
+
+    def _of_others(self, node: str, names: list[bytes]) -> list[bytes]:
+        return [name for name in names if self.structure.fleet.former_home(name) == node]
+
+    def _step(
+        self, node: str, layout: Layout, stretches: Sequence[int], place: _Place, slice: Slice
+    ) -> _Step:
+        """Carry the keys of one page, or count them on a dry run."""
+        budget = Budget(slice.remaining())
+        names, after = self._page(node, layout, stretches, place, budget)
+        moving = self._of_others(node, names)
+        some = moving[: slice.limit]
+        if self.dry_run:
+            return _Step(len(some), len(moving), after, is_end=after == _START)
+        carried = self._carry(node, layout, some, slice)
+        if len(some) < len(moving):
+            # The next slice meets the rest of this page.
+            return _Step(carried, len(moving), place, is_end=False)
+        return _Step(carried, len(moving), after, is_end=after == _START)
+
     def _page(
-        self, node: str, layout: Layout, place: tuple[int, bytes], budget: Budget
-    ) -> tuple[list[bytes], tuple[int, bytes]]:
+        self,
+        node: str,
+        layout: Layout,
+        stretches: Sequence[int],
+        place: _Place,
+        budget: Budget,
+    ) -> tuple[list[bytes], _Place]:
         """Return some keys of the namespace on a node, and the place behind them."""
-        part, cursor = place
+        if not stretches:
+            return [], _START
+        number, cursor = place
         structure = self.structure.every_node[node]
-        parts = 0 if layout.is_native else layout.index_shards
-        command: tuple[Any, ...]
-        if part < parts:
-            command = ("ZSCAN", structure.names.due(part), cursor, "COUNT", _SCANNED)
-        elif self._match is not None:
-            kind = structure.holds
-            command = ("SCAN", cursor, "MATCH", self._match, "COUNT", _SCANNED, "TYPE", kind)
-        else:
-            return [], (0, b"0")
+        is_indexed = not layout.is_native and stretches[number] < layout.index_shards
+        command: tuple[Any, ...] = (
+            ("ZSCAN", structure.names.due(stretches[number]), cursor, "COUNT", _SCANNED)
+            if is_indexed
+            else ("SCAN", cursor, "MATCH", self._match, "COUNT", _SCANNED, "TYPE", structure.holds)
+        )
         (reply,) = checked(structure.twin.call(structure.twin.nodes()[0], [command], budget))
-        names = list(reply[1][::2] if part < parts else reply[1])
+        names = list(reply[1][::2] if is_indexed else reply[1])
         if reply[0] != b"0":
-            return names, (part, reply[0])
-        last = parts if self._match is not None else parts - 1
-        return names, (part + 1, b"0") if part < last else (0, b"0")
+            return names, _Place(number, reply[0])
+        return names, _Place(number + 1) if number + 1 < len(stretches) else _START
 
     def _carry(self, node: str, layout: Layout, names: list[bytes], slice: Slice) -> int:
         old = self.structure.every_node[node]
@@ -205,10 +290,44 @@ class FleetRebalance(Job):
         return [each.read(reply) for each, reply in zip(operations, replies, strict=True)]
 
     def _forget_move(self, node: str, layout: Layout, slice: Slice) -> int:
-        """Remove the marks of carried keys on a node; return how many sets there were."""
+        """Remove the marks of carried keys on a node; return how many sets there are."""
         structure = self.structure.every_node[node]
         sets = [structure.names.carried(shard) for shard in range(layout.index_shards)]
         twin = structure.twin
-        commands = [("UNLINK", each) for each in sets]
+        commands = [("EXISTS" if self.dry_run else "UNLINK", each) for each in sets]
         replies = twin.call(twin.nodes()[0], commands, Budget(slice.remaining()))
         return sum(int(each) for each in checked(replies))
+
+
+class _RebalancingPart(PartJob):
+    """Carries the keys of some stretches of former nodes, one stretch after the other.
+
+    Arguments: job; stretches: pairs of a former node and a number of its stretches.
+    """
+
+    def __init__(self, job: FleetRebalance, stretches: Sequence[tuple[str, int]]) -> None:
+        self.name, self.limit, self.dependency = job.name, job.limit, job.dependency
+        self.structures = job.structures
+        self._job = job
+        self._left = deque(stretches)
+        self._place, self._moving = _START, 0
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether a walk over each stretch has found no key to carry."""
+        return not self._left
+
+    def perform(self, slice: Slice) -> int:
+        """Carry up to ``slice.limit`` keys; returns and raises as `FleetRebalance.perform`."""
+        handled = 0
+        while self._left and not handled and not slice.expired:
+            node, number = self._left[0]
+            step = self._job.carry_of(node, number, self._place, slice)
+            handled, self._place = step.handled, step.after
+            self._moving += step.moving
+            if step.is_end:
+                # Keys that could not be carried now are met by a further walk.
+                if not self._moving:
+                    self._left.popleft()
+                self._moving = 0
+        return handled
