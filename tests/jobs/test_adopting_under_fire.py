@@ -19,6 +19,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisCluster3, RedisServer
 from workstealing.errors import Aborted
 from workstealing.jobs import AdoptHashes, HashFieldExpiry
+from workstealing.jobs.adopt_hashes.adopter import Adopter
 from workstealing.recruiting.slice import Slice
 
 pytestmark = pytest.mark.real
@@ -334,3 +335,47 @@ def test_a_recruit_may_die_at_any_command_on_a_cluster(cluster: RedisCluster3, k
     with doors_of(cluster) as (doors, through):
         assert deaths(kind, client, through, doors, parts_of) > 15
     client.flushall()
+
+
+def test_a_backlog_passes_over_hashes_that_need_nothing(one: Any, kind: Kind) -> None:
+    for i in range(300):
+        kind.store(one, f"u{i}", {"f": now() + HOUR})
+    to_the_end(kind.job(one))
+    kind.store(one, "late", {"f": now() + HOUR})
+    one.config_resetstat()
+    found = kind.job(one).backlog()
+    assert (found.count, found.exact) == (1, True)
+    # A hash is WATCHed only to look at it closely.
+    assert one.info("commandstats")["cmdstat_watch"]["calls"] <= 2
+
+
+def test_a_time_out_ends_a_report_with_a_lower_bound(
+    one: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(30):
+        KINDS[0].store(one, f"u{i}", {"f": now() + HOUR})
+    job = KINDS[0].job(one)
+    looked_at, count = Adopter.looked_at, 0
+
+    def slow(*given: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count > 10:
+            raise redis.exceptions.TimeoutError("too slow")
+        return looked_at(*given)
+
+    monkeypatch.setattr(Adopter, "looked_at", slow)
+    assert (job.report().hashes, job.report().is_all) == (10, False)
+    count = 0
+    found = job.backlog()
+    assert (found.count, found.exact) == (10, False)
+
+
+def test_a_report_of_a_silent_server_is_a_fault(start_redis: Callable[..., RedisServer]) -> None:
+    with FaultyServer(start_redis(7).port) as door:
+        job = KINDS[0].job(redis.Redis(port=door.port, protocol=2))
+        job.hashes.open()
+        door.reset()
+        door.fail(1, "silent")
+        with pytest.raises(redis.exceptions.TimeoutError):
+            job.report(seconds=1.0)
