@@ -327,6 +327,7 @@ def run_environment(environment: dict[str, Any], workers: int, result: Result) -
         print(f"    {line}", flush=True)
     # Safe path: the checkout's folder must not stand before the wheel in a child, either.
     variables = {**os.environ, "PYTHONSAFEPATH": "1", "HYPOTHESIS_PROFILE": "dev"}
+    variables |= environment.get("variables", {})
     variables.pop("PYTHONPATH", None)
     if version.endswith("t"):
         # An extension that is not made for it would bring the lock back.

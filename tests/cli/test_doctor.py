@@ -416,7 +416,7 @@ FLEET = """
     from workstealing.structures import VolatileHashes
 
     fleet = Fleet(
-        {{"a": "redis://127.0.0.1:{a}", "b": "redis://:secret@127.0.0.1:{b}"}}, {options}
+        {{"a": "redis://127.0.0.1:{a}", "b": "redis://default:secret@127.0.0.1:{b}"}}, {options}
     )
     hashes = VolatileHashes(fleet, "items")
     recruiter = Recruiter()

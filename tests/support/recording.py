@@ -7,6 +7,8 @@ from typing import Any
 import redis
 from redis.client import Pipeline
 
+from workstealing.store.valkey_clients import redis_client
+
 
 class Recording(redis.Redis):
     """Runs commands as redis-py's own client does, on the connections of another.
@@ -16,7 +18,7 @@ class Recording(redis.Redis):
     """
 
     def __init__(self, client: redis.Redis) -> None:
-        super().__init__(connection_pool=client.connection_pool)
+        super().__init__(connection_pool=redis_client(client).connection_pool)
         self.scripts = self.most_keys = self.most_given = self.most_returned = 0
 
     def execute_command(self, *args: Any, **options: Any) -> Any:

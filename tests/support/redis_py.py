@@ -10,14 +10,16 @@ import pytest
 import redis
 import redis.asyncio
 
+from support.servers import AsyncClient, AsyncClusterClient, Client, ClusterClient
 from workstealing.store import redis_versions
 
 
 def supply() -> None:
-    """Give clients the methods on fields that this redis-py lacks; nothing for redis-py 8."""
+    """Give the tests' clients the methods on fields that they lack: nothing for redis-py 8's."""
     later = redis_versions._LaterHashCommands
     kinds: list[Any] = [redis.Redis, redis.RedisCluster]
     kinds += [redis.asyncio.Redis, redis.asyncio.RedisCluster]
+    kinds += [Client, ClusterClient, AsyncClient, AsyncClusterClient]
     for kind in kinds:
         for name in dir(later):
             if name.startswith("h") and not hasattr(kind, name):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
+import os
 import re
 import shutil
 import subprocess
@@ -28,6 +30,16 @@ from support import leftovers
 from support.processes import end, free_port, spawn
 from support.wire import ask
 
+# The library whose clients the tests are given: redis, or valkey for the contracts on its clients.
+LIBRARY = os.environ.get("WORKSTEALING_TEST_CLIENTS", "redis")
+Client, ClusterClient = (
+    getattr(importlib.import_module(LIBRARY), LIBRARY.capitalize() + more)
+    for more in ("", "Cluster")
+)
+AsyncClient, AsyncClusterClient = (
+    getattr(importlib.import_module(f"{LIBRARY}.asyncio"), LIBRARY.capitalize() + more)
+    for more in ("", "Cluster")
+)
 START_SECONDS = 120.0
 POLL_SECONDS = 0.005
 # redis-py waits for 5 s by default, and tries again: on a busy machine both would be seen.
@@ -155,13 +167,15 @@ class RedisServer:
     def client(self, **options: Any) -> redis.Redis:
         """Return a redis.Redis; options are redis-py's. It is closed by the next wipe."""
         client: redis.Redis = self._clients.add(
-            redis.Redis(**{"host": "127.0.0.1", "port": self.port, **BUSY, **options})
+            Client(**{"host": "127.0.0.1", "port": self.port, **BUSY, **options})
         )
         return client
 
     def async_client(self, **options: Any) -> redis.asyncio.Redis:
         """Return a redis.asyncio.Redis; use it by `async with`, which closes it."""
-        return redis.asyncio.Redis(**{"host": "127.0.0.1", "port": self.port, **BUSY, **options})
+        options = {"host": "127.0.0.1", "port": self.port, **BUSY, **options}
+        client: redis.asyncio.Redis = AsyncClient(**options)
+        return client
 
     def size(self) -> int:
         """Return how many keys there are, in all databases."""
@@ -321,15 +335,15 @@ class RedisCluster3:
     def client(self, **options: Any) -> redis.RedisCluster:
         """Return a redis.RedisCluster; options are redis-py's. It is closed by the next wipe."""
         client: redis.RedisCluster = self._clients.add(
-            redis.RedisCluster(**{"host": "127.0.0.1", "port": self.port, **BUSY, **options})
+            ClusterClient(**{"host": "127.0.0.1", "port": self.port, **BUSY, **options})
         )
         return client
 
     def async_client(self, **options: Any) -> redis.asyncio.RedisCluster:
         """Return a redis.asyncio.RedisCluster; use it by `async with`, which closes it."""
-        return redis.asyncio.RedisCluster(
-            **{"host": "127.0.0.1", "port": self.port, **BUSY, **options}
-        )
+        options = {"host": "127.0.0.1", "port": self.port, **BUSY, **options}
+        client: redis.asyncio.RedisCluster = AsyncClusterClient(**options)
+        return client
 
     def node_of(self, slot: int) -> RedisServer:
         """Return the node that served the slot when the cluster was made."""

@@ -18,6 +18,7 @@ from support.recording import Recording
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import Aborted, ConfigurationError, EvictionPolicyError, LayoutError
 from workstealing.store.keys import key_slot
+from workstealing.store.valkey_clients import redis_client
 from workstealing.structures import AsyncDurableKeys, DurableKeys, VolatileHashes
 
 pytestmark = pytest.mark.contract
@@ -387,7 +388,7 @@ WRONG: list[tuple[tuple[Any, ...], str]] = [
 def test_wrong_arguments_are_refused_as_redis_does(
     redis7: RedisServer, command: tuple[Any, ...], message: str
 ) -> None:
-    plain = redis7.client(db=1)
+    plain = redis_client(redis7.client(db=1))
     keys: DurableKeys = DurableKeys(redis7.client(), NAMESPACE)
     plain.set("k", "old")
     keys.set("k", "old")

@@ -204,7 +204,7 @@ def test_what_a_newer_release_wrote_is_read_but_not_written(any_server: AnyServe
     client.hset(tracked.names.layout, "readable_from", 2)
     with pytest.raises(LayoutError, match="upgrade workstealing"):
         TrackedSet(client, "queued", sub_sets=1).is_tracked("a")
-    assert client.smembers(ids) == {b"a"}
+    assert set(client.smembers(ids)) == {b"a"}
 
 
 def test_a_newer_layout_that_may_be_written_is_used(any_server: AnyServer) -> None:
@@ -218,7 +218,7 @@ def test_a_newer_layout_that_may_be_written_is_used(any_server: AnyServer) -> No
     assert tracked.untrack("c") == 1
     assert TrackQueued(tracked).perform(Slice(5, 5.0)) == 1
     assert UntrackDone(tracked).perform(Slice(5, 5.0)) == 1
-    assert client.smembers(tracked.names.keys(0)[0]) == {b"b"}
+    assert set(client.smembers(tracked.names.keys(0)[0])) == {b"b"}
     assert client.hget(tracked.names.keys(0)[1], "mark") == b"2:1"
 
 

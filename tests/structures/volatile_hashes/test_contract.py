@@ -552,7 +552,7 @@ def test_fifty_items_take_one_round_trip(
     client = redis8.client()
     hashes = VolatileHashes(client, "contract", backend=backend)
     hashes.hset("warm", "f", "1")
-    writes = _count_writes(client)
+    writes = _count_writes(hashes.client)
     with hashes.pipeline(transaction=transaction) as pipeline:
         for i in range(50):
             pipeline.hsetex(f"item:{i}", mapping={"likes": i}, ex=HOUR)
@@ -570,7 +570,7 @@ def test_one_call_takes_one_round_trip(any_server: AnyServer) -> None:
     hashes = VolatileHashes(client, "contract", backend="emulated")
     hashes.hsetex("k", "f", "1", ex=HOUR)
     hashes.hgetex("k", "f")
-    writes = _count_writes(client)
+    writes = _count_writes(hashes.client)
     hashes.hsetex("k", "f", "1", ex=HOUR)
     hashes.hgetex("k", "f")
     assert writes() == 2
