@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +16,20 @@ import redis
 from support.deaths import every_death
 from support.faulty_server import FaultyServer
 from support.servers import RedisServer
-from workstealing import Fleet
+from workstealing import AsyncFleet, Fleet
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import FleetRebalance
 from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
 from workstealing.store.keys import key_slot
 from workstealing.store.operations import run
-from workstealing.structures import DurableKeys, Ick, VolatileHashes
+from workstealing.structures import (
+    AsyncDurableKeys,
+    AsyncVolatileHashes,
+    DurableKeys,
+    Ick,
+    VolatileHashes,
+)
 from workstealing.structures.carrying import carry, carry_in
 
 pytestmark = pytest.mark.real
@@ -195,6 +203,62 @@ def test_a_node_that_leaves_gives_all_its_keys_away(servers: dict[str, RedisServ
     for structure in both(after):
         work_off(FleetRebalance(structure, match="[hk]:*"))
     check(fleet(servers, OLD), servers)
+
+
+def test_native_fields_keep_their_deadlines(start_redis: Callable[..., RedisServer]) -> None:
+    servers = {name: start_redis(8) for name in NEW}
+    before = VolatileHashes(fleet(servers, OLD), "h", backend="native")
+    for number in range(30):
+        before.hsetex(f"h:{number}", mapping={"f": number, "g": number}, px=300_000 + number)
+        before.hset(f"h:{number}", "plain", number)
+    ends = {f"h:{n}": before.hpexpiretime(f"h:{n}", "f", "g", "plain") for n in range(30)}
+    on = fleet(servers, NEW, previous=OLD)
+    after = VolatileHashes(on, "h", backend="native")
+    # One at its first use, the others by the job.
+    first = next(name for name in ends if on.former_home(name))
+    assert after.hpexpiretime(first, "f", "g", "plain") == ends[first]
+    work_off(FleetRebalance(after, match="h:*"))
+    for name, times in ends.items():
+        assert after.hpexpiretime(name, "f", "g", "plain") == times
+        assert after.hlen(name) == 3
+        assert [n for n, each in servers.items() if each.client().exists(name)] == [on.home(name)]
+
+
+async def test_a_key_is_carried_at_its_first_awaited_use(servers: dict[str, RedisServer]) -> None:
+    fill(fleet(servers, OLD))
+    nodes = {name: server.async_client() for name, server in servers.items()}
+    on = AsyncFleet(nodes, previous=OLD)
+    hashes, keys = AsyncVolatileHashes(on, "h", backend="emulated"), AsyncDurableKeys(on, "k")
+    for number in range(60):
+        assert await hashes.hmget(f"h:{number}", "f") == [str(number).encode()]
+        assert await keys.get(f"k:{number}") == str(number).encode()
+    check(fleet(servers, NEW), servers)
+    for each in nodes.values():
+        await each.aclose()
+
+
+def test_the_code_of_the_page_runs(
+    servers: dict[str, RedisServer], start_redis: Callable[..., RedisServer]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "fleets.md").read_text(encoding="utf-8")
+    urls = [*(server.url for server in servers.values()), start_redis().url]
+    for number, url in enumerate(urls, 1):
+        page = page.replace(f"redis://10.0.0.{number}", url)
+    first, further = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    scope: dict[str, Any] = {}
+    exec(first, scope)
+    items = scope["items"]
+    assert items.hget("item:17", "likes") == b"42"
+    for number in range(100):
+        items.hsetex(f"item:{number}", mapping={"likes": number}, ex=300)
+    assert items.httl("item:17", "likes")[0] > 200
+    exec(further, scope)
+    (job,) = scope["recruiter"].jobs().values()
+    assert job.backlog().count > 0
+    work_off(job)
+    assert [scope["items"].hget(f"item:{n}", "likes") for n in range(100)] == [
+        b"%d" % n for n in range(100)
+    ]
 
 
 def test_a_key_is_carried_at_its_first_use(servers: dict[str, RedisServer]) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
+import signal
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,9 +16,10 @@ import redis
 import redis.asyncio
 
 from support.at_once import at_once
+from support.children import ended_well, in_child
 from support.processes import free_port
 from support.servers import AnyServer, RedisServer
-from workstealing import Recruiter
+from workstealing import Fleet, Recruiter
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.deferral import Deferral, current
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
@@ -176,6 +180,58 @@ def test_a_computer_that_was_killed_holds_nobody_up_for_long(redis7: RedisServer
     hashes.hsetex("list:computing", "text", "killed", px=50)
     patient = hashes.cached(**LONG, key="list", field="text")(lambda: "after the lease")
     assert patient() == "after the lease"
+
+
+def test_processes_compute_once_and_outlive_one_that_is_killed(redis7: RedisServer) -> None:
+    client = redis7.client(decode_responses=True)
+
+    def work(lease: float, *, hangs: bool = False) -> None:
+        hashes = hashes_on(redis7)
+
+        @hashes.cached(ttl=600, wait=100, lease=lease, key="page")
+        def page() -> str:
+            client.rpush("begun", os.getpid())
+            while hangs:
+                signal.pause()
+            return "made"
+
+        assert page() == "made"
+
+    for child in [in_child(lambda: work(600.0)) for _ in range(5)]:
+        ended_well(child)
+    assert client.llen("begun") == 1
+    client.flushall()
+    victim = in_child(lambda: work(1.5, hangs=True))
+    assert client.blpop(["begun"], 100)[1] == str(victim)
+    others = [in_child(lambda: work(600.0)) for _ in range(4)]
+    os.kill(victim, signal.SIGKILL)
+    os.waitpid(victim, 0)
+    for child in others:
+        ended_well(child)
+    # Until the lease of the dead one has ended they waited, and then one of them computed.
+    assert client.llen("begun") == 1
+
+
+def test_on_a_fleet(redis7: RedisServer, start_redis: Callable[..., RedisServer]) -> None:
+    other = start_redis()
+    fleet = Fleet({"a": redis7.client(retry=None), "b": other.client(retry=None)})
+    hashes, calls = VolatileHashes(fleet, "cached"), []
+
+    @hashes.cached(ttl=600, stale=60, early=1.0, key="item:{item}")
+    def price(item: int) -> int:
+        calls.append(item)
+        return item
+
+    for _ in range(2):
+        assert [price(item) for item in range(40)] == [*range(40)]
+    assert calls == [*range(40)]
+    homes = {fleet.home(f"item:{item}") for item in range(40)}
+    assert homes == {"a", "b"}
+    other.stop()
+    # A dead node costs the cache of its own share, and nobody an error.
+    assert [price(item) for item in range(40)] == [*range(40)]
+    again = {item for item in range(40) if fleet.home(f"item:{item}") == "b"}
+    assert sorted(calls[40:]) == sorted(again)
 
 
 def test_a_value_that_was_stored_before_the_lease_is_not_computed_again(
