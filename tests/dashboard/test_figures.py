@@ -281,7 +281,7 @@ def test_what_lasts_too_long_is_red() -> None:
     found = minutes(60, worked=9, oldest_seconds=1.0, running_seconds=240.0, unreached_seconds=90.0)
     assert figures(found).problems == [
         "a slice has been running for 4 min: nothing else runs in its process",
-        "its server has not been reached for 90 s: its breaker stays open",
+        "a server of this job has not been reached for 90 s: its breaker stays open",
     ]
     found[-1].jobs["tidy"] = JobMinute(worked=9, running_seconds=0.01, unreached_seconds=3.0)
     assert figures(found).problems == []

@@ -15,6 +15,7 @@ import redis
 
 from support.servers import RedisServer
 from workstealing import AsyncFleet, Fleet, Outcome
+from workstealing.dashboard.watched import watch_all
 from workstealing.errors import ConfigurationError, CrossSlotError
 from workstealing.jobs import (
     AdoptHashes,
@@ -372,6 +373,18 @@ class TestADeadNode:
         assert Outcome.SKIPPED not in outcomes
         assert not recruiter.stats()["jobs"][job.name]["breaker_open"]
         assert not job.backlog().exact
+        (said,) = [each for each in recruiter.explain(job).reasons if "breaker" in each]
+        assert said.startswith("a breaker of it is open: one of its 3 servers was last reached")
+        # What is shown has a row for each node, and only the dead one's is unknown.
+        sizes: dict[str, bool] = {}
+        for each in watch_all([], [job]):
+            assert each.size is not None
+            assert each.due is not None
+            try:
+                sizes[each.name] = each.size() is not None and each.due() is not None
+            except redis.ConnectionError:
+                sizes[each.name] = False
+        assert sizes == {"items on a": True, "items on b": False, "items on c": True}
 
     def test_when_all_are_dead_slices_are_skipped(self, three: Three) -> None:
         hashes, _ = full(three.fleet())

@@ -99,6 +99,7 @@ def _circumstances(
         **common,
         paused=("the whole fleet" if job.fleet_paused else "this process") if is_paused else None,
         unreached_seconds=job.unreached_seconds,
+        servers=job.servers,
         running_seconds=job.running_seconds,
         rate=job.fleet_rate if job.fleet_rate is not None and job.refused is None else job.rate,
         adaptive=job.adaptive,

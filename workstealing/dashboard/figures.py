@@ -12,6 +12,7 @@ from typing import Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.metrics.minutes import JobError, JobMinute, Minute, add_errors
+from workstealing.recruiting.explaining import server_of
 from workstealing.recruiting.forecast import choose_rate
 from workstealing.recruiting.health import (
     AGE_LIMIT,
@@ -77,10 +78,10 @@ class JobFigures:
     last seen; keeps_up; why: the reason why the job does not keep up, or why nobody knows;
     enough_rate: the rate that would suffice, above 1 if none would, None if the job keeps up;
     breaker_open: in this process; unreached_seconds: for how long a process has not reached the
-    job's server, None if all reach it; running_seconds: how long a slice has been running, None if
-    none was seen; errors: of the last hour, the newest first; lag: the age of the oldest garbage in
-    each minute, in seconds; items, recruits: in each minute; problems: the reasons why the row is
-    red. Any unknown figure is None.
+    job's server, None if all reach it; servers: how many the job has; running_seconds: how long a
+    slice has been running, None if none was seen; errors: of the last hour, the newest first; lag:
+    the age of the oldest garbage in each minute, in seconds; items, recruits: in each minute;
+    problems: the reasons why the row is red. Any unknown figure is None.
     """
 
     name: str
@@ -102,6 +103,7 @@ class JobFigures:
     enough_rate: float | None
     breaker_open: bool
     unreached_seconds: float | None
+    servers: int | None
     running_seconds: float | None
     errors: list[ErrorFigures]
     lag: list[float | None]
@@ -207,6 +209,7 @@ def job_figures(
         else enough_rate(found, slots, covered, local.get("lag")),
         breaker_open=bool(local.get("breaker_open")),
         unreached_seconds=lasting["unreached_seconds"],
+        servers=local.get("servers"),
         running_seconds=lasting["running_seconds"],
         errors=errors_of(found),
         lag=lag,
@@ -328,8 +331,8 @@ def _problems(job: JobFigures, slots: Sequence[Any], verdict: Verdict) -> list[s
         )
     if job.unreached_seconds is not None and job.unreached_seconds >= UNREACHED_SECONDS:
         problems.append(
-            f"its server has not been reached for {roughly(job.unreached_seconds)}: its"
-            " breaker stays open"
+            f"{server_of(job.servers)} has not been reached for {roughly(job.unreached_seconds)}:"
+            " its breaker stays open"
         )
     elif job.breaker_open:
         problems.append("its breaker is open: the server could not be reached")

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry, KeyExpiry
+from workstealing.recruiting.breaker import Servers
 from workstealing.recruiting.job import Backlog, Job
 from workstealing.structures.structure import DeadBox, DeadItem, Structure
 
@@ -147,16 +148,24 @@ def watch_all(things: Iterable[Any], jobs: Iterable[Job]) -> list[Watched]:
     for job in jobs:
         if not job.structures:
             continue
-        watched = _structures(job.structures, job)
-        if watched.id in found:
-            # Another job of the same: its garbage is its own, all else has been told.
-            kind = f"{watched.kind} ({job.name})"
-            watched = Watched(watched.name, kind, due=watched.due, job=job.name)
-        found.setdefault(watched.id, watched)
+        for watched in _of_job(job):
+            told = watched
+            if watched.id in found:
+                # Another job of the same: its garbage is its own, all else has been told.
+                kind = f"{watched.kind} ({job.name})"
+                told = Watched(watched.name, kind, due=watched.due, job=job.name)
+            found.setdefault(told.id, told)
     for thing in things:
         watched = watch(thing)
         found.setdefault(watched.id, watched)
     return list(found.values())
+
+
+def _of_job(job: Job) -> list[Watched]:
+    """Return the structures of a job: those of a fleet node by node, for one may be dead."""
+    if isinstance(job.dependency, Servers) and isinstance(job, HashFieldExpiry | KeyExpiry):
+        return [replace(_structures((each,)), job=job.name) for each in job.structures]
+    return [_structures(job.structures, job)]
 
 
 def _structures(structures: Sequence[Structure], job: Job | None = None) -> Watched:

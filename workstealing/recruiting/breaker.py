@@ -135,6 +135,11 @@ class JobBreakers:
             return True
         return all(self._known[each].is_open(now) for each in self._servers)
 
+    @property
+    def servers(self) -> int:
+        """How many servers the job has; each slice serves one."""
+        return len(self._servers)
+
     def held_back(self, now: float) -> frozenset[Hashable]:
         """Return the job's servers that are left alone at that moment (monotonic seconds)."""
         return frozenset(each for each in self._servers if self._known[each].is_open(now))

@@ -25,7 +25,8 @@ class Circumstances:
     Fields: job, its name; place, the scope of the figures, "this process" or "the fleet"; seconds
     that they cover; installed, the names of the jobs of this process; disabled, whether this
     process's environment switches all jobs off; paused, the scope of its pause, None: no pause;
-    unreached_seconds since its server was last reached, None: its breaker is closed;
+    unreached_seconds since its server was last reached, None: its breaker is closed; servers, how
+    many it has, None: unknown;
     running_seconds of a slice that runs now; enlisted, the number of callers; quiet_seconds since
     the last of them, None: unknown; rate, None: unknown; adaptive, whether it moves by itself;
     refused, why the fleet's rate is not in force; outcomes, by name; items handled; ran_seconds
@@ -40,6 +41,7 @@ class Circumstances:
     disabled: bool = False
     paused: str | None = None
     unreached_seconds: float | None = None
+    servers: int | None = 1
     running_seconds: float | None = None
     enlisted: int = 0
     quiet_seconds: float | None = None
@@ -84,6 +86,13 @@ def explain(of: Circumstances) -> Explanation:
     return Explanation(of.job, performed > 0 and is_recent, tuple(said))
 
 
+def server_of(servers: int | None) -> str:
+    """Return a job's faulty server in words: a job on a fleet has several, None: nobody knows."""
+    if servers is None:
+        return "a server of this job"
+    return "its server" if servers == 1 else f"one of its {servers} servers"
+
+
 def _obstacles(of: Circumstances) -> list[str]:
     """Return the states in which nobody serves, whatever the draw says."""
     said = []
@@ -98,9 +107,12 @@ def _obstacles(of: Circumstances) -> list[str]:
     if of.paused is not None:
         said.append(f"it is paused in {of.paused}, so its recruits are skipped")
     if of.unreached_seconds is not None:
+        breaker, rest = "its breaker", "are skipped"
+        if of.servers != 1:
+            breaker, rest = "a breaker of it", "leave that one alone"
         said.append(
-            f"its breaker is open: its server was last reached {roughly(of.unreached_seconds)} ago,"
-            " and recruits are skipped until a try succeeds"
+            f"{breaker} is open: {server_of(of.servers)} was last reached"
+            f" {roughly(of.unreached_seconds)} ago, and recruits {rest} until a try succeeds"
         )
     if of.running_seconds is not None:
         said.append(

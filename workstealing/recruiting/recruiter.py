@@ -43,7 +43,7 @@ class JobStats(TypedDict):
     its lag target in seconds, None: it has none; keeps_up, whether its slices suffice, None:
     unknown; why, the reason for False or None; errors of its slices, by class; running_seconds of
     the present slice, None: no slice runs; breaker_seconds since its server was last reached, None:
-    it was at the last slice.
+    it was at the last slice; servers, how many it has, as on a fleet.
     """
 
     rate: float
@@ -67,6 +67,7 @@ class JobStats(TypedDict):
     errors: dict[str, RaisedError]
     running_seconds: float | None
     breaker_seconds: float | None
+    servers: int
 
 
 class Stats(TypedDict):
@@ -347,7 +348,10 @@ class Recruiter(Enlisting):
             replace(
                 known,
                 paused="this process" if figures["paused"] else None,
-                unreached_seconds=figures["breaker_seconds"] if figures["breaker_open"] else None,
+                unreached_seconds=figures["breaker_seconds"]
+                if figures["breaker_open"] or figures["servers"] > 1
+                else None,
+                servers=figures["servers"],
                 running_seconds=figures["running_seconds"],
                 rate=figures["rate"],
                 adaptive=figures["adaptive"],
@@ -389,6 +393,7 @@ class Recruiter(Enlisting):
             "errors": self._performer.errors(installed),
             "running_seconds": _running_seconds(installed.name),
             "breaker_seconds": installed.breaker.open_seconds(now),
+            "servers": installed.breaker.servers,
         }
 
     @overload
