@@ -71,7 +71,7 @@ def test_the_rate_and_the_traffic_are_said(manual_clock: ManualClock) -> None:
     assert reason(found, "rate") == (
         "its rate is 0.001, one caller in 1,000; of 500 callers about 0.5 are drawn, and 0 came"
     )
-    assert reason(found, "nobody has") == "nobody has enlisted for 3 min"
+    assert reason(found, "nobody has") == "nobody has enlisted for at least 3 min"
 
 
 def test_a_job_that_has_not_run_for_long(manual_clock: ManualClock) -> None:

@@ -10,7 +10,7 @@ from workstealing.cli.clients import add_fleet_options
 from workstealing.cli.output import add_json_option, print_json, printable, say
 from workstealing.cli.status import looker
 from workstealing.config import is_disabled
-from workstealing.recruiting.explaining import Circumstances, Explanation, explain
+from workstealing.recruiting.explaining import FLEET, Circumstances, Explanation, explain
 
 if TYPE_CHECKING:
     from workstealing.dashboard.figures import JobFigures
@@ -83,18 +83,20 @@ def _circumstances(
     quiet = next((back for back, each in enumerate(reversed(of.enlisted)) if each), None)
     common: dict[str, Any] = {
         "job": name,
-        "place": "the fleet" if of.is_fleet else "this process",
+        "place": FLEET if of.is_fleet else "this process",
         "seconds": 60.0 * max(1, len(known)),
         # Without --app nobody can say which jobs a process has installed.
         "installed": (name,) if installed is None else installed,
         "disabled": is_disabled(),
         "enlisted": sum(known),
-        "quiet_seconds": None if quiet is None else 60.0 * quiet,
+        # Its minute has ended since: nobody came at least as long.
+        "quiet_seconds": None if quiet is None else max(0.0, of.at - of.times[-1 - quiet] - 60.0),
     }
     if job is None:
         return Circumstances(**common)
     is_paused = job.paused or job.fleet_paused
     last = next((back for back, each in enumerate(reversed(job.recruits)) if each), None)
+    ran = None if last is None else max(0.0, of.at - of.times[-1 - last])
     return Circumstances(
         **common,
         paused=("the whole fleet" if job.fleet_paused else "this process") if is_paused else None,
@@ -106,7 +108,7 @@ def _circumstances(
         refused=job.refused,
         outcomes=job.outcomes,
         items=sum(job.items),
-        ran_seconds=None if last is None else 60.0 * last,
+        ran_seconds=ran,
         errors={
             each.name: (each.count, None if each.at is None else max(0.0, of.at - each.at))
             for each in job.errors

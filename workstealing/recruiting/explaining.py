@@ -14,6 +14,7 @@ from workstealing.config import DISABLED_VARIABLE
 from workstealing.recruiting.health import STALE_SECONDS, roughly
 from workstealing.recruiting.slice import PERFORMED, Outcome
 
+FLEET = "the fleet"
 _QUIET_SECONDS = 60.0
 _ERRORS = 3
 
@@ -22,7 +23,7 @@ _ERRORS = 3
 class Circumstances:
     """The figures by which a job's absence or presence is explained.
 
-    Fields: job, its name; place, the scope of the figures, "this process" or "the fleet"; seconds
+    Fields: job, its name; place, the scope of the figures, "this process" or FLEET; seconds
     that they cover; installed, the names of the jobs of this process; disabled, whether this
     process's environment switches all jobs off; paused, the scope of its pause, None: no pause;
     unreached_seconds since its server was last reached, None: its breaker is closed; servers, how
@@ -131,7 +132,7 @@ def _chances(of: Circumstances) -> list[str]:
         pace = of.enlisted / max(of.seconds, 1.0)
         said = [f"{_number(of.enlisted, 'caller')} enlisted {covered}, {pace:.3g} a second"]
         if of.quiet_seconds is not None and of.quiet_seconds >= _QUIET_SECONDS:
-            said.append(f"nobody has enlisted for {roughly(of.quiet_seconds)}")
+            said.append(f"nobody has enlisted for at least {roughly(of.quiet_seconds)}")
     if of.rate is None:
         return said
     rate = f"its rate{', which moves by itself,' if of.adaptive else ''} is {of.rate:.3g}"
@@ -150,7 +151,9 @@ def _chances(of: Circumstances) -> list[str]:
 def _outcomes(of: Circumstances, performed: int) -> list[str]:
     said = []
     if performed:
-        last = "" if of.ran_seconds is None else f", the last {roughly(of.ran_seconds)} ago"
+        # The figures of a fleet are by the minute.
+        most = "at most " if of.place == FLEET else ""
+        last = "" if of.ran_seconds is None else f", the last {most}{roughly(of.ran_seconds)} ago"
         said.append(
             f"{_number(performed, 'slice')} of it ran{last}, and handled"
             f" {_number(of.items, 'item')}"
