@@ -17,7 +17,7 @@ from support.deaths import doors_of, every_death
 from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisCluster3, RedisServer
-from workstealing.errors import Aborted
+from workstealing.errors import Aborted, Unanswered
 from workstealing.jobs import AdoptHashes, HashFieldExpiry
 from workstealing.jobs.adopt_hashes.adopter import Adopter
 from workstealing.recruiting.slice import Slice
@@ -377,5 +377,6 @@ def test_a_report_of_a_silent_server_is_a_fault(start_redis: Callable[..., Redis
         job.hashes.open()
         door.reset()
         door.fail(1, "silent")
-        with pytest.raises(redis.exceptions.TimeoutError):
+        # A busy machine may reach the end of its time first.
+        with pytest.raises((redis.exceptions.TimeoutError, Unanswered)):
             job.report(seconds=1.0)

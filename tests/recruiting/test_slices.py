@@ -433,6 +433,7 @@ class TestStats:
                     "errors": {},
                     "running_seconds": None,
                     "breaker_seconds": None,
+                    "servers": 1,
                 }
             },
         }
