@@ -57,7 +57,8 @@ def is_gone(pid: int, folder: str = "") -> bool:
     """Say whether a process, which is not our child, and a folder are gone."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
+        # It may go while its file is being read.
         state = "gone"
     return state in ("gone", "Z") and not (folder and Path(folder).exists())
 
