@@ -4,7 +4,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo pipeline test test-all test-matrix lint format types bench wheel clean
 
-TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -lt 2 ] && n=2; [ $$n -gt 4 ] && n=4; echo $$n)
+# One worker more than cores: the tests wait for servers for a third of their time.
+TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$((n + 1)))
 # -P keeps the checkout's root off the import path, so that nothing can import `jobs` or `lua`.
 PY := .venv/bin/python -P
 

@@ -344,8 +344,8 @@ def test_under_traffic_of_the_old_program_nothing_is_lost(one: Any) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("version", [7, 8])
-@pytest.mark.parametrize("limit", [1, 25])
+@pytest.mark.parametrize("version", [7, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("limit", [pytest.param(1, marks=pytest.mark.slow), 25])
 def test_a_recruit_may_die_at_any_command(
     start_redis: Callable[..., RedisServer], version: int, limit: int
 ) -> None:

@@ -319,8 +319,10 @@ def parts_of(job: AdoptHashes) -> Callable[[], Any]:
     return work
 
 
-@pytest.mark.parametrize("version", [7, 8])
-@pytest.mark.parametrize("work", [slices_of, parts_of], ids=["slices", "parts"])
+@pytest.mark.parametrize("version", [7, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "work", [slices_of, pytest.param(parts_of, marks=pytest.mark.slow)], ids=["slices", "parts"]
+)
 def test_a_recruit_may_die_at_any_command(
     start_redis: Callable[..., RedisServer], kind: Kind, version: int, work: Any
 ) -> None:
@@ -330,6 +332,7 @@ def test_a_recruit_may_die_at_any_command(
         assert deaths(kind, server.client(), through, [door], work) > 15
 
 
+@pytest.mark.slow
 def test_a_recruit_may_die_at_any_command_on_a_cluster(cluster: RedisCluster3, kind: Kind) -> None:
     client = cluster.client()
     with doors_of(cluster) as (doors, through):

@@ -262,6 +262,7 @@ def test_nothing_is_lost_while_slots_move(own_cluster: RedisCluster3) -> None:
     traffic.prove_nothing_is_lost()
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_when_replicas_take_over(own_cluster: RedisCluster3) -> None:
     traffic = Traffic(own_cluster, [f"name{number}" for number in range(120)])
     with replicas_of(own_cluster) as replicas:

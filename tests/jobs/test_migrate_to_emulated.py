@@ -389,7 +389,7 @@ def test_a_hash_that_becomes_something_else_is_left_alone(redis8: RedisServer) -
     client.flushall()
 
 
-@pytest.mark.parametrize("work", ["slices", "parts"])
+@pytest.mark.parametrize("work", ["slices", pytest.param("parts", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("state", ["native", "leaving", "returning"])
 def test_a_recruit_may_die_at_any_command(
     start_redis: Callable[..., RedisServer], state: str, work: str

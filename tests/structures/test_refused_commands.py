@@ -51,6 +51,7 @@ SENT = """
 """
 """Every command on keys that a script or a job of this package sends."""
 COMMANDS = SENT.split()
+QUICK = ("volatile hashes", "ick")
 
 
 def perform(job: type, *args: Any, **options: Any) -> Callable[[Any], Any]:
@@ -262,7 +263,10 @@ def test_the_list_of_commands_is_of_the_server(redis7: RedisServer) -> None:
     assert [name for name, about in zip(COMMANDS, known.values(), strict=True) if not about] == []
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name",
+    [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in KINDS],
+)
 def test_a_refused_command_is_no_foreign_layout(
     redis7: RedisServer, refuse: Callable[[str], None], name: str
 ) -> None:

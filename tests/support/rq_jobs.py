@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import cache
 
 import redis
 
@@ -41,9 +42,19 @@ def enlist_too_long() -> None:
     recruiter.enlist()
 
 
+@cache
+def client_of(url: str) -> redis.Redis:
+    """Return a client that stays.
+
+    A request to stop is lost if it comes while Python collects a client: RQ's worker asks by an
+    exception, and none leaves a `__del__`.
+    """
+    return redis.Redis.from_url(url)
+
+
 def note(slice: Slice) -> int:
     """Leave this process' id; while the test says so, hold the slice."""
-    client = redis.Redis.from_url(os.environ["RQ_REDIS_URL"])
+    client = client_of(os.environ["RQ_REDIS_URL"])
     client.rpush("slices", os.getpid())
     while client.exists("hold") and not slice.expired:
         time.sleep(0.01)

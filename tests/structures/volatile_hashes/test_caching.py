@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from support.at_once import at_once
 from support.children import ended_well, in_child
@@ -263,7 +265,7 @@ def test_a_value_of_another_program_is_computed_anew(redis7: RedisServer, conten
 def test_without_redis_the_function_is_called(
     recruiter: Recruiter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    away = redis.Redis(port=free_port(), socket_timeout=0.2)
+    away = redis.Redis(port=free_port(), socket_timeout=0.2, retry=Retry(NoBackoff(), 0))
     hashes, calls = VolatileHashes(away, namespace="cached"), []
 
     @hashes.cached(**LONG, key="page", recruiter=recruiter)
