@@ -187,6 +187,9 @@ class FleetRebalance(DivisibleJob):
         identity: Hashable = self.structure.every_node[node].twin.identity
         return identity
 
+    def _identity_of_home(self, name: bytes) -> Hashable:
+        return self._identity(self.structure.fleet.home(name))
+
     def _stretches(self, layout: Layout) -> range:
         """Return the numbers of a node's stretches: its index shards, and what `match` finds."""
         shards = 0 if layout.is_native else layout.index_shards
@@ -202,11 +205,13 @@ class FleetRebalance(DivisibleJob):
         budget = Budget(slice.remaining())
         names, after = self._page(node, layout, stretches, place, budget)
         moving = self._of_others(node, names)
-        some = moving[: slice.limit]
+        # The keys of a new home that is left alone stay, and hold up no others.
+        free = [name for name in moving if self._identity_of_home(name) not in slice.held_back]
+        some = free[: slice.limit]
         if self.dry_run:
             return _Step(len(some), len(moving), after, is_end=after == _START)
         carried = self._carry(node, layout, some, slice)
-        if len(some) < len(moving):
+        if len(some) < len(free):
             # The next slice meets the rest of this page.
             return _Step(carried, len(moving), place, is_end=False)
         return _Step(carried, len(moving), after, is_end=after == _START)
@@ -243,8 +248,6 @@ class FleetRebalance(DivisibleJob):
         for name in names:
             by_home.setdefault(self.structure.fleet.home(name), []).append(name)
         for home, some in by_home.items():
-            if self._identity(home) in slice.held_back:
-                continue
             new = self.structure.every_node[home]
             target = self._layout_of(home, layout, slice)
             require_alike(old, layout, target)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import pickle
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import redis
 
 from support.servers import RedisServer
-from workstealing import AsyncFleet, Fleet, Outcome
+from workstealing import AsyncFleet, Fleet, Outcome, structures
 from workstealing.dashboard.watched import watch_all
 from workstealing.errors import ConfigurationError, CrossSlotError
 from workstealing.jobs import (
@@ -25,10 +26,13 @@ from workstealing.jobs import (
     MigrateToEmulated,
     MigrateToNative,
 )
+from workstealing.metrics.ledger import Ledger, processes, read
+from workstealing.metrics.shared_settings import SharedSettings
 from workstealing.recruiting.job import dry_run_of
 from workstealing.recruiting.slice import Slice
 from workstealing.structures import (
     AsyncDurableKeys,
+    AsyncRedisStore,
     AsyncVolatileHashes,
     DurableKeys,
     Ick,
@@ -40,6 +44,7 @@ from workstealing.structures import (
     TrackedSet,
     VolatileHashes,
 )
+from workstealing.structures.structure import Structure
 from workstealing.testing import always
 
 pytestmark = pytest.mark.real
@@ -265,6 +270,149 @@ class TestOtherStructures:
         holders = [node for node, each in three.servers.items() if each.size()]
         assert holders == [fleet.home("dirty")]
         assert IckReaper(ick, lease=30).dependency == ick.twin.identity
+
+
+Say = Callable[[Any], Awaitable[Any]]
+# One life of each structure: written by one process, seen and ended by another. `say` gives the
+# answer of a blocking and of an awaited method.
+
+
+async def life_of_hashes(one: Any, other: Any, name: str, say: Say) -> None:
+    assert await say(one.hsetex(name, mapping={"f": "1"}, ex=300)) == 1
+    assert await say(other.hget(name, "f")) == b"1"
+    assert 200 < (await say(other.httl(name, "f")))[0] <= 300
+    assert await say(other.hdel(name, "f")) == 1
+    assert await say(one.exists(name)) == 0
+
+
+async def life_of_keys(one: Any, other: Any, name: str, say: Say) -> None:
+    token = await say(one.acquire(name, lease=300))
+    assert token is not None
+    assert await say(other.acquire(name, lease=300)) is None
+    assert await say(other.extend(name, token, lease=300))
+    assert await say(other.release(name, token))
+    assert await say(one.acquire(name, lease=300)) > token
+
+
+async def life_of_ick(one: Any, other: Any, _: str, say: Say) -> None:
+    await say(one.add({"member": 5}))
+    batch = await say(other.reserve(10))
+    assert batch == [(b"member", 5.0)]
+    await say(one.ack(b"member", token=batch.token))
+    assert await say(other.reserve(10)) == []
+
+
+async def life_of_sharded_ick(one: Any, other: Any, _: str, say: Say) -> None:
+    await say(one.add({f"member {n}": n for n in range(20)}))
+    assert (await say(other.stats()))["total_size"] == 20
+    await say(one.delete())
+
+
+async def life_of_tracked_set(one: Any, other: Any, _: str, say: Say) -> None:
+    assert await say(one.track(range(100))) == 100
+    assert await say(other.is_tracked(7))
+    assert await say(other.count()) == 100
+    assert await say(other.untrack(range(100))) == 100
+    assert not await say(one.is_tracked(7))
+
+
+async def life_of_log(one: Any, other: Any, _: str, say: Say) -> None:
+    assert await say(one.append(b"first", b"second")) == 0
+    assert await say(other.read(1)) == [b"second"]
+    assert await say(other.delete())
+
+
+async def life_of_shuffle_queue(one: Any, other: Any, _: str, say: Say) -> None:
+    await say(one.write("tenant", {"number": 1}))
+    message = await say(other.read("workers", "worker"))
+    assert message.fields == {b"number": b"1"}
+    assert await say(one.ack(message)) == 1
+    assert await say(other.read("workers", "worker")) is None
+
+
+async def life_of_time_shard_queue(one: Any, other: Any, _: str, say: Say) -> None:
+    await say(one.put("message"))
+    taken = await say(other.take("reader", drain_all=True))
+    assert taken.message == b"message"
+    assert await say(one.ack(taken)) == 1
+    assert await say(other.take("reader", drain_all=True)) is None
+
+
+LIVES: dict[str, Callable[..., Any]] = {
+    "VolatileHashes": life_of_hashes,
+    "DurableKeys": life_of_keys,
+    "Ick": life_of_ick,
+    "ShardedIck": life_of_sharded_ick,
+    "TrackedSet": life_of_tracked_set,
+    "Log": life_of_log,
+    "ShuffleQueue": life_of_shuffle_queue,
+    "TimeShardQueue": life_of_time_shard_queue,
+}
+SPREAD = ("VolatileHashes", "DurableKeys")
+PUBLIC = sorted(
+    name
+    for name in structures.__all__
+    if inspect.isclass(getattr(structures, name))
+    and issubclass(getattr(structures, name), Structure)
+)
+
+
+class TestEveryStructure:
+    @pytest.mark.parametrize("public", PUBLIC)
+    async def test_its_life_goes_on_at_the_home_of_its_name(
+        self, three: Three, public: str
+    ) -> None:
+        kind, is_async = getattr(structures, public), public.startswith("Async")
+        bare = public.removeprefix("Async")
+        # Two processes: each has a fleet of its own.
+        fleets = [three.async_fleet() if is_async else three.fleet() for _ in range(2)]
+        homes = set()
+        for number in range(8):
+            name = f"{bare}:{number}"
+            # All of a spread structure's keys are one namespace; any other is one of that name.
+            called = bare if bare in SPREAD else name
+            if bare == "TimeShardQueue":
+                store = AsyncRedisStore if is_async else RedisStore
+                pair = [kind(store(fleet), called) for fleet in fleets]
+            else:
+                shards = (2,) if bare == "ShardedIck" else ()
+                pair = [kind(fleet, called, *shards) for fleet in fleets]
+            before = {node: each.size() for node, each in three.servers.items()}
+            grown: set[str] = set()
+
+            async def say(given: Any, before: Any = before, grown: Any = grown) -> Any:
+                said = await given if inspect.isawaitable(given) else given
+                grown |= {n for n, each in three.servers.items() if each.size() > before[n]}
+                return said
+
+            await LIVES[bare](*pair, name, say)
+            assert grown == {fleets[0].home(name)}
+            homes.add(fleets[0].home(name))
+        assert len(homes) > 1
+        if is_async:
+            for each in (client for fleet in fleets for client in fleet.nodes.values()):
+                await each.aclose()
+
+    @pytest.mark.parametrize("public", PUBLIC)
+    def test_the_other_kind_of_fleet_is_refused_by_one_sentence(
+        self, three: Three, public: str
+    ) -> None:
+        is_async, bare = public.startswith("Async"), public.removeprefix("Async")
+        fleet: Any = three.fleet() if is_async else three.async_fleet()
+        right = bare if is_async else f"Async{bare}"
+        if bare == "TimeShardQueue":
+            right = "RedisStore" if is_async else "AsyncRedisStore"
+            fleet = (AsyncRedisStore if is_async else RedisStore)(fleet)
+        with pytest.raises(ConfigurationError, match=f"give it to {right}$"):
+            getattr(structures, public)(fleet, "s")
+
+    def test_a_ledger_lives_on_one_server(self, three: Three) -> None:
+        fleet: Any = three.fleet()
+        for make in (Ledger, SharedSettings, read, processes):
+            with pytest.raises(ConfigurationError, match=r"one node, such as fleet.nodes\['a'\]$"):
+                make(fleet)
+        with pytest.raises(ConfigurationError, match="lives on one server"):
+            Ledger(three.async_fleet())
 
 
 def full(fleet: Fleet) -> tuple[VolatileHashes, DurableKeys]:

@@ -205,6 +205,30 @@ def test_a_node_that_leaves_gives_all_its_keys_away(servers: dict[str, RedisServ
     check(fleet(servers, OLD), servers)
 
 
+def test_a_new_home_that_is_left_alone_holds_up_its_own_keys_only(
+    servers: dict[str, RedisServer],
+) -> None:
+    nodes = fleet(servers, NEW).nodes
+    structure = VolatileHashes(Fleet(nodes), "h", backend="emulated")
+    leaving = [name for name in (f"h:{n}" for n in range(300)) if structure.fleet.home(name) == "c"]
+    for name in leaving:
+        structure.hsetex(name, mapping={"f": 1}, ex=300)
+    on = Fleet({name: nodes[name] for name in OLD}, previous=nodes)
+    after = VolatileHashes(on, "h", backend="emulated")
+    job = FleetRebalance(after, limit=2, random=lambda: 0.99)
+    alone = frozenset({after.on_nodes["a"].twin.identity})
+    for _ in range(len(leaving)):
+        slice = Slice(2, 10.0)
+        slice.held_back = alone
+        with suppress(redis.TimeoutError):
+            job.perform(slice)
+    still = {on.home(name) for name in leaving if servers["c"].client().exists(name)}
+    # The keys whose new home is there have been carried, although the others stay before them.
+    assert still == {"a"}
+    assert job.backlog(60.0) != DONE
+    work_off(FleetRebalance(after))
+
+
 def test_native_fields_keep_their_deadlines(start_redis: Callable[..., RedisServer]) -> None:
     servers = {name: start_redis(8) for name in NEW}
     before = VolatileHashes(fleet(servers, OLD), "h", backend="native")

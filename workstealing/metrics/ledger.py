@@ -56,10 +56,10 @@ from workstealing.recruiting.recruiter import Recruiter
 from workstealing.recruiting.slice import Outcome
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, OneAttempt, checked
+from workstealing.store.fleet import one_server
 from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.operations import Operation, as_layout_error, drive
 from workstealing.store.twin import Node, Twin, is_async
-from workstealing.store.valkey_clients import redis_client
 from workstealing.structures.namespace import Layout
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 
@@ -111,7 +111,7 @@ class Ledger(Gathering["_Unsent"]):
     ) -> None:
         keep_seconds = math.ceil(seconds_of(keep, "keep", MINUTE, _LONGEST_KEEP_SECONDS))
         self.name = checked_ledger_name(name)
-        client = redis_client(client)
+        client = one_server(client, "a ledger")
         kind: Any = AsyncVolatileHashes if is_async(client) else VolatileHashes
         self.hashes: Any = kind(client, namespace=namespace_of(name), allow_eviction=allow_eviction)
         self._twin: Twin = self.hashes.twin
@@ -476,7 +476,7 @@ def read(
     is_whole = isinstance(minutes, int) and not isinstance(minutes, bool)
     if not is_whole or not 1 <= minutes <= MINUTES_OF_A_DAY:
         raise ConfigurationError(f"minutes is {minutes!r}; expected a whole number from 1 to 1440")
-    client = redis_client(client)
+    client = one_server(client, "a ledger")
     if is_async(client):
         raise ConfigurationError("a ledger is read with a blocking client, not with an asyncio one")
     hashes = VolatileHashes(client, namespace=namespace_of(name), allow_eviction=allow_eviction)
@@ -502,7 +502,7 @@ def processes(
     namespace's layout.
     """
     name = checked_ledger_name(name)
-    client = redis_client(client)
+    client = one_server(client, "a ledger")
     if is_async(client):
         raise ConfigurationError("a ledger is read with a blocking client, not with an asyncio one")
     hashes = VolatileHashes(client, namespace=namespace_of(name), allow_eviction=allow_eviction)

@@ -17,8 +17,8 @@ from workstealing.recruiting.checks import checked_name, checked_rate
 from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.recruiter import Recruiter
 from workstealing.store.connection import Command
+from workstealing.store.fleet import one_server
 from workstealing.store.twin import is_async
-from workstealing.store.valkey_clients import redis_client
 
 _PAUSED = "paused:"
 _RATE = "rate:"
@@ -46,7 +46,7 @@ class SharedSettings:
     """
 
     def __init__(self, client: Any, name: str = "default") -> None:
-        client = redis_client(client)
+        client = one_server(client, "a ledger with its settings")
         if is_async(client):
             raise ConfigurationError(
                 "the fleet's settings need a blocking client, not an asyncio one"

@@ -193,6 +193,21 @@ def placed(client: Any, name: Any) -> Any:
     return client.client_of(name)
 
 
+def one_server(client: Any, what: str) -> Any:
+    """Return the client for a thing that lives on one server, and has no home on a fleet.
+
+    Arguments: client: a client, of valkey-py, too; what: the thing, for the error. Returns: a
+    client of redis-py; anything else as it is. Raises: ConfigurationError for a fleet.
+    """
+    if isinstance(client, AnyFleet):
+        node = next(iter(client.nodes))
+        raise ConfigurationError(
+            f"{what} lives on one server, and was given a fleet: give it the client of one node,"
+            f" such as fleet.nodes[{node!r}]"
+        )
+    return redis_client(client)
+
+
 def home_of(slot: int, names: Iterable[str]) -> str:
     """Return, of the names of nodes, the one where a hash slot lives. O(names)."""
     return max(names, key=lambda name: (_weight(name, slot), name))
