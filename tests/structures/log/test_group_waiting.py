@@ -15,7 +15,7 @@ import pytest
 from support.patience import GUARD_SECONDS
 from support.processes import end, spawn
 from support.servers import AnyServer, RedisServer, wait_until
-from workstealing.store import operations
+from workstealing.store import operations, scripts
 from workstealing.store.blocking import AsyncAsker, ask
 from workstealing.structures.log.group import GroupEntry, LogGroup
 from workstealing.structures.log.group_reading import NoEntries
@@ -30,8 +30,24 @@ def group_of(server: AnyServer, shift_ms: int = 0, **options: Any) -> LogGroup:
     return Log(server.client(), "l", 10, clock_shift_ms=shift_ms).group("mail", **options)
 
 
-def appended(server: AnyServer, *entries: bytes) -> int:
-    return Log(server.client(), "l", 10).append(*entries)
+def appended(server: AnyServer, *entries: bytes, shift_ms: int = 0) -> int:
+    return Log(server.client(), "l", 10, clock_shift_ms=shift_ms).append(*entries)
+
+
+# The scripts with this shift are made while a turn does not end, and are used by nobody else.
+LASTING = 7
+
+
+@pytest.fixture
+def lasting_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a turn last for longer than a busy machine keeps a member from using it."""
+    joined = scripts._join
+
+    def join(name: str) -> str:
+        return joined(name).replace("local TURN_MS = 1000", "local TURN_MS = 600000")
+
+    assert join("log/group_read") != joined("log/group_read")
+    monkeypatch.setattr(scripts, "_join", join)
 
 
 def blocked(server: Any, client: Any = None) -> int:
@@ -46,13 +62,13 @@ def blocked(server: Any, client: Any = None) -> int:
 class Members:
     """Threads that read one after the other has blocked, and go on until they are told to stop."""
 
-    def __init__(self, server: Any, number: int, count: int = 1) -> None:
-        self.server, self.number = server, number
+    def __init__(self, server: Any, number: int, count: int = 1, shift_ms: int = 0) -> None:
+        self.server, self.number, self._shift_ms = server, number, shift_ms
         self._client = server.client()
         self.served: queue.Queue[tuple[int, list[int]]] = queue.Queue()
         self._go_on = True
         self._count = count
-        self._groups = [group_of(server) for _ in range(number)]
+        self._groups = [group_of(server, shift_ms) for _ in range(number)]
         self._threads = [
             threading.Thread(target=self._read, args=(each,), daemon=True) for each in range(number)
         ]
@@ -70,12 +86,15 @@ class Members:
             f"{number} members to be blocked",
         )
 
+    def append(self, *entries: bytes) -> int:
+        return appended(self.server, *entries, shift_ms=self._shift_ms)
+
     def next(self) -> tuple[int, list[int]]:
         return self.served.get(timeout=SOON_S)
 
     def stop(self) -> None:
         self._go_on = False
-        appended(self.server, *[b"the end"] * self.number * self._count)
+        self.append(*[b"the end"] * self.number * self._count)
         for thread in self._threads:
             thread.join(SOON_S)
             assert not thread.is_alive()
@@ -94,24 +113,26 @@ def server(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.mark.real
+@pytest.mark.usefixtures("lasting_turns")
 def test_blocked_members_are_served_in_the_order_in_which_they_came(server: Any) -> None:
     """Who was served goes to the end: so over rounds the order stays the same."""
-    members = Members(server, MEMBERS)
+    members = Members(server, MEMBERS, shift_ms=LASTING)
     members.block()
     assert group_of(server).stats().waiting == MEMBERS
     for offset in range(3 * MEMBERS):
-        assert appended(server, b"e") == offset
+        assert members.append(b"e") == offset
         assert members.next() == (offset % MEMBERS, [offset])
         members.wait_for(MEMBERS)
     members.stop()
 
 
 @pytest.mark.real
+@pytest.mark.usefixtures("lasting_turns")
 def test_the_entries_of_one_batch_are_spread_over_those_who_wait(server: Any) -> None:
-    members = Members(server, MEMBERS, count=10)
+    members = Members(server, MEMBERS, count=10, shift_ms=LASTING)
     members.block()
     for batch in range(3):
-        assert appended(server, *[b"e"] * MEMBERS) == batch * MEMBERS
+        assert members.append(*[b"e"] * MEMBERS) == batch * MEMBERS
         served = [members.next() for _ in range(MEMBERS)]
         assert sorted(member for member, _ in served) == list(range(MEMBERS))
         assert sorted(offset for _, [offset] in served) == list(
@@ -119,12 +140,13 @@ def test_the_entries_of_one_batch_are_spread_over_those_who_wait(server: Any) ->
         )
         members.wait_for(MEMBERS)
     # A batch smaller than the line goes to its first ones.
-    first = [members.next() for _ in range(3) if appended(server, b"e") >= 0]
+    first = [members.next() for _ in range(3) if members.append(b"e") >= 0]
     assert len({member for member, _ in first}) == 3
     members.stop()
 
 
 @pytest.mark.real
+@pytest.mark.usefixtures("lasting_turns")
 def test_the_line_keeps_its_order_while_its_members_look_now_and_then(
     server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,12 +160,12 @@ def test_the_line_keeps_its_order_while_its_members_look_now_and_then(
 
     monkeypatch.setattr(NoEntries, "pause_seconds", lambda *_: 0.01)
     monkeypatch.setattr(LogGroup, "look_steps", look)
-    members = Members(server, 4)
+    members = Members(server, 4, shift_ms=LASTING)
     members.block()
     for offset in range(8):
         before = len(looks)
         wait_until(lambda before=before: len(looks) > before + 12, "members to look")  # type: ignore[misc]
-        assert appended(server, b"e") == offset
+        assert members.append(b"e") == offset
         assert members.next() == (offset % 4, [offset])
         members.wait_for(4)
     members.stop()
