@@ -27,6 +27,8 @@ def interrupted_at(point):
         return trace
 
     with stop_wish() as wish:
+        # Python 3.12 traces opcodes only if some frame has asked for it before.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(trace)
         wish.wait(0.001)
         sys.settrace(None)

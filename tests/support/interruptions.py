@@ -58,6 +58,11 @@ def _is_ours(code: CodeType, folders: tuple[str, ...]) -> bool:
     return code.co_filename.startswith(folders)
 
 
+def _let_opcodes_be_traced() -> None:
+    # Python 3.12 traces opcodes only if some frame has asked for it before sys.settrace.
+    sys._getframe().f_trace_opcodes = True
+
+
 def points_of(
     call: Callable[[], object], folders: tuple[str, ...] = (PACKAGE, JOBS)
 ) -> list[Point]:
@@ -77,6 +82,7 @@ def points_of(
         return local
 
     before = sys.gettrace()
+    _let_opcodes_be_traced()
     sys.settrace(enter)
     try:
         call()
@@ -108,6 +114,7 @@ def interrupt(
         return local
 
     before = sys.gettrace()
+    _let_opcodes_be_traced()
     sys.settrace(enter)
     try:
         call()
