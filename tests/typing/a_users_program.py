@@ -468,6 +468,21 @@ def cached_functions(
     async def name(item: int) -> str:
         return str(item)
 
+    class Shop:
+        @hashes.cached(ttl=60, key="item:{item}")
+        def price(self, item: int) -> int:
+            return item
+
+        @late.cached(ttl=60, key="item:{item}")
+        async def name(self, item: int) -> str:
+            return str(item)
+
+    assert_type(Shop().price(1), int)
+    assert_type(Shop().price.invalidate(item=1), bool)
+    assert_type(Shop().name.place(1), tuple[str, str])
+    Shop().price("1")  # type: ignore[arg-type]
+    assert_type(Shop.price(Shop(), 1), int)
+    assert_type(price.__name__, str)
     price(1, 2)  # type: ignore[arg-type]
     forgotten: bool = price.invalidate(1)
     again: int = price.refresh(1, currency="USD")

@@ -131,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _beside(users: Iterable[str]) -> list[str]:
     """Return the patterns of the keys that `cached` writes beside the users' hashes."""
-    from workstealing.structures.volatile_hashes.caching import leases_beside
+    from workstealing.structures.volatile_hashes.cached_results import leases_beside
 
     return [leases_beside(each) for each in users if not each.endswith("*")]
 

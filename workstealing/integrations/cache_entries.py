@@ -23,7 +23,8 @@ from workstealing.recruiting.deferral import Enlister, is_deferring
 from workstealing.recruiting.faults import FaultLog, HostTimeouts
 from workstealing.recruiting.recruiter import Recruiter, default_recruiter
 from workstealing.structures.volatile_hashes import VolatileHashes
-from workstealing.structures.volatile_hashes.caching import CachedFunction, Policy
+from workstealing.structures.volatile_hashes.cached_results import Policy
+from workstealing.structures.volatile_hashes.caching import CachedFunction
 
 T = TypeVar("T")
 
@@ -210,7 +211,8 @@ class CacheEntries:
             is_bare=True,
         )
         # A class has no signature that could be read, so it is called by a function.
-        return CachedFunction(self.hashes, lambda: compute(), policy)()  # noqa: PLW0108
+        function = lambda: compute()  # noqa: E731, PLW0108
+        return CachedFunction(self.hashes, function, policy, self._subject)()
 
     def has(self, key: str) -> bool:
         """Say whether a key has an entry. One round trip; it does not enlist."""

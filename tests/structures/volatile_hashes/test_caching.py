@@ -25,7 +25,7 @@ from workstealing import Fleet, Recruiter
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.deferral import Deferral, current
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
-from workstealing.structures.volatile_hashes import caching
+from workstealing.structures.volatile_hashes import cached_results
 
 LONG = {"ttl": 600.0, "wait": 60.0, "lease": 600.0}
 
@@ -240,14 +240,14 @@ def test_a_value_that_was_stored_before_the_lease_is_not_computed_again(
     redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashes = hashes_on(redis7)
-    looking = caching._CachedFunction._leasing
+    looking = cached_results.CachedResults._leasing
 
-    def late(self: Any, key: str, field: str, seen: Any) -> Any:
+    def late(self: Any, turn: Any, seen: Any) -> Any:
         # Another caller stores its result between this one's look and its lease.
-        hashes.hsetex(key, field, b'5:"theirs"', ex=600)
-        return looking(self, key, field, seen)
+        hashes.hsetex(turn.key, turn.field, b'5:"theirs"', ex=600)
+        return looking(self, turn, seen)
 
-    monkeypatch.setattr(caching._CachedFunction, "_leasing", late)
+    monkeypatch.setattr(cached_results.CachedResults, "_leasing", late)
     assert hashes.cached(**LONG, key="page", field="text")(lambda: "mine")() == "theirs"
     assert not hashes.exists("page:computing")
 
@@ -328,13 +328,13 @@ def test_the_chance_of_an_early_computer_follows_its_rule(
     never = hashes.cached(ttl=60, key="page", field="text")(lambda: "x")
     draws = [(n + 0.5) / 10_000 for n in range(10_000)]
     for left in (0.1, 1.0, 3.0):
-        entry = caching._Entry("x", left, 0.5)
+        entry = cached_results.CachedEntry("x", left, 0.5)
         values = iter(draws)
-        monkeypatch.setattr(caching.random, "random", lambda values=values: next(values))
+        monkeypatch.setattr(cached_results.random, "random", lambda values=values: next(values))
         share = sum(page._is_due(entry) for _ in draws) / len(draws)
         assert share == pytest.approx(math.exp(-left / (0.5 * 2.0)), abs=1e-3)
         assert not never._is_due(entry)
-    assert never._is_due(caching._Entry("x", 0.0, 0.5))
+    assert never._is_due(cached_results.CachedEntry("x", 0.0, 0.5))
 
 
 def test_an_early_computer_keeps_the_new_value(
@@ -343,7 +343,7 @@ def test_an_early_computer_keeps_the_new_value(
     hashes, results = hashes_on(redis7), iter(["first", "second"])
     page = hashes.cached(ttl=600, key="page", field="text", early=1.0)(lambda: next(results))
     hashes.hsetex("page", "text", b'999999:"costly"', ex=60)
-    monkeypatch.setattr(caching.random, "random", lambda: 0.999_999)
+    monkeypatch.setattr(cached_results.random, "random", lambda: 0.999_999)
     assert page() == "first"
     # It cost nothing, so the next caller need not hurry.
     assert page() == "first"
@@ -385,5 +385,3 @@ def test_wrong_arguments_are_refused(redis7: RedisServer) -> None:
     ):
         with pytest.raises(ConfigurationError):
             hashes.cached(**{"key": "x", "ttl": 1, **options})
-    with pytest.raises(ConfigurationError, match="write it below @classmethod"):
-        hashes.cached(ttl=1, key="x")(classmethod(lambda _: None))

@@ -6,14 +6,15 @@ redis-py's own: they end in ``execute_command("HSETEX", ...)``, and here that co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
 from workstealing.store.keys import key_slot, require_users_key, to_bytes
-from workstealing.store.operations import Operation
+from workstealing.store.operations import AS_BYTES, Operation
 from workstealing.store.operations import command as plain
 from workstealing.store.scripts import Script, load
 from workstealing.structures.namespace import EMULATED, MIGRATING, NATIVE, Layout
@@ -26,6 +27,11 @@ _GUARDED_ARGUMENTS = 4000
 
 def _same(reply: Any) -> Any:
     return reply
+
+
+def _parsing(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the caller's options of parsing that hold for a script's reply, too."""
+    return AS_BYTES if NEVER_DECODE in options else {}
 
 
 def _pairs(reply: list[Any]) -> dict[Any, Any]:
@@ -193,8 +199,10 @@ class HashTranslator:
             keys = self._names.for_reading(name)
             if command.checked:
                 keys += (self._names.mark(layout.shard_of(key_slot(name))),)
-                return Operation(script, keys, (layout.mark, *command.told, *args[2:]), read)
-            return Operation(script, keys, (*command.told, *args[2:]), read)
+                values = (layout.mark, *command.told, *args[2:])
+            else:
+                values = (*command.told, *args[2:])
+            return Operation(script, keys, values, read, _parsing(options))
         layout.require_writable()
         keys = self._names.for_writing(name, layout)
         if command.keys == 2:
@@ -227,7 +235,8 @@ class HashTranslator:
             keys += (name, self._names.mark(layout.shard_of(key_slot(name))))
         values = (layout.mark, args[0], *args[1 + command.keys :])
         script = self.script("volatile_hashes/guarded")
-        return Operation(script, tuple(keys), values, self._reader(args[0], command, args, options))
+        read = self._reader(args[0], command, args, options)
+        return Operation(script, tuple(keys), values, read, _parsing(options))
 
     def takes(self, layout: Layout, args: Arguments) -> list[Operation]:
         """Return the operations that hand a command's fields back before it runs.
