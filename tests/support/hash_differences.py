@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 GARBAGE = "expired fields that the server has not collected yet"
+KEPT_GARBAGE = "KEEPTTL on such a field"
 FOREIGN = "a key that holds no hash"
 TWO_ERRORS = "a call that is wrong in two ways"
 
@@ -45,6 +46,12 @@ DIFFERENCES = (
         ("ttl", "pttl", "expiretime", "pexpiretime", *_EXPIRES, *_MOVES),
         "takes a hash without a live field for an existing key",
         "takes it for a missing key, and its own time to live has ended with it",
+    ),
+    Difference(
+        KEPT_GARBAGE,
+        ("hsetex",),
+        "keeps the time that has passed, so the new value is gone at once",
+        "writes it without a time to live",
     ),
     Difference(
         FOREIGN,
