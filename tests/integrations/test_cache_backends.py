@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import itertools
+import math
 import pickle
 import socket
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import flask
@@ -17,7 +22,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from support.any_server import AnyServer
-from workstealing.errors import ConfigurationError
+from support.faulty_server import FaultyServer
+from workstealing.errors import Aborted, ConfigurationError, Skipped
 from workstealing.integrations import cache_entries
 from workstealing.integrations.cache_entries import (
     CacheEntries,
@@ -28,10 +34,17 @@ from workstealing.integrations.cache_entries import (
 )
 from workstealing.integrations.django_cache import Cache
 from workstealing.integrations.flask_caching import VolatileHashCache
-from workstealing.jobs import HashFieldExpiry
+from workstealing.jobs import (
+    HashFieldExpiry,
+    MigrateToEmulated,
+    MigrateToNative,
+    migrate_to_emulated,
+)
 from workstealing.recruiting import Recruiter, Slice
 from workstealing.recruiting.deferral import Deferral, current
+from workstealing.store.fleet import Fleet
 from workstealing.structures import VolatileHashes
+from workstealing.structures.volatile_hashes import hashes as hashes_module
 from workstealing.testing import never
 
 shared: Any = None
@@ -48,6 +61,9 @@ class Counting:
 
     def enlist(self) -> None:
         self.enlisted += 1
+
+
+enlister = Counting()
 
 
 @pytest.fixture
@@ -227,13 +243,110 @@ def test_django_counts_and_keeps_the_deadline(django_cache: Cache, entries: Cach
     assert django_cache.get("most") == 2**63 - 1
 
 
-def test_an_entry_that_expires_while_it_is_counted_leaves_nothing(
-    entries: CacheEntries, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("backend", ["emulated", "native"])
+def test_a_count_is_one_step(request: pytest.FixtureRequest, backend: str) -> None:
+    """A count that died between two steps left an entry without a deadline for ever."""
+    server = request.getfixturevalue("redis8" if backend == "native" else "redis7")
+    with FaultyServer(server.port) as door, redis.Redis(port=door.port, protocol=2) as client:
+        entries = CacheEntries(VolatileHashes(client, "cache", backend=backend), 7, Counting())
+        entries.set_many({"n": 2**60}, 60)
+        # The script is loaded.
+        assert entries.increment("n", 1) == 2**60 + 1
+        before = len(door.names())
+        assert entries.increment("n", -2) == 2**60 - 1
+        assert entries.increment("gone", 3) is None
+        assert door.names()[before:] == ["EVALSHA"] * 2
+        assert not entries.has("gone")
+        assert 0 < left(entries, "n") <= 60_000
+
+
+def test_an_expired_number_is_not_counted_on(redis7: Any) -> None:
+    def ahead(ms: int) -> CacheEntries:
+        hashes = VolatileHashes(redis7.client(), "cache", backend="emulated", clock_shift_ms=ms)
+        return CacheEntries(hashes, 1, Counting())
+
+    ahead(0).set_many({"n": 5, "lasting": 1}, 5)
+    ahead(0).touch("lasting", None)
+    assert ahead(10_000).increment("n", 1) is None
+    assert ahead(0).get_many(["n", "lasting"]) == {"lasting": 1}
+
+
+def test_numbers_are_counted_on_while_the_namespace_moves(
+    redis8: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entries.hashes, "hexists", lambda *_: True)
-    assert entries.increment("gone", 3) is None
-    monkeypatch.undo()
+    monkeypatch.setattr(migrate_to_emulated, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(hashes_module, "LAYOUT_SECONDS", 0.0)
+    hashes = VolatileHashes(redis8.client(), "cache", backend="emulated")
+    hashes.open()
+    # Not bound to a backend.
+    hashes = VolatileHashes(redis8.client(), "cache")
+    entries, total = CacheEntries(hashes, 3, Counting()), 0
+    entries.set_many({"n": 0}, 600)
+    for job in (MigrateToNative(hashes), MigrateToEmulated(hashes, "cache:*")):
+        goal = "native" if isinstance(job, MigrateToNative) else "emulated"
+        for _ in range(500):
+            total += 1
+            assert entries.increment("n", 1) == total
+            assert entries.increment("gone", 1) is None
+            if hashes.client.hget("ws:cache:layout", "backend").decode() == goal:
+                break
+            with contextlib.suppress(Aborted, Skipped):
+                job.perform(Slice(limit=5, seconds=60))
+        else:
+            raise AssertionError(f"it is not {goal} yet")
+    assert total > 2
     assert not entries.has("gone")
+    assert 0 < left(entries, "n") <= 600_000
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 10**30, 1e300, 1e12, 100 * 366 * 86400])
+def test_a_timeout_beyond_all_use_is_none(entries: CacheEntries, timeout: float) -> None:
+    assert entries.set_many({"set": 1, "touched": 1}, timeout)
+    assert entries.touch("touched", 60)
+    assert entries.touch("touched", timeout)
+    assert entries.add("added", 1, timeout)
+    assert entries.computed("computed", lambda: 1, timeout) == 1
+    assert [left(entries, key) for key in ("set", "touched", "added")] == [-1] * 3
+    assert entries.has("computed")
+
+
+def test_a_timeout_of_less_than_a_millisecond_is_one(entries: CacheEntries) -> None:
+    assert entries.set_many({"a": 1}, 1e-9)
+    assert left(entries, "a") in (0, 1, -2)
+
+
+def test_a_timeout_that_is_no_number_is_refused(entries: CacheEntries) -> None:
+    """Django's own backend for Redis raises a ValueError, too; the function is not called."""
+    entries.set_many({"a": 1}, 60)
+    for refused in (
+        lambda: entries.set_many({"a": 2}, math.nan),
+        lambda: entries.add("b", 2, math.nan),
+        lambda: entries.touch("a", math.nan),
+        lambda: entries.computed("b", pytest.fail, math.nan),
+    ):
+        with pytest.raises(ValueError, match="NaN"):
+            refused()
+    assert entries.get_many(["a", "b"]) == {"a": 1}
+
+
+@pytest.mark.parametrize("key", ["", "a" * 100_000, "\x00", "ключ", "\udc80", "a\ud800b", "{a}b{"])
+def test_every_text_is_a_key(entries: CacheEntries, key: str) -> None:
+    """A file's name may hold a lone surrogate, which UTF-8 cannot express."""
+    other = f"{key}2"
+    assert entries.set_many({key: 1, other: 2}, 60)
+    assert entries.get_many([key, other]) == {key: 1, other: 2}
+    assert entries.has(key)
+    assert entries.touch(key, 5)
+    assert not entries.add(key, 1, 3)
+    assert entries.increment(key, 4) == 5
+    assert entries.computed(key, pytest.fail, 60) == 5
+    assert entries.delete_many([key]) == 1
+    calls: list[int] = []
+    for _ in range(2):
+        assert entries.computed(key, lambda: calls.append(1) or 6, 60) == 6
+    assert len(calls) == 1
+    assert entries.move(key, other)
+    assert entries.get_many([key, other]) == {other: 6}
 
 
 def test_no_count_of_many_threads_is_lost(entries: CacheEntries) -> None:
@@ -388,8 +501,6 @@ def flask_cache(redis7: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     # The import mode of this suite gives a test's module a name that import_module may not know.
     monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or _this_module())
 
@@ -441,6 +552,19 @@ def test_flask_cachings_decorators(flask_cache: Any) -> None:
     assert computed == [4, 5, 4]
 
 
+def test_a_prefix_may_be_told_by_a_function(flask_cache: Any) -> None:
+    """As of Flask-Caching's own backends. The function's name and address were the prefix."""
+    tenant = "a"
+    cache = VolatileHashCache(flask_cache.cache.entries, lambda: f"{tenant}.")
+    assert cache.set("page", 1)
+    tenant = "b"
+    assert cache.get_many("page") == [None]
+    assert cache.inc("page", 7) == 7
+    tenant = "a"
+    assert cache.get("page") == 1
+    assert flask_cache.cache.entries.get_many(["a.page", "b.page"]) == {"a.page": 1, "b.page": 7}
+
+
 def test_the_job_is_installed_once(flask_cache: Any) -> None:
     settings = CacheSettings(f"{__name__}:shared", "pages", recruiter=f"{__name__}:maintenance")
     assert opened(settings) is flask_cache.cache.entries
@@ -451,15 +575,130 @@ def test_the_job_is_installed_once(flask_cache: Any) -> None:
     ("options", "said"),
     [
         ({"BUCKETS": 0}, "number of buckets is 0"),
+        ({"BUCKETS": True}, "buckets is of type bool"),
+        ({"BUCKETS": [1]}, "buckets is of type list"),
         ({"SHARDS": 4}, "unknown option 'SHARDS'"),
-        ({"RECRUITER": "nowhere"}, "is no import path"),
+        ({"NAMESPACE": 5}, "namespace is of type int"),
+        ({"NAMESPACE": "a b"}, "a b"),
+        ({"RATE": 2}, "rate"),
+        ({"RATE": -1}, "rate"),
+        ({"RATE": None}, "rate is of type NoneType"),
+        ({"RATE": math.nan}, "rate"),
+        ({"LIMIT": 0}, "limit"),
+        ({"LIMIT": "5"}, "limit is of type str"),
+        ({"STORE": "disk"}, "disk"),
+        ({"RECRUITER": 5}, "recruiter is of type int"),
+        ({"RECRUITER": "nowhere"}, "recruiter is no import path"),
+        ({"RECRUITER": ":name"}, "recruiter is no import path"),
+        ({"RECRUITER": ".near:name"}, "recruiter is no import path"),
         ({"RECRUITER": "nowhere.at:all"}, "cannot be imported"),
         ({"RECRUITER": "os:path"}, "expected a Recruiter"),
+        ({"RECRUITER": f"{__name__}:enlister"}, "takes no job"),
     ],
 )
-def test_a_wrong_option_is_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_a_wrong_option_is_refused(
+    options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_entries, "_opened", {})
+    with pytest.raises(ConfigurationError, match=said) as caught:
         Cache("redis://localhost:1/0", {"OPTIONS": options})
+    assert str(caught.value).count(". ") == 0
+    assert cache_entries._opened == {}
+
+
+@pytest.mark.parametrize(
+    "location",
+    [5, ["redis://:secret@a", "redis://b"], b"redis://:secret@a", "ftp://:secret@a", "secret@a:1"],
+)
+def test_a_wrong_location_is_refused_and_not_shown(location: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Cache(location, {})
+    assert "secret" not in str(caught.value)
+    assert "secret" not in repr(CacheSettings("redis://:secret@a"))
+
+
+@pytest.mark.parametrize("given", [5, None, redis.Redis, "redis://localhost"])
+def test_a_location_that_is_no_client_is_refused(
+    given: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "shared", given)
+    with pytest.raises(ConfigurationError):
+        Cache(f"{__name__}:shared", {"OPTIONS": {"RECRUITER": f"{__name__}:maintenance"}})
+
+
+def test_a_second_cache_in_one_namespace_is_told_to_take_another(
+    redis7: Any, redis8: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "maintenance", Recruiter())
+    monkeypatch.setattr(cache_entries, "_opened", {})
+    options = {"RECRUITER": f"{__name__}:maintenance"}
+    first, second = (f"redis://127.0.0.1:{each.port}" for each in (redis7, redis8))
+    Cache(first, {"OPTIONS": options})
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="another namespace, or the rate 0"):
+            Cache(second, {"OPTIONS": options})
+    other = Cache(second, {"OPTIONS": {**options, "NAMESPACE": "other"}})
+    bare = Cache(second, {"OPTIONS": {**options, "RATE": 0}})
+    other.set("a", 1)
+    bare.set("a", 2)
+    assert [other.get("a"), bare.get("a")] == [1, 2]
+
+
+def test_a_cache_on_a_fleet(redis7: Any, redis8: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    urls = [f"redis://127.0.0.1:{each.port}" for each in (redis7, redis8)]
+    monkeypatch.setitem(globals(), "shared", Fleet(urls))
+    monkeypatch.setitem(globals(), "maintenance", Recruiter())
+    monkeypatch.setattr(cache_entries, "_opened", {})
+    cache = Cache(f"{__name__}:shared", {"OPTIONS": {"RECRUITER": f"{__name__}:maintenance"}})
+    keys = [f"k{n}" for n in range(40)]
+    assert cache.set_many(dict.fromkeys(keys, 1)) == []
+    assert cache.get_many(keys) == dict.fromkeys(keys, 1)
+    assert [cache.incr(key) for key in keys] == [2] * 40
+    assert min(each.client().dbsize() for each in (redis7, redis8)) > 5
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_module_that_opens_a_cache_while_it_is_imported(
+    redis7: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    """`opened` imported under its lock, and waited for itself, or for a thread that waited for it.
+
+    The module is the one that the setting names, and it opens the cache before its end.
+    """
+    monkeypatch.setattr(cache_entries, "_opened", {})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = f"shop_of_a_test_{threads}"
+    settings = CacheSettings(f"redis://127.0.0.1:{redis7.port}", recruiter=f"{module}:recruiter")
+    monkeypatch.setitem(globals(), "settings", settings)
+    begun = threading.Event()
+    monkeypatch.setitem(globals(), "begun", begun)
+    monkeypatch.setitem(globals(), "go", threading.Event() if threads == 2 else None)
+    (tmp_path / f"{module}.py").write_text(
+        f"import sys\nnames = sys.modules[{__name__!r}].__dict__\n"
+        "from workstealing import Recruiter\n"
+        "from workstealing.integrations.cache_entries import opened\n"
+        "recruiter = Recruiter()\n"
+        "names['begun'].set()\n"
+        "assert names['go'] is None or names['go'].wait(60)\n"
+        "cache = opened(names['settings'])\n"
+    )
+    found: list[Any] = []
+    tasks = [lambda: found.append(opened(settings))]
+    if threads == 2:
+        tasks.insert(0, lambda: found.append(importlib.import_module(module).cache))
+    running = [threading.Thread(target=each, daemon=True) for each in tasks]
+    running[0].start()
+    assert begun.wait(60)
+    for each in running[1:]:
+        each.start()
+    if threads == 2:
+        globals()["go"].set()
+    for each in running:
+        each.join(60)
+        assert not each.is_alive()
+    assert len(found) == threads
+    assert all(each is found[0] for each in found)
+    assert found[0] is sys.modules[module].cache
 
 
 def test_a_client_of_texts_is_refused(redis7: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,19 +12,22 @@ import pickle
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, TypeVar
 
 from workstealing.clock import LONGEST_SECONDS, SYSTEM_CLOCK
-from workstealing.errors import ConfigurationError
+from workstealing.errors import ConfigurationError, DuplicateJobError
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
+from workstealing.recruiting.adaptive import Adaptive
 from workstealing.recruiting.deferral import Enlister, is_deferring
 from workstealing.recruiting.faults import FaultLog, HostTimeouts
-from workstealing.recruiting.recruiter import Recruiter, default_recruiter
+from workstealing.recruiting.recruiter import default_recruiter
+from workstealing.store.fleet import Fleet
 from workstealing.structures.volatile_hashes import VolatileHashes
 from workstealing.structures.volatile_hashes.cached_results import Policy
 from workstealing.structures.volatile_hashes.caching import CachedFunction
+from workstealing.structures.volatile_hashes.layout import COUNT_EXISTING
 
 T = TypeVar("T")
 
@@ -34,6 +37,17 @@ _SECONDS = 1.0
 # How long a caller waits for another's value, and how long that one may compute alone.
 _WAIT_SECONDS, _LEASE_SECONDS = 2.0, 30.0
 _SIGNED_64 = range(-(2**63), 2**63)
+_IMPORT_PATH = '"package.module:name"'
+# The kinds of values that each setting takes, for the error.
+_KINDS: dict[str, tuple[Any, str]] = {
+    "location": ((str, type(None)), f"a URL, or {_IMPORT_PATH}"),
+    "namespace": (str, "a text"),
+    "buckets": (int, "a whole number from 1 on"),
+    "rate": ((int, float, Adaptive), "a number from 0 to 1"),
+    "limit": (int, "a whole number from 1 on"),
+    "recruiter": ((str, type(None)), _IMPORT_PATH),
+    "backend": (str, '"auto", "emulated" or "native"'),
+}
 
 _faults = FaultLog(SYSTEM_CLOCK)
 _timeouts = HostTimeouts()
@@ -54,15 +68,32 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
-    """Where entries are and who collects them; `opened` explains each field."""
+    """Where entries are and who collects them; `opened` explains each field.
 
-    location: str | None = None
+    Raises: ConfigurationError for a value of the wrong kind.
+    """
+
+    # It may hold a password.
+    location: str | None = field(default=None, repr=False)
     namespace: str = "cache"
     buckets: int = 1024
-    rate: float = 0.003
+    rate: float | Adaptive = 0.003
     limit: int = 5
     recruiter: str | None = None
     backend: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, (kinds, expected) in _KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                raise ConfigurationError(
+                    f"the cache's {name} is of type {type(value).__name__}; expected {expected}"
+                )
+        if self.buckets < 1:
+            raise ConfigurationError(
+                f"the cache's number of buckets is {self.buckets}; expected a whole number from"
+                " 1 on"
+            )
 
 
 def opened(settings: CacheSettings) -> CacheEntries:
@@ -78,68 +109,82 @@ def opened(settings: CacheSettings) -> CacheEntries:
     """
     with _lock:
         found = _opened.get(settings)
+    if found is not None:
+        return found
+    # The lock is not held, because a module of the program may open a cache when it is imported.
+    recruiter = _recruiter(settings.recruiter)
+    imported = None
+    if settings.location is not None and "://" not in settings.location:
+        imported = _imported(settings.location, "location")
+    with _lock:
+        found = _opened.get(settings)
         if found is None:
-            found = _opened[settings] = _made(settings)
+            found = _opened[settings] = _made(settings, imported, recruiter)
     return found
 
 
-def _made(settings: CacheSettings) -> CacheEntries:
-    if not isinstance(settings.buckets, int) or settings.buckets < 1:
-        raise ConfigurationError(
-            f"the cache's number of buckets is {settings.buckets!r}; expected a whole number from"
-            " 1 on"
-        )
-    recruiter: Recruiter = default_recruiter
-    if settings.recruiter is not None:
-        recruiter = _imported(settings.recruiter)
-        if not callable(getattr(recruiter, "enlist", None)):
+def _made(settings: CacheSettings, imported: Any, recruiter: Any) -> CacheEntries:
+    client = _connected(settings.location) if imported is None else imported
+    hashes = VolatileHashes(client, settings.namespace, backend=settings.backend)
+    for each in client.nodes.values() if isinstance(client, Fleet) else (client,):
+        if each.get_encoder().decode_responses:
             raise ConfigurationError(
-                f"the cache's recruiter {settings.recruiter!r} is {recruiter!r}; expected a"
-                " Recruiter"
+                "the cache's client has decode_responses=True, but entries are bytes; give a client"
+                " or a URL without it"
             )
-    hashes = VolatileHashes(
-        _client(settings.location), settings.namespace, backend=settings.backend
-    )
-    if settings.rate:
-        recruiter.install(HashFieldExpiry(hashes, limit=settings.limit), rate=settings.rate)
+    if settings.rate != 0:
+        if not callable(getattr(recruiter, "install", None)):
+            raise ConfigurationError(
+                f"the cache's recruiter {settings.recruiter!r} takes no job; expected a Recruiter,"
+                " or the rate 0"
+            )
+        try:
+            recruiter.install(HashFieldExpiry(hashes, limit=settings.limit), rate=settings.rate)
+        except DuplicateJobError as error:
+            raise ConfigurationError(
+                f"the cache's namespace {settings.namespace!r} has a job on its recruiter already,"
+                " another cache's or your own; give this cache another namespace, or the rate 0"
+            ) from error
     return CacheEntries(hashes, settings.buckets, recruiter)
 
 
-def _client(location: str | None) -> Any:
-    if location is not None and "://" not in location:
-        client = _imported(location)
-    else:
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
-
-        from workstealing.store.client import connect
-
-        # A request must not wait for redis-py's ten retries of a server that is gone.
-        client = connect(
-            location,
-            socket_timeout=_SECONDS,
-            socket_connect_timeout=_SECONDS,
-            retry=Retry(NoBackoff(), 1),
-        )
-    if client.get_encoder().decode_responses:
+def _recruiter(path: str | None) -> Any:
+    if path is None:
+        return default_recruiter
+    recruiter = _imported(path, "recruiter")
+    if not callable(getattr(recruiter, "enlist", None)):
         raise ConfigurationError(
-            f"the cache's client {location!r} has decode_responses=True, but entries are bytes;"
-            " give a client without it"
+            f"the cache's recruiter {path!r} is {recruiter!r}; expected a Recruiter"
         )
-    return client
+    return recruiter
 
 
-def _imported(path: str) -> Any:
-    module, found, name = path.partition(":")
-    if not found:
-        raise ConfigurationError(
-            f'the cache\'s setting {path!r} is no import path; expected "package.module:name"'
-        )
+def _connected(url: str | None) -> Any:
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    from workstealing.store.client import connect
+
+    # A request must not wait for redis-py's ten retries of a server that is gone.
+    return connect(
+        url,
+        socket_timeout=_SECONDS,
+        socket_connect_timeout=_SECONDS,
+        retry=Retry(NoBackoff(), 1),
+    )
+
+
+def _imported(path: str, setting: str) -> Any:
+    module, _, name = path.partition(":")
+    if not all(map(str.isidentifier, (*module.split("."), name))):
+        # It is not shown, because it may be a URL with a password and a mistake.
+        expected = _KINDS[setting][1]
+        raise ConfigurationError(f"the cache's {setting} is no import path; expected {expected}")
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(
-            f"the cache's setting {path!r} cannot be imported: {error}"
+            f"the cache's {setting} {path!r} cannot be imported: {error}"
         ) from error
 
 
@@ -161,9 +206,10 @@ class CacheEntries:
     Arguments: hashes; buckets: the number of hashes; recruiter: where a hit enlists. Inside a
     request that an integration of this package serves, that integration alone enlists.
 
-    A method's `timeout` is in seconds; None: the entry has no deadline; 0 or less: it ends at once.
-    No fault of Redis reaches the caller: reads then miss, writes report that they failed, and one
-    line a minute is logged. Only a host's time-out passes.
+    A method's `timeout` is in seconds; None, or a hundred years and more: the entry has no
+    deadline; 0 or less: it ends at once; NaN: ValueError. No fault of Redis reaches the caller:
+    reads then miss, writes report that they failed, and one line a minute is logged. Only a host's
+    time-out passes.
     """
 
     def __init__(self, hashes: VolatileHashes, buckets: int, recruiter: Enlister) -> None:
@@ -175,7 +221,7 @@ class CacheEntries:
 
     def place(self, key: str) -> str:
         """Return the name of the hash that holds a key's entry."""
-        return f"{self._prefix}{zlib.crc32(key.encode()) % self._buckets}"
+        return f"{self._prefix}{zlib.crc32(_field(key)) % self._buckets}"
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
         """Return the values of the keys that have an entry. One round trip."""
@@ -194,14 +240,15 @@ class CacheEntries:
         They wait for two seconds at most, and then compute it too. See `VolatileHashes.cached`,
         which this is. Raises: the errors of compute. A hit costs one round trip, a miss four.
         """
-        if timeout is not None and timeout <= 0:
+        px = _ms(timeout)
+        if px == 0:
             return compute()
-        place = self.place(key)
+        place, named = self.place(key), _field(key)
         policy = Policy(
             key=lambda: place,
-            field=lambda: key,
+            field=lambda: named,
             recruiter=self._recruiter,
-            ttl=LONGEST_SECONDS if timeout is None else timeout,
+            ttl=LONGEST_SECONDS if px is None else px / 1000,
             stale=0.0,
             early=0.0,
             wait=_WAIT_SECONDS,
@@ -216,22 +263,22 @@ class CacheEntries:
 
     def has(self, key: str) -> bool:
         """Say whether a key has an entry. One round trip; it does not enlist."""
-        return self._tried(lambda: bool(self.hashes.hexists(self.place(key), key)), False)
+        return self._tried(lambda: bool(self.hashes.hexists(self.place(key), _field(key))), False)
 
     def set_many(self, values: Mapping[str, Any], timeout: float | None) -> bool:
         """Write entries; return whether they were written. One round trip.
 
         Raises: the errors of pickle; nothing is written then.
         """
-        if timeout is not None and timeout <= 0:
+        px = _ms(timeout)
+        if px == 0:
             return self.delete_many(values) is not None
         encoded = {key: encode(value) for key, value in values.items()}
-        px = _ms(timeout)
 
         def write() -> bool:
             with self.hashes.pipeline(transaction=False) as pipeline:
-                for name, fields in self._by_hash(encoded).items():
-                    mapping: Any = {field: encoded[field] for field in fields}
+                for name, keys in self._by_hash(encoded).items():
+                    mapping: Any = {_field(key): encoded[key] for key in keys}
                     pipeline.hsetex(name, mapping=mapping, px=px)
                 pipeline.execute()
             return True
@@ -245,59 +292,53 @@ class CacheEntries:
         """
         from workstealing.store.redis_versions import HashDataPersistOptions
 
-        encoded = encode(value)
-        if timeout is not None and timeout <= 0:
+        encoded, px = encode(value), _ms(timeout)
+        place, named = self.place(key), _field(key)
+        if px == 0:
             # The entry ends at once: only the answer is left.
-            return self._tried(lambda: not self.hashes.hexists(self.place(key), key), False)
+            return self._tried(lambda: not self.hashes.hexists(place, named), False)
         write = self.hashes.hsetex
         if_none = HashDataPersistOptions.FNX
-        place, px = self.place(key), _ms(timeout)
         return self._tried(
-            lambda: bool(write(place, key, encoded, px=px, data_persist_option=if_none)), False
+            lambda: bool(write(place, named, encoded, px=px, data_persist_option=if_none)), False
         )
 
     def touch(self, key: str, timeout: float | None) -> bool:
         """Give an entry a new deadline; return whether there is one. One round trip."""
-        if timeout is not None and timeout <= 0:
+        px = _ms(timeout)
+        if px == 0:
             return bool(self.delete_many([key]))
-        place, px = self.place(key), _ms(timeout)
+        place, named = self.place(key), _field(key)
 
         def write() -> bool:
             if px is None:
-                (code,) = self.hashes.hpersist(place, key)
+                (code,) = self.hashes.hpersist(place, named)
             else:
-                (code,) = self.hashes.hpexpire(place, px, key)
+                (code,) = self.hashes.hpexpire(place, px, named)
             return bool(code != -2)
 
         return self._tried(write, False)
 
     def increment(self, key: str, delta: int) -> int | None:
-        """Add to an entry's whole number and keep its deadline. Two round trips, rarely three.
+        """Add to an entry's whole number and keep its deadline. One round trip.
 
         Returns: the sum; None if there is no entry, or Redis cannot be asked.
         Raises: ValueError if the entry is no whole number, or the sum has more than 64 bits.
         """
-        place = self.place(key)
+        place, named = self.place(key), _field(key)
 
         def write() -> int | str | None:
             from redis.exceptions import ResponseError
 
-            if not self.hashes.hexists(place, key):
-                return None
-            # It may have expired since: HINCRBY would make an entry without a deadline.
-            with self.hashes.pipeline() as pipeline:
-                pipeline.hexists(place, key)
-                pipeline.hincrby(place, key, delta)
-                existed, total = pipeline.execute(raise_on_error=False)
-            for reply in (existed, total):
-                if isinstance(reply, ResponseError) and _is_no_number(reply):
-                    return str(reply)
-                if isinstance(reply, Exception):
-                    raise reply
-            if not existed:
-                self.hashes.hdel(place, key)
-                return None
-            return int(total)
+            # In one step: HINCRBY alone would make an entry without a deadline.
+            counting = (COUNT_EXISTING, place, named, delta, "FXX")
+            try:
+                total: int | None = self.hashes.execute_command(*counting)
+            except ResponseError as error:
+                if _is_no_number(error):
+                    return str(error)
+                raise
+            return total
 
         total = self._tried(write, None)
         if isinstance(total, str):
@@ -314,16 +355,16 @@ class CacheEntries:
         """
 
         def write() -> bool:
-            place = self.place(key)
+            place, named = self.place(key), _field(key)
             with self.hashes.pipeline() as pipeline:
-                pipeline.hget(place, key)
-                pipeline.hpttl(place, key)
+                pipeline.hget(place, named)
+                pipeline.hpttl(place, named)
                 data, (left,) = pipeline.execute()
             if data is None or left == -2:
                 return False
             px = None if left == -1 else max(1, left)
-            self.hashes.hsetex(self.place(other), other, data, px=px)
-            self.hashes.hdel(place, key)
+            self.hashes.hsetex(self.place(other), _field(other), data, px=px)
+            self.hashes.hdel(place, named)
             return True
 
         return self._tried(write, False)
@@ -336,8 +377,8 @@ class CacheEntries:
 
         def write() -> int:
             with self.hashes.pipeline(transaction=False) as pipeline:
-                for name, fields in by_hash.items():
-                    pipeline.hdel(name, *fields)
+                for name, each in by_hash.items():
+                    pipeline.hdel(name, *map(_field, each))
                 return sum(pipeline.execute())
 
         return self._tried(write, None)
@@ -347,13 +388,13 @@ class CacheEntries:
 
         The cost depends on the number of buckets alone: one round trip for each 128.
         """
-        names = [f"{self._prefix}{each}" for each in range(self._buckets)]
+        buckets = range(self._buckets)
 
         def write() -> bool:
-            for start in range(0, len(names), _NAMES_AT_ONCE):
+            for start in buckets[::_NAMES_AT_ONCE]:
                 with self.hashes.pipeline(transaction=False) as pipeline:
-                    for name in names[start : start + _NAMES_AT_ONCE]:
-                        pipeline.unlink(name)
+                    for each in buckets[start : start + _NAMES_AT_ONCE]:
+                        pipeline.unlink(f"{self._prefix}{each}")
                     pipeline.execute()
             return True
 
@@ -361,19 +402,19 @@ class CacheEntries:
 
     def _read(self, by_hash: dict[str, list[str]]) -> dict[str, Any]:
         with self.hashes.pipeline(transaction=False) as pipeline:
-            for name, fields in by_hash.items():
-                pipeline.hmget(name, fields)
+            for name, keys in by_hash.items():
+                pipeline.hmget(name, [_field(key) for key in keys])
             replies = pipeline.execute()
         found: dict[str, Any] = {}
-        for fields, values in zip(by_hash.values(), replies, strict=True):
-            for field, data in zip(fields, values, strict=True):
+        for keys, values in zip(by_hash.values(), replies, strict=True):
+            for key, data in zip(keys, values, strict=True):
                 if data is not None:
-                    self._decode(field, data, found)
+                    self._decode(key, data, found)
         return found
 
-    def _decode(self, field: str, data: bytes, found: dict[str, Any]) -> None:
+    def _decode(self, key: str, data: bytes, found: dict[str, Any]) -> None:
         try:
-            found[field] = decode(data)
+            found[key] = decode(data)
         except Exception as error:  # noqa: BLE001 - a pickle may raise any
             # Another program wrote it, or a class has changed: that one entry is a miss.
             self._fault(error)
@@ -403,5 +444,17 @@ def _is_no_number(error: Exception) -> bool:
     return "not an integer" in text or "overflow" in text or "out of range" in text
 
 
+def _field(key: str) -> Any:
+    """Return the field of a key's entry: UTF-8, and a form of its own for a lone surrogate."""
+    return key.encode("utf-8", "surrogatepass")
+
+
 def _ms(timeout: float | None) -> int | None:
-    return None if timeout is None else max(1, math.ceil(1000 * timeout))
+    """Return a timeout in milliseconds, 0: it ends at once. Raises: ValueError for NaN."""
+    if timeout is None or timeout >= LONGEST_SECONDS:
+        return None
+    if timeout <= 0:
+        return 0
+    if math.isnan(timeout):
+        raise ValueError("a cache's timeout is NaN; expected a number of seconds, or None")
+    return math.ceil(1000 * timeout)

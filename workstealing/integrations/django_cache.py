@@ -114,7 +114,7 @@ class Cache(BaseCache):  # type: ignore[misc]
         return self.entries.touch(made, self._seconds(timeout))
 
     def incr(self, key: Any, delta: int = 1, version: int | None = None) -> int:
-        """Add to a whole number, which keeps its deadline; return the sum. Two round trips.
+        """Add to a whole number, which keeps its deadline; return the sum. One round trip.
 
         Raises: ValueError if there is no value, it is no whole number, or Redis failed.
         """

@@ -7,6 +7,7 @@ app.config["CACHE_OPTIONS"] = {"namespace": "shop", "recruiter": "shop.maintenan
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from workstealing.errors import ConfigurationError, MissingExtraError
@@ -26,9 +27,10 @@ class VolatileHashCache(BaseCache):
     """A backend of Flask-Caching, which documents its methods.
 
     Configuration: CACHE_REDIS_URL: a URL as of `workstealing.connect`, or the import path of a
-    client; CACHE_KEY_PREFIX; CACHE_OPTIONS: namespace ("cache"), buckets (1024), recruiter (an
-    import path), rate (0.003) and limit (5) of the job that collects expired entries, backend
-    ("auto", "emulated" or "native"). Raises: ConfigurationError, when the app is configured.
+    client; CACHE_KEY_PREFIX: a text, or a function that returns one; CACHE_OPTIONS: namespace
+    ("cache"), buckets (1024), recruiter (an import path), rate (0.003) and limit (5) of the job
+    that collects expired entries, backend ("auto", "emulated" or "native"). Raises:
+    ConfigurationError, when the app is configured.
 
     Values are pickled; whole numbers are not, so `inc` and `dec` are exact among processes. A time
     to live of 0 means none. A fault of Redis is a miss.
@@ -37,7 +39,7 @@ class VolatileHashCache(BaseCache):
     def __init__(
         self,
         entries: CacheEntries,
-        key_prefix: str = "",
+        key_prefix: str | Callable[[], str] = "",
         default_timeout: int = 300,
         ignore_delete_many_errors: bool = False,
     ) -> None:
@@ -67,7 +69,9 @@ class VolatileHashCache(BaseCache):
         return cls(entries, config.get("CACHE_KEY_PREFIX") or "", **kwargs)
 
     def _key(self, key: str) -> str:
-        return f"{self._prefix}{key}"
+        # As of Flask-Caching's own backends: a prefix may be told by a function.
+        prefix = self._prefix() if callable(self._prefix) else self._prefix
+        return f"{prefix}{key}"
 
     def _seconds(self, timeout: Any) -> float | None:
         given = self.default_timeout if timeout is None else timeout
@@ -77,12 +81,14 @@ class VolatileHashCache(BaseCache):
 
     def get(self, key: str) -> Any:
         """Return a key's value, or None. One round trip; a hit enlists."""
-        return self.entries.get_many([self._key(key)]).get(self._key(key))
+        made = self._key(key)
+        return self.entries.get_many([made]).get(made)
 
     def get_many(self, *keys: str) -> list[Any]:
         """Return the values of keys, None for each that has none. One round trip."""
-        found = self.entries.get_many(map(self._key, keys))
-        return [found.get(self._key(key)) for key in keys]
+        made = [self._key(key) for key in keys]
+        found = self.entries.get_many(made)
+        return [found.get(each) for each in made]
 
     def set(self, key: str, value: Any, timeout: Any = None) -> bool:
         """Set a key's value; return whether it was set. One round trip."""
@@ -112,7 +118,7 @@ class VolatileHashCache(BaseCache):
     def inc(self, key: str, delta: int = 1) -> int | None:
         """Add to a whole number, which keeps its deadline; without a value, set one.
 
-        Returns: the sum, None if Redis failed. At most six round trips.
+        Returns: the sum, None if Redis failed. At most three round trips.
         """
         made = self._key(key)
         total = self.entries.increment(made, delta)

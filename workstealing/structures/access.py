@@ -234,7 +234,10 @@ ACCESS = {
         | {"RENAMENX"},
         native_scripts=tuple(
             f"volatile_hashes/{each}"
-            for each in ("close_shard", "guarded", "migrate", "native_hgetdel", "take_back")
+            for each in (
+                *("close_shard", "guarded", "migrate", "native_hgetdel", "native_hincrbyfxx"),
+                "take_back",
+            )
         ),
         users_keys=True,
     ),

@@ -18,7 +18,7 @@ from workstealing.store.operations import AS_BYTES, Operation
 from workstealing.store.operations import command as plain
 from workstealing.store.scripts import Script, load
 from workstealing.structures.namespace import EMULATED, MIGRATING, NATIVE, Layout
-from workstealing.structures.volatile_hashes.layout import HashNames
+from workstealing.structures.volatile_hashes.layout import COUNT_EXISTING, HashNames
 
 Arguments = Sequence[Any]
 # unpack() in a script has its limits.
@@ -44,6 +44,10 @@ def _scanned(reply: Any) -> tuple[int, dict[Any, Any]]:
 
 def _scanned_fields(reply: Any) -> tuple[int, list[Any]]:
     return int(reply[0]), list(reply[1])
+
+
+def _sum(reply: Any) -> int | None:
+    return None if reply is None else int(reply)
 
 
 def _is_ok(reply: Any) -> bool:
@@ -112,6 +116,7 @@ _COMMANDS: dict[str, _Command] = {
     "HPEXPIREAT": _lasting("HPEXPIREAT", 1, 0),
     "HMSET": _writing("hset", _is_done),
     "HINCRBY": _writing("hincrby", int),
+    COUNT_EXISTING: _writing("hincrby", _sum),
     "HINCRBYFLOAT": _writing("hincrbyfloat", float),
     **{
         name: _Command("volatile_hashes/delete", writes=True, told=(name,))
@@ -289,7 +294,8 @@ class HashTranslator:
             read = _scanned if len(args) % 2 else _scanned_fields
             return Operation(None, (args[1],), ("HSCAN ", *args[1:]), read)
         script = self.script(f"volatile_hashes/native_{args[0].lower()}")
-        return Operation(script, (args[1],), tuple(args[2:]), _same)
+        reads = _sum if args[0] == COUNT_EXISTING else _same
+        return Operation(script, (args[1],), tuple(args[2:]), reads)
 
     def names_in(self, args: Arguments) -> tuple[bytes, ...]:
         """Return the hashes that a command names."""

@@ -29,6 +29,11 @@ from workstealing.structures.namespace import (
 
 NATIVE_COMMANDS = ("HSETEX", "HGETEX", "HPEXPIREAT", "HPEXPIRETIME", "HPERSIST")
 OPTIONAL_NATIVE_COMMANDS = ("HGETDEL",)
+COUNT_EXISTING = "HINCRBYFXX"
+"""A command of this package's own, HINCRBY of a field that exists: hash, field, amount, FXX.
+
+The reply is the sum, or None: there is no such field.
+"""
 VOLATILE_HASHES = NamespaceKind(
     name="volatile_hashes",
     called="volatile hashes",
@@ -110,7 +115,7 @@ def open_layout(
                 " itself, and this server cannot: go back to Redis 8 or Valkey 9, or use another"
                 " namespace"
             )
-        missing = (frozenset(OPTIONAL_NATIVE_COMMANDS) - known) | MISREAD_COMMANDS
-        return replace(layout, missing=missing)
+        missing = frozenset(OPTIONAL_NATIVE_COMMANDS) - known
+        return replace(layout, missing=missing | MISREAD_COMMANDS | {COUNT_EXISTING})
     require_policy(names.kind, policy, allowed_policies)
     return layout
