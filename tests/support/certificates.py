@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 NAMES = "subjectAltName=IP:127.0.0.1,IP:::1,DNS:localhost"
+# Python 3.13 and newer take no authority that does not say what its key is for.
+AUTHORITY = "keyUsage=critical,digitalSignature,keyCertSign,cRLSign"
 
 
 def make_certificates(folder: Path, *names: str) -> Path:
@@ -23,7 +25,8 @@ def make_certificates(folder: Path, *names: str) -> Path:
         key = folder / f"{name}.key"
         _openssl(
             *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
-            *("-nodes", "-days", "2", "-subj", "/CN=workstealing test", "-addext", NAMES),
+            *("-nodes", "-days", "2", "-subj", "/CN=workstealing test"),
+            *("-addext", NAMES, "-addext", AUTHORITY),
             *("-keyout", str(key), "-out", str(folder / f"{name}.crt")),
         )
         _openssl(
@@ -40,7 +43,7 @@ def make_signed(folder: Path, authority: str, *names: str) -> Path:
     """
     make_certificates(folder, authority)
     names_file = folder / "names.ext"
-    names_file.write_text(f"{NAMES}\n")
+    names_file.write_text(f"{NAMES}\nauthorityKeyIdentifier=keyid\n")
     for name in names:
         request = folder / f"{name}.csr"
         _openssl(

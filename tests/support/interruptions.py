@@ -11,6 +11,7 @@ from __future__ import annotations
 import dis
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,9 +59,72 @@ def _is_ours(code: CodeType, folders: tuple[str, ...]) -> bool:
     return code.co_filename.startswith(folders)
 
 
-def _let_opcodes_be_traced() -> None:
-    # Python 3.12 traces opcodes only if some frame has asked for it before sys.settrace.
-    sys._getframe().f_trace_opcodes = True
+@contextmanager
+def _before_each_opcode(
+    tell: Callable[[CodeType, int], None], wanted: Callable[[CodeType], bool]
+) -> Iterator[None]:
+    """Call a function before each opcode that this thread runs, until it raises.
+
+    Arguments: tell: is called with the code and the offset; wanted: says of which code.
+    """
+    if sys.version_info >= (3, 12):
+        # There tracing of opcodes begins only when a code runs for the second time.
+        with _monitored(tell, wanted):
+            yield
+        return
+
+    def local(frame: FrameType, event: str, _: object) -> Any:
+        if event == "opcode":
+            tell(frame.f_code, frame.f_lasti)
+        return local
+
+    def enter(frame: FrameType, _: str, __: object) -> Any:
+        if not wanted(frame.f_code):
+            return None
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        return local
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+@contextmanager
+def _monitored(
+    tell: Callable[[CodeType, int], None], wanted: Callable[[CodeType], bool]
+) -> Iterator[None]:
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
+    event, tool, me = monitoring.events.INSTRUCTION, 4, threading.get_ident()
+    is_over = False
+
+    def each(code: CodeType, offset: int) -> Any:
+        nonlocal is_over
+        if is_over or threading.get_ident() != me:
+            return None
+        if not wanted(code):
+            return monitoring.DISABLE
+        try:
+            tell(code, offset)
+        except BaseException:
+            is_over = True
+            raise
+        return None
+
+    monitoring.use_tool_id(tool, "workstealing's tests")
+    monitoring.register_callback(tool, event, each)
+    monitoring.restart_events()
+    monitoring.set_events(tool, event)
+    try:
+        yield
+    finally:
+        is_over = True
+        monitoring.set_events(tool, 0)
+        monitoring.register_callback(tool, event, None)
+        monitoring.free_tool_id(tool)
 
 
 def points_of(
@@ -69,25 +133,11 @@ def points_of(
     """Return every opcode that a call runs in the folders, each once, in order of its first run."""
     seen: dict[Point, None] = {}
 
-    def local(frame: FrameType, event: str, _: object) -> Any:
-        if event == "opcode":
-            seen.setdefault((frame.f_code, frame.f_lasti))
-        return local
+    def tell(code: CodeType, offset: int) -> None:
+        seen.setdefault((code, offset))
 
-    def enter(frame: FrameType, _: str, __: object) -> Any:
-        if not _is_ours(frame.f_code, folders):
-            return None
-        frame.f_trace_opcodes = True
-        frame.f_trace_lines = False
-        return local
-
-    before = sys.gettrace()
-    _let_opcodes_be_traced()
-    sys.settrace(enter)
-    try:
+    with _before_each_opcode(tell, lambda code: _is_ours(code, folders)):
         call()
-    finally:
-        sys.settrace(before)
     left_out = {code: _never_interrupted(code) for code, _ in seen}
     return [(code, offset) for code, offset in seen if offset not in left_out[code]]
 
@@ -101,27 +151,15 @@ def interrupt(
     """
     code, offset = point
 
-    def local(frame: FrameType, event: str, _: object) -> Any:
-        if event == "opcode" and frame.f_lasti == offset:
+    def tell(_: CodeType, at: int) -> None:
+        if at == offset:
             raise error()
-        return local
 
-    def enter(frame: FrameType, _: str, __: object) -> Any:
-        if frame.f_code is not code:
-            return None
-        frame.f_trace_opcodes = True
-        frame.f_trace_lines = False
-        return local
-
-    before = sys.gettrace()
-    _let_opcodes_be_traced()
-    sys.settrace(enter)
-    try:
-        call()
-    except BaseException as raised:  # noqa: BLE001 - whatever it is, the test is to see it
-        return raised
-    finally:
-        sys.settrace(before)
+    with _before_each_opcode(tell, lambda each: each is code):
+        try:
+            call()
+        except BaseException as raised:  # noqa: BLE001 - whatever it is, the test is to see it
+            return raised
     return None
 
 
