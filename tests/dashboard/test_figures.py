@@ -272,6 +272,15 @@ def test_old_garbage_is_red_also_where_nobody_knows_more() -> None:
     assert shown.problems == ["2 min of history; oldest garbage 43 min old, limit 10 min"]
 
 
+def test_a_skipped_recruit_is_no_slice() -> None:
+    """`explain` took a minute of skipped recruits for one in which the job had run."""
+    found = minutes(3, recruited=9, worked=4, failed=2, skipped=3)
+    found[-1].jobs["tidy"] = JobMinute(recruited=7, skipped=7)
+    shown = figures(found)
+    assert shown.recruits[-3:] == [9, 9, 7]
+    assert shown.slices[-3:] == [6, 6, 0]
+
+
 def test_a_lag_target_in_the_ledger_is_the_limit() -> None:
     assert figures(minutes(60, worked=9, oldest_seconds=70.0)).keeps_up is True
     assert figures(minutes(60, worked=9, oldest_seconds=70.0, lag=60.0)).keeps_up is False

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 import workstealing
-from workstealing import Recruiter, Slice
-from workstealing.errors import Aborted, OutOfTime
+from workstealing import Job, Outcome, Recruiter, Slice
+from workstealing.clock import SYSTEM_CLOCK
+from workstealing.errors import Aborted, ConfigurationError, OutOfTime, blame
+from workstealing.recruiting.breaker import Server, Servers
 from workstealing.recruiting.explaining import Circumstances, Explanation, explain
-from workstealing.recruiting.flight import FLIGHT
+from workstealing.recruiting.flight import FLIGHT, Flight
 from workstealing.testing import ManualClock
 
 
@@ -71,7 +73,9 @@ def test_the_rate_and_the_traffic_are_said(manual_clock: ManualClock) -> None:
     assert reason(found, "rate") == (
         "its rate is 0.001, one caller in 1,000; of 500 callers about 0.5 are drawn, and 0 came"
     )
-    assert reason(found, "nobody has") == "nobody has enlisted for at least 3 min"
+    said = reason(found, "at most")
+    assert int(said.split()[2]) < 500
+    assert said.endswith(" enlisted in the last 3 min")
 
 
 def test_a_job_that_has_not_run_for_long(manual_clock: ManualClock) -> None:
@@ -83,6 +87,87 @@ def test_a_job_that_has_not_run_for_long(manual_clock: ManualClock) -> None:
     assert not found.has_run
     said = reason(found, "slice of it ran")
     assert said == "1 slice of it ran, the last 2 h ago, and handled 3 items"
+
+
+def test_a_skipped_recruit_is_no_run(manual_clock: ManualClock) -> None:
+    """A job whose recruits were all skipped for hours "has run lately, the last 0 s ago"."""
+    recruiter = recruiter_of(manual_clock)
+    seen: list[Explanation] = []
+
+    def hang(_: Slice) -> int:
+        assert recruiter.perform("tidy") is Outcome.SKIPPED
+        seen.append(recruiter.explain("tidy"))
+        return 1
+
+    recruiter.job(rate=0.25, name="tidy")(lambda _: 3)
+    recruiter.job(rate=0.25, name="sweep")(hang)
+    recruiter.perform("tidy")
+    manual_clock.advance(7200.0)
+    assert recruiter.perform("sweep") is Outcome.WORKED
+    (found,) = seen
+    assert not found.has_run
+    assert reason(found, "slice of it ran").startswith("1 slice of it ran, the last 2 h ago")
+    assert reason(found, "skipped").startswith("1 recruit was skipped")
+
+
+def test_a_slice_of_another_job_that_does_not_end(
+    manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recruiter = recruiter_of(manual_clock)
+    recruiter.job(rate=0.25, name="tidy")(lambda _: 3)
+    seconds = 0.01
+    monkeypatch.setattr(Flight, "holder", lambda _: ("sweep", SYSTEM_CLOCK.monotonic() - seconds))
+    assert reasons(recruiter.explain("tidy"), "has been running") == []
+    seconds = 3 * 3600.0
+    assert reason(recruiter.explain("tidy"), "has been running") == (
+        "a slice of the job 'sweep' has been running for 3 h, and no other slice begins in its"
+        " process meanwhile"
+    )
+
+
+def test_callers_who_came_since_the_last_look_at_the_clock(manual_clock: ManualClock) -> None:
+    """A thousand callers are dismissed without a look at the clock: nobody knows when they came."""
+    recruiter = recruiter_of(manual_clock, drawn=1.0)
+    recruiter.job(rate=0.001, name="tidy")(lambda _: 3)
+    for _ in range(5000):
+        recruiter.enlist()
+    manual_clock.advance(3600.0)
+    recruiter.enlist()
+    said = reason(recruiter.explain("tidy"), "at most")
+    assert 1 <= int(said.split()[2]) <= 1024
+    assert said.endswith(" enlisted in the last 60 min")
+    assert reasons(recruiter.explain("tidy"), "nobody has") == []
+    # This ends the callers' block, so nobody knows how many of them came when.
+    recruiter.set_rate("tidy", 0.002)
+    assert reasons(recruiter.explain("tidy"), "nobody has") == []
+    recruiter.enlist()
+    manual_clock.advance(3600.0)
+    assert recruiter.stats()["enlisted"] == 5002
+    assert reason(recruiter.explain("tidy"), "nobody has").endswith("for at least 60 min")
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [
+        (1e-6, "1e-06, one caller in 1,000,000; of 3 callers about 0.0 are drawn"),
+        (0.7, "0.7, one caller in 1.4; of 3 callers about 2.1 are drawn"),
+        (1.0, "1, one caller in 1; of 3 callers about 3.0 are drawn"),
+    ],
+)
+def test_the_smallest_and_the_largest_rates(
+    manual_clock: ManualClock, rate: float, said: str
+) -> None:
+    recruiter = recruiter_of(manual_clock, drawn=1.0)
+    recruiter.job(rate=rate, name="tidy")(lambda _: 3)
+    for _ in range(3):
+        recruiter.enlist()
+    assert reason(recruiter.explain("tidy"), "rate") == f"its rate is {said}, and 0 came"
+
+
+@pytest.mark.parametrize("job", [None, 5, lambda _: 1])
+def test_what_is_no_job_is_refused(job: Any) -> None:
+    with pytest.raises(ConfigurationError, match="expected a job or its name"):
+        Recruiter().explain(job)
 
 
 def test_a_job_that_is_not_installed_here(manual_clock: ManualClock) -> None:
@@ -131,8 +216,60 @@ def test_a_breaker(manual_clock: ManualClock) -> None:
     manual_clock.advance(30.0)
     recruiter.enlist()
     found = recruiter.explain("tidy")
-    assert reason(found, "breaker is open").startswith("its breaker is open: its server was last")
+    assert reason(found, "breaker is open") == (
+        "its breaker is open: its server has not been reached for 0 s, and recruits are skipped"
+        " until a try succeeds"
+    )
     assert reason(found, "failed") == ("1 of 1 slices failed: ConnectionError 1 time, last 0 s ago")
+
+
+def test_a_breaker_of_something_else_than_the_server(manual_clock: ManualClock) -> None:
+    """A database that is gone is no fault of the job's Redis."""
+
+    class Tracking(Job):
+        name = "tidy"
+        dependency = Server(("redis", 6379))
+
+        def perform(self, slice: Slice) -> int:
+            raise ConnectionError("no database there")
+
+    recruiter = recruiter_of(manual_clock)
+    recruiter.install(Tracking(), rate=0.25)
+    recruiter.enlist()
+    manual_clock.advance(0.1)
+    assert recruiter.enlist() is Outcome.SKIPPED
+    assert recruiter.stats()["jobs"]["tidy"]["breaker_seconds"] is None
+    assert reason(recruiter.explain("tidy"), "breaker is open") == (
+        "its breaker is open: something that it uses besides its server has not been reached for"
+        " 0 s, and recruits are skipped until a try succeeds"
+    )
+    manual_clock.advance(3600.0)
+    assert reasons(recruiter.explain("tidy"), "breaker is open") == []
+
+
+def test_a_breaker_of_one_server_of_several(manual_clock: ManualClock) -> None:
+    near, far = Server(("near",)), Server(("far",))
+
+    class Tidying(Job):
+        name = "tidy"
+        dependency = Servers((near, far))
+
+        def perform(self, slice: Slice) -> int:
+            slice.served = far
+            fault = ConnectionError("it is gone")
+            blame(fault, far)
+            raise fault
+
+    recruiter = recruiter_of(manual_clock)
+    recruiter.install(Tidying(), rate=0.25)
+    recruiter.enlist()
+    assert reason(recruiter.explain("tidy"), "is open") == (
+        "a breaker of it is open: one of its 2 servers has not been reached for 0 s, and recruits"
+        " leave that one alone until a try succeeds"
+    )
+    # Its period is over, and nobody has tried yet.
+    manual_clock.advance(3600.0)
+    assert reasons(recruiter.explain("tidy"), "is open") == []
 
 
 @pytest.mark.parametrize(
@@ -194,8 +331,8 @@ def test_what_a_fleet_knows() -> None:
     assert found.reasons == (
         "it is paused in the whole fleet, so its recruits are skipped",
         (
-            "its breaker is open: its server was last reached 61 s ago, and recruits are skipped"
-            " until a try succeeds"
+            "its breaker is open: its server has not been reached for 61 s, and recruits are"
+            " skipped until a try succeeds"
         ),
         "1,000,000 callers enlisted in the fleet in the last 60 min, 278 a second",
         (
@@ -208,8 +345,8 @@ def test_what_a_fleet_knows() -> None:
         ),
         "5 slices of it ran, and handled 50 items",
         (
-            "2 recruits were skipped: it was paused, its breaker was open, or another slice ran in"
-            " the process"
+            "2 recruits were skipped: it was paused or could not begin, its breaker was open, or"
+            " another slice ran in the process"
         ),
         "it does not keep up: nothing has worked for 10 min",
     )

@@ -522,7 +522,7 @@ class TestADeadNode:
         assert not recruiter.stats()["jobs"][job.name]["breaker_open"]
         assert not job.backlog().exact
         (said,) = [each for each in recruiter.explain(job).reasons if "breaker" in each]
-        assert said.startswith("a breaker of it is open: one of its 3 servers was last reached")
+        assert said.startswith("a breaker of it is open: one of its 3 servers has not been reached")
         # What is shown has a row for each node, and only the dead one's is unknown.
         sizes: dict[str, bool] = {}
         for each in watch_all([], [job]):

@@ -95,7 +95,7 @@ def _circumstances(
     if job is None:
         return Circumstances(**common)
     is_paused = job.paused or job.fleet_paused
-    last = next((back for back, each in enumerate(reversed(job.recruits)) if each), None)
+    last = next((back for back, each in enumerate(reversed(job.slices)) if each), None)
     ran = None if last is None else max(0.0, of.at - of.times[-1 - last])
     return Circumstances(
         **common,

@@ -80,8 +80,9 @@ class JobFigures:
     breaker_open: in this process; unreached_seconds: for how long a process has not reached the
     job's server, None if all reach it; servers: how many the job has; running_seconds: how long a
     slice has been running, None if none was seen; errors: of the last hour, the newest first; lag:
-    the age of the oldest garbage in each minute, in seconds; items, recruits: in each minute;
-    problems: the reasons why the row is red. Any unknown figure is None.
+    the age of the oldest garbage in each minute, in seconds; items, recruits, slices: in each
+    minute, a slice being a recruit that was not skipped; problems: the reasons why the row is red.
+    Any unknown figure is None.
     """
 
     name: str
@@ -109,6 +110,7 @@ class JobFigures:
     lag: list[float | None]
     items: list[int]
     recruits: list[int]
+    slices: list[int]
     problems: list[str] = field(default_factory=list)
 
 
@@ -215,6 +217,10 @@ def job_figures(
         lag=lag,
         items=[0 if each is None else each.items for each in found],
         recruits=[0 if each is None else each.recruited for each in found],
+        slices=[
+            0 if each is None else sum(getattr(each, outcome) for outcome in PERFORMED)
+            for each in found
+        ],
     )
     figures.problems.extend(_problems(figures, slots, verdict))
     return figures

@@ -95,8 +95,9 @@ class JobMinute:
     rate: the last one that a process has reported; oldest_seconds and backlog: about the highest
     that a slice has seen; lag: the lag target in seconds; running_seconds: about the longest time
     that a slice had been running, seen from outside; unreached_seconds: about the longest time
-    since a process last reached the job's server; refused: a process's reason to refuse the fleet's
-    rate; refused_rate: that rate. A field without a report is None. errors: of slices, by class.
+    in which a process has not reached the job's server; refused: a process's reason to refuse the
+    fleet's rate; refused_rate: that rate. A field without a report is None. errors: of slices, by
+    class.
     """
 
     recruited: int = 0

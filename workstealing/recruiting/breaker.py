@@ -165,5 +165,14 @@ class JobBreakers:
 
     def open_seconds(self, now: float) -> float | None:
         """Return the seconds since the oldest open fault of the job's servers; None: no fault."""
-        lengths = (each.open_seconds(now) for each in list(self._known.values()))
-        return max((each for each in lengths if each is not None), default=None)
+        return _longest(now, [self._known[each] for each in self._servers])
+
+    def others_seconds(self, now: float) -> float | None:
+        """Return the seconds since the oldest fault of others that holds the job back; or None."""
+        known = [each for name, each in list(self._known.items()) if name not in self._servers]
+        return _longest(now, [each for each in known if each.is_open(now)])
+
+
+def _longest(now: float, breakers: list[Breaker]) -> float | None:
+    lengths = (each.open_seconds(now) for each in breakers)
+    return max((each for each in lengths if each is not None), default=None)

@@ -132,6 +132,12 @@ class Blocks:
         _, ended, size = self._of(block)
         return self._added + ended + size - length_hint(block)
 
+    def taken(self, block: Iterator[Outcome]) -> int | None:
+        """Return the callers since the slow path opened the running block; None: unknown."""
+        _, _, size = self._of(block)
+        # A block that was cut short is alone here, and has lost its size.
+        return size - length_hint(block) if len(self._counts) > 1 else None
+
     def _of(self, block: Iterator[Outcome]) -> tuple[Iterator[Outcome], int, int]:
         for known in self._counts:
             if known[0] is block:
@@ -265,6 +271,15 @@ class Enlisting:
     def _enlisted(self) -> int:
         """Return the number of enlists so far. The lock is held."""
         return self._blocks.enlisted(self._countdown) + len(self._interrupting)
+
+    def _lately(self, now: float) -> tuple[int, float | None]:
+        """Return how many enlisted at most in so many seconds, None: unknown. The lock is held.
+
+        Only the slow path looks at the clock. It reports once a second, so its last look lies
+        before the next report is due.
+        """
+        taken = self._blocks.taken(self._countdown)
+        return (0, None) if taken is None else (taken, max(0.0, now - self._report_due))
 
     def _change(self, draw: Draw) -> None:
         """Let the next caller draw anew, by these rates. The lock is held."""

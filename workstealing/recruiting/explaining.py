@@ -17,6 +17,9 @@ from workstealing.recruiting.slice import PERFORMED, Outcome
 FLEET = "the fleet"
 _QUIET_SECONDS = 60.0
 _ERRORS = 3
+# A longer slice of another job is not an ordinary one.
+_LONG_SECONDS = 1.0
+_FEW = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +29,14 @@ class Circumstances:
     Fields: job, its name; place, the scope of the figures, "this process" or FLEET; seconds
     that they cover; installed, the names of the jobs of this process; disabled, whether this
     process's environment switches all jobs off; paused, the scope of its pause, None: no pause;
-    unreached_seconds since its server was last reached, None: its breaker is closed; servers, how
-    many it has, None: unknown;
-    running_seconds of a slice that runs now; enlisted, the number of callers; quiet_seconds since
-    the last of them, None: unknown; rate, None: unknown; adaptive, whether it moves by itself;
+    unreached_seconds, for how long its server has not been reached, None: its breaker is closed;
+    hindered_seconds, the same of something else that it uses; servers, how many it has, None:
+    unknown; running, the job of the slice that runs now, None: this job's; running_seconds of that
+    slice, None: no slice runs; enlisted, the number of callers; quiet_seconds in which at most
+    lately of them came, None: unknown; rate, None: unknown; adaptive, whether it moves by itself;
     refused, why the fleet's rate is not in force; outcomes, by name; items handled; ran_seconds
-    since the last recruit, None: unknown; errors, by class, the count and the seconds since the
-    last one; keeps_up and why, as of `health.judge`.
+    since the last slice, None: unknown; errors, by class, the count and the seconds since the last
+    one; keeps_up and why, as of `health.judge`.
     """
 
     job: str
@@ -42,10 +46,13 @@ class Circumstances:
     disabled: bool = False
     paused: str | None = None
     unreached_seconds: float | None = None
+    hindered_seconds: float | None = None
     servers: int | None = 1
+    running: str | None = None
     running_seconds: float | None = None
     enlisted: int = 0
     quiet_seconds: float | None = None
+    lately: int = 0
     rate: float | None = None
     adaptive: bool = False
     refused: str | None = None
@@ -112,13 +119,19 @@ def _obstacles(of: Circumstances) -> list[str]:
         if of.servers != 1:
             breaker, rest = "a breaker of it", "leave that one alone"
         said.append(
-            f"{breaker} is open: {server_of(of.servers)} was last reached"
-            f" {roughly(of.unreached_seconds)} ago, and recruits {rest} until a try succeeds"
+            f"{breaker} is open: {server_of(of.servers)} has not been reached for"
+            f" {roughly(of.unreached_seconds)}, and recruits {rest} until a try succeeds"
         )
-    if of.running_seconds is not None:
+    if of.hindered_seconds is not None:
         said.append(
-            f"a slice of it has been running for {roughly(of.running_seconds)}, and no other slice"
-            " begins in its process meanwhile"
+            "its breaker is open: something that it uses besides its server has not been reached"
+            f" for {roughly(of.hindered_seconds)}, and recruits are skipped until a try succeeds"
+        )
+    is_own = of.running in (None, of.job)
+    if of.running_seconds is not None and (is_own or of.running_seconds >= _LONG_SECONDS):
+        said.append(
+            f"a slice of {'it' if is_own else f'the job {of.running!r}'} has been running for"
+            f" {roughly(of.running_seconds)}, and no other slice begins in its process meanwhile"
         )
     return said
 
@@ -132,7 +145,9 @@ def _chances(of: Circumstances) -> list[str]:
         pace = of.enlisted / max(of.seconds, 1.0)
         said = [f"{_number(of.enlisted, 'caller')} enlisted {covered}, {pace:.3g} a second"]
         if of.quiet_seconds is not None and of.quiet_seconds >= _QUIET_SECONDS:
-            said.append(f"nobody has enlisted for at least {roughly(of.quiet_seconds)}")
+            span = roughly(of.quiet_seconds)
+            few = f"at most {_number(of.lately, 'caller')} enlisted in the last {span}"
+            said.append(few if of.lately else f"nobody has enlisted for at least {span}")
     if of.rate is None:
         return said
     rate = f"its rate{', which moves by itself,' if of.adaptive else ''} is {of.rate:.3g}"
@@ -142,7 +157,9 @@ def _chances(of: Circumstances) -> list[str]:
         came = sum(of.outcomes.values())
         drawn = f"of {_number(of.enlisted, 'caller')} about {of.enlisted * of.rate:,.1f} are drawn"
         sum_up = f"; {drawn}, and {came:,} came" if of.enlisted else ""
-        said.append(f"{rate}, one caller in {1 / of.rate:,.0f}{sum_up}")
+        each = 1 / of.rate
+        callers = f"{each:,.0f}" if each >= _FEW else f"{each:.2g}"
+        said.append(f"{rate}, one caller in {callers}{sum_up}")
     if of.refused is not None:
         said.append(f"the fleet's rate for it is not in force everywhere: {of.refused}")
     return said
@@ -172,7 +189,7 @@ def _outcomes(of: Circumstances, performed: int) -> list[str]:
     if skipped := of.outcomes.get(Outcome.SKIPPED.value, 0):
         said.append(
             f"{_number(skipped, 'recruit')} {'was' if skipped == 1 else 'were'} skipped: it was"
-            " paused, its breaker was open, or another slice ran in the process"
+            " paused or could not begin, its breaker was open, or another slice ran in the process"
         )
     return said
 

@@ -305,13 +305,13 @@ class Tally:
     It is bounded: 40 spans with a recruit, and 8 classes of errors. Times are monotonic seconds.
     """
 
-    __slots__ = ("_errors", "_last", "_spans", "seen_at")
+    __slots__ = ("_errors", "_last", "_spans", "ran_at")
 
-    seen_at: float | None
-    """The time of the last recruit, skipped or not; None: there was none."""
+    ran_at: float | None
+    """The time of the last slice; a skipped recruit is none. None: there was none."""
 
     def __init__(self) -> None:
-        self.seen_at = None
+        self.ran_at = None
         self._spans: deque[Findings] = deque(maxlen=_SPANS)
         # By class: the count, and the time of the last one.
         self._errors: dict[str, tuple[int, float]] = {}
@@ -319,6 +319,7 @@ class Tally:
 
     def add(self, now: float, seen: Report) -> bool:
         """Note a slice that has ended now; say whether it is the first of its span."""
+        self.ran_at = now
         span, is_new = self._span(now)
         if seen.outcome in (Outcome.WORKED, Outcome.IDLE):
             span.full = (span.full or 0) + (seen.is_full or seen.ran_out)
@@ -357,7 +358,6 @@ class Tally:
         return judge(self._spans, now, lag, self._last)
 
     def _span(self, now: float) -> tuple[Findings, bool]:
-        self.seen_at = now
         if self._spans and 0.0 <= now - self._spans[-1].at < _SPAN_SECONDS:
             return self._spans[-1], False
         if self._spans and now < self._spans[-1].at:

@@ -17,7 +17,7 @@ from workstealing.recruiting.breaker import Breakers, JobBreakers
 from workstealing.recruiting.checks import checked_limit, checked_name, checked_seconds
 from workstealing.recruiting.decorators import enlisting
 from workstealing.recruiting.deferral import When
-from workstealing.recruiting.enlisting import REPORT_SECONDS, Enlisting
+from workstealing.recruiting.enlisting import Enlisting
 from workstealing.recruiting.explaining import Circumstances, Explanation, explain
 from workstealing.recruiting.flight import FLIGHT
 from workstealing.recruiting.health import RaisedError
@@ -42,8 +42,8 @@ class JobStats(TypedDict):
     last look, None: unknown; breaker_open; paused; adaptive, whether its rate moves by itself; lag,
     its lag target in seconds, None: it has none; keeps_up, whether its slices suffice, None:
     unknown; why, the reason for False or None; errors of its slices, by class; running_seconds of
-    the present slice, None: no slice runs; breaker_seconds since its server was last reached, None:
-    it was at the last slice; servers, how many it has, as on a fleet.
+    the present slice, None: no slice runs; breaker_seconds, for how long its server has not been
+    reached, None: it was at the last slice; servers, how many it has, as on a fleet.
     """
 
     rate: float
@@ -323,16 +323,24 @@ class Recruiter(Enlisting):
         The reasons: it is not installed, WORKSTEALING_DISABLED, a pause, an open breaker, a slice
         that does not end, the traffic, the rate, and the outcomes and errors of its slices.
         Arguments: job, an installed job or a name, also of a job that is not installed. Returns: an
-        `Explanation`; `print()` shows it. O(installed jobs), no command.
+        `Explanation`; `print()` shows it. Raises: ConfigurationError for neither a job nor a name.
+        O(installed jobs), no command.
         """
+        if not isinstance(job, str | Job):
+            raise ConfigurationError(f"explain() was given {job!r}; expected a job or its name")
         name = job if isinstance(job, str) else job.name
-        stats = self.stats()
-        figures = stats["jobs"].get(name)
+        ran_at = unreached = hindered = None
         with self._lock:
+            stats = self.stats()
+            figures = stats["jobs"].get(name)
             now = self._clock.monotonic()
-            # The slow path reports about once a second, as long as callers come.
-            quiet = now - (self._report_due - REPORT_SECONDS)
-            seen_at = None if figures is None else self._roster.get(name).tally.seen_at
+            lately, quiet = self._lately(now)
+            if figures is not None:
+                installed = self._roster.get(name)
+                ran_at, breaker = installed.tally.ran_at, installed.breaker
+                unreached = breaker.open_seconds(now) if breaker.held_back(now) else None
+                hindered = breaker.others_seconds(now)
+        holder = FLIGHT.holder()
         known = Circumstances(
             name,
             "this process",
@@ -341,6 +349,7 @@ class Recruiter(Enlisting):
             is_disabled(),
             enlisted=stats["enlisted"],
             quiet_seconds=quiet,
+            lately=lately,
         )
         if figures is None:
             return explain(known)
@@ -348,16 +357,16 @@ class Recruiter(Enlisting):
             replace(
                 known,
                 paused="this process" if figures["paused"] else None,
-                unreached_seconds=figures["breaker_seconds"]
-                if figures["breaker_open"] or figures["servers"] > 1
-                else None,
+                unreached_seconds=unreached,
+                hindered_seconds=hindered,
                 servers=figures["servers"],
-                running_seconds=figures["running_seconds"],
+                running=None if holder is None else holder[0],
+                running_seconds=None if holder is None else _seconds_since(holder[1]),
                 rate=figures["rate"],
                 adaptive=figures["adaptive"],
                 outcomes={each: figures[each] for each in OUTCOMES},  # type: ignore[literal-required]
                 items=figures["items"],
-                ran_seconds=None if seen_at is None else now - seen_at,
+                ran_seconds=None if ran_at is None else now - ran_at,
                 errors={
                     each: (raised["count"], raised["seconds_ago"])
                     for each, raised in figures["errors"].items()
@@ -459,7 +468,11 @@ def _running_seconds(name: str) -> float | None:
     holder = FLIGHT.holder()
     if holder is None or holder[0] != name:
         return None
-    return max(0.0, SYSTEM_CLOCK.monotonic() - holder[1])
+    return _seconds_since(holder[1])
+
+
+def _seconds_since(start: float) -> float:
+    return max(0.0, SYSTEM_CLOCK.monotonic() - start)
 
 
 def _checked_longest(seconds: Duration | None, what: str) -> float | None:
