@@ -104,7 +104,12 @@ class AdoptHashes(DivisibleJob):
             raise ConfigurationError(
                 "nothing says when the fields end: give sorted_sets, deadline_of or ttl"
             )
-        if unit not in UNITS:
+        if not (deadline_of is None or callable(deadline_of)):
+            raise ConfigurationError(
+                f"deadline_of={deadline_of!r} is no function: give one that takes a key, a field"
+                " and its value"
+            )
+        if unit not in tuple(UNITS):
             raise ConfigurationError(f"unit={unit!r} is unknown: give one of {', '.join(UNITS)}")
         self._pattern = Pattern(pattern, sorted_sets)
         ttl_ms = None if ttl is None else int(1000 * seconds_of(ttl, "ttl", _LEAST_TTL))

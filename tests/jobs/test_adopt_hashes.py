@@ -477,6 +477,8 @@ def test_the_parts_of_a_sweep_cover_everything_once(client: Any) -> None:
     ("pattern", "options", "said"),
     [
         ("h:*", {}, "nothing says when the fields end"),
+        ("h:*", {"deadline_of": "expires"}, "deadline_of='expires' is no function"),
+        ("h:*", {"ttl": 5, "unit": ["seconds"]}, "is unknown: give one of"),
         ("*", {"ttl": 5}, "matches every hash"),
         ("?*[a-z]", {"ttl": 5}, "matches every hash"),
         ("h:?", {"sorted_sets": "z:*"}, "do not name pairs"),

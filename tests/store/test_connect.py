@@ -149,6 +149,27 @@ class TestSentinels:
         finally:
             admin.execute_command("ACL DELUSER us/er")
 
+    @pytest.mark.parametrize(
+        ("place", "username", "password", "db"),
+        [
+            (":p%40ss%2Cw@a/m", None, "p@ss,w", None),
+            (":p@ss@a/m", None, "p@ss", None),
+            (":p,w@a/m", None, "p,w", None),
+            (":p%zz+%20@a/m/0", None, "p%zz+ ", 0),
+            ("u:@a/m/", "u", "", None),
+            (":пароль@a/m/003", None, "пароль", 3),
+            # As of redis-py's own URLs.
+            ("a/m/3?db=2", None, None, 2),
+            ("u:p@a/m?username=v&password=q", "u", "p", None),
+        ],
+    )
+    def test_odd_passwords_and_databases(
+        self, place: str, username: str | None, password: str | None, db: int | None
+    ) -> None:
+        known = connect(f"redis+sentinel://{place}").connection_pool.connection_kwargs
+        found = [known.get(each) for each in ("username", "password", "db")]
+        assert found == [username, password, db]
+
     def test_the_parts_of_a_url(self) -> None:
         client = connect(
             "rediss+sentinel://u:p@[::1]:7,host/a%2Fb/4?socket_timeout=2&ssl_ca_certs=ca&"
@@ -215,6 +236,9 @@ class TestRefusals:
             ("redis+sentinel://localhost/main?nonsense=1", "options .* are wrong: .*nonsense"),
             ("redis+sentinel://a/m?sentinel_nonsense=1", "options .* are wrong: .*nonsense"),
             ("redis+sentinel://a/m?socket_timeout=soon", "options of the .* are wrong"),
+            ("redis+sentinel://a/m?protocol=9", "options of the .* are wrong: protocol must"),
+            ("redis://localhost?protocol=9", "options of the .* are wrong: protocol must"),
+            ("redis+sentinel://u:p@a,v:q@b/m", "malformed"),
         ],
     )
     def test_a_wrong_url_is_one_clear_sentence(self, make: Any, url: str, sentence: str) -> None:
@@ -255,6 +279,7 @@ class TestRefusals:
             "redis+sentinel://:secret@localhost",
             "redis+sentinel://:sec/secret@localhost:1/main",
             "redis+sentinel://:sec#secret@localhost:1/main",
+            "redis+sentinel://:secret@localhost,:sec@other/main",
             "redis+sentinel://:secret@localhost/main?nonsense=1",
             "unix://user:secret@",
         ],

@@ -99,7 +99,11 @@ def _master(kind: type[Any], url: str, scheme: str, options: Mapping[str, Any]) 
     """Return the client of a service's master, whose address sentinels tell."""
     place = _sentinel_place(url)
     # The options of the URL go first, as redis-py has it.
-    known: dict[str, Any] = {**options, **_query(place.query), **place.options}
+    asked = _query(place.query)
+    known: dict[str, Any] = {**options, **asked, **place.options}
+    if "db" in asked:
+        # Before the path's, also as redis-py has it.
+        known["db"] = asked["db"]
     own = {
         name.removeprefix(_FOR_SENTINELS): known.pop(name)
         for name in list(known)
@@ -133,6 +137,9 @@ def _sentinel_place(url: str) -> _Place:
     body, _, query = url.partition("://")[2].partition("?")
     place, _, path = body.partition("/")
     user, at, listed = place.rpartition("@")
+    if "@" in user and "," in user:
+        # Each host with a name and a password of its own: only the last would be kept.
+        raise ValueError("a name or password has both an @ and a comma")
     hosts = []
     for each in listed.split(",") if listed.strip(",") else ():
         match = _HOST.fullmatch(each)
@@ -235,7 +242,11 @@ def _plain(url: str, scheme: str) -> str:
 
 def _check_options(pool: Any) -> None:
     """Make a connection object, which opens nothing, to see that it takes its options."""
-    pool.connection_class(**pool.connection_kwargs)
+    try:
+        pool.connection_class(**pool.connection_kwargs)
+    except redis.RedisError as error:
+        # For a protocol that there is not.
+        raise ValueError(str(error)) from error
 
 
 def _check_cluster_options(kind: type[Any], url: str, options: Mapping[str, Any]) -> None:
