@@ -1,12 +1,20 @@
 -- HGETDEL hash FIELDS n field [field ...] on a server that expires fields but lacks the command.
--- KEYS: hash. ARGV: FIELDS, n, fields. Returns a list of values, nil for what is missing.
+-- KEYS: hash, [mark]. ARGV: the mark of a native namespace if its mark is given, FIELDS, n, fields.
+-- Returns a list of values, nil for what is missing, or an error reply; then nothing was changed.
+--@include refuse_mark
+if KEYS[2] then
+  local problem = refuse_mark(KEYS[2], redis.pcall('GET', KEYS[2]), ARGV[1], 'a layout mark')
+  if problem then
+    return problem
+  end
+end
 local values, taken = {}, {}
-for i = 3, #ARGV do
+for i = 4, #ARGV do
   local value = not taken[ARGV[i]] and redis.pcall('HGET', KEYS[1], ARGV[i])
   if type(value) == 'table' then
     return value
   end
-  values[i - 2], taken[ARGV[i]] = value, true
+  values[i - 3], taken[ARGV[i]] = value, true
 end
-redis.call('HDEL', KEYS[1], unpack(ARGV, 3))
+redis.call('HDEL', KEYS[1], unpack(ARGV, 4))
 return values

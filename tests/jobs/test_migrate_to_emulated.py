@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -270,6 +272,55 @@ def test_slices_wait_until_every_process_has_noticed(
     client.hincrby("ws:m:layout", "since", -2_000_000)
     assert job.perform(Slice(25, 10.0)) == 1
     assert client.httl("h:1", "a") == [-1]
+    client.flushall()
+
+
+@pytest.mark.parametrize("in_pipeline", [False, True])
+@pytest.mark.parametrize(
+    ("command", "replies"),
+    [
+        (("HGETDEL", "h:1", "FIELDS", 1, "a"), ([b"7"], [None])),
+        (("HINCRBYFXX", "h:1", "a", 1, "FXX"), (8, None)),
+        (("HSCAN", "h:1", 0), ((0, {b"a": b"7"}), (0, {}))),
+    ],
+)
+def test_a_command_that_the_server_lacks_is_guarded_too(
+    redis8: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    command: Any,
+    replies: Any,
+    in_pipeline: bool,
+) -> None:
+    """A process that had not noticed the last step yet read fields that had expired since."""
+    client, (there, gone) = redis8.client(), replies
+    hashes_on(client, backend="native").open()
+    run_until(job_on(client), "leaving")
+    slow = hashes_on(client)
+    slow.open()
+    assert slow._layout is not None
+    # As Valkey 9.0 and an older redis-py would have it.
+    lacking = replace(slow._layout, missing=frozenset({"HGETDEL", "HINCRBYFXX", "HSCAN"}))
+    monkeypatch.setattr(slow, "_layout", lacking)
+
+    def do(hashes: VolatileHashes) -> Any:
+        if not in_pipeline:
+            return hashes.execute_command(*command)
+        with hashes.pipeline(transaction=False) as pipeline:
+            return pipeline.execute_command(*command).execute()[0]
+
+    monkeypatch.setattr(hashes_module, "LAYOUT_SECONDS", 1000.0)
+    slow._layout_read = time.monotonic()
+    slow.hset("h:1", "a", 7)
+    assert do(slow) == there
+    slow.delete("h:1")
+    run_until(job_on(client), "returning")
+    quick = hashes_on(client)
+    quick.hsetex("h:1", "a", 7, px=20)
+    while quick.hexists("h:1", "a"):
+        time.sleep(0.001)
+    assert client.hexists("h:1", "a")
+    assert slow._layout.backend == "leaving"
+    assert do(slow) == gone
     client.flushall()
 
 

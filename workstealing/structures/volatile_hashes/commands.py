@@ -232,6 +232,9 @@ class HashTranslator:
         command = _COMMANDS.get(args[0])
         if command is None:
             raise ResponseError(f"volatile hashes do not have the command {args[0]}")
+        if args[0] in layout.missing and args[0] != "HSCAN":
+            # An older redis-py misreads HSCAN's own reply, but not a script's.
+            return self._substitute(args, layout)
         if len(args) > _GUARDED_ARGUMENTS:
             # More than a script can pass on: it is as in a native namespace.
             return plain(*args, options=options)
@@ -293,9 +296,18 @@ class HashTranslator:
             # sends it, but finds no reader by this one, and an older one's reader loses the fields.
             read = _scanned if len(args) % 2 else _scanned_fields
             return Operation(None, (args[1],), ("HSCAN ", *args[1:]), read)
+        return self._substitute(args)
+
+    def _substitute(self, args: Arguments, guarding: Layout | None = None) -> Operation:
+        """Return the script for a command that a server lacks; guarding: it looks at the mark."""
         script = self.script(f"volatile_hashes/native_{args[0].lower()}")
+        name, mark = to_bytes(args[1]), ""
+        keys: tuple[Any, ...] = (name,)
+        if guarding is not None:
+            shard = guarding.shard_of(key_slot(name))
+            keys, mark = (name, self._names.mark(shard)), guarding.mark
         reads = _sum if args[0] == COUNT_EXISTING else _same
-        return Operation(script, (args[1],), tuple(args[2:]), reads)
+        return Operation(script, keys, (mark, *args[2:]), reads)
 
     def names_in(self, args: Arguments) -> tuple[bytes, ...]:
         """Return the hashes that a command names."""

@@ -185,7 +185,7 @@ class _Hashes(NamespaceStructure[ClientT]):
         """Run one command by the namespace's present backend."""
         layout = yield from self.layout_steps()
         layout = yield from self.register_steps(layout, (args,))
-        if layout.backend == LEAVING and args[0] not in layout.missing:
+        if layout.backend == LEAVING:
             try:
                 return (yield self.translator.guarded(layout, args, options))
             except LayoutError:
@@ -307,10 +307,10 @@ class _HashPipeline(Pipeline, QueuedHashSurface):
             return reply
         if layout.is_emulated:
             return (yield translator.translate(layout, args, options))
-        if args[0] in layout.missing:
-            last = translator.substitute(args)
-        elif layout.backend == LEAVING:
+        if layout.backend == LEAVING:
             last = translator.guarded(layout, args, options)
+        elif args[0] in layout.missing:
+            last = translator.substitute(args)
         else:
             last = command(*args, options=options)
         if not layout.is_migrating:
