@@ -41,7 +41,10 @@ def test_a_job_that_works(manual_clock: ManualClock) -> None:
     assert found == recruiter.explain(recruiter.jobs()["tidy"])
     assert found.reasons[:3] == (
         "4 callers enlisted in this process in the last 105 s, 0.0381 a second",
-        "its rate is 0.25, one caller in 4; of 4 callers about 1.0 are drawn, and 4 came",
+        (
+            "its rate is 0.25, one caller in 4; 4 callers would bring about 1.0 recruits at that"
+            " rate, and 4 came"
+        ),
         "4 slices of it ran, the last 5 s ago, and handled 12 items",
     )
     assert str(found).startswith("tidy has run lately:\n- 4 callers enlisted")
@@ -71,7 +74,8 @@ def test_the_rate_and_the_traffic_are_said(manual_clock: ManualClock) -> None:
     found = recruiter.explain("tidy")
     assert not found.has_run
     assert reason(found, "rate") == (
-        "its rate is 0.001, one caller in 1,000; of 500 callers about 0.5 are drawn, and 0 came"
+        "its rate is 0.001, one caller in 1,000; 500 callers would bring about 0.5 recruits at that"
+        " rate, and 0 came"
     )
     said = reason(found, "at most")
     assert int(said.split()[2]) < 500
@@ -149,9 +153,12 @@ def test_callers_who_came_since_the_last_look_at_the_clock(manual_clock: ManualC
 @pytest.mark.parametrize(
     ("rate", "said"),
     [
-        (1e-6, "1e-06, one caller in 1,000,000; of 3 callers about 0.0 are drawn"),
-        (0.7, "0.7, one caller in 1.4; of 3 callers about 2.1 are drawn"),
-        (1.0, "1, one caller in 1; of 3 callers about 3.0 are drawn"),
+        (
+            1e-6,
+            "1e-06, one caller in 1,000,000; 3 callers would bring about 0.0 recruits at that rate",
+        ),
+        (0.7, "0.7, one caller in 1.4; 3 callers would bring about 2.1 recruits at that rate"),
+        (1.0, "1, one caller in 1; 3 callers would bring about 3.0 recruits at that rate"),
     ],
 )
 def test_the_smallest_and_the_largest_rates(
@@ -336,8 +343,8 @@ def test_what_a_fleet_knows() -> None:
         ),
         "1,000,000 callers enlisted in the fleet in the last 60 min, 278 a second",
         (
-            "its rate, which moves by itself, is 0.003, one caller in 333; of 1,000,000 callers"
-            " about 3,000.0 are drawn, and 7 came"
+            "its rate, which moves by itself, is 0.003, one caller in 333; 1,000,000 callers would"
+            " bring about 3,000.0 recruits at that rate, and 7 came"
         ),
         (
             "the fleet's rate for it is not in force everywhere: 0.003 the rates of a process would"

@@ -42,6 +42,7 @@ _OF_THE_FLEET = (
     "lag",
     "items",
     "recruits",
+    "slices",
 )
 
 DESCRIPTION = """\

@@ -155,11 +155,13 @@ def _chances(of: Circumstances) -> list[str]:
         said.append(f"{rate} now, so nobody is recruited for it")
     else:
         came = sum(of.outcomes.values())
-        drawn = f"of {_number(of.enlisted, 'caller')} about {of.enlisted * of.rate:,.1f} are drawn"
-        sum_up = f"; {drawn}, and {came:,} came" if of.enlisted else ""
+        # The rate may have been another one, or nobody may be drawn: see the obstacles.
+        brought = f"bring about {of.enlisted * of.rate:,.1f} recruits at that rate"
+        callers = _number(of.enlisted, "caller")
+        sum_up = f"; {callers} would {brought}, and {came:,} came" if of.enlisted else ""
         each = 1 / of.rate
-        callers = f"{each:,.0f}" if each >= _FEW else f"{each:.2g}"
-        said.append(f"{rate}, one caller in {callers}{sum_up}")
+        share = f"{each:,.0f}" if each >= _FEW else f"{each:.2g}"
+        said.append(f"{rate}, one caller in {share}{sum_up}")
     if of.refused is not None:
         said.append(f"the fleet's rate for it is not in force everywhere: {of.refused}")
     return said
