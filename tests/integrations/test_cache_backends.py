@@ -229,6 +229,8 @@ def test_django_counts_and_keeps_the_deadline(django_cache: Cache, entries: Cach
     django_cache.set("n", 41, 60)
     assert django_cache.incr("n") == 42
     assert django_cache.decr("n", 10) == 32
+    assert django_cache.incr("n", True) == 33
+    assert django_cache.decr("n", True) == 32
     assert django_cache.get("n") == 32
     assert 0 < left(entries, "p:1:n") <= 60_000
     with pytest.raises(ValueError, match="not found"):
@@ -375,6 +377,8 @@ def test_djangos_versions(django_cache: Cache, entries: CacheEntries) -> None:
     assert cache.decr_version("a", version=5) == 4
     with pytest.raises(ValueError, match="not found"):
         cache.incr_version("missing")
+    assert cache.incr_version("a", 0, version=4) == 4
+    assert cache.get("a", version=4) == 1
 
 
 def test_clear_empties_its_own_namespace_alone(entries: CacheEntries) -> None:

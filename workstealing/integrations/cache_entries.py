@@ -331,7 +331,8 @@ class CacheEntries:
             from redis.exceptions import ResponseError
 
             # In one step: HINCRBY alone would make an entry without a deadline.
-            counting = (COUNT_EXISTING, place, named, delta, "FXX")
+            amount = int(delta) if isinstance(delta, bool) else delta
+            counting = (COUNT_EXISTING, place, named, amount, "FXX")
             try:
                 total: int | None = self.hashes.execute_command(*counting)
             except ResponseError as error:
@@ -353,6 +354,8 @@ class CacheEntries:
 
         Three round trips; it does not enlist.
         """
+        if key == other:
+            return self.has(key)
 
         def write() -> bool:
             place, named = self.place(key), _field(key)
