@@ -34,7 +34,7 @@ from workstealing.structures.on_fleet import OnFleet
 __all__ = ["FleetRebalance"]
 
 _SCANNED = 100
-_WHAT = "keys at their former homes"
+_WHAT, _MARKS = "keys at their former homes", "marks of a move that is over"
 
 
 class _Place(NamedTuple):
@@ -134,17 +134,32 @@ class FleetRebalance(DivisibleJob):
     def backlog(self, seconds: float = 5.0) -> Backlog:
         """Count the keys that wait at their former homes; their age is unknown.
 
-        Keys without a deadline are counted by `match`. Former nodes that cannot be reached are left
-        out, and the count is not exact then, nor if there was not time for all. Arguments: seconds:
-        the most time. Raises: LayoutError. O(keys) on the former nodes, 100 a round trip.
+        Keys without a deadline are counted by `match`. Without former nodes, the marks of the move
+        are counted. Nodes that cannot be reached are left out, and the count is not exact then, nor
+        if there was not time for all. Arguments: seconds: the most time. Raises: LayoutError.
+        O(keys) on the former nodes, 100 a round trip; else one round trip to each node.
         """
         budget, found, is_exact = Budget(seconds, timeout=1.0), set[bytes](), True
-        for node in self._former:
+        for node in self._former or self._indexes:
+            look = self._moving_from if self._former else self._marks_on
             try:
-                found.update(self._moving_from(node, budget))
+                found.update(look(node, budget))
             except (RedisError, OSError, OutOfTime):
                 is_exact = False
-        return Backlog(len(found), None if found or not is_exact else 0.0, _WHAT, is_exact)
+        age = None if found or not is_exact else 0.0
+        return Backlog(len(found), age, _WHAT if self._former else _MARKS, is_exact)
+
+    def _marks_on(self, node: str, budget: Budget) -> Iterator[bytes]:
+        layout = self._indexes[node].layout(budget)
+        if layout is None:
+            return
+        structure = self.structure.every_node[node]
+        sets = [structure.names.carried(shard) for shard in range(layout.index_shards)]
+        twin = structure.twin
+        replies = twin.call(twin.nodes()[0], [("EXISTS", each) for each in sets], budget)
+        for each, there in zip(sets, checked(replies), strict=True):
+            if there:
+                yield node.encode() + each
 
     def _moving_from(self, node: str, budget: Budget) -> Iterator[bytes]:
         layout, place = self._indexes[node].layout(budget), _START

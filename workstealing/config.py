@@ -17,6 +17,11 @@ def is_disabled() -> bool:
     return os.environ.get(DISABLED_VARIABLE, "").strip().lower() not in _OFF
 
 
+def names_redis() -> bool:
+    """Say whether the environment names a Redis."""
+    return any(os.environ.get(variable, "").strip() for variable in URL_VARIABLES)
+
+
 def redis_url() -> str:
     """Return the Redis URL that the environment names.
 

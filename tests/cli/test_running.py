@@ -355,9 +355,39 @@ def test_a_real_servers_garbage_is_counted_and_drained(
     assert list(client.scan_iter("lease:*")) == []
 
 
+def test_a_job_that_waits_is_waited_for(command: Any, app_module: MakeApp) -> None:
+    name = app_module(
+        """
+        import time
+
+        from workstealing import Job, Recruiter
+        from workstealing.recruiting.job import Backlog
+
+        class Waiting(Job):
+            name, left, since = "waiting", 3, None
+
+            def perform(self, slice):
+                self.since = self.since or time.monotonic()
+                if time.monotonic() < self.since + 0.3:
+                    return 0
+                items, self.left = self.left, 0
+                return items
+
+            def backlog(self, seconds):
+                return Backlog(self.left, None, "items")
+
+        recruiter = Recruiter()
+        recruiter.install(Waiting(), rate=0.1)
+        """
+    )
+    said = command.json("drain", "--app", name)["jobs"]["waiting"]
+    assert (said["ended"], said["items"]) == ("drained", 3)
+
+
 def test_a_backlog_that_no_slice_finds_is_not_called_drained(
-    command: Any, app_module: MakeApp
+    command: Any, app_module: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("workstealing.cli.drain._LONGEST_PAUSE", 0.001)
     name = app_module(
         """
         from workstealing import Job, Recruiter

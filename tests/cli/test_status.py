@@ -228,6 +228,14 @@ def test_a_silent_server_is_waited_for_once_a_look(command: Any, app_module: Mak
         assert connections == 2
 
 
+def test_the_environments_redis_is_looked_at(
+    command: Any, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WORKSTEALING_APP", raising=False)
+    monkeypatch.setenv("WORKSTEALING_REDIS_URL", redis7.url)
+    assert command.json("status")["jobs"] == []
+
+
 @pytest.mark.parametrize("what", ["status", "top"])
 def test_wrong_use(
     command: Any, app_module: MakeApp, monkeypatch: pytest.MonkeyPatch, what: str

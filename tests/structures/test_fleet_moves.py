@@ -132,6 +132,8 @@ def test_the_job_carries_the_share_of_the_further_node(servers: dict[str, RedisS
     over = both(final)
     for structure in over:
         job = FleetRebalance(structure)
+        assert job.backlog(60.0).count > 0
+        assert "marks" in job.backlog(60.0).what
         while any(
             servers[node].client().exists(each.names.carried(shard))
             for node, each in structure.on_nodes.items()
@@ -139,6 +141,7 @@ def test_the_job_carries_the_share_of_the_further_node(servers: dict[str, RedisS
         ):
             with suppress(redis.TimeoutError):
                 job.perform(Slice(25, 10.0))
+        assert job.backlog(60.0).count == 0
     check(final, servers)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,9 @@ IDLE_SLICES = 3
 MOST_FAULTS = 3
 MOST_DOUBTS = 20
 NOT_DRAINED = 1
+# An idle job with a backlog is asked again after pauses from the one length to the other. In all
+# they last for longer than any job here waits.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 # A shorter slice is not worth its while.
 _SHORTEST = 0.001
 
@@ -156,6 +160,9 @@ class Drain:
             elif turn.doubts >= MOST_DOUBTS:
                 turn.ended = "stuck"
             else:
+                # The job may wait for something, such as for all processes to notice a change.
+                pause = min(_SHORTEST_PAUSE * 2**turn.doubts, _LONGEST_PAUSE)
+                time.sleep(max(0.0, self._deadline.left(pause)))
                 turn.doubts += 1
         elif outcome is Outcome.SKIPPED:
             # The job is paused, or its server cannot be reached. Another slice at once would not

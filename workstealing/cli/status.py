@@ -26,6 +26,7 @@ from workstealing.cli.output import (
     spell,
     table,
 )
+from workstealing.config import URL_VARIABLES, names_redis
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.slice import PERFORMED
 
@@ -88,10 +89,11 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
     from workstealing.metrics.shared_settings import SharedSettings
 
     recruiter = load_app(options.app) if named_app(options.app) else None
-    if recruiter is None and options.url is None:
+    if recruiter is None and options.url is None and not names_redis():
         raise ConfigurationError(
             "there is nothing to look at: give --app package.module:recruiter (or set"
-            f" {VARIABLE}), or --url of the Redis with the fleet's ledger"
+            f" {VARIABLE}), or --url of the Redis with the fleet's ledger (or set"
+            f" {' or '.join(URL_VARIABLES)})"
         )
     client = client_for(options.url, recruiter)
     name = options.ledger

@@ -23,6 +23,7 @@ from rq.timeouts import JobTimeoutException
 
 from support.processes import free_port
 from support.servers import RedisServer
+from workstealing import Recruiter
 from workstealing.errors import ConfigurationError
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 
@@ -409,3 +410,11 @@ class Shop:
     @on_nothing.cached(ttl=600, key="{self.name}")
     def price(self, item: int) -> int:
         return item
+
+
+@pytest.mark.parametrize("wrong", ["r", Recruiter, 5, object()], ids=str)
+def test_what_enlists_nobody_is_refused_when_it_is_given(redis7: RedisServer, wrong: Any) -> None:
+    hashes: Any = VolatileHashes(redis7.client(), "cached")
+    for kind in (hashes, AsyncVolatileHashes(redis7.async_client(), "cached")):
+        with pytest.raises(ConfigurationError, match="enlists nobody: give a Recruiter"):
+            kind.cached(ttl=5, key="k", recruiter=wrong)

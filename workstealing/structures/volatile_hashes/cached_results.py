@@ -349,6 +349,10 @@ def checked_policy(*, early: float, **options: Any) -> Policy:
                 f"{name}={given!r} names nothing: give a template of the function's arguments"
                 ' ("item:{id}"), or a function of them'
             )
+    recruiter = options["recruiter"]
+    enlists = callable(getattr(recruiter, "enlist", None)) and not isinstance(recruiter, type)
+    if not (recruiter is None or enlists):
+        raise ConfigurationError(f"recruiter={recruiter!r} enlists nobody: give a Recruiter")
     return Policy(early=float(early), **options)
 
 
