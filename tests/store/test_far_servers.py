@@ -101,8 +101,10 @@ class TestRoundTrips:
         recruiter, client = recruiter_on(relay.port)
         outcomes = until_collected(recruiter, backend)
         # A late reply costs neither a connection nor a breaker; only a whole time-out does, which
-        # a busy machine may bring about now and then.
-        assert relay.connections == 1 + outcomes.count(Outcome.FAILED)
+        # a busy machine may bring about now and then, and a slice that ends while it connects.
+        connecting = next(i for i, each in enumerate(outcomes) if each is not Outcome.OUT_OF_TIME)
+        fewest = 1 + outcomes.count(Outcome.FAILED)
+        assert fewest <= relay.connections <= fewest + connecting
         assert outcomes.count(Outcome.FAILED) <= 3
         client.close()
 
@@ -149,7 +151,9 @@ class TestRoundTrips:
         (line,) = {record.message for record in caplog.records}
         assert "its slice of 10 ms, the longest that is allowed" in line
         # It can only know that 10 ms are too little, or a busy machine's measure of them.
-        assert re.search(r"at round trips of [\d.]+ ms: .* \(seconds=(0\.[125]|1|2)\)", line), line
+        found = re.search(r"at round trips of [\d.]+ ms: .* \(seconds=([\d.]+)\)", line)
+        assert found, line
+        assert found[1] in ("0.05", "0.1", "0.2", "0.5", "1", "2")
         client.close()
 
     def test_it_is_not_begun_where_it_does_not_fit(

@@ -412,7 +412,9 @@ class Shop:
         return item
 
 
-@pytest.mark.parametrize("wrong", ["r", Recruiter, 5, object()], ids=str)
+@pytest.mark.parametrize(
+    "wrong", ["r", Recruiter, 5, object()], ids=["string", "class", "number", "object"]
+)
 def test_what_enlists_nobody_is_refused_when_it_is_given(redis7: RedisServer, wrong: Any) -> None:
     hashes: Any = VolatileHashes(redis7.client(), "cached")
     for kind in (hashes, AsyncVolatileHashes(redis7.async_client(), "cached")):
