@@ -1,4 +1,8 @@
-"""The ready-made jobs, one file each; every job keeps one structure clean."""
+"""The ready-made jobs, one file each; every job keeps one structure or one SQL table clean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from workstealing.jobs.adopt_hashes import AdoptHashes, AdoptionExample, AdoptionReport
 from workstealing.jobs.fleet_rebalance import FleetRebalance
@@ -16,6 +20,9 @@ from workstealing.jobs.track_queued import TrackQueued
 from workstealing.jobs.untrack_done import UntrackDone
 from workstealing.recruiting.job import Backlog
 
+if TYPE_CHECKING:
+    from workstealing.jobs.sql_expiry import SqlExpiry
+
 __all__ = [
     "AdoptHashes",
     "AdoptionExample",
@@ -31,7 +38,17 @@ __all__ = [
     "MigrateToNative",
     "QueueExpiry",
     "ShuffleQueueReaper",
+    "SqlExpiry",
     "TimeShardSweeper",
     "TrackQueued",
     "UntrackDone",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load SqlExpiry, which needs SQLAlchemy, when it is first used."""
+    if name == "SqlExpiry":
+        from workstealing.jobs.sql_expiry import SqlExpiry
+
+        return SqlExpiry
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -36,14 +36,15 @@ def blaming(source: object) -> Iterator[None]:
     """Blame a source for its errors when its database cannot be used.
 
     So each source has its own breaker: recruits do not all ask a dead database, and it stops no job
-    that only talks to Redis. Arguments: source, which is asked in the block.
+    that only talks to Redis. Arguments: source, which is asked in the block; its `dependency` is
+    blamed, if it has one.
     """
     try:
         yield
     except Exception as error:
         names = {base.__name__ for base in type(error).__mro__}
         if is_connection_fault(error) or not names.isdisjoint(_UNUSABLE):
-            blame(error, ("source", id(source)))
+            blame(error, getattr(source, "dependency", ("source", id(source))))
         raise
 
 

@@ -34,6 +34,9 @@ _READERS: dict[type, Callable[[Any], Any]] = {
     dt.datetime: dt.datetime.fromisoformat,
     dt.date: dt.date.fromisoformat,
 }
+Where = Mapping[str, Any] | sa.ColumnElement[bool] | None
+"""Which rows: {column: value}, {column: [values]}, an expression of SQLAlchemy, or all."""
+
 _ID_TYPES = (int, str, uuid.UUID)
 
 
@@ -116,22 +119,18 @@ class _Columns:
         table: sa.Table,
         id_name: str,
         cursor_names: Sequence[str],
-        where: Mapping[str, Any] | sa.ColumnElement[bool] | None,
+        where: Where,
         dialect: str,
     ) -> None:
-        self.id = _column(table, id_name)
-        cursor = [_column(table, name) for name in cursor_names]
+        self.id = column_of(table, id_name)
+        cursor = [column_of(table, name) for name in cursor_names]
         if not _is_unique(table, cursor) and self.id not in cursor:
             # Rows with equal cursors must belong to one id, or an id could be skipped.
             cursor.append(self.id)
         self.cursor = cursor
         self.id_text = _ColumnText(self.id, dialect, as_id=True)
         self.cursor_texts = [_ColumnText(column, dialect) for column in cursor]
-        self.conditions: list[sa.ColumnElement[bool]] = [self.id.is_not(None)]
-        if isinstance(where, Mapping):
-            self.conditions += [_equal(_column(table, name), v) for name, v in where.items()]
-        elif where is not None:
-            self.conditions.append(where)
+        self.conditions = [self.id.is_not(None), *conditions_of(table, where)]
 
 
 class SqlSource:
@@ -157,21 +156,11 @@ class SqlSource:
         id: str = "id",  # noqa: A002 - the word of the field
         *,
         cursor: str | Sequence[str] | None = None,
-        where: Mapping[str, Any] | sa.ColumnElement[bool] | None = None,
+        where: Where = None,
         schema: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        if not isinstance(engine, sa.Engine):
-            raise ConfigurationError(
-                f"expected an engine of SQLAlchemy, not {type(engine).__name__}: give"
-                " create_engine(...)"
-            )
-        if isinstance(engine.pool, SingletonThreadPool):
-            raise ConfigurationError(
-                "each thread has a database of its own in this engine: use a file, or"
-                " poolclass=StaticPool with check_same_thread=False"
-            )
-        self._engine = engine
+        self._engine = checked_engine(engine)
         self._table = table
         self._schema = schema
         self._id = id
@@ -183,7 +172,7 @@ class SqlSource:
             self._plan = self._make_plan(table)
         elif not isinstance(table, str):
             raise ConfigurationError(f"give a Table or its name, not {table!r}")
-        self._asker: Asker[sa.Connection] = Asker(self._open, _discard, clock)
+        self._asker: Asker[sa.Connection] = Asker(self._open, discard, clock)
 
     def rows_after(self, cursor: str, n: int, seconds: float) -> list[tuple[str, str]]:
         """Return (id, cursor) of the next n rows with work; see `Source`. One SELECT."""
@@ -271,24 +260,14 @@ class SqlSource:
         return _Columns(table, self._id, self._cursor, self._where, self._engine.dialect.name)
 
     def _open(self) -> sa.Connection:
-        connection = self._engine.connect()
-        try:
-            if connection.dialect.name == "postgresql":
-                # Each question sees all data committed before it.
-                connection = connection.execution_options(isolation_level="READ COMMITTED")
-            if not isinstance(self._engine.pool, StaticPool):
-                # The pool does not count it, so the application has as many connections as before.
-                connection.detach()
-            if self._plan is None:
-                name: Any = self._table
-                table = sa.Table(name, sa.MetaData(), schema=self._schema, autoload_with=connection)
-                self._plan = self._make_plan(table)
-            connection.execute(sa.select(1))
-            connection.rollback()
-        except BaseException:
-            _discard(connection)
-            raise
-        return connection
+        return opened(self._engine, self._prepare)
+
+    def _prepare(self, connection: sa.Connection) -> None:
+        if self._plan is None:
+            name: Any = self._table
+            table = sa.Table(name, sa.MetaData(), schema=self._schema, autoload_with=connection)
+            self._plan = self._make_plan(table)
+        connection.execute(sa.select(1))
 
 
 @contextmanager
@@ -311,7 +290,48 @@ def _bounded(connection: sa.Connection, deadline: float) -> Iterator[None]:
         connection.rollback()
 
 
-def _discard(connection: sa.Connection) -> None:
+def checked_engine(engine: object) -> sa.Engine:
+    """Return an engine. Raises: ConfigurationError unless all threads see one database by it."""
+    if not isinstance(engine, sa.Engine):
+        raise ConfigurationError(
+            f"expected an engine of SQLAlchemy, not {type(engine).__name__}: give"
+            " create_engine(...)"
+        )
+    if isinstance(engine.pool, SingletonThreadPool):
+        raise ConfigurationError(
+            "each thread has a database of its own in this engine: use a file, or"
+            " poolclass=StaticPool with check_same_thread=False"
+        )
+    return engine
+
+
+def opened(
+    engine: sa.Engine,
+    prepare: Callable[[sa.Connection], None],
+    read_committed: Collection[str] = ("postgresql",),
+) -> sa.Connection:
+    """Open a connection that the engine's pool does not count.
+
+    Arguments: engine; prepare: makes the first statements on it; read_committed: the dialects in
+    which each statement must see all data committed before it. Raises: SQLAlchemy's errors, and
+    those of `prepare`; then nothing stays open.
+    """
+    connection = engine.connect()
+    try:
+        if connection.dialect.name in read_committed:
+            connection = connection.execution_options(isolation_level="READ COMMITTED")
+        if not isinstance(engine.pool, StaticPool):
+            # The application has as many connections as before.
+            connection.detach()
+        prepare(connection)
+        connection.rollback()
+    except BaseException:
+        discard(connection)
+        raise
+    return connection
+
+
+def discard(connection: sa.Connection) -> None:
     """Throw a connection away; it may be broken, and nobody else must use it."""
     if connection.connection.is_detached:
         raw: Any = connection.connection.dbapi_connection
@@ -320,12 +340,20 @@ def _discard(connection: sa.Connection) -> None:
     connection.close()
 
 
-def _column(table: sa.Table, name: str) -> sa.ColumnElement[Any]:
+def column_of(table: sa.Table, name: str) -> sa.Column[Any]:
+    """Return a table's column. Raises: ConfigurationError if it has no such column."""
     if name not in table.c:
         raise ConfigurationError(
             f"the table {table.name!r} has no column {name!r}; it has {', '.join(table.c.keys())}"
         )
     return table.c[name]
+
+
+def conditions_of(table: sa.Table, where: Where) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions that `where` stands for; ConfigurationError for an unknown column."""
+    if isinstance(where, Mapping):
+        return [_equal(column_of(table, name), value) for name, value in where.items()]
+    return [] if where is None else [where]
 
 
 def _is_unique(table: sa.Table, columns: Sequence[sa.ColumnElement[Any]]) -> bool:
