@@ -75,14 +75,13 @@ class Deadline:
         hold: float = 0.0,
     ) -> None:
         kind = _plain(kind, dialect)
-        is_number = isinstance(kind, sa.Integer | sa.Numeric)
+        # Since SQLAlchemy 2.1 a Float is no Numeric.
+        is_number = isinstance(kind, sa.Integer | sa.Numeric | sa.Float)
         if not is_number and not isinstance(kind, sa.DateTime | sa.Date):
             raise ConfigurationError(
                 f"the column {column} is of type {kind!r}, which holds no deadline: expected a"
                 " date, a date with time, or a number with unit='seconds' or 'milliseconds'"
             )
-        if unit is not None and unit not in UNITS:
-            raise ConfigurationError(f"unit={unit!r} is unknown: give 'seconds' or 'milliseconds'")
         if is_number != (unit is not None):
             raise ConfigurationError(
                 f"the column {column} is of type {kind!r}: "
@@ -139,7 +138,8 @@ class Deadline:
         cut = f"UTC_TIMESTAMP(6) - INTERVAL {self._hold:.6f} SECOND"
         if isinstance(kind, sa.Date):
             cut = f"DATE({cut})"
-        unit, now = sa.literal_column("SECOND"), sa.literal_column("UTC_TIMESTAMP(6)")
+        unit: Any = sa.literal_column("SECOND")
+        now: Any = sa.literal_column("UTC_TIMESTAMP(6)")
         self._between(column, _FLOOR_DAY, cut, sa.func.timestampdiff(unit, column, now))
 
     def _on_sqlite(self, column: Any, kind: Any, is_number: bool) -> None:

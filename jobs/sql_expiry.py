@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime
-from workstealing.jobs.sql_deadlines import Deadline, checked_dialect, sa
+from workstealing.jobs.sql_deadlines import UNITS, Deadline, checked_dialect
 from workstealing.recruiting.checks import checked_limit, checked_name
 from workstealing.recruiting.job import DEFAULT_LIMIT, Backlog, Job
 from workstealing.recruiting.slice import Slice
@@ -25,7 +25,9 @@ from workstealing.structures.tracked_set.sources.sql import (
     opened,
 )
 
-from sqlalchemy.pool import StaticPool  # isort: skip - its absence has been explained above
+# The imports above have explained its absence.
+import sqlalchemy as sa  # isort: skip
+from sqlalchemy.pool import StaticPool  # isort: skip
 
 __all__ = ["SqlExpiry"]
 
@@ -114,12 +116,15 @@ class SqlExpiry(Job):
                 "all users of this engine share one connection, and a slice would commit the work"
                 " of others: use an engine without poolclass=StaticPool"
             )
+        _require_words(table, column, unit, schema)
+        if where is not None and not isinstance(where, Mapping | sa.ColumnElement):
+            raise ConfigurationError(
+                f"where={where!r} is no condition: give a dict or an expression of SQLAlchemy"
+            )
         if isinstance(table, sa.Table):
             _require_key(table)
             column_of(table, column)
             conditions_of(table, where)
-        elif not isinstance(table, str):
-            raise ConfigurationError(f"give a Table or its name, not {table!r}")
         self._table, self._schema, self._column = table, schema, column
         self._unit, self._where = unit, where
         self._hold = seconds_of(grace, "grace") + seconds_of(retention, "retention")
@@ -171,7 +176,11 @@ class SqlExpiry(Job):
 
         def count(connection: sa.Connection) -> tuple[_Done, int]:
             plan, done, found = self._require_plan(), _Done(), 0
-            some = sa.select(sa.literal_column("1")).select_from(plan.table).where(*plan.past)
+            some = (
+                sa.select(sa.literal_column("1", sa.Integer))
+                .select_from(plan.table)
+                .where(*plan.past)
+            )
             counted = some.limit(COUNTED_AT_MOST + 1).subquery()
             with _bounded(connection, deadline, done):
                 first = connection.execute(_oldest(plan).limit(1)).scalar()
@@ -375,6 +384,18 @@ def _is_in(code: object, codes: frozenset[Any]) -> bool:
     return isinstance(code, str | int) and code in codes
 
 
+def _require_words(table: object, column: object, unit: object, schema: object) -> None:
+    """Raise a ConfigurationError unless names are names."""
+    if not isinstance(table, sa.Table) and not (isinstance(table, str) and table):
+        raise ConfigurationError(f"table={table!r} is no table: give a Table or its name")
+    if not isinstance(column, str) or not column:
+        raise ConfigurationError(f"column={column!r} is no name: give the name of the column")
+    if unit is not None and unit not in list(UNITS):
+        raise ConfigurationError(f"unit={unit!r} is unknown: give {' or '.join(map(repr, UNITS))}")
+    if schema is not None and not isinstance(schema, str):
+        raise ConfigurationError(f"schema={schema!r} is no name: give the name of the schema")
+
+
 def _require_key(table: sa.Table) -> list[sa.ColumnElement[Any]]:
     key: list[sa.ColumnElement[Any]] = list(table.primary_key.columns)
     if not key:
@@ -387,7 +408,7 @@ def _require_key(table: sa.Table) -> list[sa.ColumnElement[Any]]:
 def _has_index(told: sa.Inspector, table: sa.Table, column: str) -> bool:
     """Say whether an index of the table begins with the column."""
     name, schema = table.name, table.schema
-    keys = [
+    keys: list[Any] = [
         told.get_pk_constraint(name, schema)["constrained_columns"],
         *(each["column_names"] for each in told.get_indexes(name, schema)),
         *(each["column_names"] for each in told.get_unique_constraints(name, schema)),

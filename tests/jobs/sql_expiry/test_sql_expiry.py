@@ -137,7 +137,8 @@ def test_every_kind_of_time(
     slice = Slice(10, LONG)
     assert retained.perform(slice) == 2
     assert slice.oldest_seconds is not None
-    assert 0 <= slice.oldest_seconds - 25 * 3600 < 600
+    # Of numbers, the present is rounded down to a whole second.
+    assert -1 <= slice.oldest_seconds - 25 * 3600 < 600
     assert ids(engine) == [2, 3, 4, 5, 6]
     assert job_on("rows", "due", unit=unit).perform(Slice(10, LONG)) == 1
     assert ids(engine) == [3, 4, 5, 6]
@@ -218,7 +219,6 @@ def test_a_table_without_a_key_or_a_column_is_refused(engine: sa.Engine) -> None
         (("texts", "other"), {}, "has no column 'other'"),
         (("texts", "due"), {}, "holds no deadline"),
         (("texts", "n"), {}, "unit='seconds'"),
-        (("texts", "n"), {"unit": "hours"}, "'hours' is unknown"),
     ]:
         job = SqlExpiry(engine, *args, dry_run=False, **options)
         with pytest.raises(ConfigurationError, match=words):
@@ -227,6 +227,31 @@ def test_a_table_without_a_key_or_a_column_is_refused(engine: sa.Engine) -> None
     keyless = sa.Table("keyless", sa.MetaData(), sa.Column("due", sa.DateTime))
     with pytest.raises(ConfigurationError, match="has no primary key"):
         SqlExpiry(engine, keyless, "due")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(0, each) for each in (None, "postgresql://", 5)]
+    + [(1, each) for each in (None, "", 5, ["rows"])]
+    + [(2, each) for each in (None, "", 5, ["due"])]
+    + [(3, each) for each in (None, "x", 0, -1, 2.5, True)]
+    + [("unit", each) for each in ("hours", "", 1000, [], {})]
+    + [("grace", each) for each in (None, "x", -1, float("nan"), float("inf"), True, -HOUR)]
+    + [("retention", each) for each in (None, "x", -1, float("nan"), 10**400, -HOUR)]
+    + [("where", each) for each in ("id = 1", 5, ["id"], True)]
+    + [("schema", each) for each in (5, b"x", ["x"])]
+    + [("name", each) for each in ("", 5, ["x"])],
+)
+def test_a_wrong_argument_is_refused_by_its_name(place: int | str, value: Any) -> None:
+    args: list[Any] = [sa.create_engine("sqlite:///nowhere.sqlite"), "rows", "due", 5]
+    options: dict[str, Any] = {}
+    if isinstance(place, int):
+        args[place] = value
+    else:
+        options[place] = value
+    named = place if isinstance(place, str) else ("engine", "table", "column", "limit")[place]
+    with pytest.raises(ConfigurationError, match=named):
+        SqlExpiry(*args, **options)
 
 
 def test_a_column_without_an_index_is_a_warning(
@@ -250,15 +275,19 @@ def test_a_column_without_an_index_is_a_warning(
 def test_the_slice_reads_by_the_index(engine: sa.Engine, job_on: JobOn) -> None:
     now = utc_now()
     fill(engine, rows_of(aware()), [now + (i - 20) * HOUR for i in range(3000)])
-    statements: list[str] = []
+    statements: dict[str, Any] = {}
     sa.event.listen(
         engine,
         "before_cursor_execute",
-        lambda conn, cursor, statement, *_: statements.append(statement),
+        lambda conn, cursor, statement, values, *_: statements.update({statement: values}),
     )
     job = job_on("rows", "due", 5)
     assert job.perform(Slice(5, LONG)) == 5
-    (select,) = [each for each in statements if "FROM rows" in each and "SELECT" in each]
+    ((select, values),) = [
+        each
+        for each in statements.items()
+        if each[0].startswith("SELECT") and "FROM rows" in each[0]
+    ]
     (delete,) = [each for each in statements if each.startswith("DELETE")]
     assert ("SKIP LOCKED" in select) == (engine.dialect.name == "postgresql")
     assert "due <" in delete.replace("rows.", "")
@@ -270,8 +299,8 @@ def test_the_slice_reads_by_the_index(engine: sa.Engine, job_on: JobOn) -> None:
             assert any("Index" in str(row) and "Scan" in str(row) for row in told)
             assert not any("Seq Scan" in str(row) for row in told)
         else:
-            told = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {select}", (5, 0)[:1]).all()
-            assert any("USING INDEX" in str(row) and "due>?" in str(row) for row in told)
+            told = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {select}", values).all()
+            assert any("INDEX ix_rows_due (due>? AND due<?)" in str(row) for row in told)
 
 
 def test_without_a_connection_a_slice_is_skipped_and_then_works(engine: sa.Engine) -> None:
@@ -488,8 +517,7 @@ def test_two_recruits_at_once_remove_each_row_once(engine: sa.Engine, job_on: Jo
     def work(job: SqlExpiry) -> Callable[[], None]:
         def run() -> None:
             # A wait of more than 10 ms for a lock would be an Aborted, which fails the test.
-            for _ in range(30):
-                removed.append(job.perform(Slice(10, LONG)))
+            removed.extend(job.perform(Slice(10, LONG)) for _ in range(30))
 
         return run
 
