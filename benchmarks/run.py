@@ -29,6 +29,7 @@ import shuffle_queue
 import shuffle_queue_pickup
 import spark_epilogue
 import spark_sweeps
+import sql_expiry
 import time_shard_sweeper
 import web
 from figures import Figure, show
@@ -58,6 +59,7 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "spark-epilogue": _on_a_server(spark_epilogue.measure),
     "web": web.measure,
     "spark-sweeps": spark_sweeps.measure,
+    "sql-expiry": sql_expiry.measure,
     "hash-size": _on_a_server(hash_size.measure),
     "log": _on_a_server(log.measure),
     "log-size": _on_a_server(log_size.measure),

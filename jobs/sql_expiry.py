@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime
 from workstealing.jobs.sql_deadlines import UNITS, Deadline, checked_dialect
+from workstealing.jobs.sql_transactions import bounded
 from workstealing.recruiting.checks import checked_limit, checked_name
 from workstealing.recruiting.job import DEFAULT_LIMIT, Backlog, Job
 from workstealing.recruiting.slice import Slice
@@ -33,19 +33,9 @@ __all__ = ["SqlExpiry"]
 
 WHAT = "rows past their deadline"
 COUNTED_AT_MOST = 10_000
-LOCK_MILLISECONDS = 10
-# A process that is stopped in the middle of a slice keeps its row locks no longer than this.
-_IDLE_MILLISECONDS = 1000
-_STEPS_BETWEEN_LOOKS = 1000
 # Where a statement sees all data committed before it, and no gaps between rows are locked.
 _READ_COMMITTED = ("postgresql", "mysql", "mariadb")
 _SERVER_KEYS = ("host", "port", "service", "unix_socket")
-
-# What the databases say when another writer came first, and when they have ended a statement that
-# took too long: SQLSTATEs of PostgreSQL, numbers of MySQL and MariaDB, codes of SQLite.
-_OTHERS_FIRST: frozenset[Any] = frozenset({"40001", "40P01", "55P03", 1205, 1213, 3572, 1020})
-_TOO_LONG: frozenset[Any] = frozenset({"57014", 3024, 1969, 1317})
-_SQLITE_BUSY, _SQLITE_LOCKED, _SQLITE_INTERRUPT = 5, 6, 9
 
 _log = logging.getLogger("workstealing.jobs")
 
@@ -182,12 +172,13 @@ class SqlExpiry(Job):
                 .where(*plan.past)
             )
             counted = some.limit(COUNTED_AT_MOST + 1).subquery()
-            with _bounded(connection, deadline, done):
+            with bounded(connection, deadline) as problems:
                 first = connection.execute(_oldest(plan).limit(1)).scalar()
                 if first is not None:
                     done.oldest_seconds = plan.deadline.overdue_seconds(first)
                     query = sa.select(sa.func.count()).select_from(counted)
                     found = connection.execute(query).scalar_one()
+            done.problem = problems.pop() if problems else None
             return done, found
 
         with blaming(self):
@@ -273,7 +264,7 @@ class SqlExpiry(Job):
         self, connection: sa.Connection, limit: int, deadline: float, *, is_dry: bool
     ) -> _Done:
         plan, done = self._require_plan(), _Done()
-        with _bounded(connection, deadline, done):
+        with bounded(connection, deadline) as problems:
             query = _looked_at(plan, limit) if is_dry else _keys(plan, limit)
             rows = connection.execute(query).all()
             done.found = len(rows)
@@ -290,6 +281,8 @@ class SqlExpiry(Job):
                 done.handled = handled
                 if not handled:
                     done.problem = Aborted("others renewed or deleted each row first")
+        if problems:
+            done.problem = problems.pop()
         return done
 
     def __repr__(self) -> str:
@@ -319,69 +312,6 @@ def _removal(plan: _Plan, keys: Sequence[tuple[Any, ...]]) -> sa.Delete:
     else:
         chosen = sa.tuple_(*plan.key).in_(keys)
     return sa.delete(plan.table).where(chosen, *plan.past)
-
-
-@contextmanager
-def _bounded(connection: sa.Connection, deadline: float, done: _Done) -> Iterator[None]:
-    """Run a transaction until a deadline at most; what is not committed is rolled back.
-
-    An error by which the database says that another writer came first, or that the time is over,
-    becomes the problem of `done`: the connection is as good as before.
-    """
-    milliseconds = max(1, int(1000 * (deadline - time.monotonic())))
-    kind, raw = connection.dialect.name, None
-    try:
-        if kind == "postgresql":
-            connection.exec_driver_sql(
-                f"SELECT set_config('statement_timeout', '{milliseconds:d}', true),"
-                f" set_config('lock_timeout', '{min(milliseconds, LOCK_MILLISECONDS):d}', true),"
-                " set_config('idle_in_transaction_session_timeout',"
-                f" '{max(milliseconds, _IDLE_MILLISECONDS):d}', true)"
-            )
-        elif kind == "sqlite":
-            raw = connection.connection.dbapi_connection
-            assert raw is not None
-            raw.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_BETWEEN_LOOKS)
-            connection.exec_driver_sql("PRAGMA busy_timeout = 0")
-        else:
-            connection.exec_driver_sql(_mysql_bound(connection.dialect, milliseconds))
-        yield
-    except sa.exc.DBAPIError as error:
-        done.problem = None if error.connection_invalidated else _verdict(error)
-        if done.problem is None:
-            raise
-        done.problem.__cause__ = error
-    finally:
-        if raw is not None:
-            raw.set_progress_handler(None, 0)
-        connection.rollback()
-
-
-def _mysql_bound(dialect: sa.Dialect, milliseconds: int) -> str:
-    """Return the statement that bounds those that follow; MySQL's covers SELECTs alone."""
-    if getattr(dialect, "is_mariadb", False):
-        return f"SET SESSION max_statement_time = {milliseconds / 1000:.3f}"
-    return f"SET SESSION max_execution_time = {milliseconds:d}"
-
-
-def _verdict(error: sa.exc.DBAPIError) -> Exception | None:
-    """Return the Aborted or OutOfTime that a database's error stands for; None for a fault."""
-    raw: Any = error.orig
-    args = getattr(raw, "args", ())
-    code = getattr(raw, "sqlstate", None) or getattr(raw, "pgcode", None)
-    if code is None and args:
-        # pg8000 gives a dict of fields, MySQL's drivers the number.
-        code = args[0].get("C") if isinstance(args[0], dict) else args[0]
-    lite = getattr(raw, "sqlite_errorcode", 0) & 0xFF
-    if lite in (_SQLITE_BUSY, _SQLITE_LOCKED) or _is_in(code, _OTHERS_FIRST):
-        return Aborted("another writer came first, or held a lock")
-    if lite == _SQLITE_INTERRUPT or _is_in(code, _TOO_LONG):
-        return OutOfTime("the database ended a statement, because the slice was over")
-    return None
-
-
-def _is_in(code: object, codes: frozenset[Any]) -> bool:
-    return isinstance(code, str | int) and code in codes
 
 
 def _require_words(table: object, column: object, unit: object, schema: object) -> None:

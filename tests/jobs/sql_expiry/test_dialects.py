@@ -14,6 +14,8 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime
 from workstealing.jobs import sql_expiry
 from workstealing.jobs.sql_deadlines import Deadline, checked_dialect
+from workstealing.jobs.sql_transactions import mysql_bound
+from workstealing.jobs.sql_transactions import verdict as verdict_of
 
 DIALECTS: dict[str, Any] = {
     "postgresql": postgresql.dialect,
@@ -80,9 +82,9 @@ def test_mysqls_other_columns(kind: Any, unit: str | None, cut: str) -> None:
 
 def test_mysqls_bounds() -> None:
     dialect = mysql.dialect()
-    assert sql_expiry._mysql_bound(dialect, 50) == "SET SESSION max_execution_time = 50"
+    assert mysql_bound(dialect, 50) == "SET SESSION max_execution_time = 50"
     dialect.is_mariadb = True
-    assert sql_expiry._mysql_bound(dialect, 50) == "SET SESSION max_statement_time = 0.050"
+    assert mysql_bound(dialect, 50) == "SET SESSION max_statement_time = 0.050"
 
 
 @pytest.mark.parametrize("name", DIALECTS)
@@ -169,7 +171,7 @@ class _Raised(Exception):
 )
 def test_what_the_databases_say(raised: Exception, verdict: type[Exception] | None) -> None:
     error = sa.exc.DBAPIError("DELETE", None, raised)
-    assert type(sql_expiry._verdict(error)) is (verdict or type(None))
+    assert type(verdict_of(error)) is (verdict or type(None))
 
 
 def test_the_jobs_load_without_sqlalchemy() -> None:

@@ -1,0 +1,53 @@
+"""docs/sql_expiry.md says what is so."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from support.postgres import PostgresServer
+from workstealing.jobs import SqlExpiry
+from workstealing.recruiting import Slice
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "sql_expiry.md").read_text("utf-8")
+
+
+def test_the_code_runs(postgres: PostgresServer) -> None:
+    with postgres.engine().begin() as connection:
+        connection.exec_driver_sql("DROP TABLE IF EXISTS django_session")
+        connection.exec_driver_sql(
+            "CREATE TABLE django_session (session_key varchar(40) PRIMARY KEY,"
+            " session_data text, expire_date timestamptz)"
+        )
+        connection.exec_driver_sql("CREATE INDEX ON django_session (expire_date)")
+        connection.exec_driver_sql(
+            "INSERT INTO django_session VALUES ('a', '', now() - interval '6 minutes'),"
+            " ('b', '', now() - interval '4 minutes'), ('c', '', now() + interval '1 day')"
+        )
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    code = code.replace("postgresql+psycopg://localhost/shop", postgres.url)
+    code = code.replace("job.connect()", "job.connect(60.0)")
+    code = code.replace("job.backlog()", "backlog = job.backlog(60.0)")
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    job, backlog = scope["job"], scope["backlog"]
+    assert (backlog.count, backlog.what, backlog.exact) == (1, "rows past their deadline", True)
+    assert job.perform(Slice(5, 60.0)) == 1
+    assert job.perform(Slice(5, 60.0)) == 1, "it was a dry run"
+    job.dry_run = False
+    assert job.perform(Slice(5, 60.0)) == 1
+    with postgres.engine().connect() as connection:
+        left = connection.execute(sa.text("SELECT session_key FROM django_session ORDER BY 1"))
+        assert list(left.scalars()) == ["b", "c"]
+    job.close()
+
+
+def test_every_argument_is_named() -> None:
+    table = PAGE.split("| argument |")[1].split("\n\n")[0]
+    first = re.findall(r"^\| (.*?) \|", table.partition("\n")[2], re.MULTILINE)
+    named = set(re.findall(r"`(\w+)`", " ".join(first)))
+    assert named == set(inspect.signature(SqlExpiry).parameters) - {"clock"}
