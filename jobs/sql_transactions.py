@@ -55,6 +55,9 @@ def bounded(connection: sa.Connection, deadline: float) -> Iterator[list[Excepti
         problem = None if error.connection_invalidated else verdict(error)
         if problem is None:
             raise
+        # After a COMMIT that has failed, SQLAlchemy sends no ROLLBACK, and the locks would stay.
+        driver: Any = connection.connection.dbapi_connection
+        driver.rollback()
         problem.__cause__ = error
         problems.append(problem)
     finally:

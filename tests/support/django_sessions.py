@@ -92,12 +92,13 @@ def _use(end: float, number: int, counts: Counter[str]) -> None:
     while time.monotonic() < end:
         key = draw.choice(list(deadlines)) if len(deadlines) >= 8 else None
         before = deadlines.get(key) if key else None
-        lives = timedelta(seconds=draw.choice([0.3, 0.6, 1.0, 3600]))
+        # The very moment that Django writes, however long its save may wait.
+        deadline = timezone.now() + timedelta(seconds=draw.choice([0.3, 0.6, 1.0, 3600]))
         try:
             if key is None:
                 store = SessionStore()
                 store["user"] = number
-                store.set_expiry(timezone.now() + lives)
+                store.set_expiry(deadline)
                 store.create()
                 counts["made"] += 1
             else:
@@ -109,10 +110,10 @@ def _use(end: float, number: int, counts: Counter[str]) -> None:
                     counts["lost" if is_live else "expired"] += 1
                     del deadlines[key]
                     continue
-                store.set_expiry(timezone.now() + lives)
+                store.set_expiry(deadline)
                 store.save()
                 counts["renewed"] += 1
-            deadlines[store.session_key] = timezone.now() + lives - timedelta(seconds=0.1)
+            deadlines[store.session_key] = deadline
         except UpdateError:
             # The row had gone between this thread's look and its save.
             is_live = before - timezone.now() > timedelta(seconds=0)

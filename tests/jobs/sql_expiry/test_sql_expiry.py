@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import logging
+import sqlite3
 import time
 from collections.abc import Callable
 from typing import Any
@@ -460,6 +462,28 @@ def test_a_locked_file_aborts_at_once(engine: sa.Engine, job_on: JobOn) -> None:
             job.perform(Slice(5, LONG))
         connection.rollback()
     assert job.perform(Slice(5, LONG)) == 1
+
+
+@pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
+def test_a_commit_that_a_reader_forbids_leaves_nothing_behind(
+    engine: sa.Engine, job_on: JobOn
+) -> None:
+    table = rows_of(aware())
+    fill(engine, table, [utc_now() - HOUR] * 500)
+    job = job_on("rows", "due")
+    with contextlib.closing(sqlite3.connect(str(engine.url.database), timeout=0)) as reader:
+        # A look that has not ended holds a lock that lets others write, but not commit.
+        look = reader.execute("SELECT * FROM rows")
+        look.fetchone()
+        with pytest.raises(Aborted):
+            job.perform(Slice(5, LONG))
+        look.close()
+        assert ids(engine) == list(range(500))
+        # Nobody waits for the slice that has ended.
+        reader.execute("UPDATE rows SET state = 'y'")
+        reader.commit()
+    assert job.perform(Slice(5, LONG)) == 5
+    assert len(ids(engine)) == 495
 
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
