@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
 
 from sqlalchemy.types import TypeDecorator
 
-__all__ = ["DIALECTS", "UNITS", "Deadline", "checked_dialect"]
+__all__ = ["DIALECTS", "UNITS", "DeadlineColumn", "checked_dialect"]
 
 DIALECTS = ("postgresql", "mysql", "mariadb", "sqlite")
 UNITS = {"seconds": 1, "milliseconds": 1000}
@@ -51,7 +51,7 @@ def checked_dialect(dialect: sa.Dialect) -> str:
     return dialect.name
 
 
-class Deadline:
+class DeadlineColumn:
     """A column's deadlines: which are past, and for how long.
 
     Arguments: column: in the statements; kind: its type in the database, which decides; dialect;

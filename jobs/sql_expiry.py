@@ -10,7 +10,7 @@ from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime
-from workstealing.jobs.sql_deadlines import UNITS, Deadline, checked_dialect
+from workstealing.jobs.sql_deadlines import UNITS, DeadlineColumn, checked_dialect
 from workstealing.jobs.sql_transactions import bounded
 from workstealing.recruiting.checks import checked_limit, checked_name
 from workstealing.recruiting.job import DEFAULT_LIMIT, Backlog, Job
@@ -45,7 +45,7 @@ class _Plan:
     """The statements' parts, once the database has told the column's type."""
 
     key: Sequence[sa.ColumnElement[Any]]
-    deadline: Deadline
+    deadline: DeadlineColumn
     past: Sequence[sa.ColumnElement[bool]]
     order: sa.ColumnElement[Any]
     table: sa.Table
@@ -238,7 +238,7 @@ class SqlExpiry(Job):
                 f"the table {table.name!r} has no column {column.name!r} in the database; it has"
                 f" {', '.join(kinds)}"
             )
-        deadline = Deadline(
+        deadline = DeadlineColumn(
             column, kinds[column.name], connection.dialect, unit=self._unit, hold=self._hold
         )
         if not _has_index(told, table, column.name):

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime
 from workstealing.jobs import sql_expiry
-from workstealing.jobs.sql_deadlines import Deadline, checked_dialect
+from workstealing.jobs.sql_deadlines import DeadlineColumn, checked_dialect
 from workstealing.jobs.sql_transactions import mysql_bound
 from workstealing.jobs.sql_transactions import verdict as verdict_of
 
@@ -32,7 +32,7 @@ def plan_of(dialect: sa.Dialect, kind: Any, *keys: str, **options: Any) -> sql_e
         *(sa.Column(key, sa.String(40), primary_key=True) for key in keys or ("key",)),
         sa.Column("due", kind),
     )
-    deadline = Deadline(table.c.due, kind, dialect, **options)
+    deadline = DeadlineColumn(table.c.due, kind, dialect, **options)
     return sql_expiry._Plan(
         list(table.primary_key.columns), deadline, deadline.past, table.c.due, table
     )
