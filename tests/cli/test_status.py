@@ -18,6 +18,7 @@ import workstealing
 from support.processes import free_port
 from support.servers import RedisCluster3, RedisServer
 from support.terminals import on_terminal
+from workstealing.jobs import HashFieldExpiry
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.shared_settings import SharedSettings
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
@@ -92,6 +93,24 @@ def test_the_fleets_figures_come_from_the_ledger(
     assert jobs["expiry"]["fleet_paused"] is True
     assert jobs["sweep \x1b[31m"]["outcomes"]["worked"] == 30
     assert jobs["sweep \x1b[31m"]["rate"] == 0.25
+
+
+def test_a_dry_run_is_said_by_the_process_and_by_the_fleet(
+    command: Any, app_module: MakeApp, redis7: RedisServer
+) -> None:
+    dry = APP.replace('name="expiry"', 'name="expiry", dry_run=True')
+    assert "dry run (0.01)" in command("status", "--app", app_module(dry.format(url=redis7.url)))
+    recruiter = Recruiter(random=lambda: 1.0)
+    hashes = VolatileHashes(redis7.client(), namespace="cli", backend="emulated")
+    recruiter.install(HashFieldExpiry(hashes, name="far", dry_run=True), rate=0.01)
+    ledger = Ledger(redis7.client(), "shop")
+    recruiter.add_hook(ledger)
+    ledger.on_enlisted(600)
+    assert ledger.flush(5.0)
+    ledger.close()
+    said = command.json("status", "--url", redis7.url, "--ledger", "shop")
+    assert [(job["name"], job["dry_run"]) for job in said["jobs"]] == [("far", True)]
+    assert "dry run (0.01)" in command("status", "--url", redis7.url, "--ledger", "shop")
 
 
 def test_a_url_alone_is_enough_for_the_ledger(command: Any, redis7: RedisServer) -> None:

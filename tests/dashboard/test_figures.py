@@ -15,6 +15,7 @@ from workstealing.dashboard.figures import (
     ledger_name,
     window,
 )
+from workstealing.dashboard.presenting import _job
 from workstealing.metrics.minutes import JobError, JobMinute, Minute
 from workstealing.metrics.shared_settings import Setting
 from workstealing.recruiting.job import Backlog
@@ -97,6 +98,22 @@ def test_what_is_local_and_what_the_fleet_is_told() -> None:
     assert shown.adaptive
     assert shown.oldest_seconds == 7.0
     assert shown.problems == ["its breaker is open: the server could not be reached"]
+
+
+def test_a_dry_run_is_shown_and_keeps_up_with_nothing() -> None:
+    counted = minutes(60, recruited=30, worked=30, items=600, oldest_seconds=1.0, rate=0.01)
+    for shown in (
+        figures(minutes(60, recruited=30, worked=30, items=600, rate=0.01, dry_run=True)),
+        figures(counted, {"dry_run": True, "rate": 0.01}),
+    ):
+        assert shown.dry_run
+        assert (shown.keeps_up, shown.why) == (None, "it is a dry run, which removes nothing")
+        assert shown.problems == []
+        assert {"text": "dry run", "kind": "warn"} in _job(shown)["badges"]
+    assert not figures(counted).dry_run
+    # Slices that fail are a fault of a dry run as well.
+    failing = figures(minutes(60, recruited=30, failed=30, rate=0.01, dry_run=True))
+    assert failing.keeps_up is False
 
 
 @pytest.mark.parametrize(

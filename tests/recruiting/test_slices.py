@@ -398,6 +398,16 @@ class TestPause:
 
 
 class TestStats:
+    def test_a_dry_run_keeps_up_with_nothing(self) -> None:
+        recruiter = always()
+        job = FunctionJob(lambda slice: 1, name="sweep")
+        job.dry_run = True
+        recruiter.install(job, rate=0.1)
+        recruiter.enlist()
+        figures = recruiter.stats()["jobs"]["sweep"]
+        assert (figures["dry_run"], figures["keeps_up"]) == (True, None)
+        assert "dry run" in figures["why"]
+
     def test_the_whole_dict(self) -> None:
         clock = ManualClock()
 
@@ -434,6 +444,7 @@ class TestStats:
                     "running_seconds": None,
                     "breaker_seconds": None,
                     "servers": 1,
+                    "dry_run": False,
                 }
             },
         }

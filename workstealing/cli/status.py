@@ -280,6 +280,8 @@ def job_row(job: JobFigures, snapshot: Snapshot) -> tuple[str, ...]:
     shown = "?" if rate is None else f"{rate:.3g}"
     if job.paused or job.fleet_paused:
         shown = f"paused ({shown})"
+    elif job.dry_run:
+        shown = f"dry run ({shown})"
     slices = sum(job.outcomes[outcome] for outcome in PERFORMED)
     return (
         job.name,

@@ -72,16 +72,17 @@ class JobFigures:
 
     Fields: name; rate: the share of the enlisted; fleet_rate: the rate that the fleet is told, None
     for no such setting; refused: why a process refuses that rate, None if none does; paused;
-    fleet_paused; adaptive; is_here: whether this process has the job installed;
-    recruited_per_minute, items_per_second: over the last minutes; slice_seconds: a slice's average
-    length, None if there was no slice; outcomes: of the last hour; backlog and oldest_seconds: as
-    last seen; keeps_up; why: the reason why the job does not keep up, or why nobody knows;
-    enough_rate: the rate that would suffice, above 1 if none would, None if the job keeps up;
-    breaker_open: in this process; unreached_seconds: for how long a process has not reached the
-    job's server, None if all reach it; servers: how many the job has; running_seconds: how long a
-    slice has been running, None if none was seen; errors: of the last hour, the newest first; lag:
-    the age of the oldest garbage in each minute, in seconds; items, recruits, slices: in each
-    minute, a slice being a recruit that was not skipped; problems: the reasons why the row is red.
+    fleet_paused; dry_run: whether its items are only counted; adaptive; is_here: whether this
+    process has the job installed; recruited_per_minute, items_per_second: over the last minutes;
+    slice_seconds: a slice's average length, None if there was no slice; outcomes: of the last hour;
+    backlog and oldest_seconds: as last seen; keeps_up; why: the reason why the job does not keep
+    up, or why nobody knows; enough_rate: the rate that would suffice, above 1 if none would, None
+    if the job keeps up; breaker_open: in this process; unreached_seconds: for how long a process
+    has not reached the job's server, None if all reach it; servers: how many the job has;
+    running_seconds: how long a slice has been running, None if none was seen; errors: of the last
+    hour, the newest first; lag: the age of the oldest garbage in each minute, in seconds; items,
+    recruits, slices: in each minute, a slice being a recruit that was not skipped; problems: the
+    reasons why the row is red.
     Any unknown figure is None.
     """
 
@@ -91,6 +92,7 @@ class JobFigures:
     refused: str | None
     paused: bool
     fleet_paused: bool
+    dry_run: bool
     adaptive: bool
     is_here: bool
     recruited_per_minute: float
@@ -185,7 +187,10 @@ def job_figures(
             oldest = due.oldest_seconds
     is_paused = bool(local.get("paused")) or bool(getattr(setting, "paused", False))
     lasting = _lasting(found, local)
+    is_dry = bool(local.get("dry_run")) or any(each.dry_run for each in newest)
     verdict = verdict_of(found, local, is_paused=is_paused)
+    if is_dry:
+        verdict = verdict.of_dry_run()
     fleet_rate = getattr(setting, "rate", None)
     # The refusal of an earlier rate remains in the ledger for some minutes.
     refusals = [each.refused for each in newest if each.refused_rate == fleet_rate]
@@ -196,6 +201,7 @@ def job_figures(
         refused=refusals[-1] if refusals and fleet_rate is not None else None,
         paused=bool(local.get("paused")),
         fleet_paused=bool(getattr(setting, "paused", False)),
+        dry_run=is_dry,
         adaptive=bool(local.get("adaptive")),
         is_here=bool(local),
         recruited_per_minute=sum(each.recruited for each in recent) * MINUTE / covered,
@@ -422,6 +428,7 @@ class OwnMinutes:
         job.rate = figures["rate"]
         job.oldest_seconds = figures.get("oldest_seconds")
         job.lag = figures.get("lag")
+        job.dry_run = bool(figures.get("dry_run"))
         job.running_seconds = figures.get("running_seconds")
         job.unreached_seconds = figures.get("breaker_seconds")
         earlier_errors = {} if earlier is None else earlier.get("errors", {})

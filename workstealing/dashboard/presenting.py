@@ -301,6 +301,8 @@ def _job(job: JobFigures, now: float = 0.0) -> dict[str, Any]:
         badges.append({"text": "paused", "kind": "warn"})
     elif job.paused:
         badges.append({"text": "paused in this process", "kind": "warn"})
+    if job.dry_run:
+        badges.append({"text": "dry run", "kind": "warn"})
     if job.breaker_open:
         badges.append({"text": "breaker open", "kind": "bad"})
     return {

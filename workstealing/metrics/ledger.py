@@ -19,6 +19,7 @@ from workstealing.metrics.gathering import ErrorNames, Gathering, JobNames, Recr
 from workstealing.metrics.minutes import (
     BACKLOG,
     DAY,
+    DRY_RUN,
     ENLISTED,
     ERROR,
     FAULT,
@@ -356,6 +357,8 @@ class Ledger(Gathering["_Unsent"]):
         highest_of = dict(batch.highest)
         for job, figures in self._watched.jobs():
             fields[field_of(RATE, job)] = f"{figures['rate']:.6g}"
+            if figures.get("dry_run"):
+                fields[field_of(DRY_RUN, job)] = "1"
             if figures.get("lag") is not None:
                 fields[field_of(LAG, job)] = f"{figures['lag']:.6g}"
             for figure, key in ((RUNNING, "running_seconds"), (UNREACHED, "breaker_seconds")):

@@ -57,6 +57,7 @@ UNREACHED = "unreached"
 ERROR = "error"
 FAULT = "fault"
 REFUSED = "refused"
+DRY_RUN = "dry"
 
 
 @dataclass(slots=True)
@@ -96,7 +97,8 @@ class JobMinute:
     that a slice has seen; lag: the lag target in seconds; running_seconds: about the longest time
     that a slice had been running, seen from outside; unreached_seconds: about the longest time
     in which a process has not reached the job's server; refused: a process's reason to refuse the
-    fleet's rate; refused_rate: that rate. A field without a report is None. errors: of slices, by
+    fleet's rate; refused_rate: that rate. A field without a report is None. dry_run: whether a
+    process had it installed as a dry run, whose items are only counted; errors: of slices, by
     class.
     """
 
@@ -117,6 +119,7 @@ class JobMinute:
     unreached_seconds: float | None = None
     refused: str | None = None
     refused_rate: float | None = None
+    dry_run: bool = False
     errors: dict[str, JobError] = field(default_factory=dict)
 
 
@@ -245,6 +248,8 @@ def _add(job: JobMinute, figure: str, value: float) -> None:
         job.running_seconds = max(value, job.running_seconds or 0.0)
     elif figure == UNREACHED:
         job.unreached_seconds = max(value, job.unreached_seconds or 0.0)
+    elif figure == DRY_RUN:
+        job.dry_run = True
     elif figure == ERROR:
         job.errors.setdefault(kind, JobError()).count = int(value)
 

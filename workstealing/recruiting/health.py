@@ -86,6 +86,11 @@ class Verdict(NamedTuple):
     why: str = ""
     is_old: bool = False
 
+    def of_dry_run(self) -> Verdict:
+        """Return the verdict for a job that only counts: unknown, unless its slices fail."""
+        is_faulty = self.keeps_up is False and not self.is_old
+        return self if is_faulty else Verdict(None, "it is a dry run, which removes nothing")
+
 
 def judge(
     spans: Sequence[Findings], now: float, limit: float | None = None, error: str | None = None

@@ -43,7 +43,8 @@ class JobStats(TypedDict):
     its lag target in seconds, None: it has none; keeps_up, whether its slices suffice, None:
     unknown; why, the reason for False or None; errors of its slices, by class; running_seconds of
     the present slice, None: no slice runs; breaker_seconds, for how long its server has not been
-    reached, None: it was at the last slice; servers, how many it has, as on a fleet.
+    reached, None: it was at the last slice; servers, how many it has, as on a fleet; dry_run,
+    whether its slices only count.
     """
 
     rate: float
@@ -68,6 +69,7 @@ class JobStats(TypedDict):
     running_seconds: float | None
     breaker_seconds: float | None
     servers: int
+    dry_run: bool
 
 
 class Stats(TypedDict):
@@ -379,6 +381,9 @@ class Recruiter(Enlisting):
     def _job_stats(self, installed: Installed) -> JobStats:
         outcomes, items, seconds = self._performer.figures(installed)
         verdict = self._performer.verdict(installed)
+        is_dry = bool(installed.job.dry_run)
+        if is_dry:
+            verdict = verdict.of_dry_run()
         now = self._clock.monotonic()
         return {
             "rate": installed.rate,
@@ -403,6 +408,7 @@ class Recruiter(Enlisting):
             "running_seconds": _running_seconds(installed.name),
             "breaker_seconds": installed.breaker.open_seconds(now),
             "servers": installed.breaker.servers,
+            "dry_run": is_dry,
         }
 
     @overload
