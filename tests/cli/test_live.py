@@ -56,3 +56,35 @@ def test_a_signal_at_any_point_of_a_wait_is_noted() -> None:
     assert done.returncode == 0, done.stderr
     # It was interrupted at some points at least.
     assert int(done.stdout) > 5
+
+
+HEARD_BY_ANOTHER_THREAD = """
+import signal
+import threading
+import time
+
+from workstealing.cli.live import stop_wish
+
+
+def hear():
+    # Python notes the signal, but nothing wakes the main thread up: as if it had come just before
+    # that fell asleep.
+    time.sleep(0.3)
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+
+with stop_wish() as wish:
+    threading.Thread(target=hear).start()
+    assert wish.wait()
+"""
+
+
+def test_a_signal_that_wakes_nobody_up_is_heard_soon() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", HEARD_BY_ANOTHER_THREAD],
+        capture_output=True,
+        text=True,
+        timeout=GUARD_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import queue
 import signal
 import threading
@@ -16,6 +17,7 @@ from workstealing.cli.values import at_least, duration
 from workstealing.errors import MissingExtraError
 
 INTERVAL = 2.0
+_LONGEST_NAP = 0.5
 
 _SeenT = TypeVar("_SeenT")
 
@@ -115,9 +117,12 @@ class StopWish:
 
         Arguments: seconds: the most time to wait; None to wait as long as it takes.
         """
-        if not self._is_set:
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        while not self._is_set and (left := end - time.monotonic()) > 0:
+            # A signal may come after Python has looked for one, and before the thread sleeps: its
+            # handler is then not called until the thread wakes up.
             with suppress(queue.Empty):
-                self._notes.get(timeout=seconds)
+                self._notes.get(timeout=min(left, _LONGEST_NAP))
         return self._is_set
 
 
