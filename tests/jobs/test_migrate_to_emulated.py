@@ -14,7 +14,7 @@ import redis
 
 from support.deaths import every_death
 from support.faulty_server import FaultyServer
-from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.patience import left, patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing.errors import Aborted, Skipped
 from workstealing.jobs import (
@@ -154,10 +154,10 @@ def test_each_command_answers_alike_in_every_state(client: Any, state: str, pipe
             replies = p.execute()
     else:
         replies = [work(mixed) for work in works]
-    times = [3 * HOUR, -1, 2 * HOUR, HOUR, 2 * HOUR]
+    times = [left(3 * HOUR), -1, left(2 * HOUR), left(HOUR), left(2 * HOUR)]
     assert replies == [
         b"1",
-        [HOUR, HOUR, -1, -2],
+        [left(HOUR), left(HOUR), -1, -2],
         {b"a": b"1", b"b": b"2", b"FIELDS": b"3", b"c": b"4"},
         4,
         True,
@@ -190,7 +190,7 @@ def test_a_guarded_process_is_refused_once_its_shard_is_handed_back(
     hashes.hsetex("h:1", "a", 1, ex=HOUR)
     run_until(job_on(client), "leaving")
     late, piped = hashes_on(client), hashes_on(client)
-    assert late.httl("h:1", "a") == piped.httl("h:1", "a") == [HOUR]
+    assert late.httl("h:1", "a") == piped.httl("h:1", "a") == [left(HOUR)]
     # From here on these two do not look at the layout by themselves.
     monkeypatch.setattr(hashes_module, "LAYOUT_SECONDS", 10_000.0)
     run_until(job_on(client), "emulated")
@@ -201,7 +201,7 @@ def test_a_guarded_process_is_refused_once_its_shard_is_handed_back(
     with piped.pipeline(transaction=False) as p:
         p.hsetex("h:1", "c", 3, ex=3 * HOUR)
         p.httl("h:1", "a", "b", "c")
-        assert p.execute() == [1, [HOUR, 2 * HOUR, 3 * HOUR]]
+        assert p.execute() == [1, [left(HOUR), left(2 * HOUR), left(3 * HOUR)]]
     assert client.httl("h:1", "a", "b", "c") == [-1, -1, -1]
 
 
@@ -210,12 +210,12 @@ async def test_asyncio_clients_take_part(redis8: RedisServer) -> None:
     hashes_on(client, backend="native").hsetex("h:1", "a", 1, ex=HOUR)
     async with redis8.async_client() as other:
         hashes = AsyncVolatileHashes(other, namespace="m")
-        assert await hashes.httl("h:1", "a") == [HOUR]
+        assert await hashes.httl("h:1", "a") == [left(HOUR)]
         run_until(job_on(client), "returning")
         assert await hashes.hsetex("h:1", "b", 1, ex=HOUR) == 1
-        assert await hashes.httl("h:1", "a", "b") == [HOUR, HOUR]
+        assert await hashes.httl("h:1", "a", "b") == [left(HOUR), left(HOUR)]
         run_until(job_on(client), "emulated")
-        assert await hashes.httl("h:1", "a", "b") == [HOUR, HOUR]
+        assert await hashes.httl("h:1", "a", "b") == [left(HOUR), left(HOUR)]
         assert client.httl("h:1", "a", "b") == [-1, -1]
     client.flushall()
 
@@ -268,7 +268,7 @@ def test_slices_wait_until_every_process_has_noticed(
     client.hincrby("ws:m:layout", "since", -2_000_000)
     assert [job.perform(Slice(25, 10.0)) for _ in range(5)] == [0] * 5
     assert backend_of(client) == "returning"
-    assert client.httl("h:1", "a") == [HOUR]
+    assert client.httl("h:1", "a") == [left(HOUR)]
     client.hincrby("ws:m:layout", "since", -2_000_000)
     assert job.perform(Slice(25, 10.0)) == 1
     assert client.httl("h:1", "a") == [-1]
@@ -352,12 +352,12 @@ def test_it_works_on_a_full_server(start_redis: Callable[..., RedisServer], by_s
     client.config_set("maxmemory", 1)
     run_until(job_on(client), "returning")
     assert hashes.hget("h:1", "a") == b"x" * 100
-    assert hashes.httl("h:1", "a") == [HOUR]
+    assert hashes.httl("h:1", "a") == [left(HOUR)]
     if by_sweep:
         assert by_parts(job_on(client)) > 0
     else:
         run_until(job_on(client), "emulated")
-    assert all(hashes.httl(f"h:{i}", "a") == [HOUR] for i in range(20))
+    assert all(hashes.httl(f"h:{i}", "a") == [left(HOUR)] for i in range(20))
     assert all(client.httl(f"h:{i}", "a") == [-1] for i in range(20))
 
 

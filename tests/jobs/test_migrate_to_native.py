@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.patience import left, patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.jobs import HashFieldExpiry, MigrateToNative
@@ -82,14 +82,14 @@ def test_processes_that_have_not_noticed_lose_and_see_nothing_wrong(client: Any)
     hashes_on(client, backend="emulated").hsetex("h", mapping={"a": 1, "b": 2}, ex=HOUR)
     assert stale.hget("h", "a") == b"1"
     assert stale.open().is_emulated
-    assert old.httl("h", "a") == [HOUR]
+    assert old.httl("h", "a") == [left(HOUR)]
     run_to_the_end(MigrateToNative(hashes_on(client)))
     # Both still believe in the emulated layout.
     assert stale.hget("h", "b") == b"2"
-    assert old.httl("h", "a", "b") == [HOUR, HOUR]
+    assert old.httl("h", "a", "b") == [left(HOUR), left(HOUR)]
     assert stale.hsetex("h", "b", 3, ex=2 * HOUR) == 1
     assert stale.open().is_native
-    assert client.httl("h", "a", "b") == [HOUR, 2 * HOUR]
+    assert client.httl("h", "a", "b") == [left(HOUR), left(2 * HOUR)]
 
 
 @pytest.mark.real
@@ -121,7 +121,7 @@ def test_renaming_hands_both_hashes_over(client: Any) -> None:
     assert hashes_on(client).rename("{s}:a", "{s}:b") is True
     run_to_the_end(job)
     assert client.hgetall("{s}:b") == {b"{s}:a": b"1"}
-    assert client.httl("{s}:b", "{s}:a") == [HOUR]
+    assert client.httl("{s}:b", "{s}:a") == [left(HOUR)]
 
 
 @pytest.mark.real
@@ -141,7 +141,7 @@ def test_a_pipeline_that_has_not_noticed_goes_the_new_way(client: Any, transacti
         p.httl("h", "a", "b")
         assert p.execute() == [b"2", 1, b"3", 1, None, [HOUR, 2 * HOUR]]
     assert stale.open().is_native
-    assert client.httl("h", "a", "b") == [HOUR, 2 * HOUR]
+    assert client.httl("h", "a", "b") == [left(HOUR), left(2 * HOUR)]
 
 
 @pytest.mark.real
@@ -169,7 +169,7 @@ def test_deadlines_whose_hash_was_replaced_do_not_stop_it(client: Any, replace: 
     before = client.get("h")
     run_to_the_end(MigrateToNative(hashes_on(client)))
     assert client.get("h") == before
-    assert client.httl("g", "a") == [HOUR]
+    assert client.httl("g", "a") == [left(HOUR)]
     assert not [key for key in client.scan_iter("*ws:m:*") if b":ttl:" in key]
 
 
@@ -179,10 +179,10 @@ async def test_asyncio_clients_take_part(redis8: RedisServer) -> None:
     hashes_on(client, backend="emulated").hsetex("h", "a", 1, ex=HOUR)
     async with redis8.async_client() as other:
         hashes = AsyncVolatileHashes(other, namespace="m")
-        assert await hashes.httl("h", "a") == [HOUR]
+        assert await hashes.httl("h", "a") == [left(HOUR)]
         run_to_the_end(MigrateToNative(hashes_on(client)))
         assert await hashes.hsetex("h", "b", 1, ex=HOUR) == 1
-        assert await hashes.httl("h", "a", "b") == [HOUR, HOUR]
+        assert await hashes.httl("h", "a", "b") == [left(HOUR), left(HOUR)]
         assert (await hashes.open()).is_native
 
 

@@ -48,6 +48,12 @@ DIFFERENCES = (
         "takes it for a missing key, and its own time to live has ended with it",
     ),
     Difference(
+        GARBAGE,
+        ("hscan",),
+        "refuses an unusable count for a hash without a live field",
+        "takes it for a missing key, for which no count is read",
+    ),
+    Difference(
         KEPT_GARBAGE,
         ("hsetex",),
         "keeps the time that has passed, so the new value is gone at once",

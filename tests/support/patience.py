@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -46,6 +46,11 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
         make(self, seconds, max(timeout, PATIENT_SECONDS) if own else timeout, clock)
 
     monkeypatch.setattr(Budget, "__init__", patiently)
+
+
+def left(seconds: float) -> Any:
+    """Return a value equal to the rest of a time to live that was so long a minute ago, or now."""
+    return pytest.approx(seconds - 30, abs=30)
 
 
 def set_timeout(monkeypatch: pytest.MonkeyPatch, timeout: float) -> None:
