@@ -160,7 +160,7 @@ APP = """
     from workstealing.structures import VolatileHashes
 
     client = redis.Redis(host="127.0.0.1", port={port}, {options})
-    recruiter = Recruiter()
+    recruiter = Recruiter(seconds=5.0)
     hashes = VolatileHashes(client, namespace="cli")
     recruiter.install(HashFieldExpiry(hashes, name="expiry"), rate=0.25)
 """
@@ -262,7 +262,7 @@ RESTRICTED = """
     from workstealing.structures import Ick
 
     ick = Ick(connect("redis://who:secret@127.0.0.1:{port}/0"), "list")
-    recruiter = Recruiter()
+    recruiter = Recruiter(seconds=5.0)
     recruiter.install(IckReaper(ick, lease=10), rate=0.1)
 """
 
@@ -322,7 +322,7 @@ EVERYTHING = """
     from workstealing.structures import VolatileHashes
 
     client = connect("redis://who:secret@127.0.0.1:{port}/0")
-    recruiter = Recruiter()
+    recruiter = Recruiter(seconds=5.0)
 """
 
 
@@ -419,7 +419,7 @@ FLEET = """
         {{"a": "redis://127.0.0.1:{a}", "b": "redis://default:secret@127.0.0.1:{b}"}}, {options}
     )
     hashes = VolatileHashes(fleet, "items")
-    recruiter = Recruiter()
+    recruiter = Recruiter(seconds=5.0)
     recruiter.install(HashFieldExpiry(hashes), rate=0.1)
 """
 
@@ -490,7 +490,7 @@ def test_a_structure_of_no_rule_is_told(
             def perform(self, slice):
                 return 0
 
-        recruiter = Recruiter()
+        recruiter = Recruiter(seconds=5.0)
         recruiter.install(Sift(), rate=0.1)
         """
     )
@@ -534,7 +534,7 @@ def test_a_service_that_forbids_to_look(
         from workstealing.structures import VolatileHashes
 
         client = connect("redis://{user}@127.0.0.1:{server.port}")
-        recruiter = Recruiter()
+        recruiter = Recruiter(seconds=5.0)
         recruiter.install(HashFieldExpiry(VolatileHashes(client, "items"), name="j"), rate=0.1)
         """
     )

@@ -31,7 +31,7 @@ def doctor(command: Any, app_module: MakeApp, redis7: RedisServer) -> Any:
         from workstealing.jobs import ShuffleQueueReaper
         from workstealing.structures import ShuffleQueue
         client = redis.Redis.from_url({redis7.url!r})
-        recruiter = Recruiter()
+        recruiter = Recruiter(seconds=5.0)
         recruiter.install(ShuffleQueueReaper(ShuffleQueue(client, "mails")), rate=0.01)
         """
     )

@@ -28,7 +28,7 @@ APP = """
     from workstealing.structures import Log
 
     client = {client}
-    recruiter = Recruiter()
+    recruiter = Recruiter(seconds=5.0)
     activity = Log(client, "activity", block=10)
     recruiter.install(LogCompactor(activity, cold=0), rate=0.1)
     recruiter.install(LogTrimmer(activity, 2, max_entries=30), rate=0.1)

@@ -31,7 +31,7 @@ APP = """
     from workstealing.structures import RedisStore, ShuffleQueue, TimeShardQueue
 
     client = {client}
-    recruiter = Recruiter()
+    recruiter = Recruiter(seconds=5.0)
     mails = ShuffleQueue(client, "mails", clock_shift_ms=600_000, ttl=86400.0)
     recruiter.install(ShuffleQueueReaper(mails, lease=0.001), rate=0.1)
     recruiter.install(QueueExpiry(client), rate=0.1)

@@ -314,7 +314,7 @@ class TestLeases:
 
     def test_one_ick_shard_that_somebody_consumes(self, redis7: RedisServer) -> None:
         sharded = sharded_on(redis7)
-        with sharded.lease("worker 7"):
+        with sharded.lease("worker 7", lease=3600):
             with pytest.raises(NoLease, match="another consumer, 'worker 7'"):
                 Run(redis7.url, Checkpoint()).step()
             sharded.add(MEMBERS)
@@ -353,7 +353,7 @@ class TestLeases:
         run.until("partitions")
         run.clock.ahead_ms += 2 * MINUTE_MS
         other = sharded_on(redis7, ahead_ms=run.clock.ahead_ms)
-        with other.lease("worker 7") as ick:
+        with other.lease("worker 7", lease=3600) as ick:
             taken = ick.reserve(1000)
         with caplog.at_level(logging.WARNING, "workstealing.spark"):
             run.until("done")

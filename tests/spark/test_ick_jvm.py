@@ -56,7 +56,7 @@ class TestBatch:
         write.save("orders")
         sharded: ShardedIck = ShardedIck(cluster.client(), "orders")
         assert sharded.stats()["total_size"] == len(MEMBERS)
-        with sharded.lease("somebody") as ick:
+        with sharded.lease("somebody", lease=3600) as ick:
             reserved = {member.decode() for member in ick.reserve(50).members}
             before = sharded.stats()
             found = session.read.format(ICK).options(url=cluster.url, name="orders").load()

@@ -78,7 +78,7 @@ class TestReading:
     def test_all_pages(self, redis7: RedisServer) -> None:
         sharded: ShardedIck = ShardedIck(redis7.client(), "orders", 3)
         sharded.add(MEMBERS)
-        with sharded.lease("somebody") as ick:
+        with sharded.lease("somebody", lease=3600) as ick:
             ick.reserve(100)
         rows = read(source(redis7, name="orders"))
         assert {row["member"]: row["score"] for row in rows} == MEMBERS
