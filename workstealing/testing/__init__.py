@@ -20,6 +20,8 @@ Both are real recruiters with a scripted random, with the rates, pauses, breaker
 counts of production. There are fixtures for pytest:
 
     pytest_plugins = ["workstealing.testing.pytest_plugin"]
+
+`refute` and `assert_safe` look for the order of commands in which a collector removes a live item.
 """
 
 from __future__ import annotations
@@ -31,15 +33,27 @@ from dataclasses import dataclass
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Hooks, Outcome, Recruiter
+from workstealing.testing.refuting import (
+    Counterexample,
+    Inconclusive,
+    ShiftedTime,
+    assert_safe,
+    refute,
+)
 
 __all__ = [
+    "Counterexample",
+    "Inconclusive",
     "ManualClock",
     "OutcomeEvent",
     "RecordingHooks",
+    "ShiftedTime",
     "always",
     "always_recruiting",
+    "assert_safe",
     "never",
     "never_recruiting",
+    "refute",
 ]
 
 _GOLDEN = 0.6180339887498949
