@@ -1,20 +1,31 @@
-"""The ready-made jobs, one file each; every job keeps one structure or one SQL table clean."""
+"""The ready-made jobs: each keeps a structure, a SQL table or another program's keys clean."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from workstealing.jobs.adopt_hashes import AdoptHashes, AdoptionExample, AdoptionReport
+from workstealing.jobs.celery_leftovers import CeleryLeftovers
+from workstealing.jobs.family_leftovers import FamilyLeftovers
 from workstealing.jobs.fleet_rebalance import FleetRebalance
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
 from workstealing.jobs.ick_reaper import IckReaper
 from workstealing.jobs.key_expiry import KeyExpiry
+from workstealing.jobs.leftovers import Leftovers
+from workstealing.jobs.library_leftovers import (
+    FeastLeftovers,
+    HueyLeftovers,
+    LangGraphLeftovers,
+)
 from workstealing.jobs.log_compactor import LogCompactor
 from workstealing.jobs.log_trimmer import LogTrimmer
 from workstealing.jobs.migrate_to_emulated import MigrateToEmulated
 from workstealing.jobs.migrate_to_native import MigrateToNative
 from workstealing.jobs.queue_expiry import QueueExpiry
+from workstealing.jobs.rq_leftovers import RqLeftovers
 from workstealing.jobs.shuffle_queue_reaper import ShuffleQueueReaper
+from workstealing.jobs.stream_leftovers import StreamLeftovers
+from workstealing.jobs.tag_set_leftovers import TagSetLeftovers
 from workstealing.jobs.time_shard_sweeper import TimeShardSweeper
 from workstealing.jobs.track_queued import TrackQueued
 from workstealing.jobs.untrack_done import UntrackDone
@@ -28,17 +39,26 @@ __all__ = [
     "AdoptionExample",
     "AdoptionReport",
     "Backlog",
+    "CeleryLeftovers",
+    "FamilyLeftovers",
+    "FeastLeftovers",
     "FleetRebalance",
     "HashFieldExpiry",
+    "HueyLeftovers",
     "IckReaper",
     "KeyExpiry",
+    "LangGraphLeftovers",
+    "Leftovers",
     "LogCompactor",
     "LogTrimmer",
     "MigrateToEmulated",
     "MigrateToNative",
     "QueueExpiry",
+    "RqLeftovers",
     "ShuffleQueueReaper",
     "SqlExpiry",
+    "StreamLeftovers",
+    "TagSetLeftovers",
     "TimeShardSweeper",
     "TrackQueued",
     "UntrackDone",

@@ -24,7 +24,8 @@ from workstealing.jobs.adopt_hashes.adopter import (
     Pattern,
     full,
 )
-from workstealing.jobs.adopt_hashes.walk import AdoptionReport, KeyShare, Serves, Walk, WalkPlace
+from workstealing.jobs.adopt_hashes.walk import AdoptionReport, Serves, Walk, WalkPlace
+from workstealing.jobs.key_walk import KeyShare, move_place, read_place
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import (
     Backlog,
@@ -258,9 +259,7 @@ class Adoption:
         node = nodes[drawn(len(nodes), random)]
         key = self._place_key(node)
         twin = self._hashes.twin
-        slice.spend(1)
-        budget = Budget(slice.remaining())
-        (raw,) = checked(twin.call_keys((key,), [("HGETALL", key)], budget))
+        raw = read_place(twin, key, slice)
         place = WalkPlace.read(raw)
         if place.over:
             slice.observe(backlog=0)
@@ -281,7 +280,7 @@ class Adoption:
             walk.place = replace(walk.place, over=True)
         if walk.place != place:
             try:
-                self._move(key, raw, walk.place, slice)
+                move_place(twin, key, raw, walk.place.fields(), slice)
             except (Aborted, OutOfTime):
                 if walk.adopted:
                     return walk.adopted, False
@@ -289,16 +288,6 @@ class Adoption:
         if not walk.adopted and walk.aborted:
             raise Aborted("the hashes met were written between WATCH and EXEC")
         return walk.adopted, False
-
-    def _move(self, key: bytes, raw: Sequence[bytes], place: WalkPlace, slice: Slice) -> None:
-        """Write a place down. Raises: Aborted if another recruit has moved it since it was read."""
-        script = load("volatile_hashes/place")
-        slice.spend(1)
-        command = ("EVAL", script.body, 1, key, len(raw), *raw, *place.fields())
-        budget = Budget(slice.remaining())
-        (moved,) = checked(self._hashes.twin.call_keys((key,), [command], budget))
-        if not moved:
-            raise Aborted("another recruit has moved the place of the walk")
 
     def report(self, layout: Layout | None, slice: Slice, most: int) -> AdoptionReport:
         """Look at hashes; see `AdoptHashes.report`."""
@@ -352,8 +341,7 @@ class Adoption:
         key = self._part_key(part.lap, part.share.number, part.share.of, node)
         commands: list[Command] = [
             ("DEL", key),
-            ("EVAL", load("volatile_hashes/place").body, 1, key, 0, *place.fields()),
-            ("EXPIRE", key, _PART_SECONDS),
+            ("EVAL", load("walk/place").body, 1, key, _PART_SECONDS, 0, *place.fields()),
         ]
         checked(self._hashes.twin.call_keys((key,), commands, Budget(None, _SERVED_SECONDS)))
 

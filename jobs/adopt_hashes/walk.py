@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
-from workstealing.errors import Aborted, ConfigurationError, NotAdopted
+from workstealing.errors import Aborted, NotAdopted
 from workstealing.jobs.adopt_hashes.adopter import Pattern
+from workstealing.jobs.key_walk import KeyShare, is_users_key, scan_page
 from workstealing.recruiting.slice import Slice
-from workstealing.store.budget import Budget
-from workstealing.store.connection import Command, checked
-from workstealing.store.keys import require_users_key
 from workstealing.store.paging import BEGINNING
 from workstealing.store.twin import Node
 from workstealing.structures.due_index import DueIndex
@@ -95,20 +91,6 @@ class WalkPlace:
             *("facts", self.facts, "cursor", self.cursor, "left", int(self.left)),
             *("inside", self.inside, "at", self.at, "done", self.done, "over", int(self.over)),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class KeyShare:
-    """A share of a node's keys, told by their names: one of so many."""
-
-    number: int = 0
-    of: int = 1
-
-    def has(self, key: bytes) -> bool:
-        """Say whether a key is of this share."""
-        if self.of == 1:
-            return True
-        return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest()) % self.of == self.number
 
 
 class Serves(Protocol):
@@ -209,29 +191,16 @@ class Walk:
 
     def _page(self, slice: Slice, cursor: bytes | None = None) -> tuple[bytes, bytes, list[bytes]]:
         """Return the facts for which a cursor holds, the next cursor, and the users' hashes."""
-        twin = self._index.twin
-        commands: list[Command] = [
-            ("INFO", "server"),
-            (
-                *("SCAN", self.place.cursor if cursor is None else cursor),
-                *("MATCH", self._adopter.pattern.text, "COUNT", KEYS_A_PAGE, "TYPE", "hash"),
-            ),
-        ]
-        if twin.is_cluster:
-            commands.append(("CLUSTER", "INFO"))
-        slice.spend(len(commands))
-        replies = twin.call(self._node, commands, Budget(slice.remaining()))
-        (found,) = checked([replies[1]])
-        # A service may forbid INFO: then nobody can tell that its process is another one.
-        facts = b":".join(
-            _line(reply, name)
-            for reply, name in zip(
-                (replies[0], *replies[2:]), (b"run_id", b"cluster_current_epoch"), strict=False
-            )
+        scan = (
+            *("SCAN", self.place.cursor if cursor is None else cursor),
+            *("MATCH", self._adopter.pattern.text, "COUNT", KEYS_A_PAGE, "TYPE", "hash"),
         )
-        keys = [key for key in dict.fromkeys(found[1]) if _is_users(key) and self._share.has(key)]
+        page = scan_page(self._index.twin, self._node, scan, slice)
+        keys = [
+            key for key in dict.fromkeys(page.keys) if is_users_key(key) and self._share.has(key)
+        ]
         self._index.shuffle(keys)
-        return facts, found[0], keys
+        return page.facts, page.cursor, keys
 
     def _serve(
         self, layout: Layout | None, keys: Sequence[bytes], slice: Slice, *, dry_run: bool
@@ -279,18 +248,3 @@ class Walk:
         except NotAdopted as error:
             self.refused[key] = str(error)
         self.hashes += self.adopted > before
-
-
-def _line(reply: Any, name: bytes) -> bytes:
-    """Return a value of an INFO reply; empty if the server refuses the command."""
-    text = reply if isinstance(reply, bytes) else b""
-    found = re.search(rb"^" + name + rb":(\S+)", text, re.MULTILINE)
-    return found[1] if found else b""
-
-
-def _is_users(key: bytes) -> bool:
-    try:
-        require_users_key(key)
-    except ConfigurationError:
-        return False
-    return True

@@ -17,7 +17,14 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer, sentinel_of
 from workstealing import Recruiter, connect
 from workstealing.dashboard.security import counted_by_fleet
-from workstealing.jobs import AdoptHashes, HashFieldExpiry, QueueExpiry
+from workstealing.jobs import (
+    AdoptHashes,
+    HashFieldExpiry,
+    QueueExpiry,
+    StreamLeftovers,
+    TagSetLeftovers,
+)
+from workstealing.jobs.leftovers.undoing import undo
 from workstealing.metrics.ledger import Ledger, total
 from workstealing.metrics.ledger import read as read_ledger
 from workstealing.metrics.shared_settings import SharedSettings, follow
@@ -276,6 +283,45 @@ class TestUnderThePrintedLine:
             job = QueueExpiry(ShuffleQueue(client, "orders", clock_shift_ms=7_200_000))
             assert sum(job.perform(Slice(100, 10.0)) for _ in range(5)) > 3
         assert not redis7.client().keys("orders*")
+
+    def test_a_job_of_rules_removes_and_brings_back(
+        self, command: Any, redis7: RedisServer
+    ) -> None:
+        admin = redis7.client()
+        admin.sadd("conj:a", "gone", "there")
+        admin.set("there", 1)
+        admin.xgroup_create("orders", "mailers", mkstream=True)
+        admin.xack("orders", "mailers", admin.xadd("orders", {"a": "b"}))
+        ((_, entries),) = admin.xreadgroup("mailers", "m", {"orders": ">"})
+        admin.xack("orders", "mailers", *(number for number, _ in entries))
+        arguments = ("--job", "leftovers", "--name", "tidy", "--keys", "conj:*", "--keys", "orders")
+        with self.printed(command, redis7, *arguments, "--keys", "gone", "--keys", "there") as own:
+            job = TagSetLeftovers(own, name="tidy", dry_run=False, undo=60)
+            assert job.perform(Slice(10, 10.0)) == 1
+            assert admin.smembers("conj:a") == {b"there"}
+            assert [each.member for each in undo(own, "tidy")] == [b"gone"]
+            stream = StreamLeftovers(own, "orders", name="tidy", dry_run=False)
+            assert stream.perform(Slice(10, 10.0)) == 1
+            assert not admin.xlen("orders")
+            with pytest.raises(NoPermissionError):
+                own.get("another")
+
+    def test_a_job_of_rules_in_an_app(
+        self, command: Any, app_module: MakeApp, redis7: RedisServer
+    ) -> None:
+        name = app_module(
+            f"""
+            import redis
+            from workstealing import Recruiter
+            from workstealing.jobs import TagSetLeftovers
+            recruiter = Recruiter()
+            recruiter.install(TagSetLeftovers(redis.Redis.from_url({redis7.url!r})), rate=0.1)
+            """
+        )
+        said = command.json("acl", "--app", name, "--keys", "conj:*")
+        (part,) = said["structures"]
+        assert (part["kind"], part["name"]) == ("tag_set_leftovers", "tag_set_leftovers")
+        assert part["keys"] == ["{*}:ws:leftovers:tag_set_leftovers:*", "conj:*"]
 
     def test_a_dashboard_shows_and_steers(self, command: Any, redis7: RedisServer) -> None:
         arguments = ("--structure", "dashboard", "--structure", "volatile_hashes")

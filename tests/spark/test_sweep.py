@@ -12,7 +12,7 @@ import pytest
 from support.hash_checks import check_index
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
-from support.sweep_jobs import NAMESPACE, client_of, field_expiry
+from support.sweep_jobs import NAMESPACE, client_of, field_expiry, tag_sets
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry, UntrackDone
 from workstealing.recruiting.job import FunctionJob
@@ -77,6 +77,17 @@ def test_a_sweep_collects_everything_overdue(
     assert sum(bool(later.client.exists(f"live:{i}")) for i in range(50)) == 50
     check_index(later)
     assert "hash_field_expiry.swept, round 1: 2000 items by 4 parts" in caplog.text
+
+
+def test_a_sweep_by_rules(spark: SparkSession, server: Any) -> None:
+    client = server.client()
+    for number in range(30):
+        client.sadd(f"conj:{{{number}}}", *(f"{{{number}}}:{row}" for row in range(40)))
+        client.set(f"{{{number}}}:7", 1)
+    rows = sweep(spark, tag_sets(server), partitions=4).collect()
+    assert all(row["drained"] for row in rows)
+    assert totals(rows)["items"] == 30 * 39
+    assert all(client.smembers(f"conj:{{{n}}}") == {f"{{{n}}}:7".encode()} for n in range(30))
 
 
 def test_two_sweeps_beside_writers_leave_what_is_live(

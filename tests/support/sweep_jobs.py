@@ -9,7 +9,12 @@ import redis
 
 from support.adoptions import KINDS, hashes_on
 from workstealing.clock import SYSTEM_CLOCK
-from workstealing.jobs import HashFieldExpiry, MigrateToEmulated, migrate_to_emulated
+from workstealing.jobs import (
+    HashFieldExpiry,
+    MigrateToEmulated,
+    TagSetLeftovers,
+    migrate_to_emulated,
+)
 from workstealing.recruiting.job import FunctionJob, Job
 from workstealing.store.budget import Budget
 from workstealing.structures import TrackedSet, VolatileHashes
@@ -22,6 +27,16 @@ def client_of(port: int, *, is_cluster: bool) -> Any:
     Budget.__init__.__defaults__ = (None, 5.0, SYSTEM_CLOCK)
     kind = redis.RedisCluster if is_cluster else redis.Redis
     return kind(host="127.0.0.1", port=port)
+
+
+def tag_sets(server: Any) -> Callable[[], Job]:
+    """Return a factory of a TagSetLeftovers."""
+    port, is_cluster = server.port, server.is_cluster
+
+    def make() -> Job:
+        return TagSetLeftovers(client_of(port, is_cluster=is_cluster), dry_run=False)
+
+    return make
 
 
 def field_expiry(server: Any, ahead_ms: int) -> Callable[[], Job]:

@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KIND",
         help="a kind of structure: volatile_hashes, durable_keys, tracked_set, ick, sharded_ick,"
-        " shuffle_queue, time_shard_queue or log; or ledger, dashboard, doctor, spark or"
-        " sentinels (repeatable)",
+        " shuffle_queue, time_shard_queue or log; or ledger, dashboard, doctor, spark,"
+        " survey or sentinels (repeatable)",
     )
     parser.add_argument(
         "--job",
@@ -51,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name",
         metavar="NAME",
-        help="the name or the namespace of the structures that --structure and --job name (of a"
-        " ledger: default)",
+        help="the name or the namespace of the structures that --structure and --job name, or of"
+        " the job leftovers (of a ledger: default)",
     )
     parser.add_argument(
         "--namespace",
@@ -64,8 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="a pattern of your own keys, for volatile_hashes and durable_keys, and of the names of"
-        " queues that queue_expiry may delete (repeatable; by default all keys)",
+        help="a pattern of your own keys, for volatile_hashes and durable_keys, of the names of"
+        " queues that queue_expiry may delete, and of the keys of another program that leftovers"
+        " clean (repeatable; by default all keys)",
     )
     parser.add_argument(
         "--user",
@@ -163,7 +164,16 @@ def _parts_of(recruiter: Any) -> Iterator[dict[str, Any]]:
                     "is_native": of_job is not None and of_job.native,
                     "is_cluster": is_cluster(client),
                 }
-        if not job.structures:
+        if not job.structures and of_job is not None and of_job.more is not None:
+            yield {
+                "kind": _snake(type(job).__name__),
+                "name": job.name,
+                "namespace": "",
+                "access": of_job.more,
+                "is_native": of_job.native,
+                "is_cluster": job.twin.is_cluster,
+            }
+        elif not job.structures:
             note(f"job {printable(name)} names no structure: add what it needs")
     for hook in recruiter.hooks():
         hashes = getattr(hook, "hashes", None)
@@ -200,9 +210,12 @@ def _named(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             raise ConfigurationError(
                 f"the job {word!r} is not known: give one of {', '.join(jobs)}"
             )
-        asked += [(each, jobs[word].of(each), jobs[word].native) for each in jobs[word].kinds]
+        job = jobs[word]
+        asked += [(each, job.of(each), job.native) for each in job.kinds]
+        if not job.kinds and job.more is not None:
+            asked.append((word, job.more, job.native))
     for kind, access, is_native in asked:
-        if options.name is None and kind in ACCESS:
+        if options.name is None and kind in (*ACCESS, *jobs):
             raise ConfigurationError(f"no name was given for the {kind}: give --name NAME")
         yield {
             "kind": kind,
@@ -220,12 +233,13 @@ def _snake(name: str) -> str:
 def _own_parts() -> dict[str, Access]:
     from workstealing.cli.server_checks import DOCTOR
     from workstealing.metrics.minutes import DASHBOARD, LEDGER
-    from workstealing.structures.access import OF_SENTINELS, OF_SPARK
+    from workstealing.structures.access import OF_SENTINELS, OF_SPARK, OF_SURVEY
 
     return {
         "ledger": LEDGER,
         "dashboard": DASHBOARD,
         "doctor": DOCTOR,
         "spark": OF_SPARK,
+        "survey": OF_SURVEY,
         "sentinels": OF_SENTINELS,
     }

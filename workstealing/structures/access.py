@@ -106,11 +106,12 @@ class Access:
 class JobAccess:
     """What a job uses on its server.
 
-    Fields: kinds: of the structures that it serves; more: what it uses besides; native: whether it
-    needs the server's own hash fields in any case.
+    Fields: kinds: of the structures that it serves; none: it serves another program's keys; more:
+    what it uses besides, or in their place; native: whether it needs the server's own hash fields
+    in any case.
     """
 
-    kinds: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
     more: Access | None = None
     native: bool = False
 
@@ -307,12 +308,27 @@ MOVING = Access(keys=(), scripts=("fleet",), commands=frozenset({"GET"}), users_
 _PLACES = ("ws:NAME:adopt:*",)
 _WALK = frozenset({"SCAN", "HSCAN", "INFO", "TIME", "HGET", "HGETALL", "DEL"})
 
+_OF_RULES = Access(
+    keys=("{*}:ws:leftovers:NAME:*",),
+    scripts=("leftovers", "walk"),
+    # Scripts are told by the rules which of these they send; a rule may read by others, too.
+    commands=ALWAYS
+    | ATTEMPT
+    | _WALK
+    | {"SSCAN", "ZSCAN", "GET", "SET", "EXPIRE", "PEXPIRE", "PTTL", "XADD", "XTRIM", "XRANGE"}
+    | {"XREVRANGE", "XDEL", "DUMP", "RESTORE", "UNLINK", "SREM", "ZREM", "HDEL", "LREM", "SADD"}
+    | {"ZADD", "HSET", "MEMORY|USAGE", "EXISTS", "TYPE", "HLEN", "HEXISTS", "HMGET", "LLEN"}
+    | {"LINDEX", "LRANGE", "SISMEMBER", "SCARD", "ZSCORE", "ZRANGE", "ZCARD", "STRLEN", "XLEN"}
+    | {"XPENDING", "XINFO|GROUPS", "XINFO|CONSUMERS", "XINFO|STREAM"},
+    users_keys=True,
+)
+
 JOBS = {
     "AdoptHashes": JobAccess(
         _ONLY_HASHES,
         Access(
             keys=_PLACES,
-            scripts=("volatile_hashes/adopt", "volatile_hashes/place"),
+            scripts=("volatile_hashes/adopt", "walk"),
             commands=ATTEMPT
             | _WALK
             | {"EXISTS", "HEXISTS", "HLEN", "ZCARD", "ZMSCORE", "ZRANGE", "ZREM"},
@@ -326,13 +342,14 @@ JOBS = {
     "HashFieldExpiry": JobAccess(_ONLY_HASHES),
     "IckReaper": JobAccess(("Ick", "sharded Ick")),
     "KeyExpiry": JobAccess(_ONLY_KEYS),
+    "Leftovers": JobAccess(more=_OF_RULES),
     "LogCompactor": JobAccess(("log",)),
     "LogTrimmer": JobAccess(("log",)),
     "MigrateToEmulated": JobAccess(
         _ONLY_HASHES,
         Access(
             keys=_PLACES,
-            scripts=("volatile_hashes/take_back", "volatile_hashes/place", "layout/change"),
+            scripts=("volatile_hashes/take_back", "walk", "layout/change"),
             commands=_WALK,
             native=frozenset({"HPEXPIRETIME"}),
         ),
@@ -353,7 +370,7 @@ JOBS = {
     "TrackQueued": JobAccess(("tracked set",)),
     "UntrackDone": JobAccess(("tracked set",)),
 }
-"""The access of each ready-made job, by the name of its class."""
+"""The access of each ready-made job, by the name of its class or of one that it inherits from."""
 
 OF_SPARK = Access(
     keys=("ws:spark:recruits:*",),
@@ -363,6 +380,20 @@ OF_SPARK = Access(
     native=frozenset({"HPTTL"}),
 )
 """What Spark's tasks count with, and what its sources read, besides the rights to structures."""
+
+OF_SURVEY = Access(
+    keys=(),
+    commands=CONNECTION
+    | {"SCAN", "TIME", "DBSIZE", "INFO", "CLIENT|NO-TOUCH"}
+    | {"TYPE", "PTTL", "MEMORY|USAGE", "OBJECT|IDLETIME", "EXISTS", "GET", "STRLEN"}
+    | {"HGET", "HMGET", "HGETALL", "HLEN", "HEXISTS", "HSCAN", "SSCAN", "SCARD", "SISMEMBER"}
+    | {"ZSCAN", "ZCARD", "ZCOUNT", "ZRANGE", "ZSCORE", "LLEN", "LINDEX", "LRANGE", "LPOS"}
+    | {"XLEN", "XRANGE", "XREVRANGE", "XPENDING", "XINFO|GROUPS", "XINFO|CONSUMERS"}
+    | {"XINFO|STREAM"}
+    | OF_A_CLUSTER,
+    users_keys=True,
+)
+"""What a survey reads with; what of it is refused, is unknown to the survey."""
 
 OF_SENTINELS = Access(
     keys=(),

@@ -1,0 +1,191 @@
+"""Families of keys that the user declares: without a time to live, or with deadlines inside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from workstealing.clock import Duration, seconds_of
+from workstealing.errors import ConfigurationError
+from workstealing.jobs.leftovers import (
+    DECLARED,
+    LIVE,
+    Garbage,
+    Item,
+    Leftovers,
+    Rule,
+    Unknown,
+    Verdicts,
+    key_removed,
+    keys,
+    look,
+    members,
+)
+from workstealing.store.operations import Operation
+from workstealing.store.scripts import load
+
+__all__ = ["FamilyLeftovers", "KeysWithoutTtl", "OldScores", "PastFields", "PastHashes"]
+
+_MEMBERS = 100
+_UNITS = {"seconds": 1, "milliseconds": 1_000, "microseconds": 1_000_000}
+Ends = Callable[[bytes], float | None]
+"""Returns the deadline that a value tells, in seconds since the epoch; None: it tells none."""
+
+
+class KeysWithoutTtl(Rule):
+    """Keys of a family that have no time to live; they get one, by chance longer or shorter.
+
+    Arguments: pattern: of the names; of_type: of the keys, None: any; name. Nothing proves that
+    such a key is garbage. So it is never deleted: a job with this rule must have `ttl`.
+    """
+
+    owner = "families of keys"
+    finds = "Keys of a declared family without a time to live."
+    certainty = DECLARED
+    needs_ttl = True
+
+    def __init__(
+        self, pattern: str | bytes, of_type: Any = None, name: str = "families.without_ttl"
+    ) -> None:
+        self.name, self.where = name, keys(pattern, of_type)
+
+    def verdict(self, item: Item) -> Verdicts:
+        """Judge a key: it counts if it has no time to live."""
+        (left,) = yield look(("PTTL", item.key), watch=item.key)
+        return key_removed(item.key) if left == -1 else LIVE
+
+
+class OldScores(Rule):
+    """Members of sorted sets whose scores are times before a window, as rate limiters leave them.
+
+    Arguments: pattern: of the names; window: in seconds or as a timedelta; unit: of the scores:
+    "seconds", "milliseconds" or "microseconds" since the epoch; name. A set whose highest score is
+    no time of this century is unknown.
+    """
+
+    owner = "rate limiters"
+    finds = "Members of sorted sets that are older than the window."
+    certainty = DECLARED
+    can_undo = False
+
+    def __init__(
+        self,
+        pattern: str | bytes,
+        window: Duration,
+        unit: str = "seconds",
+        name: str = "families.old_scores",
+    ) -> None:
+        if unit not in _UNITS:
+            raise ConfigurationError(f"unit is {unit!r}; expected one of {', '.join(_UNITS)}")
+        self.name, self.where = name, keys(pattern, "zset")
+        self._window, self._unit = seconds_of(window, "window", 1.0), _UNITS[unit]
+
+    def verdict(self, item: Item) -> Verdicts:
+        """Judge a sorted set: it has garbage if its lowest score is before the window."""
+        first, last = yield look(
+            ("ZRANGE", item.key, 0, 0, "WITHSCORES"), ("ZRANGE", item.key, -1, -1, "WITHSCORES")
+        )
+        if not first:
+            return LIVE
+        lowest, highest = float(first[1]) / self._unit, float(last[1]) / self._unit
+        if not 946_684_800 <= highest <= item.now + 366 * 86_400 or lowest < 0:
+            return Unknown("its scores are no times in that unit")
+        if lowest >= item.now - self._window:
+            return LIVE
+        own = (int(1000 * self._window), self._unit, _MEMBERS)
+        return Garbage(script=Operation(load("leftovers/remove_old"), (item.key,), own))
+
+
+class PastFields(Rule):
+    """Fields of hashes whose values tell a deadline that is past, such as pools of sessions.
+
+    Arguments: pattern: of the hashes' names; ends: see `Ends`; grace: the time after a deadline
+    until the field goes, in seconds or as a timedelta; name. A field goes only while it holds the
+    value that was judged.
+    """
+
+    owner = "pools in hashes"
+    finds = "Fields of hashes whose values tell a deadline that is past."
+    certainty = DECLARED
+    can_undo = False
+
+    def __init__(
+        self,
+        pattern: str | bytes,
+        ends: Ends,
+        grace: Duration = 0,
+        name: str = "families.past_fields",
+    ) -> None:
+        self.name, self.where = name, members(pattern, "hash")
+        self._ends, self._grace = ends, seconds_of(grace, "grace")
+
+    def verdict(self, item: Item) -> Verdicts:
+        """Judge a field by its value."""
+        assert item.member is not None, "the items are fields"
+        (value,) = yield look(("HGET", item.key, item.member))
+        ends = None if value is None else self._ends(value)
+        if ends is None:
+            return LIVE if value is None else Unknown("its value tells no deadline")
+        if not _is_past(ends, item.now - self._grace):
+            return LIVE
+        own = (item.member, value)
+        return Garbage(script=Operation(load("leftovers/remove_field"), (item.key,), own))
+
+
+class PastHashes(Rule):
+    """Hashes with a field that tells a deadline which is past.
+
+    Arguments: pattern: of the hashes' names; field: that tells it; ends: see `Ends`, by default the
+    number itself; grace: the time after a deadline until the hash goes; name.
+    """
+
+    owner = "hashes with a deadline"
+    finds = "Hashes with a field that tells a deadline which is past."
+    certainty = DECLARED
+
+    def __init__(
+        self,
+        pattern: str | bytes,
+        field: str | bytes,
+        ends: Ends = float,
+        grace: Duration = 0,
+        name: str = "families.past_hashes",
+    ) -> None:
+        self.name, self.where = name, keys(pattern, "hash")
+        self._field, self._ends = field, ends
+        self._grace = seconds_of(grace, "grace")
+
+    def verdict(self, item: Item) -> Verdicts:
+        """Judge a hash by one of its fields."""
+        (value,) = yield look(("HGET", item.key, self._field), watch=item.key)
+        ends = None if value is None else self._ends(value)
+        if ends is None:
+            return Unknown("its field tells no deadline")
+        return key_removed(item.key) if _is_past(ends, item.now - self._grace) else LIVE
+
+
+class FamilyLeftovers(Leftovers):
+    """Gives the keys of a family without a time to live one.
+
+    Arguments: client; pattern: of the names; ttl: in seconds or as a timedelta: each key gets half
+    to double of it, by chance, so that not all of them end at once; of_type: of the keys, None:
+    any; further ones: of `Leftovers`. For the other rules of families: `Leftovers(client, [rule])`.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        pattern: str | bytes,
+        ttl: Duration,
+        *,
+        of_type: Any = None,
+        name: str = "family_leftovers",
+        **options: Any,
+    ) -> None:
+        rules = [KeysWithoutTtl(pattern, of_type)]
+        super().__init__(client, rules, name=name, ttl=ttl, **options)
+
+
+def _is_past(ends: float, now: float) -> bool:
+    return math.isfinite(ends) and ends <= now

@@ -1,0 +1,118 @@
+"""Walks over the keyspace of a node by SCAN, whose place stands in Redis and is shared by all.
+
+A cursor of SCAN holds for one process of the server, and in a cluster for one map of its slots.
+Each page therefore comes with the facts for which its cursor holds. A walk whose facts have changed
+begins again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from workstealing.errors import Aborted, ConfigurationError
+from workstealing.recruiting.slice import Slice
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command, checked
+from workstealing.store.keys import require_users_key
+from workstealing.store.scripts import load
+from workstealing.store.twin import Node, Twin
+
+
+@dataclass(frozen=True, slots=True)
+class KeyShare:
+    """A share of a node's keys, told by their names: one of so many."""
+
+    number: int = 0
+    of: int = 1
+
+    def has(self, key: bytes) -> bool:
+        """Say whether a key is of this share."""
+        if self.of == 1:
+            return True
+        return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest()) % self.of == self.number
+
+
+class ScannedPage(NamedTuple):
+    """One page of a walk.
+
+    Fields: facts: for which the cursor holds; cursor: of the next page; keys; replies: to the
+    further commands.
+    """
+
+    facts: bytes
+    cursor: bytes
+    keys: list[bytes]
+    replies: list[Any]
+
+
+def scan_page(
+    twin: Twin, node: Node, scan: Command, slice: Slice, *further: Command
+) -> ScannedPage:
+    """Read a page of a node's keys. One round trip.
+
+    Arguments: twin; node; scan: the command SCAN; slice; further: commands for the same round trip.
+    Raises: error replies of SCAN and of the further commands; OutOfTime; connection faults.
+    """
+    commands: list[Command] = [("INFO", "server"), scan, *further]
+    if twin.is_cluster:
+        commands.append(("CLUSTER", "INFO"))
+    slice.spend(len(commands))
+    info, *others = twin.call(node, commands, Budget(slice.remaining()))
+    cluster = others.pop() if twin.is_cluster else None
+    found, *replies = checked(others)
+    # A service may forbid INFO: then nobody can tell that its process is another one.
+    facts = _line(info, b"run_id")
+    if twin.is_cluster:
+        facts += b":" + _line(cluster, b"cluster_current_epoch")
+    return ScannedPage(facts, found[0], found[1], replies)
+
+
+def read_place(twin: Twin, key: bytes, slice: Slice) -> list[bytes]:
+    """Return the names and values of the hash that holds a walk's place. One round trip."""
+    slice.spend(1)
+    (raw,) = checked(twin.call_keys((key,), [("HGETALL", key)], Budget(slice.remaining())))
+    place: list[bytes] = raw
+    return place
+
+
+def move_place(
+    twin: Twin,
+    key: bytes,
+    raw: Sequence[bytes],
+    fields: Sequence[bytes | str | int | float],
+    slice: Slice,
+    *,
+    keep: int | None = None,
+) -> None:
+    """Write a walk's place down, unless it was moved since it was read. One round trip.
+
+    Arguments: twin; key: of the hash; raw: as `read_place` returned it; fields: the new names and
+    values; slice; keep: the seconds after which a place that nobody moves is gone, None: never.
+    Raises: Aborted if another recruit has moved it; OutOfTime; connection faults.
+    """
+    seconds = "" if keep is None else keep
+    command = ("EVAL", load("walk/place").body, 1, key, seconds, len(raw), *raw, *fields)
+    slice.spend(1)
+    (moved,) = checked(twin.call_keys((key,), [command], Budget(slice.remaining())))
+    if not moved:
+        raise Aborted("another recruit has moved the place of the walk")
+
+
+def _line(reply: Any, name: bytes) -> bytes:
+    """Return a value of an INFO reply; empty if the server refuses the command."""
+    text = reply if isinstance(reply, bytes) else b""
+    found = re.search(rb"^" + name + rb":(\S+)", text, re.MULTILINE)
+    return found[1] if found else b""
+
+
+def is_users_key(key: bytes) -> bool:
+    """Say whether a key is none of this package's own."""
+    try:
+        require_users_key(key)
+    except ConfigurationError:
+        return False
+    return True

@@ -1,0 +1,105 @@
+"""Judging: the verdicts on many items at once, with as few round trips as for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
+
+from workstealing.jobs.leftovers.rule import LIVE, Item, Look, Rule, Unknown, Verdict, Verdicts
+from workstealing.store.connection import Command
+from workstealing.store.keys import key_slot, to_bytes
+
+Send = Callable[[list[Command], tuple[bytes, ...]], list[Any]]
+"""Sends commands in one round trip, after WATCH on some keys; returns their replies, errors too."""
+
+# The commands whose key is not their first argument.
+_KEY_SECOND = frozenset({"XINFO", "OBJECT", "MEMORY"})
+_KEYS_ONLY = frozenset({"EXISTS", "MGET", "UNLINK", "DEL"})
+
+
+class Judging:
+    """The verdicts of one rule on some items, asked for in lock step.
+
+    Arguments: rule; items; now: the server's time, in seconds since the epoch; one_slot: whether
+    all keys of an item must share its hash slot, as on a cluster.
+
+    Attributes: looks: the present step of each item without a verdict so far.
+    """
+
+    def __init__(
+        self, rule: Rule, items: Sequence[Item], now: float, *, one_slot: bool = False
+    ) -> None:
+        self._items = items
+        self._one_slot = one_slot
+        self._verdicts: list[Verdict] = [LIVE] * len(items)
+        self.looks: list[tuple[int, Verdicts, Look]] = []
+        for number, item in enumerate(items):
+            self._go_on(number, rule.verdict(item._replace(now=now)), None)
+
+    def run(self, send: Send) -> list[Verdict]:
+        """Ask until each item has its verdict; return them in order.
+
+        Raises: errors of `send`; error replies that say nothing of the item, such as NOPERM. One
+        round trip for each step of the longest verdict.
+        """
+        while self.looks:
+            looks, self.looks = self.looks, []
+            watch = tuple(dict.fromkeys(key for _, _, each in looks for key in each.watch))
+            # Many items may ask for the same, such as the length of one queue: it is read once.
+            commands = list(dict.fromkeys(one for _, _, each in looks for one in each.commands))
+            asked = send(commands, watch) if commands or watch else []
+            replies = dict(zip(commands, asked, strict=True))
+            for number, verdicts, each in looks:
+                self._answer(number, verdicts, [replies[one] for one in each.commands])
+        return self._verdicts
+
+    def watched(self) -> tuple[bytes, ...]:
+        """Return the keys to WATCH before the present looks."""
+        return tuple(dict.fromkeys(key for _, _, each in self.looks for key in each.watch))
+
+    def _answer(self, number: int, verdicts: Verdicts, replies: list[Any]) -> None:
+        wrong = next((each for each in replies if isinstance(each, Exception)), None)
+        if wrong is None:
+            self._go_on(number, verdicts, replies)
+            return
+        verdicts.close()
+        if not isinstance(wrong, ResponseError) or isinstance(wrong, NoPermissionError):
+            raise wrong
+        text = str(wrong).lower()
+        # The key has gone, or is another one by now: its owner lives.
+        if "wrong kind of value" not in text and "no such key" not in text:
+            raise wrong
+
+    def _go_on(self, number: int, verdicts: Verdicts, replies: Any) -> None:
+        try:
+            look = verdicts.send(replies)
+        except StopIteration as done:
+            self._verdicts[number] = done.value
+        except (RedisError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - what a rule cannot read, it does not know
+            self._verdicts[number] = Unknown(f"{type(error).__name__}: {error}")
+        else:
+            if self._one_slot and not _in_one_slot(self._items[number].key, look):
+                verdicts.close()
+                self._verdicts[number] = Unknown("its keys lie in several hash slots")
+                return
+            self.looks.append((number, verdicts, look))
+
+
+def keys_of(command: Command) -> tuple[bytes, ...]:
+    """Return the keys of a reading or removing command as rules use them."""
+    name, *rest = command
+    if name in _KEY_SECOND:
+        return (to_bytes(rest[1]),)
+    if name in _KEYS_ONLY:
+        return tuple(map(to_bytes, rest))
+    return (to_bytes(rest[0]),) if rest else ()
+
+
+def _in_one_slot(key: bytes, look: Look) -> bool:
+    slot = key_slot(key)
+    named = (*look.watch, *(each for command in look.commands for each in keys_of(command)))
+    return all(key_slot(each) == slot for each in named)

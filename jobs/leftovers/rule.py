@@ -1,0 +1,277 @@
+"""Rules: how the garbage of one owner, another program, is recognised and removed.
+
+A rule is written once. The survey asks it while it reads, a job asks it a slice at a time, and a
+Spark sweep asks it for all items at once.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+import re
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from workstealing.clock import Duration, seconds_of
+from workstealing.errors import ConfigurationError
+from workstealing.store.connection import Command
+from workstealing.store.keys import to_bytes
+from workstealing.store.operations import Operation
+
+KeyType = Literal["string", "list", "set", "zset", "hash", "stream", "ReJSON-RL"]
+MEMBER_TYPES = ("set", "zset", "hash")
+
+
+class Basis(enum.Enum):
+    """The reason why an item counts as garbage."""
+
+    PROVED = "proved"
+    """It follows from the owner's own code."""
+
+    SEEN_TWICE = "seen twice"
+    """The item was the same at two sightings, a declared time apart."""
+
+    DECLARED = "declared"
+    """The user says so: by a retention, a window or a longest wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certainty:
+    """How certain a rule is.
+
+    Fields: basis; gap: for SEEN_TWICE, the seconds that lie between the two sightings at least.
+    """
+
+    basis: Basis
+    gap: float = 0.0
+
+
+PROVED = Certainty(Basis.PROVED)
+DECLARED = Certainty(Basis.DECLARED)
+
+
+def seen_twice(gap: Duration) -> Certainty:
+    """Return the certainty of items that did not change between two sightings so far apart.
+
+    Arguments: gap: seconds or a timedelta, at least one second. Raises: ConfigurationError.
+    """
+    return Certainty(Basis.SEEN_TWICE, seconds_of(gap, "gap", 1.0))
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where a rule looks: at keys, or at the members of keys.
+
+    Fields: pattern: of the keys, as of Redis's MATCH; type: of the keys, None: any; inside: whether
+    the items are the members of the keys (of a set, a sorted set or a hash) and not the keys
+    themselves.
+    """
+
+    pattern: bytes
+    type: KeyType | None
+    inside: bool = False
+
+    def matches(self, key: bytes) -> bool:
+        """Say whether a key's name matches the pattern. No command."""
+        return _compiled(self.pattern).fullmatch(key) is not None
+
+
+def keys(pattern: str | bytes, of_type: KeyType | None) -> Where:
+    """Return the place of a rule whose items are keys. Arguments: see `Where`."""
+    return Where(to_bytes(pattern), of_type)
+
+
+def members(pattern: str | bytes, of_type: KeyType) -> Where:
+    """Return the place of a rule whose items are the members of keys. Arguments: see `Where`."""
+    if of_type not in MEMBER_TYPES:
+        raise ConfigurationError(
+            f"a rule cannot walk the members of a {of_type}: expected a set, a zset or a hash"
+        )
+    return Where(to_bytes(pattern), of_type, inside=True)
+
+
+def literally(text: str) -> str:
+    """Return a text as a part of a pattern of MATCH, where it matches itself alone."""
+    return "".join(f"\\{each}" if each in r"\*?[]^" else each for each in text)
+
+
+class Item(NamedTuple):
+    """Something that a rule judges.
+
+    Fields: key; member: of the key, None: the item is the key; value: the member's score as a
+    float, or its value as bytes, None in a set; now: the time of the server that holds it, in
+    seconds since the epoch.
+    """
+
+    key: bytes
+    member: bytes | None = None
+    value: Any = None
+    now: float = 0.0
+
+
+class Look(NamedTuple):
+    """A step of a verdict: what to read next.
+
+    Fields: commands: reading ones; watch: the keys that an attempt WATCHes before it reads. Every
+    write of the owner that could make the item live again must change one of them, or a key that an
+    earlier look of the same verdict has named.
+    """
+
+    commands: Sequence[Command]
+    watch: Sequence[bytes] = ()
+
+
+def look(*commands: Command, watch: bytes | Sequence[bytes] = ()) -> Look:
+    """Return a look. Arguments: see `Look`; watch may be a single key."""
+    return Look(commands, (watch,) if isinstance(watch, bytes) else watch)
+
+
+class Removal(NamedTuple):
+    """Something to remove: a key, or a member of one.
+
+    Fields: key; type: None: the key itself, whatever it holds; else that of the key whose member
+    is removed: "set", "zset", "hash" or "list"; member.
+    """
+
+    key: bytes
+    type: str | None = None
+    member: bytes = b""
+
+
+class Live(NamedTuple):
+    """The verdict that an item is in use, or may be."""
+
+
+class Unknown(NamedTuple):
+    """The verdict that an item's layout is none that the rule knows; it is never touched.
+
+    Fields: why: in a few words.
+    """
+
+    why: str
+
+
+class Garbage(NamedTuple):
+    """The verdict that an item is garbage.
+
+    Fields: removals: all of them at once, or none; fingerprint: for a rule of SEEN_TWICE, anything
+    that changes when the owner uses the item; script: removes by itself in place of `removals`,
+    where no WATCH sees what the owner does, and returns how many parts it has removed (it removes a
+    hundred at least, if there are so many): its keys and its own arguments, to which the job adds
+    its audit stream (see `lua/leftovers/note.lua`).
+    """
+
+    removals: tuple[Removal, ...] = ()
+    fingerprint: bytes = b""
+    script: Operation | None = None
+
+
+Verdict = Live | Unknown | Garbage
+Verdicts = Generator[Look, Sequence[Any], Verdict]
+"""The generator of an item's verdict: it yields looks and returns the verdict."""
+
+LIVE = Live()
+
+
+def key_removed(key: bytes, fingerprint: bytes = b"") -> Garbage:
+    """Return the verdict that a whole key is garbage."""
+    return Garbage((Removal(key),), fingerprint)
+
+
+def member_removed(key: bytes, of_type: str, member: bytes, fingerprint: bytes = b"") -> Garbage:
+    """Return the verdict that a member of a key is garbage."""
+    return Garbage((Removal(key, of_type, member),), fingerprint)
+
+
+class Rule(abc.ABC):
+    """How one kind of an owner's garbage is recognised and removed.
+
+    A subclass sets the fields and writes `verdict`. An item that the rule does not recognise to the
+    last byte is `Unknown`.
+    """
+
+    name: str
+    """The rule's name, such as "celery.replies": lower case, with the owner's name first."""
+
+    owner: ClassVar[str]
+    """The program whose garbage it is, for people."""
+
+    versions: ClassVar[str] = ""
+    """The versions of the owner with which the rule was proved."""
+
+    finds: ClassVar[str]
+    """The garbage, in one sentence for people."""
+
+    certainty: Certainty = PROVED
+    """How certain it is that an item with the verdict `Garbage` is garbage."""
+
+    where: Where
+    """Where the items are."""
+
+    reports_only: ClassVar[bool] = False
+    """Whether the rule's garbage is only counted, and never removed."""
+
+    can_undo: ClassVar[bool] = True
+    """Whether what is removed can be brought back."""
+
+    needs_ttl: ClassVar[bool] = False
+    """Whether keys may only be given a time to live, and never be deleted."""
+
+    @abc.abstractmethod
+    def verdict(self, item: Item) -> Verdicts:
+        """Judge an item.
+
+        Arguments: item. Yields: looks, and is sent the replies to each one's commands: a command's
+        error reply ends the verdict. Returns: the verdict.
+        """
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+def checked_rules(rules: Sequence[Any]) -> tuple[Rule, ...]:
+    """Return rules. Raises: ConfigurationError unless they are rules with names of their own."""
+    names = set()
+    for rule in rules:
+        if not isinstance(rule, Rule):
+            raise ConfigurationError(f"a rule was expected, not {rule!r}")
+        if not _NAME.fullmatch(rule.name):
+            raise ConfigurationError(
+                f"the rule's name {rule.name!r} is not usable: expected lower-case letters, digits,"
+                ' dots and underscores, such as "celery.replies"'
+            )
+        if rule.name in names:
+            raise ConfigurationError(f"two rules have the name {rule.name!r}: give each its own")
+        names.add(rule.name)
+    if not names:
+        raise ConfigurationError("no rule was given; expected one or more")
+    return tuple(rules)
+
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.]*")
+_GLOB = re.compile(rb"\\.|\[\^?(?:\\.|[^\]])*\]|[*?]|.", re.DOTALL)
+_compiled_patterns: dict[bytes, re.Pattern[bytes]] = {}
+
+
+def _compiled(pattern: bytes) -> re.Pattern[bytes]:
+    """Return a regular expression for a pattern of Redis's MATCH."""
+    found = _compiled_patterns.get(pattern)
+    if found is None:
+        text = b"".join(_piece(each) for each in _GLOB.findall(pattern))
+        found = _compiled_patterns[pattern] = re.compile(text, re.DOTALL)
+    return found
+
+
+def _piece(piece: bytes) -> bytes:
+    if piece == b"*":
+        return b".*"
+    if piece == b"?":
+        return b"."
+    if piece[:1] == b"[":
+        negated = piece[1:2] == b"^"
+        inside = re.sub(rb"\\(.)", lambda found: b"\\" + found[1], piece[1 + negated : -1])
+        if not inside:
+            return b"." if negated else b"(?!)"
+        return b"[" + (b"^" if negated else b"") + inside.replace(b"[", b"\\[") + b"]"
+    return re.escape(piece[1:] if piece[:1] == b"\\" and len(piece) > 1 else piece)

@@ -1,0 +1,176 @@
+"""The walk of one rule over one node: page after page of items, from a shared place on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from workstealing.jobs.key_walk import KeyShare, is_users_key, scan_page
+from workstealing.jobs.leftovers.rule import Item, Rule
+from workstealing.recruiting.slice import Slice
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command
+from workstealing.store.keys import to_bytes
+from workstealing.store.paging import BEGINNING
+from workstealing.store.twin import Node, Twin
+
+KEYS_A_PAGE, MEMBERS_A_PAGE, KEYS_AT_ONCE = 250, 50, 8
+_SCANS = {"set": "SSCAN", "zset": "ZSCAN", "hash": "HSCAN"}
+
+
+@dataclass(frozen=True)
+class RulePlace:
+    """The place of a rule's walk on one node.
+
+    Fields: facts: for which the cursor holds; cursor: of SCAN, of the present page; inside: the key
+    whose members come next, and at: the cursor there; rests: until when, in seconds since the
+    epoch, after a lap that found little; laps: that have ended; pages and judged: the pages of this
+    lap, and their items; found and size: its garbage, and the bytes of that; last_found and
+    last_size: those of the lap before.
+    """
+
+    facts: bytes = b""
+    cursor: bytes = BEGINNING
+    inside: bytes = b""
+    at: bytes = BEGINNING
+    rests: float = 0.0
+    laps: int = 0
+    pages: int = 0
+    judged: int = 0
+    found: int = 0
+    size: int = 0
+    last_found: int = 0
+    last_size: int = 0
+
+    @classmethod
+    def read(cls, reply: Sequence[bytes]) -> RulePlace:
+        """Return the place that a reply of HGETALL holds."""
+        found = dict(zip(reply[::2], reply[1::2], strict=True))
+        default = cls()
+        return cls(
+            **{
+                name: type(value)(found[name.encode()])
+                for name, value in vars(default).items()
+                if name.encode() in found
+            }
+        )
+
+    def fields(self) -> tuple[Any, ...]:
+        """Return the names and values of the hash that holds the place."""
+        return tuple(part for pair in vars(self).items() for part in pair)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Some items of a walk.
+
+    Fields: items; now: the server's time, in seconds since the epoch; after: the place behind the
+    items; is_end: whether they were the last ones of a lap.
+    """
+
+    items: list[Item]
+    now: float
+    after: RulePlace
+    is_end: bool
+
+
+class Pages:
+    """The pages of a rule's walk over a node.
+
+    Arguments: twin; node; rule; slice; share: of the keys.
+    """
+
+    def __init__(self, twin: Twin, node: Node, rule: Rule, slice: Slice, share: KeyShare) -> None:
+        self._twin, self._node, self._rule = twin, node, rule
+        self._slice, self._share = slice, share
+
+    def steps(self, place: RulePlace) -> Iterator[Step]:
+        """Yield the items from a place on, to the end of the lap.
+
+        Raises: OutOfTime; connection faults; error replies. One round trip a step, and one for each
+        page of keys.
+        """
+        where = self._rule.where
+        while True:
+            of_type = () if where.type is None else ("TYPE", where.type)
+            # In the middle of a large key the others of its page are not needed yet.
+            is_within = where.inside and place.at != BEGINNING
+            count = 1 if is_within else KEYS_A_PAGE
+            scan = ("SCAN", place.cursor, "MATCH", where.pattern, "COUNT", count, *of_type)
+            page = scan_page(self._twin, self._node, scan, self._slice, ("TIME",))
+            if page.facts != place.facts:
+                is_new = not place.facts
+                place = replace(place, facts=page.facts)
+                if not is_new:
+                    place = replace(place, cursor=BEGINNING, inside=b"", at=BEGINNING)
+                    continue
+            ((seconds, micros),) = page.replies
+            now = int(seconds) + int(micros) / 1e6
+            if is_within:
+                items, done, at = self._some_members([place.inside], place.at)
+                # Behind a key comes the next name that can be.
+                inside = place.inside + b"\0" if done else place.inside
+                place = replace(place, inside=inside, at=at)
+                yield Step(items, now, place, is_end=False)
+                continue
+            # The same cursor shows the same keys, so a place among them is told by a name.
+            mine = {
+                each
+                for each in page.keys
+                if each >= place.inside and self._share.has(each) and is_users_key(each)
+            }
+            keys = sorted(mine)
+            behind = replace(place, cursor=page.cursor, inside=b"", at=BEGINNING)
+            is_last = page.cursor == BEGINNING
+            if where.inside:
+                yield from self._members(keys, now, place, behind)
+            else:
+                yield Step([Item(each) for each in keys], now, behind, is_last)
+            if is_last:
+                return
+            place = behind
+
+    def _members(
+        self, keys: list[bytes], now: float, place: RulePlace, behind: RulePlace
+    ) -> Iterator[Step]:
+        """Yield the members of a page's keys: of small keys many at once."""
+        at = BEGINNING
+        is_last = behind.cursor == BEGINNING
+        if not keys:
+            yield Step([], now, behind, is_last)
+        while keys:
+            items, done, at = self._some_members(keys[:KEYS_AT_ONCE], at)
+            keys = keys[done:]
+            after = replace(place, inside=keys[0], at=at) if keys else behind
+            yield Step(items, now, after, is_last and not keys)
+
+    def _some_members(self, keys: list[bytes], at: bytes) -> tuple[list[Item], int, bytes]:
+        """Return some members of some keys, how many keys are done, and the cursor in the next."""
+        scan = _SCANS[str(self._rule.where.type)]
+        commands: list[Command] = [
+            (scan, key, at if number == 0 else BEGINNING, "COUNT", MEMBERS_A_PAGE)
+            for number, key in enumerate(keys)
+        ]
+        self._slice.spend(len(commands))
+        replies = self._twin.call(self._node, commands, Budget(self._slice.remaining()))
+        items: list[Item] = []
+        for number, (key, reply) in enumerate(zip(keys, replies, strict=True)):
+            if isinstance(reply, Exception):
+                # It has become another key since the page was read.
+                continue
+            items += _items(self._rule, key, reply[1])
+            if reply[0] != BEGINNING:
+                # A large key: its next page comes before any other key.
+                return items, number, reply[0]
+        return items, len(keys), BEGINNING
+
+
+def _items(rule: Rule, key: bytes, page: Sequence[bytes]) -> list[Item]:
+    kind = rule.where.type
+    if kind == "set":
+        return [Item(key, member) for member in page]
+    pairs = zip(page[::2], page[1::2], strict=True)
+    if kind == "zset":
+        return [Item(key, to_bytes(member), float(score)) for member, score in pairs]
+    return [Item(key, member, value) for member, value in pairs]

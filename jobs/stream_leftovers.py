@@ -1,0 +1,261 @@
+"""What readers leave in streams: read entries, consumers that are gone, unread groups."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from workstealing.clock import Duration, seconds_of
+from workstealing.errors import ConfigurationError
+from workstealing.jobs.leftovers import (
+    DECLARED,
+    LIVE,
+    Garbage,
+    Item,
+    Leftovers,
+    Rule,
+    Unknown,
+    Verdicts,
+    keys,
+    look,
+    seen_twice,
+)
+from workstealing.store.operations import Operation
+from workstealing.store.scripts import load
+
+__all__ = [
+    "AcknowledgedEntries",
+    "EntriesBeyond",
+    "IdleConsumers",
+    "StreamLeftovers",
+    "UnreadGroups",
+]
+
+VERSIONS = "any reader in groups: taskiq-redis, FastStream, Prefect, XREADGROUP"
+_CONSUMERS_AT_ONCE, _MOST_CONSUMERS, _MOST_GROUPS = 100, 5_000, 1_000
+# Ids that are times lie behind the year 2000, and not far in the future.
+_YEAR_2000_MS, _FUTURE_MS = 946_684_800_000, 366 * 86_400_000
+
+
+class AcknowledgedEntries(Rule):
+    """Entries of streams that every group has been given, and has acknowledged.
+
+    Arguments: pattern: of the streams' names; groups: the least number of groups; a stream with
+    fewer stays as it is, because a group that is yet to come may want its entries; name. A stream
+    with more than 1,000 groups is unknown.
+
+    Declared: by the pattern you say that these streams are read by groups alone. Proof of the rest:
+    an entry before each group's first pending one, and not behind the last one that any group was
+    given, is given to no consumer again, unless somebody moves a group back by XGROUP SETID, or
+    makes a new one that begins at the first entry. One script looks and removes, because reads of a
+    group break no WATCH.
+    """
+
+    owner = "streams"
+    versions = VERSIONS
+    finds = "Entries of streams that every group has acknowledged."
+    certainty = DECLARED
+    can_undo = False
+
+    def __init__(
+        self, pattern: str | bytes, groups: int = 1, name: str = "streams.acknowledged"
+    ) -> None:
+        self.name, self.where, self._groups = name, keys(pattern, "stream"), max(1, groups)
+
+    def verdict(self, item: Item) -> Verdicts:
+        """Judge a stream: it has garbage if its first entry is needed by no group."""
+        groups, first = yield look(
+            ("XINFO", "GROUPS", item.key), ("XRANGE", item.key, "-", "+", "COUNT", 1)
+        )
+        about = [_as_dict(each) for each in groups]
+        if len(about) > _MOST_GROUPS:
+            return Unknown(f"it has more than {_MOST_GROUPS:,} groups")
+        if len(about) < self._groups or not first:
+            return LIVE
+        names = [each[b"name"] for each in about]
+        pending = yield look(*(("XPENDING", item.key, each, "-", "+", 1) for each in names))
+        needed = [_number(each[0][0]) for each in pending if each]
+        given = min(_number(each[b"last-delivered-id"]) for each in about)
+        oldest = _number(first[0][0])
+        if oldest > given or any(oldest >= each for each in needed):
+            return LIVE
+        own = (self._groups, _MOST_GROUPS)
+        return Garbage(script=Operation(load("leftovers/trim_stream"), (item.key,), own))
+
+
+class IdleConsumers(Rule):
+    """Consumers without pending entries that have asked for nothing for long.
+
+    Arguments: pattern: of the streams' names; idle: for how long, in seconds or as a timedelta;
+    name; most: the largest group, in consumers, that the server is asked to list (it does so in one
+    go, about 1 ms for 1,000); a larger one is unknown. A consumer that waits in one long BLOCK is
+    idle, too. It loses nothing: the server makes it anew when it is given an entry, and when it
+    asks again.
+    """
+
+    owner = "streams"
+    versions = VERSIONS
+    finds = "Consumers of streams that are idle for long and have nothing pending."
+    certainty = DECLARED
+    can_undo = False
+
+    def __init__(
+        self,
+        pattern: str | bytes,
+        idle: Duration,
+        name: str = "streams.idle_consumers",
+        most: int = _MOST_CONSUMERS,
+    ) -> None:
+        self.name, self.where, self._most = name, keys(pattern, "stream"), most
+        self._idle = int(1000 * seconds_of(idle, "idle", 1.0))
+
+    def verdict(self, item: Item) -> Verdicts:
+        """Judge a stream: it has garbage if one of its groups has such a consumer."""
+        (groups,) = yield look(("XINFO", "GROUPS", item.key))
+        about = [_as_dict(each) for each in groups]
+        some = [each[b"name"] for each in about if 0 < each[b"consumers"] <= self._most]
+        listed = yield look(*(("XINFO", "CONSUMERS", item.key, each) for each in some))
+        for name, consumers in zip(some, listed, strict=True):
+            found = [_as_dict(each) for each in consumers]
+            idle = [each for each in found if not each[b"pending"] and each[b"idle"] >= self._idle]
+            if idle:
+                own = (name, *(each[b"name"] for each in idle[:_CONSUMERS_AT_ONCE]))
+                script = load("leftovers/delete_consumers")
+                return Garbage(script=Operation(script, (item.key,), own))
+        if any(each[b"consumers"] > self._most for each in about):
+            return Unknown(f"a group has more than {self._most:,} consumers")
+        return LIVE
+
+
+class UnreadGroups(Rule):
+    """Groups that nobody reads, and that keep a stream's entries from being removed: only reported.
+
+    Arguments: pattern: of the streams' names; idle: for how long nobody has asked, in seconds or as
+    a timedelta; name. Such a group has entries to read or to acknowledge, and no consumer has asked
+    for any at both sightings. Its reader may be away for a holiday, so nothing is removed: XGROUP
+    DESTROY is yours to send.
+    """
+
+    owner = "streams"
+    versions = VERSIONS
+    finds = "Streams with a group that nobody reads, and that keeps their entries."
+    reports_only = True
+
+    def __init__(
+        self, pattern: str | bytes, idle: Duration, name: str = "streams.unread_groups"
+    ) -> None:
+        self.name, self.where = name, keys(pattern, "stream")
+        self.certainty = seen_twice(idle)
+        self._idle = int(1000 * self.certainty.gap)
+
+    def verdict(self, item: Item) -> Verdicts:
+        """Judge a stream: it counts if one of its groups has something to read, and no reader."""
+        groups, last = yield look(
+            ("XINFO", "GROUPS", item.key), ("XREVRANGE", item.key, "+", "-", "COUNT", 1)
+        )
+        about = [_as_dict(each) for each in groups]
+        if any(each[b"consumers"] > _MOST_CONSUMERS for each in about):
+            return Unknown(f"a group has more than {_MOST_CONSUMERS:,} consumers")
+        newest = _number(last[0][0]) if last else (0, 0)
+        behind = [
+            each
+            for each in about
+            if each[b"pending"] or _number(each[b"last-delivered-id"]) < newest
+        ]
+        listed = yield look(*(("XINFO", "CONSUMERS", item.key, each[b"name"]) for each in behind))
+        unread = [
+            b"%b %b" % (each[b"name"], each[b"last-delivered-id"])
+            for each, consumers in zip(behind, listed, strict=True)
+            if all(_as_dict(one)[b"idle"] >= self._idle for one in consumers)
+        ]
+        return Garbage((), hashlib.sha256(b"\0".join(unread)).digest()) if unread else LIVE
+
+
+class EntriesBeyond(Rule):
+    """Entries of streams beyond a bound that you declare, read or unread, as MAXLEN removes them.
+
+    Arguments: pattern: of the streams' names; most: the entries that stay at most; age: after which
+    an entry goes, by the time in its id, in seconds or as a timedelta; at least one of the two;
+    name. With an age, a stream whose last id is no time of this century is unknown.
+    """
+
+    owner = "streams"
+    versions = "any stream"
+    finds = "Entries of streams beyond a declared number or age."
+    certainty = DECLARED
+    can_undo = False
+
+    def __init__(
+        self,
+        pattern: str | bytes,
+        *,
+        most: int | None = None,
+        age: Duration | None = None,
+        name: str = "streams.beyond",
+    ) -> None:
+        if (most is None and age is None) or (most is not None and most < 0):
+            raise ConfigurationError(
+                f"the bound of streams is most={most!r} and age={age!r}; expected a number of"
+                " entries, 0 or more, or a time, or both"
+            )
+        self.name, self.where = name, keys(pattern, "stream")
+        self._most = -1 if most is None else most
+        self._age = -1 if age is None else int(1000 * seconds_of(age, "age", 1.0))
+
+    def verdict(self, item: Item) -> Verdicts:
+        """Judge a stream: it has garbage if it is too long, or its first entry too old."""
+        size, first, last = yield look(
+            ("XLEN", item.key),
+            ("XRANGE", item.key, "-", "+", "COUNT", 1),
+            ("XREVRANGE", item.key, "+", "-", "COUNT", 1),
+        )
+        is_long, is_old = 0 <= self._most < size, False
+        if self._age >= 0 and first:
+            now = 1000 * item.now
+            if not _YEAR_2000_MS <= _number(last[0][0])[0] <= now + _FUTURE_MS:
+                return Unknown("its ids are no times")
+            is_old = _number(first[0][0])[0] < now - self._age
+        if not is_long and not is_old:
+            return LIVE
+        own = (self._most, self._age)
+        return Garbage(script=Operation(load("leftovers/bound_stream"), (item.key,), own))
+
+
+class StreamLeftovers(Leftovers):
+    """Removes acknowledged entries from streams, gone consumers, and entries beyond bounds.
+
+    Arguments: client; pattern: of the streams' names; idle: after which a consumer counts as gone,
+    and a group as unread, which a dry run counts, None: none does; groups: see
+    `AcknowledgedEntries`; most and age: see `EntriesBeyond`, None: any; further ones: of
+    `Leftovers`, but for undo: an entry cannot come back to its place. A slice removes up to 1,100
+    entries of a stream.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        pattern: str | bytes,
+        *,
+        idle: Duration | None = None,
+        groups: int = 1,
+        most: int | None = None,
+        age: Duration | None = None,
+        name: str = "stream_leftovers",
+        **options: Any,
+    ) -> None:
+        rules: list[Rule] = [AcknowledgedEntries(pattern, groups)]
+        if idle is not None:
+            rules += (IdleConsumers(pattern, idle), UnreadGroups(pattern, idle))
+        if most is not None or age is not None:
+            rules.append(EntriesBeyond(pattern, most=most, age=age))
+        super().__init__(client, rules, name=name, **options)
+
+
+def _as_dict(reply: Any) -> Mapping[bytes, Any]:
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def _number(name: bytes) -> tuple[int, int]:
+    ms, _, sequence = name.partition(b"-")
+    return int(ms), int(sequence)

@@ -1,0 +1,117 @@
+"""`workstealing undo`: what a job of rules has removed comes back, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.rules import Fields, Past
+from support.servers import AnyServer, RedisServer
+from workstealing.cli import main
+from workstealing.jobs.leftovers import Leftovers, Rule
+from workstealing.jobs.leftovers.undoing import CAME_BACK, ENDED, OTHER, undo
+from workstealing.jobs.tag_set_leftovers import DeadTags
+from workstealing.recruiting import Slice
+
+pytestmark = [pytest.mark.contract, pytest.mark.real]
+
+
+def removed(client: Any, *rules: Rule) -> None:
+    """Remove all garbage of some rules, and keep it."""
+    job = Leftovers(client, rules, name="job", dry_run=False, undo=600)
+    for _ in range(60 * len(rules) * len(job.twin.nodes())):
+        job.perform(Slice(100, 10.0))
+    assert job.backlog().count == 0
+
+
+def everything(client: Any) -> dict[bytes, Any]:
+    return {key: client.dump(key) for key in client.scan_iter() if b":ws:" not in key}
+
+
+def test_keys_and_members_come_back(any_server: AnyServer) -> None:
+    client = any_server.client()
+    for number in range(30):
+        client.hset(f"session:{number}", mapping={"ends": 1, "user": os.urandom(50)})
+    client.pexpire("session:7", 5_000_000)
+    client.hset("pool:h", mapping={"a": 0, "b": 1, b"\xff": 0})
+    client.zadd("pool:z", {"a": 0, "b": 1})
+    client.sadd("conj:{s}", "{s}1", "{s}2")
+    before = everything(client)
+    removed(client, Past(), Fields("hash"), Fields("zset"), DeadTags())
+    assert len(everything(client)) == 2
+    assert all(each.is_back for each in undo(client, "job", 500, dry_run=True))
+    assert len(everything(client)) == 2
+    found = list(undo(client, "job", 500))
+    assert all(each.is_back for each in found), found
+    assert len(found) == 30 + 2 + 1 + 2
+    after = everything(client)
+    assert set(after) == set(before)
+    assert all(after[key] == before[key] for key in before if key.startswith(b"session:"))
+    assert client.hgetall("pool:h") == {b"a": b"0", b"b": b"1", b"\xff": b"0"}
+    assert client.zscore("pool:z", "a") == 0.0
+    assert client.smembers("conj:{s}") == {b"{s}1", b"{s}2"}
+    assert 4_900_000 < client.pttl("session:7") <= 5_000_000
+    assert not list(undo(client, "job"))
+
+
+def test_what_is_there_again_stays(redis7: RedisServer) -> None:
+    client = redis7.client()
+    client.hset("session:a", "ends", 1)
+    client.hset("session:b", "ends", 1)
+    client.hset("pool:h", mapping={"a": 0, "b": 0, "c": 1})
+    client.sadd("conj:a", "gone")
+    removed(client, Past(), Fields("hash"), DeadTags())
+    client.set("session:a", "another")
+    client.hset("pool:h", "a", "another")
+    client.set("conj:a", "another")
+    found = {(each.key, each.member): each.why for each in undo(client, "job")}
+    assert found.pop((b"session:a", None)) == CAME_BACK
+    assert found.pop((b"pool:h", b"a")) == CAME_BACK
+    assert found.pop((b"conj:a", b"gone")) == OTHER
+    assert set(found.values()) == {"back"}
+    assert client.get("session:a") == b"another"
+    assert client.hgetall("pool:h") == {b"a": b"another", b"b": b"0", b"c": b"1"}
+
+
+def test_what_has_ended_meanwhile_stays_away(redis7: RedisServer) -> None:
+    client = redis7.client()
+    client.hset("session:a", "ends", 1)
+    client.expire("session:a", 300)
+    removed(client, Past())
+    (kept,) = client.scan_iter("*:kept")
+    ((number, fields),) = client.xrange(kept)
+    client.delete(kept)
+    client.xadd(kept, {**fields, b"ends": 1_000}, id=number)
+    (one,) = undo(client, "job")
+    assert one.why == ENDED
+    assert not client.exists("session:a")
+
+
+def test_the_last_removal_wins(redis7: RedisServer) -> None:
+    client = redis7.client()
+    for value in ("first", "second"):
+        client.hset("session:a", mapping={"ends": 1, "user": value})
+        removed(client, Past())
+        Leftovers(client, [Past()], name="job").restart()
+    assert [each.why for each in undo(client, "job")] == ["back", CAME_BACK]
+    assert client.hget("session:a", "user") == b"second"
+
+
+def test_the_command(redis7: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    client = redis7.client()
+    client.hset("session:a\x1b[2J", "ends", 1)
+    removed(client, Past())
+    arguments = ["undo", "--job", "job", "--url", redis7.url]
+    assert main([*arguments, "--dry-run", "--json"]) == 0
+    (item,) = json.loads(capsys.readouterr().out)["items"]
+    assert item["rule"] == "test.past"
+    assert main([*arguments, "--since", "1h"]) == 0
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert "1 back" in said
+    assert main(arguments) == 0
+    assert "nothing is kept of the job" in capsys.readouterr().out
