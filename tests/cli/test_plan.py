@@ -11,8 +11,7 @@ import pytest
 
 from workstealing.cli import main
 from workstealing.cli.output import figure, spell
-from workstealing.cli.plan import round_up
-from workstealing.recruiting.forecast import forecast, p99_lag
+from workstealing.recruiting.forecast import forecast, p99_lag, round_up
 
 Capture = pytest.CaptureFixture[str]
 ASKED = ("--traffic", "800/s", "--garbage", "120/s", "--slice", "25", "--lag", "60s")

@@ -28,7 +28,13 @@ def address(redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[tu
     monkeypatch.delenv("WORKSTEALING_APP", raising=False)
     monkeypatch.setattr(dashboard, "CLIENT_SECONDS", 0.2)
     options = argparse.Namespace(
-        app=None, url=redis7.url, ledger="default", host="127.0.0.1", port=0, token_file=None
+        app=None,
+        url=redis7.url,
+        ledger="default",
+        host="127.0.0.1",
+        port=0,
+        token_file=None,
+        survey=None,
     )
     server, _ = dashboard.make_server(options)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)

@@ -58,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="read the admin's token from the first line of this file",
     )
+    parser.add_argument(
+        "--survey",
+        type=Path,
+        metavar="FILE",
+        help="show the last survey: the file into which workstealing survey --json was printed",
+    )
     add_json_option(parser)
 
 
@@ -106,7 +112,12 @@ def make_server(options: argparse.Namespace) -> tuple[Any, str | None]:
             f"no Redis was named for the ledger: give --url, or set {' or '.join(URL_VARIABLES)}"
         )
     blueprint = create_dashboard(
-        recruiter, client, token=token, view_token=view_token, name=options.ledger
+        recruiter,
+        client,
+        token=token,
+        view_token=view_token,
+        name=options.ledger,
+        survey=options.survey,
     )
 
     import flask

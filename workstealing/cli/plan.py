@@ -20,6 +20,7 @@ from workstealing.recruiting.forecast import (
     choose_rate_at_random,
     forecast,
     p99_lag,
+    round_up,
 )
 
 DEFAULT_LAG = 60.0
@@ -248,15 +249,6 @@ class Plan:
             return f"So short a lag needs a traffic of {figure(said.traffic * self.wanted)}/s."
         items = math.ceil(said.garbage / (HIGHEST_UTILISATION * said.traffic))
         return f"So much garbage needs slices of {items} items or more at this traffic."
-
-
-def round_up(rate: float) -> float:
-    """Return a rate with three significant digits that is no lower."""
-    if rate <= 0.0:
-        return rate
-    unit = 10.0 ** (math.floor(math.log10(rate)) - 2)
-    # A rate that is round already must not go up by one because of its last bit.
-    return float(f"{math.ceil(rate / unit * (1 - 1e-12)) * unit:.3g}")
 
 
 def _not_negative(text: str) -> float:

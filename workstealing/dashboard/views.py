@@ -14,6 +14,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from workstealing.clock import seconds_of
@@ -124,13 +125,16 @@ def create_dashboard(
     name: str = "default",
     structures: Iterable[Any] = (),
     streams: Streams | None = None,
+    survey: str | Path | None = None,
 ) -> flask.Blueprint:
     """Return the dashboard: `app.register_blueprint(create_dashboard(recruiter, client, ...))`.
 
     Arguments: recruiter: its jobs are shown, and run; client: a blocking client of redis-py, for
     the ledger and the fleet's settings; token: the admin's, which allows steering; view_token:
     allows looking; name: of the ledger; structures: shown beside those of the recruiter's jobs, see
-    `workstealing.dashboard.Watched`; streams: how often and how long pages are kept up to date.
+    `workstealing.dashboard.Watched`; streams: how often and how long pages are kept up to date;
+    survey: the file into which `workstealing survey --json` was printed last, shown on a page of
+    its own.
     Without a token only clients on this machine are answered, and may only look. Raises:
     ConfigurationError. No round trip.
     """
@@ -159,6 +163,7 @@ def create_dashboard(
         recruiter=recruiter,
         name=name,
         streams=streams or Streams(),
+        survey=None if survey is None else Path(survey),
     )
     return views.blueprint()
 
@@ -176,10 +181,12 @@ class _Views:
         recruiter: Recruiter,
         name: str,
         streams: Streams,
+        survey: Path | None,
     ) -> None:
         self._guard, self._throttle = guard, throttle
         self._queries, self._fleet = queries, fleet
         self._recruiter, self._name, self._streams = recruiter, name, streams
+        self._survey_file = survey
 
     def blueprint(self) -> flask.Blueprint:
         """Return the blueprint that holds all views."""
@@ -199,6 +206,8 @@ class _Views:
         made.add_url_rule("/", "index", self._index, methods=["GET"])
         made.add_url_rule("/view.json", "view", self._view, methods=["GET"])
         made.add_url_rule("/events", "events", self._events, methods=["GET"])
+        if self._survey_file is not None:
+            made.add_url_rule("/survey", "survey", self._survey, methods=["GET"])
         made.add_url_rule("/login", "login", self._login, methods=["POST"])
         made.add_url_rule("/logout", "logout", self._logout, methods=["POST"])
         made.add_url_rule("/jobs", "jobs", self._jobs, methods=["POST"])
@@ -340,11 +349,38 @@ class _Views:
             structure_headings=STRUCTURE_HEADINGS,
             selection=_selection(),
             visitor=visitor,
+            has_survey=self._survey_file is not None,
             has_session=bool(visitor.csrf),
             said=said,
             problem=problem,
         )
         return flask.Response(html, status, mimetype="text/html")
+
+    def _survey(self) -> Any:
+        # Loaded here: most dashboards show no survey.
+        from workstealing.survey import page as survey_page
+        from workstealing.survey.report import load_report
+
+        assert self._survey_file is not None, "the address is there only with a file"
+        try:
+            report = load_report(self._survey_file)
+            picture, lines = survey_page.treemap(report), list(survey_page.body(report))
+            summary = survey_page.summary(report)
+            at = dt.datetime.fromtimestamp(report["at"], dt.UTC)
+        except (ConfigurationError, *_MALFORMED) as error:
+            # Where the file lies is no business of a viewer's.
+            logger.warning("the dashboard cannot show the last survey: %s", error)
+            return _plain(_NO_SURVEY, 404)
+        html = flask.render_template(
+            "workstealing/survey.html",
+            # These are HTML, in which all names are escaped.
+            summary=summary,
+            picture=picture,
+            legend=survey_page.LEGEND,
+            body="\n".join(lines),
+            at=at.strftime("%Y-%m-%d %H:%M UTC"),
+        )
+        return flask.Response(html, 200, mimetype="text/html")
 
     def _login_page(self, problem: str, status: int) -> Any:
         html = flask.render_template("workstealing/login.html", problem=problem)
@@ -413,6 +449,8 @@ def _selection() -> Selection:
     return selection_of(flask.request.args)
 
 
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+_NO_SURVEY = "there is no result of a survey yet: run workstealing survey URL --json > FILE"
 _FOREIGN = "this form does not come from a page of this session: load the page anew"
 
 

@@ -310,6 +310,15 @@ def choose_rate_at_random(
     return high
 
 
+def round_up(rate: float) -> float:
+    """Return a rate with three significant digits that is no lower."""
+    if rate <= 0.0:
+        return rate
+    unit = 10.0 ** (math.floor(math.log10(rate)) - 2)
+    # A rate that is round already must not go up by one because of its last bit.
+    return float(f"{math.ceil(rate / unit * (1 - 1e-12)) * unit:.3g}")
+
+
 def _left_after(said: Forecast, waits: float, states: int, most: int) -> list[float]:
     """Return the probability that an item is still there after 0, 1, 2, ... events.
 

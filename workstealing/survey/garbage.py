@@ -1,0 +1,449 @@
+"""Garbage by the rules: each is asked for the items that a survey meets, and only reads.
+
+A rule that is proved says *certain*; one that must see an item twice says *likely*, since a survey
+sees it once; and one that needs something declared, such as a retention, says what it would find if
+that were declared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from redis.exceptions import ResponseError
+
+from workstealing.jobs.celery_leftovers import (
+    DeadBindings,
+    ReplyLists,
+    RpcReplies,
+    UnacknowledgedMessages,
+)
+from workstealing.jobs.family_leftovers import OldScores
+from workstealing.jobs.leftovers import Basis, Garbage, Item, Removal, Rule, Unknown
+from workstealing.jobs.leftovers.judging import Judging
+from workstealing.jobs.library_leftovers import HueyResults, HueyRevocations, OrphanedWrites
+from workstealing.jobs.rq_leftovers import (
+    DeadWorkers,
+    EndedJobs,
+    GhostJobs,
+    OrphanedResults,
+    WorkersWithoutBirth,
+)
+from workstealing.jobs.stream_leftovers import (
+    AcknowledgedEntries,
+    EntriesBeyond,
+    IdleConsumers,
+    UnreadGroups,
+)
+from workstealing.jobs.tag_set_leftovers import DeadTags
+from workstealing.store.connection import Command
+from workstealing.store.keys import to_bytes
+from workstealing.store.twin import Node
+from workstealing.survey.families import pattern_of
+from workstealing.survey.owners import UNKNOWN
+from workstealing.survey.scanning import BEGINNING, Reader, refused
+from workstealing.survey.sizing import Finding
+
+CERTAIN, LIKELY, DECLARED, REPORTED = "certain", "likely", "if declared", "reported"
+DAY = 86_400.0
+
+MOST_JUDGED = 200_000
+"""The items of a rule that are all judged; of the further ones some stand for all."""
+
+MOST_MEMBERS = 20_000
+"""The members of a key that are walked; they stand for the others."""
+
+MOST_ENTRIES = 100_000
+"""The bound of streams that a survey assumes."""
+
+_MEASURED = 2_000
+_MEMBERS_A_PAGE = 500
+_SCANS = {"set": ("SSCAN", "SCARD"), "zset": ("ZSCAN", "ZCARD"), "hash": ("HSCAN", "HLEN")}
+_SIZES = {"set": "SCARD", "zset": "ZCARD", "hash": "HLEN", "list": "LLEN"}
+_MOST_TOLD = 16
+_UNITS = {"seconds": 1, "milliseconds": 1_000, "microseconds": 1_000_000}
+_HUEY = re.compile(rb"huey\.(redis|schedule|results|r)\.([A-Za-z0-9_]+)(?:\..*)?", re.DOTALL)
+_STRANGERS = (UNKNOWN, "limits")
+_REPLIES = re.compile(
+    rb"(.*?)(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.reply\.celery\.pidbox", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A rule, and how a user would install it.
+
+    Fields: rule; install: returns the line, given the shape of a family; declares: what the user
+    must declare, with the value that the survey assumes: "retention=30 d"; by_type: whether it is
+    asked for all keys of its type, whatever their names; strangers: whether it is not asked for the
+    keys of known owners.
+    """
+
+    rule: Rule
+    install: Callable[[str], str]
+    declares: str = ""
+    by_type: bool = False
+    strangers: bool = False
+
+    @property
+    def kind(self) -> str:
+        """How sure its garbage is at one sighting."""
+        if self.rule.reports_only:
+            return REPORTED
+        if self.declares:
+            return DECLARED
+        return CERTAIN if self.rule.certainty.basis is Basis.PROVED else LIKELY
+
+
+def _job(line: str) -> Callable[[str], str]:
+    return lambda shape: line.replace("PATTERN", repr(pattern_of(shape)))
+
+
+def offers_of_kombu(prefix: str) -> list[Offer]:
+    """Return the rules of Celery. Arguments: prefix: kombu's `global_keyprefix`."""
+    own = f", prefix={prefix!r}" if prefix else ""
+    celery = _job(f"CeleryLeftovers(client{own})")
+    waiting = _job(f"CeleryLeftovers(client{own}, wait=<LONGEST_WAIT>)")
+    living = _job(f"CeleryLeftovers(client{own}, life=<LONGEST_LIFE_OF_A_CLIENT>)")
+    return [
+        Offer(ReplyLists(prefix), celery),
+        Offer(UnacknowledgedMessages(prefix), celery),
+        Offer(RpcReplies(DAY, prefix), waiting, "wait=1 d"),
+        Offer(DeadBindings(7 * DAY, prefix), living, "life=7 d"),
+    ]
+
+
+def offers_of_huey(queue: str, *, expiring: bool) -> list[Offer]:
+    """Return the rules of Huey. Arguments: as of `HueyRevocations`."""
+    own = ", expiring=True" if expiring else ""
+    huey = f"HueyLeftovers(client, {queue!r}{own}"
+    found = [Offer(HueyRevocations(queue, expiring=expiring), _job(f"{huey})"))]
+    if not expiring:
+        kept = _job(f"{huey}, retention=<RETENTION>)")
+        found.append(Offer(HueyResults(queue, 30 * DAY), kept, "retention=30 d"))
+    return found
+
+
+def offers() -> list[Offer]:
+    """Return the rules that need no name of a queue, and no prefix."""
+    rq = _job("RqLeftovers(client)")
+    retention = _job("RqLeftovers(client, retention=<RETENTION>)")
+    idle = _job("StreamLeftovers(client, PATTERN, idle=<LONGEST_IDLE>)")
+    bounded = _job("StreamLeftovers(client, PATTERN, most=<MOST_ENTRIES>)")
+    streams = _job("StreamLeftovers(client, PATTERN)")
+    found = [
+        Offer(GhostJobs(), rq),
+        Offer(DeadWorkers(), rq),
+        Offer(WorkersWithoutBirth(), rq),
+        Offer(OrphanedResults(), rq),
+        Offer(EndedJobs("canceled", 30 * DAY), retention, "retention=30 d"),
+        Offer(EndedJobs("failed", 30 * DAY), retention, "retention=30 d"),
+        Offer(DeadTags("conj:*"), _job("TagSetLeftovers(client, PATTERN)")),
+        Offer(OrphanedWrites(), _job("LangGraphLeftovers(client)")),
+        Offer(AcknowledgedEntries("*"), streams, by_type=True),
+        Offer(IdleConsumers("*", 7 * DAY), idle, "idle=7 d", by_type=True),
+        Offer(UnreadGroups("*", 7 * DAY), idle, by_type=True),
+        Offer(
+            EntriesBeyond("*", most=MOST_ENTRIES),
+            bounded,
+            f"most={MOST_ENTRIES}",
+            by_type=True,
+            strangers=True,
+        ),
+    ]
+    for unit in _UNITS:
+        rule = OldScores("*", DAY, unit, name=f"families.old_scores.{unit}")
+        line = f'Leftovers(client, [OldScores(PATTERN, window=<WINDOW>, unit="{unit}")])'
+        found.append(Offer(rule, _job(line), "window=1 d", by_type=True, strangers=True))
+    return found
+
+
+FindingOf = Callable[[bytes, str], Finding]
+"""Returns where to note what a rule, by its name in `Judges.offers`, has found at a key."""
+
+
+class _Asked(NamedTuple):
+    """The question of one rule on one node. Fields: name: of the offer in `Judges.offers`."""
+
+    node: Node
+    name: str
+    offer: Offer
+    finding: FindingOf
+
+
+class Judges:
+    """Asks the rules for the keys of a survey.
+
+    Arguments: reader; whole: whether all items are judged, however many; random: returns a float in
+    [0, 1). Attributes: offers: by name.
+    """
+
+    def __init__(self, reader: Reader, *, whole: bool, random: Callable[[], float]) -> None:
+        self._reader, self._whole, self._random = reader, whole, random
+        self.offers: dict[str, Offer] = {}
+        self.judged: dict[str, int] = {}
+        # What the names of keys have told: a `global_keyprefix` of kombu, or a queue of Huey.
+        self.told: list[list[str]] = []
+        self._refused: set[str] = set()
+        for each in (*offers(), *offers_of_kombu("")):
+            self.offers[each.rule.name] = each
+
+    def learn(self, kind: str, name: str) -> None:
+        """Ask for the garbage of a program by what the names of its keys have told, too."""
+        if [kind, name] in self.told or len(self.told) >= _MOST_TOLD:
+            return
+        self.told.append([kind, name])
+        if kind == "kombu":
+            found = offers_of_kombu(name)
+        else:
+            found = offers_of_huey(name, expiring=kind == "huey.r")
+        for each in found:
+            self.offers[f"{each.rule.name}/{kind}/{name}"] = each
+
+    def notice(self, key: bytes) -> None:
+        """Learn from a key's name which prefixes and queues there are. No command."""
+        if key.endswith(b".reply.celery.pidbox"):
+            found = _REPLIES.fullmatch(key)
+            if found is not None and found[1]:
+                self.learn("kombu", found[1].decode("utf-8", "replace"))
+        elif key.startswith(b"huey."):
+            found = _HUEY.fullmatch(key)
+            if found is not None:
+                kind = "huey.r" if found[1] == b"r" else "huey"
+                self.learn(kind, found[2].decode("ascii"))
+
+    def wants(self, key: bytes) -> bool:
+        """Say whether a rule asks for keys of such a name. No command."""
+        return any(
+            not each.by_type and each.rule.where.matches(key) for each in self.offers.values()
+        )
+
+    def judge(self, node: Node, keys: Sequence[tuple[bytes, str, str]], finding: FindingOf) -> None:
+        """Judge the keys of a page. Arguments: keys: each with its type and its owner; finding."""
+        for name, offer in self.offers.items():
+            where = offer.rule.where
+            mine = [
+                key
+                for key, of_type, owner in keys
+                if (where.type is None or of_type == where.type)
+                and not (offer.strangers and owner not in _STRANGERS)
+                and (offer.by_type or where.matches(key))
+            ]
+            if not mine or name in self._refused:
+                continue
+            try:
+                asked = _Asked(node, name, offer, finding)
+                if where.inside:
+                    for key in mine:
+                        self._members(asked, key)
+                else:
+                    self._items(asked, [Item(key) for key in mine], 1.0)
+            except ResponseError as error:
+                text = " ".join(str(error).split())
+                if next(refused([error]), None) is None:
+                    # A slot that moves to another node, say: later pages are judged.
+                    self._reader.note(f"the rule {name} could not look at some keys: {text}")
+                    continue
+                self._refused.add(name)
+                self._reader.note(f"the rule {name} cannot look, so it is left out: {text}")
+
+    def _members(self, asked: _Asked, key: bytes) -> None:
+        """Judge the members of a key; of a large one some, which stand for the others."""
+        node, of_type = asked.node, str(asked.offer.rule.where.type)
+        scan, card = _SCANS[of_type]
+        (size,) = self._checked(node, [(card, key)])
+        items: list[Item] = []
+        cursor: Any = BEGINNING
+        while True:
+            ((cursor, page),) = self._checked(node, [(scan, key, cursor, "COUNT", _MEMBERS_A_PAGE)])
+            items += _items_of(key, of_type, page)
+            is_last = to_bytes(cursor) == BEGINNING
+            is_enough = len(items) >= MOST_MEMBERS and not self._whole
+            if len(items) >= _MEMBERS_A_PAGE and self._whole and not is_last:
+                # All of a huge key, in a bounded memory.
+                self._items(asked, items, 1.0)
+                items = []
+            if is_last or is_enough:
+                break
+        if items:
+            weight = 1.0 if is_last else max(1.0, size / len(items))
+            self._items(asked, items, weight)
+
+    def _items(self, asked: _Asked, items: Sequence[Item], weight: float) -> None:
+        name = asked.name
+        chosen: list[Item] = []
+        weights: list[float] = []
+        for item in items:
+            number = self.judged[name] = self.judged.get(name, 0) + 1
+            share = 1.0 if self._whole else min(1.0, MOST_JUDGED / number)
+            if share >= 1.0 or self._random() < share:
+                chosen.append(item)
+                weights.append(weight / share)
+        for at in range(0, len(chosen), _MEMBERS_A_PAGE):
+            some = chosen[at : at + _MEMBERS_A_PAGE]
+            self._some(asked, some, weights[at : at + len(some)])
+
+    def _some(self, asked: _Asked, items: Sequence[Item], weights: Sequence[float]) -> None:
+        node, name, offer, finding = asked
+        one_slot = self._reader.twin.is_cluster
+        judging = Judging(offer.rule, items, self._reader.now(node), one_slot=one_slot)
+        verdicts = judging.run(lambda commands, _: self._reader.read(node, commands))
+        dead: list[tuple[Item, Garbage, float]] = []
+        for item, verdict, weight in zip(items, verdicts, weights, strict=True):
+            if isinstance(verdict, Garbage):
+                dead.append((item, verdict, weight))
+            elif isinstance(verdict, Unknown) and not _is_another(offer, verdict):
+                about = finding(item.key, name)
+                about.unknown += weight
+                about.why = about.why or verdict.why
+        self._weigh(asked, dead)
+
+    def _weigh(self, asked: _Asked, dead: Sequence[tuple[Item, Garbage, float]]) -> None:
+        """Note garbage, and measure some of it."""
+        node, name, offer, finding = asked
+        sizes = _Sizes(self._reader, node)
+        measured: list[tuple[Finding, Item, Garbage, float, float]] = []
+        for item, garbage, weight in dead:
+            about = finding(item.key, name)
+            about.found += 1
+            about.is_exact = about.is_exact and weight == 1.0
+            share = 1.0 if self._whole else min(1.0, _MEASURED / about.found)
+            if garbage.script is not None:
+                measured.append((about, item, garbage, weight, 1.0))
+                sizes.want_script(offer.rule, item.key)
+                continue
+            about.items += weight
+            if not offer.rule.reports_only and (share >= 1.0 or self._random() < share):
+                measured.append((about, item, garbage, weight, share))
+                for removal in garbage.removals:
+                    sizes.want(removal)
+        sizes.ask()
+        for about, item, garbage, weight, share in measured:
+            if garbage.script is not None:
+                parts, size = sizes.of_script(offer.rule, item.key, self._reader.now(node))
+                about.items += weight * parts
+                if parts:
+                    about.size.note(size / parts, weight * parts)
+            else:
+                size = sum(map(sizes.of, garbage.removals))
+                about.size.note(size, weight / share)
+
+    def _checked(self, node: Node, commands: Sequence[Command]) -> list[Any]:
+        replies = self._reader.read(node, commands)
+        for each in replies:
+            if isinstance(each, Exception):
+                raise each
+        return replies
+
+
+class _Sizes:
+    """The sizes of removals: each key is asked for once."""
+
+    def __init__(self, reader: Reader, node: Node) -> None:
+        self._reader, self._node = reader, node
+        self._commands: dict[Command, Any] = {}
+
+    def want(self, removal: Removal) -> None:
+        """Ask for what a removal's size takes."""
+        self._commands.setdefault(("MEMORY", "USAGE", removal.key), None)
+        if removal.type is not None:
+            self._commands.setdefault((_SIZES[removal.type], removal.key), None)
+
+    def want_script(self, rule: Rule, key: bytes) -> None:
+        """Ask for what the size of a script's removals takes."""
+        self._commands.setdefault(("MEMORY", "USAGE", key), None)
+        for each in _script_questions(rule, key, self._reader.now(self._node)):
+            self._commands.setdefault(each, None)
+
+    def ask(self) -> None:
+        """Ask for all of it. One round trip for each batch."""
+        commands = list(self._commands)
+        replies = self._reader.read(self._node, commands)
+        for command, reply in zip(commands, replies, strict=True):
+            self._commands[command] = None if isinstance(reply, Exception) else reply
+
+    def of(self, removal: Removal) -> float:
+        """Return the bytes that a removal frees."""
+        size = float(self._commands.get(("MEMORY", "USAGE", removal.key)) or 0)
+        if removal.type is None:
+            return size
+        return size / max(1, self._commands.get((_SIZES[removal.type], removal.key)) or 1)
+
+    def of_script(self, rule: Rule, key: bytes, now: float) -> tuple[float, float]:
+        """Return how many parts a script would remove, and how many bytes they have."""
+        size = float(self._commands.get(("MEMORY", "USAGE", key)) or 0)
+        questions = _script_questions(rule, key, now)
+        replies: list[Any] = [self._commands.get(each) for each in questions]
+        if any(each is None for each in replies):
+            return 1.0, 0.0
+        if isinstance(rule, OldScores):
+            old, all_of_them = replies
+            return float(old), size * old / max(1, all_of_them)
+        if isinstance(rule, AcknowledgedEntries):
+            return _acknowledged(replies, size)
+        if isinstance(rule, EntriesBeyond):
+            (length,) = replies
+            beyond = max(0, length - MOST_ENTRIES)
+            return float(beyond), size * beyond / max(1, length)
+        return 1.0, 0.0
+
+
+def _script_questions(rule: Rule, key: bytes, now: float) -> list[Command]:
+    if isinstance(rule, OldScores):
+        until = (now - DAY) * _UNITS[rule.name.rpartition(".")[2]]
+        return [("ZCOUNT", key, "-inf", f"({int(until)}"), ("ZCARD", key)]
+    if isinstance(rule, EntriesBeyond):
+        return [("XLEN", key)]
+    if isinstance(rule, AcknowledgedEntries):
+        return [
+            ("XLEN", key),
+            ("XINFO", "GROUPS", key),
+            ("XRANGE", key, "-", "+", "COUNT", 1),
+            ("XREVRANGE", key, "+", "-", "COUNT", 1),
+        ]
+    return []
+
+
+def _acknowledged(replies: Sequence[Any], size: float) -> tuple[float, float]:
+    """Return how many entries of a stream every group has acknowledged, and their bytes.
+
+    From Redis 7 on a group says how many entries lie behind it; else, and where some are pending,
+    the entries are taken to lie evenly between the times of their ids.
+    """
+    length, groups, first, last = replies
+    if not length or not first or not last:
+        return 0.0, 0.0
+    least = float(length)
+    for group in groups:
+        about = dict(zip(group[::2], group[1::2], strict=True))
+        lag = about.get(b"lag")
+        if lag is not None:
+            least = min(least, length - int(lag) - int(about[b"pending"]))
+        else:
+            given = _ms(about[b"last-delivered-id"])
+            began, ended = _ms(first[0][0]), _ms(last[0][0])
+            share = (given - began) / (ended - began) if ended > began else 1.0
+            least = min(least, max(0.0, min(1.0, share)) * length - int(about[b"pending"]))
+    parts = max(1.0, least)
+    return parts, size * parts / length
+
+
+def _ms(number: bytes) -> int:
+    return int(number.partition(b"-")[0])
+
+
+def _is_another(offer: Offer, verdict: Unknown) -> bool:
+    """Say whether an item without the rule's layout is just somebody else's."""
+    # A rule that is asked for all keys of a type, or for all lists named by a UUID.
+    return offer.by_type or isinstance(offer.rule, RpcReplies) or not verdict.why
+
+
+def _items_of(key: bytes, of_type: str, page: Sequence[Any]) -> list[Item]:
+    if of_type == "set":
+        return [Item(key, to_bytes(member)) for member in page]
+    pairs = zip(page[::2], page[1::2], strict=True)
+    if of_type == "zset":
+        return [Item(key, to_bytes(member), float(score)) for member, score in pairs]
+    return [Item(key, to_bytes(member), value) for member, value in pairs]

@@ -1,0 +1,255 @@
+"""Reading a server without being felt: small batches, with pauses by the time that they cost it.
+
+Each batch lies between two TIMEs, so the server itself tells what share of its time a survey takes;
+where TIME is refused, the round trip stands for it. Each batch begins with CLIENT NO-TOUCH, where
+there is one: no key that is looked at counts as used, whatever becomes of a connection.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from workstealing.errors import ConfigurationError
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command
+from workstealing.store.keys import to_bytes
+from workstealing.store.twin import Node, Twin
+
+LONGEST_BATCH = 0.001
+"""The seconds of a server's time that a batch takes at most, once its commands' cost is known."""
+
+BEGINNING = b"0"
+_TIMEOUT = 10.0
+_LEAST_COMMANDS, _MOST_COMMANDS, _FIRST_COMMANDS = 8, 2_000, 64
+_LEAST_COUNT, _MOST_COUNT, _FIRST_COUNT = 10, 1_000, 100
+# What the two TIMEs do not see: the reading of a batch and the writing of its replies.
+_AROUND = 30e-6
+# A reply that waits for so long, and for so many times as long as usual, means that the server is
+# busy with others; then the pause is longer, up to so many times.
+_LATE, _SLOW, _MOST_PATIENCE = 0.005, 4.0, 4.0
+
+
+class Reader:
+    """Sends reading commands within a share of each server's time.
+
+    Arguments: twin; load: the share of a server's time, 0 < load <= 1; sleep and monotonic: of the
+    clock. Attributes: seconds: the servers' own time so far; commands; notes: what was refused, one
+    sentence each.
+    """
+
+    def __init__(
+        self,
+        twin: Twin,
+        load: float,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.twin, self._load = twin, load
+        self._sleep, self._monotonic = sleep, monotonic
+        self._servers: dict[Node, _Server] = {}
+        self.seconds, self.commands = 0.0, 0
+        self.longest = 0.0
+        self.notes: dict[str, None] = {}
+
+    def note(self, sentence: str) -> None:
+        """Note something that a reader of the survey must know, once."""
+        self.notes.setdefault(sentence)
+
+    def has_no_touch(self, node: Node) -> bool:
+        """Say whether keys of a node that are looked at do not count as used."""
+        return self._server(node).has_no_touch
+
+    def read(self, node: Node, commands: Sequence[Command]) -> list[Any]:
+        """Return the replies to commands, with error replies in their places.
+
+        Raises: connection faults. One round trip for each batch, with pauses between.
+        """
+        server = self._server(node)
+        replies: list[Any] = []
+        at = 0
+        while at < len(commands):
+            some = commands[at : at + server.room]
+            at += len(some)
+            replies += self._batch(node, server, some)
+        return replies
+
+    def scan(self, node: Node, cursor: bytes) -> tuple[bytes, list[bytes]]:
+        """Return the next cursor and a page of keys.
+
+        Raises: ConfigurationError if SCAN is refused; connection faults. One round trip.
+        """
+        server = self._server(node)
+        before = self.seconds
+        (reply,) = self.read(node, [("SCAN", cursor, "COUNT", server.count)])
+        if isinstance(reply, Exception):
+            raise ConfigurationError(f"a survey needs SCAN, and the server refuses it: {reply}")
+        cost = self.seconds - before
+        if cost > LONGEST_BATCH:
+            server.count = max(_LEAST_COUNT, server.count // 2)
+        elif cost < LONGEST_BATCH / 4:
+            server.count = min(_MOST_COUNT, server.count + server.count // 2)
+        return to_bytes(reply[0]), [to_bytes(each) for each in reply[1]]
+
+    def now(self, node: Node) -> float:
+        """Return the server's time of the last batch, in seconds since the epoch."""
+        return self._server(node).now or time.time()
+
+    def facts(self, node: Node) -> ServerFacts:
+        """Return what a server says of itself. Raises: connection faults. One round trip."""
+        parts = ("server", "memory", "replication")
+        *told, size = self.read(node, [*(("INFO", each) for each in parts), ("DBSIZE",)])
+        lines: dict[str, str] = {}
+        for each in told:
+            if isinstance(each, Exception):
+                self.note(
+                    "INFO is refused: the server's version, and its way of evicting, are unknown"
+                )
+                break
+            lines |= dict(re.findall(r"^(\w+):(.*?)\r?$", to_bytes(each).decode(), re.MULTILINE))
+        if isinstance(size, Exception):
+            self.note("DBSIZE is refused: nobody knows how long the survey takes")
+        facts = ServerFacts(
+            lines.get("valkey_version") or lines.get("redis_version", ""),
+            "Valkey" if "valkey_version" in lines else "Redis" if lines else "",
+            lines.get("run_id", ""),
+            lines.get("maxmemory_policy", ""),
+            lines.get("role", ""),
+            None if isinstance(size, Exception) else int(size),
+            int(lines["used_memory"]) if "used_memory" in lines else None,
+        )
+        self._say_disturbance(node, facts)
+        return facts
+
+    def _say_disturbance(self, node: Node, facts: ServerFacts) -> None:
+        if self.has_no_touch(node):
+            return
+        if not facts.policy:
+            self.note(
+                "there is no CLIENT NO-TOUCH: the keys that rules look at count as used, which"
+                " disturbs an eviction by LRU or LFU"
+            )
+        elif "lru" in facts.policy or "lfu" in facts.policy:
+            self.note(
+                f"there is no CLIENT NO-TOUCH: the keys that rules look at count as used, which"
+                f" disturbs this server's eviction ({facts.policy})"
+            )
+        else:
+            self.note(
+                "there is no CLIENT NO-TOUCH: the idle times of the keys that rules look at begin"
+                f" anew; the server's eviction ({facts.policy}) does not use them"
+            )
+
+    def _server(self, node: Node) -> _Server:
+        server = self._servers.get(node)
+        if server is None:
+            server = self._servers[node] = _Server()
+            touched, told = self._send(node, [("CLIENT", "NO-TOUCH", "ON"), ("TIME",)])
+            server.has_no_touch = not isinstance(touched, Exception)
+            server.tells_time = not isinstance(told, Exception)
+            if not server.tells_time:
+                self.note("TIME is refused: the load is measured by round trips, so it is lower")
+        return server
+
+    def _batch(self, node: Node, server: _Server, commands: Sequence[Command]) -> list[Any]:
+        self._wait(server)
+        before: list[Command] = [("CLIENT", "NO-TOUCH", "ON")] if server.has_no_touch else []
+        behind: list[Command] = []
+        if server.tells_time:
+            before.append(("TIME",))
+            behind.append(("TIME",))
+        began = self._monotonic()
+        replies = self._send(node, [*before, *commands, *behind])
+        trip = self._monotonic() - began
+        cost = trip
+        if server.tells_time:
+            first, last = _seconds(replies[len(before) - 1]), _seconds(replies[-1])
+            # A clock that was set meanwhile tells nothing.
+            cost = min(trip, last - first + _AROUND) if last >= first else trip
+            server.now = last
+        self.seconds += cost
+        self.longest = max(self.longest, cost)
+        self.commands += len(commands)
+        server.paid(began, cost, trip, self._load, len(commands))
+        return replies[len(before) : len(before) + len(commands)]
+
+    def _send(self, node: Node, commands: Sequence[Command]) -> list[Any]:
+        # The error of a slot that has moved away stands in its place.
+        replies, _ = self.twin.call_each(node, commands, Budget(None, _TIMEOUT))
+        return replies
+
+    def _wait(self, server: _Server) -> None:
+        left = server.next_at - self._monotonic()
+        if left > 0:
+            self._sleep(left)
+
+
+@dataclass
+class _Server:
+    """One server's state. Fields: next_at: when it may be asked again; room: commands a batch."""
+
+    has_no_touch: bool = False
+    tells_time: bool = True
+    next_at: float = 0.0
+    room: int = _FIRST_COMMANDS
+    count: int = _FIRST_COUNT
+    now: float = 0.0
+    usual: float = field(default=0.0)
+
+    def paid(self, began: float, cost: float, trip: float, load: float, commands: int) -> None:
+        """Note what a batch has cost, and set the time of the next one."""
+        waited = max(0.0, trip - cost)
+        slow = waited / self.usual if self.usual else 1.0
+        # Quick replies decide what is usual; a server that becomes slow for good becomes usual.
+        self.usual = waited if not self.usual else min(waited, self.usual * 1.02 + 1e-9)
+        is_late = waited > _LATE and slow > _SLOW
+        patience = min(_MOST_PATIENCE, slow / _SLOW) if is_late else 1.0
+        # From the batch's beginning, so that this process's own work is a part of the pause.
+        self.next_at = began + patience * cost / load
+        if commands >= self.room // 2:
+            if cost > LONGEST_BATCH:
+                self.room = max(_LEAST_COMMANDS, int(self.room * LONGEST_BATCH / cost * 0.8))
+            elif cost < LONGEST_BATCH / 2:
+                self.room = min(_MOST_COMMANDS, self.room + self.room // 4)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What a server says of itself; what it does not say is empty, or None.
+
+    Fields: version; product; run_id: of its process; policy: how it evicts; role; keys: of its
+    database; used: bytes of memory.
+    """
+
+    version: str
+    product: str
+    run_id: str
+    policy: str
+    role: str
+    keys: int | None
+    used: int | None
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether it is a replica."""
+        return self.role == "slave"
+
+
+def refused(replies: Sequence[Any]) -> Iterator[Exception]:
+    """Yield the error replies that say that a command is not allowed, or not known."""
+    for each in replies:
+        if isinstance(each, ResponseError):
+            text = str(each).lower()
+            if "permission" in text or "unknown command" in text or "unknown subcommand" in text:
+                yield each
+
+
+def _seconds(reply: Any) -> float:
+    seconds, micros = reply
+    return int(seconds) + int(micros) / 1e6
