@@ -1,8 +1,8 @@
-# Each target prepares what it needs; see scripts/setup.sh. Variables: DEMO_ARGS, TEST_ARGS,
-# TEST_WORKERS, MATRIX_ARGS, BENCH_ARGS, PIPELINE_ARGS, PYTHON.
+# Each target prepares what it needs; see scripts/setup.sh. Variables: DEMO_ARGS,
+# SURVEY_DEMO_ARGS, TEST_ARGS, TEST_WORKERS, MATRIX_ARGS, BENCH_ARGS, PIPELINE_ARGS, PYTHON.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline test test-all test-matrix lint format types bench wheel clean
+.PHONY: help setup demo survey-demo pipeline test test-all test-matrix lint format types bench wheel clean
 
 # One worker more than cores: the tests wait for servers for a third of their time.
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$((n + 1)))
@@ -18,6 +18,9 @@ setup:  ## prepare .venv and the servers for all the other targets
 demo:  ## run the demo: make demo DEMO_ARGS="--seconds 20"
 	@bash scripts/setup.sh demo
 	@.venv/bin/workstealing demo $(DEMO_ARGS)
+
+survey-demo: setup  ## survey the garbage of real programs, and collect it
+	@.venv/bin/python examples/survey_demo/run.py $(SURVEY_DEMO_ARGS)
 
 pipeline: setup  ## run the example on Spark: make pipeline PIPELINE_ARGS="--seconds 30"
 	@PYTHONPATH=examples $(PY) -m spark_pipeline $(PIPELINE_ARGS)

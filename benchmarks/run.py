@@ -20,6 +20,9 @@ import collecting
 import enlist
 import hash_size
 import ick
+import leftovers
+import leftovers_tags
+import leftovers_time
 import log
 import log_seek
 import log_size
@@ -30,6 +33,7 @@ import shuffle_queue_pickup
 import spark_epilogue
 import spark_sweeps
 import sql_expiry
+import survey
 import time_shard_sweeper
 import web
 from figures import Figure, show
@@ -57,9 +61,13 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "longest-scripts": _on_a_server(longest_scripts.measure),
     "shuffle-queue-pickup": _on_a_server(shuffle_queue_pickup.measure),
     "spark-epilogue": _on_a_server(spark_epilogue.measure),
+    "survey": _on_a_server(survey.measure),
     "web": web.measure,
     "spark-sweeps": spark_sweeps.measure,
+    "leftovers": _on_a_server(leftovers.measure),
+    "leftovers-time": leftovers_time.measure,
     "sql-expiry": sql_expiry.measure,
+    "leftovers-tags": _on_a_server(leftovers_tags.measure),
     "hash-size": _on_a_server(hash_size.measure),
     "log": _on_a_server(log.measure),
     "log-size": _on_a_server(log_size.measure),

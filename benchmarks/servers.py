@@ -8,14 +8,17 @@ from pathlib import Path
 # The tests' servers are no part of the installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+from support.many_owners import LIVE_KEYS, fill_by_many
 from support.postgres import PostgresServer
 from support.servers import RedisCluster3, RedisServer, ServerMissingError, find_server
 
 __all__ = [
+    "LIVE_KEYS",
     "PostgresServer",
     "RedisCluster3",
     "RedisServer",
     "ServerMissingError",
+    "fill_by_many",
     "find_server",
     "newest_redis",
 ]
