@@ -80,7 +80,8 @@ class EndedJobs(Rule):
     registry); retention: in seconds or as a timedelta; prefix: of RQ's keys.
 
     A job goes with its place in the registry, its results and its dependencies. A job on which
-    others depend stays: they may wait for it.
+    others depend stays: they may wait for it. So does one that a worker still executes, and one
+    with a rate limit (RQ 3).
     """
 
     owner, versions, certainty = "RQ", VERSIONS, DECLARED
@@ -93,16 +94,17 @@ class EndedJobs(Rule):
 
     def verdict(self, item: Item) -> Verdicts:
         """Judge a job by its status, and by when it was cancelled or failed."""
-        job, results, waits, dependents = _keys_of(self._prefix, item.member)
-        score, (status, ended), last, is_there, is_waiting, is_awaited = yield look(
+        job, results, waits, *used = _keys_of(self._prefix, item.member)
+        score, (status, ended, limited), last, is_there, is_waiting, is_used = yield look(
             ("ZSCORE", item.key, item.member),
-            ("HMGET", job, "status", "ended_at"),
+            ("HMGET", job, "status", "ended_at", "rate_limit_key"),
             ("XREVRANGE", results, "+", "-", "COUNT", 1),
-            *(("EXISTS", each) for each in (job, waits, dependents)),
-            watch=(item.key, job, results, dependents),
+            *(("EXISTS", each) for each in (job, waits)),
+            ("EXISTS", *used),
+            watch=(item.key, job, results, *used),
         )
         is_other = is_there and status not in _STATUSES[self._status]
-        if score is None or is_awaited or is_other:
+        if score is None or is_used or limited or is_other:
             return LIVE
         if is_there:
             since = float(score) if self._status == "canceled" else _failed_at(ended, last)
@@ -241,8 +243,11 @@ class RqLeftovers(Leftovers):
 _STATUSES = {"canceled": (b"canceled",), "failed": (b"failed", b"stopped")}
 
 
-def _keys_of(prefix: bytes, number: bytes | None) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return the keys of a job, its results, its dependencies, and the jobs that wait for it."""
+def _keys_of(prefix: bytes, number: bytes | None) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+    """Return the keys of a job: its own, and those of its results and its dependencies.
+
+    The last two exist while it is used: the jobs that wait for it, and those who execute it.
+    """
     of_job = b"%b:job:%b" % (prefix, number or b"")
     dependencies = b"%b:job::%b:dependencies" % (prefix, number or b"")
     return (
@@ -250,6 +255,7 @@ def _keys_of(prefix: bytes, number: bytes | None) -> tuple[bytes, bytes, bytes, 
         b"%b:results:%b" % (prefix, number or b""),
         dependencies,
         of_job + b":dependents",
+        b"%b:executions:%b" % (prefix, number or b""),
     )
 
 

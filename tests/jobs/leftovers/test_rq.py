@@ -180,6 +180,19 @@ def test_a_requeued_job_stays(client: Any, queue: rq.Queue) -> None:
     assert queue.job_ids == [job.id, again.id]
 
 
+def test_a_cancelled_job_that_is_executed_or_has_a_rate_limit_stays(
+    client: Any, queue: rq.Queue
+) -> None:
+    executed, limited, gone_by = [queue.enqueue(rq_owner.add, 1, 2) for _ in range(3)]
+    for each in (executed, limited, gone_by):
+        each.cancel()
+    client.zadd(f"rq:executions:{executed.id}", {"one": 1})
+    client.hset(limited.key, "rate_limit_key", "calls")
+    assert collected(leftovers(client, retention=0.001)) == 1
+    assert client.exists(executed.key, limited.key) == 2
+    assert not client.exists(gone_by.key)
+
+
 def test_an_abandoned_job_is_as_old_as_its_last_result(client: Any, queue: rq.Queue) -> None:
     job = _failed(queue)
     client.hset(job.key, "ended_at", "")
