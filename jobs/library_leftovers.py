@@ -52,6 +52,9 @@ _WRITE = re.compile(
 # A protobuf Timestamp: field 1 the seconds, field 2 the nanoseconds, each left out if it is 0.
 _TIMESTAMP = re.compile(rb"(?:\x08([\x80-\xff]*[\x00-\x7f]))?(?:\x10[\x80-\xff]*[\x00-\x7f])?")
 
+# Feast's number for the type of a join key's name.
+_STRING = 2
+
 
 class HueyRevocations(Rule):
     """Huey's revocations of tasks that are in no queue and in no schedule.
@@ -181,11 +184,13 @@ class StaleViews(Rule):
     registry adds versions); features: the names of its features; age: of the values' event time, in
     seconds or as a timedelta: the view's own ttl at least, after which Feast says OUTSIDE_MAX_AGE.
 
-    Feast writes a view's values and its time by one HSET, so the WATCHed hash changes with it.
+    Feast writes a view's values and its time by one HSET, so the WATCHed hash changes with it. A
+    key is read to its last byte, for Feast puts the project behind it without a separator. Keys of
+    serialization version 2 do not say where the project begins: they are unknown.
     """
 
     owner = "Feast"
-    versions = "Feast 0.66 and 0.67"
+    versions = "Feast 0.66 and 0.67, entity_key_serialization_version 3"
     finds = "Values of feature views that are older than declared."
     certainty = DECLARED
 
@@ -193,12 +198,14 @@ class StaleViews(Rule):
         self.name = "feast.views." + re.sub("[^a-z0-9_.]", "_", view.lower())
         escaped = re.sub(r"([\\*?\[\]^])", r"\\\1", project)
         self.where = keys(f"*{escaped}", "hash")
-        self._time = f"_ts:{view}".encode()
+        self._project, self._time = project.encode(), f"_ts:{view}".encode()
         self._fields = [_field_of(f"{view}:{each}") for each in features]
         self._age = seconds_of(age, "age", 1.0)
 
     def verdict(self, item: Item) -> Verdicts:
         """Judge a hash by the view's event time."""
+        if _behind_entity(item.key) != self._project:
+            return Unknown("its key is none of that project's, in version 3")
         (stamp,) = yield look(("HGET", item.key, self._time), watch=item.key)
         if stamp is None:
             return LIVE
@@ -211,6 +218,21 @@ class StaleViews(Rule):
         there = yield look(*(("HEXISTS", item.key, each) for each in self._fields))
         gone = [each for each, one in zip(self._fields, there, strict=True) if one]
         return Garbage(tuple(Removal(item.key, "hash", each) for each in (*gone, self._time)))
+
+
+def _behind_entity(key: bytes) -> bytes | None:
+    """Return what stands behind the entity in a key of Feast; None if the key is of another form.
+
+    A count of names, then each name and each value: its type, its length, and its bytes.
+    """
+    count = int.from_bytes(key[:4], "little")
+    at = 4
+    for number in range(2 * count):
+        kind, size = (int.from_bytes(key[at + n : at + n + 4], "little") for n in (0, 4))
+        at += 8 + size
+        if at > len(key) or not kind or (number < count and kind != _STRING):
+            return None
+    return key[at:] if count else None
 
 
 class HueyLeftovers(Leftovers):

@@ -88,8 +88,8 @@ class IdleConsumers(Rule):
     """Consumers without pending entries that have asked for nothing for long.
 
     Arguments: pattern: of the streams' names; idle: for how long, in seconds or as a timedelta;
-    name; most: the largest group, in consumers, that the server is asked to list (it does so in one
-    go, about 1 ms for 1,000); a larger one is unknown. A consumer that waits in one long BLOCK is
+    name; most: the most consumers of all groups of a stream that the server is asked to list (about
+    1 ms for 1,000); a stream with more is unknown. A consumer that waits in one long BLOCK is
     idle, too. It loses nothing: the server makes it anew when it is given an entry, and when it
     asks again.
     """
@@ -114,7 +114,9 @@ class IdleConsumers(Rule):
         """Judge a stream: it has garbage if one of its groups has such a consumer."""
         (groups,) = yield look(("XINFO", "GROUPS", item.key))
         about = [_as_dict(each) for each in groups]
-        some = [each[b"name"] for each in about if 0 < each[b"consumers"] <= self._most]
+        if len(about) > _MOST_GROUPS or sum(each[b"consumers"] for each in about) > self._most:
+            return _too_many(self._most)
+        some = [each[b"name"] for each in about if each[b"consumers"]]
         listed = yield look(*(("XINFO", "CONSUMERS", item.key, each) for each in some))
         for name, consumers in zip(some, listed, strict=True):
             found = [_as_dict(each) for each in consumers]
@@ -123,8 +125,6 @@ class IdleConsumers(Rule):
                 own = (name, *(each[b"name"] for each in idle[:_CONSUMERS_AT_ONCE]))
                 script = load("leftovers/delete_consumers")
                 return Garbage(script=Operation(script, (item.key,), own))
-        if any(each[b"consumers"] > self._most for each in about):
-            return Unknown(f"a group has more than {self._most:,} consumers")
         return LIVE
 
 
@@ -155,8 +155,8 @@ class UnreadGroups(Rule):
             ("XINFO", "GROUPS", item.key), ("XREVRANGE", item.key, "+", "-", "COUNT", 1)
         )
         about = [_as_dict(each) for each in groups]
-        if any(each[b"consumers"] > _MOST_CONSUMERS for each in about):
-            return Unknown(f"a group has more than {_MOST_CONSUMERS:,} consumers")
+        if len(about) > _MOST_GROUPS or sum(each[b"consumers"] for each in about) > _MOST_CONSUMERS:
+            return _too_many(_MOST_CONSUMERS)
         newest = _number(last[0][0]) if last else (0, 0)
         behind = [
             each
@@ -250,6 +250,10 @@ class StreamLeftovers(Leftovers):
         if most is not None or age is not None:
             rules.append(EntriesBeyond(pattern, most=most, age=age))
         super().__init__(client, rules, name=name, **options)
+
+
+def _too_many(most: int) -> Unknown:
+    return Unknown(f"it has more than {_MOST_GROUPS:,} groups, or {most:,} consumers in them")
 
 
 def _as_dict(reply: Any) -> Mapping[bytes, Any]:

@@ -22,7 +22,7 @@ from workstealing.store.keys import to_bytes
 __all__ = ["DeadTags", "TagSetLeftovers"]
 
 # cacheops may have been given a prefix.
-_CACHEOPS = b"conj:*"
+_CACHEOPS = b"conj:"
 
 
 class DeadTags(Rule):
@@ -49,7 +49,8 @@ class DeadTags(Rule):
         name: str = "tags.dead_members",
     ) -> None:
         self.name = name
-        self.certainty = PROVED if to_bytes(pattern).endswith(_CACHEOPS) else DECLARED
+        is_cacheops = to_bytes(pattern).startswith(_CACHEOPS) and of_type == "set"
+        self.certainty = PROVED if is_cacheops and key_of is None else DECLARED
         self.where = members(pattern, of_type)
         self._type = of_type
         self._key_of = key_of

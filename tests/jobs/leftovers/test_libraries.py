@@ -395,6 +395,16 @@ class TestFeast:
         client.hset(entity(21), mapping={**fields, b"_ts:stats": b"tomorrow"})
         client.hset(entity(22), mapping={RATE: b"r", b"_ts:stats": stamp(now - 4_000)})
         client.hset(b"x" + entity(1)[:-4] + b"other", mapping={b"_ts:stats": stamp(1)})
+        # Of a project whose name ends like this one's, of version 2, and of nobody known.
+        others = [
+            entity(1)[:-4] + b"workshop",
+            entity(1)[8:],
+            b"\0\0\0\0shop",
+            b"shop",
+            b"workshop",
+        ]
+        for each in others:
+            client.hset(each, mapping={RATE: b"r", b"_ts:stats": stamp(1)})
         before = {key: client.hgetall(key) for key in client.keys("*")}
         job = self.job(client, undo=60)
         assert to_the_end(job) == 21
@@ -403,6 +413,7 @@ class TestFeast:
         assert client.hlen(entity(20)) == client.hlen(entity(21)) == 5
         assert not client.exists(entity(22))
         assert client.exists(b"x" + entity(1)[:-4] + b"other")
+        assert all(client.hlen(each) == 2 for each in others)
         assert all(each.is_back for each in undo(client, "feast_leftovers"))
         assert {key: client.hgetall(key) for key in before} == before
 

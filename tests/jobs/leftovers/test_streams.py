@@ -323,6 +323,20 @@ class TestIdleConsumers:
         assert laps(Leftovers(client, [IdleConsumers("s", 1, most=11)], dry_run=False)) == 0
         assert len(client.xinfo_consumers("s", "g")) == 12
 
+    def test_many_groups_are_not_asked_one_by_one(self, redis7: RedisServer) -> None:
+        client = redis7.client()
+        client.xadd("s", {"a": "b"})
+        with client.pipeline(transaction=False) as pipe:
+            for number in range(1_001):
+                pipe.xgroup_create("s", f"g{number}")
+                pipe.xgroup_createconsumer("s", f"g{number}", "idle")
+            pipe.execute()
+        time.sleep(1.1)
+        for rule in (IdleConsumers("s", 1), UnreadGroups("s", 1)):
+            one = Slice(10, 10.0)
+            assert Leftovers(client, [rule], name=rule.name).perform(one) == 0
+            assert one.operations < 20
+
 
 class TestUnreadGroups:
     def test_they_are_counted_and_never_removed(self, redis7: RedisServer) -> None:

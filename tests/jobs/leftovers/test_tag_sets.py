@@ -119,7 +119,14 @@ class TestRefuting:
     ) -> None:
         """The risk that the documentation names: so the rule is proved for cacheops alone."""
         assert DeadTags().certainty is PROVED
-        assert DeadTags("tag:*").certainty is DECLARED
+        assert DeadTags("conj:shop_row:*").certainty is PROVED
+        for other in (
+            DeadTags("tag:*"),
+            DeadTags("myconj:*"),
+            DeadTags(of_type="zset"),
+            DeadTags(key_of=lambda member: b"q:" + member),
+        ):
+            assert other.certainty is DECLARED
 
         def one_by_one(client: Any) -> None:
             client.sadd("conj:shop_row:id=1", "q:row")
