@@ -176,7 +176,7 @@ class MigrateToEmulated(DivisibleJob):
 
     def warm_up(self) -> None:
         """Load the structure's scripts and prepare connections; no round trip."""
-        self.hashes.twin.warm_up("volatile_hashes/", LAYOUT_SCRIPTS)
+        self.hashes.twin.warm_up("volatile_hashes/", "walk/", LAYOUT_SCRIPTS)
 
     def _change(self, before: str, after: str, budget: Budget) -> None:
         script = load("layout/change")

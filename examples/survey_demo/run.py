@@ -148,6 +148,16 @@ def jobs(client: redis.Redis) -> dict[str, Leftovers]:
     }
 
 
+def waiting(job: Leftovers) -> int:
+    """Count a job's garbage, however busy the machine is."""
+    for _ in range(20):
+        try:
+            return job.backlog(seconds=30.0).count
+        except redis.TimeoutError:
+            continue
+    raise RuntimeError("the Redis of the demo does not answer")
+
+
 def collect(recruiter: Recruiter, installed: dict[str, Leftovers]) -> None:
     """Let callers enlist until nothing is left."""
     end = time.monotonic() + COLLECTING_SECONDS
@@ -156,8 +166,8 @@ def collect(recruiter: Recruiter, installed: dict[str, Leftovers]) -> None:
         recruiter.enlist()
         if time.monotonic() - looked > 2.0:
             looked = time.monotonic()
-            left = {name: job.backlog().count for name, job in installed.items()}
-            if not any(left.values()) and looked > end - COLLECTING_SECONDS + 4 * GAP:
+            left = [waiting(job) for job in installed.values()]
+            if not any(left) and looked > end - COLLECTING_SECONDS + 4 * GAP:
                 return
             for job in installed.values():
                 job.restart()
@@ -175,23 +185,28 @@ def main() -> int:
         print(f"a shop runs for {options.seconds:g} s on {client.info('server')['redis_version']}")
         make_garbage(client, processes, options.seconds)
         keys, used = client.dbsize(), client.info("memory")["used_memory"]
-        print(f"{processes.kills} processes killed; {keys:,} keys in {used / 1e6:.1f} MB\n")
+        print(
+            f"{processes.kills} processes killed; {keys:,} keys in {used / 1e6:.1f} MB\n",
+            flush=True,
+        )
         page = HERE.parents[1] / ".cache" / "survey.html"
         page.parent.mkdir(exist_ok=True)
         subprocess.run(  # noqa: S603 - our own
-            [sys.executable, "-m", "workstealing", "survey", url, "--html", page], check=True
+            [sys.executable, "-m", "workstealing", "survey", url, "--html", page],
+            check=True,
+            stderr=subprocess.STDOUT,
         )
-        print(f"\nthe page is {page}\n")
+        print(flush=True)
         installed = jobs(client)
         recruiter = Recruiter()
         for job in installed.values():
             recruiter.install(job, rate=0.14, seconds=0.05)
-        before = {name: job.backlog().count for name, job in installed.items()}
+        before = {name: waiting(job) for name, job in installed.items()}
         collect(recruiter, installed)
         print(f"{'garbage':30}{'seen at once':>14}{'removed':>10}{'left':>8}")
         for name, job in installed.items():
             items = recruiter.stats()["jobs"][job.name]["items"]
-            print(f"{name:30}{before[name]:>14,}{items:>10,}{job.backlog().count:>8,}")
+            print(f"{name:30}{before[name]:>14,}{items:>10,}{waiting(job):>8,}")
         used = client.info("memory")["used_memory"]
         print(f"\n{client.dbsize():,} keys in {used / 1e6:.1f} MB")
         troubles = processes.said_by("check")

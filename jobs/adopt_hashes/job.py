@@ -185,7 +185,7 @@ class AdoptHashes(DivisibleJob):
 
     def warm_up(self) -> None:
         """Load the structure's scripts and prepare connections; no round trip."""
-        self.hashes.twin.warm_up("volatile_hashes/", LAYOUT_SCRIPTS)
+        self.hashes.twin.warm_up("volatile_hashes/", "walk/", LAYOUT_SCRIPTS)
 
     def parts(self, n: int) -> list[WalkPart]:
         """Divide the keyspace for a sweep: by nodes, and on each by the names of the keys.

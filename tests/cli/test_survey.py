@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from support.processes import spawn
 from support.servers import AnyServer, RedisServer
 from workstealing.cli.survey import progress_text
 from workstealing.survey import Progress
@@ -151,7 +152,7 @@ def test_a_terminal_shows_progress_and_ctrl_c_keeps_the_state(
     program = f"import sys; {hide} from workstealing.cli import main; sys.exit(main(sys.argv[1:]))"
     state = tmp_path / "state"
     parent, child = pty.openpty()
-    process = subprocess.Popen(
+    process = spawn(
         [
             *(sys.executable, "-P", "-c", program, "survey", redis8.url),
             *("--load", "0.002", "--resume", str(state), "--json"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from support.faulty_server import FaultyServer
 from support.jumping_clock import JumpingClock
 from support.migrations import Migration
 from support.patience import (
+    GUARD_SECONDS,
     FairSeconds,
     patient,  # noqa: F401 - an autouse fixture
 )
@@ -80,8 +82,15 @@ def job_on(client: Any, limit: int = 5) -> HashFieldExpiry:
 
 def fill(client: Any, names: list[str]) -> None:
     hashes = VolatileHashes(client, namespace=NAMESPACE, backend="emulated")
+    until = time.monotonic() + GUARD_SECONDS
     for name in names:
-        hashes.hsetex(name, mapping={"a": 1, "b": 2}, ex=60)
+        while True:
+            try:
+                hashes.hsetex(name, mapping={"a": 1, "b": 2}, ex=60)
+                break
+            except redis.exceptions.ClusterError:
+                # Nodes that do not agree yet send redis-py to each other, until it gives up.
+                assert time.monotonic() < until
 
 
 def enlist(job: HashFieldExpiry) -> tuple[Outcome, BaseException | None]:
