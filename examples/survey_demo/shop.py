@@ -11,6 +11,7 @@ import os
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -127,14 +128,27 @@ def check() -> None:
         print(f"LOST: Celery's worker gave no price: {error}")
     if not app.control.ping(timeout=5.0):
         print("LOST: Celery's worker does not answer remote control")
-    deadline = time.monotonic() + PATIENCE
-    while job.get_status() != "finished" and time.monotonic() < deadline:
-        time.sleep(0.05)
-    if job.get_status() != "finished":
+    if not holds(lambda: job.get_status() == "finished"):
         print("LOST: RQ's worker wrote no invoice")
-    group: Any = client.xinfo_groups("orders")[0]
-    if group["last-delivered-id"] < order or group["pending"]:
-        print("LOST: the readers have not acknowledged all orders")
+    if not holds(lambda: is_acknowledged(client, order)):
+        print("LOST: no reader has acknowledged a new order")
+
+
+def holds(condition: Callable[[], bool]) -> bool:
+    """Wait until the condition holds, or PATIENCE seconds; say whether it does."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def is_acknowledged(client: Any, order: bytes) -> bool:
+    """Say whether an order was read and acknowledged; a reader that is killed keeps others."""
+    (group,) = client.xinfo_groups("orders")
+    pending = client.xpending_range("orders", GROUP, order, order, 1)
+    return bool(group["last-delivered-id"] >= order) and not pending
 
 
 def main() -> None:
