@@ -24,7 +24,8 @@ from workstealing.survey.scanning import _Server
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "survey.md"
 READING = (
-    *("+scan", "+sscan", "+zscan", "+hscan", "+type", "+pttl", "+memory|usage", "+object|idletime"),
+    *("+scan", "+sscan", "+zscan", "+hscan", "+type", "+pttl", "+memory|usage"),
+    *("+object|idletime", "+object|refcount"),
     *("+exists", "+llen", "+lindex", "+sismember", "+hlen", "+hget", "+hmget", "+hexists"),
     *("+xinfo", "+xrange", "+xrevrange", "+xpending", "+xlen", "+zscore", "+zcount", "+zcard"),
     *("+zrange", "+scard", "+info", "+dbsize", "+time", "+ping", "+client|no-touch"),
@@ -441,6 +442,40 @@ def test_nothing_is_written_and_no_idle_time_begins_anew(reader: tuple[Any, Any]
     assert min(idle.values()) >= 2, idle
 
 
+@pytest.mark.parametrize("on", ["redis7", "redis8", "cluster"])
+def test_a_shared_number_lends_no_key_its_age(on: str, request: pytest.FixtureRequest) -> None:
+    """Small integers are objects of the server: they were idle before the key was there."""
+    client = request.getfixturevalue(on).client()
+    for number in range(50):
+        client.set(f"{{{number}}}kept", "text")
+    # OBJECT IDLETIME counts whole seconds.
+    time.sleep(2.1)
+    for number in range(600):
+        client.set(f"{{{number}}}count:{number}", 7_001)
+        client.set(f"{{{number}}}total:{number}", 7_002 if number % 2 else 10**9 + number)
+    families = by_family(surveyed(client))
+    assert families["{<n>}count:<n>"]["oldest_seconds"] in (None, 0, 1)
+    # What is not shared tells its age still.
+    assert families["{<n>}total:<n>"]["oldest_seconds"] in (0, 1)
+    assert families["{<n>}kept"]["oldest_seconds"] >= 2
+
+
+def test_only_a_string_that_may_be_the_oldest_is_asked_whether_it_is_shared(
+    redis8: AnyServer,
+) -> None:
+    client = redis8.client()
+    client.mset({f"page:{number}": "text" for number in range(3_000)})
+    for number in range(100):
+        client.rpush(f"list:{number}", "text")
+    client.config_resetstat()
+    survey = quick(client)
+    survey.run()
+    told = client.info("commandstats")
+    assert told["cmdstat_object|idletime"]["calls"] == 3_100
+    # One of a family and page, and some when a second passes.
+    assert 1 <= told["cmdstat_object|refcount"]["calls"] < 300
+
+
 def test_a_server_without_no_touch_is_said(start_redis: Callable[..., RedisServer]) -> None:
     client = start_redis(7).client()
     client.set("a", 1)
@@ -462,6 +497,7 @@ def test_a_server_without_no_touch_is_said(start_redis: Callable[..., RedisServe
         ("-info", "INFO is refused"),
         ("-memory|usage", "MEMORY USAGE is refused"),
         ("-object|idletime", "OBJECT IDLETIME is refused"),
+        ("-object|refcount", "OBJECT REFCOUNT is refused"),
         ("-client|no-touch", "there is no CLIENT NO-TOUCH"),
         ("-time", "TIME is refused"),
         ("-dbsize", "DBSIZE is refused"),

@@ -29,6 +29,8 @@ _STATE = 1
 _SAVE_SECONDS = 2.0
 # A giant is measured by more of its elements than the five of MEMORY USAGE.
 _GIANT, _SAMPLES = 1 << 18, 500
+# Servers give their shared objects the greatest count that fits, of 29 to 31 bits.
+_SHARED = 1 << 24
 _EPOCH = re.compile(rb"cluster_current_epoch:(\d+)")
 
 
@@ -90,7 +92,7 @@ class Survey:
         self.cursors: dict[Node, bytes | None] = dict.fromkeys(self._twin.nodes(), BEGINNING)
         self.facts: dict[Node, ServerFacts] = {}
         self.seconds = 0.0
-        self._no_memory = self._no_idle = False
+        self._no_memory = self._no_idle = self._no_shared = False
         self._processes: dict[Node, str] = {}
 
     def run(self) -> None:
@@ -171,6 +173,7 @@ class Survey:
         types: dict[bytes, str] = {}
         giants: list[tuple[bytes, str, float]] = []
         further: list[tuple[bytes, str, float, str]] = []
+        idle: dict[str, list[tuple[int, bytes]]] = {}
         for (key, shape, weight), names in zip(keys, asked, strict=True):
             told = {name: next(replies) for name in names}
             for name in names:
@@ -185,6 +188,12 @@ class Survey:
             family = self.families.of(shape)
             family.types[of_type] = family.types.get(of_type, 0.0) + weight
             self._note_times(family, told, weight)
+            seconds = told.get("OBJECT")
+            if isinstance(seconds, int):
+                if of_type == "string":
+                    idle.setdefault(shape, []).append((seconds, key))
+                else:
+                    family.note_age(float(seconds), "idle")
             size = told.get("MEMORY")
             if isinstance(size, int):
                 if size >= _GIANT and of_type != "string":
@@ -193,19 +202,44 @@ class Survey:
                     family.note_size(key, size, weight)
             if of_type in ("stream", "hash"):
                 further.append((key, shape, weight, of_type))
+        self._note_strings(node, idle)
         self._measure_giants(node, giants)
         self._ask_further(node, further)
         return types
 
     def _note_times(self, family: Family, told: dict[str, Any], weight: float) -> None:
-        left, idle = told["PTTL"], told.get("OBJECT")
+        left = told["PTTL"]
         if isinstance(left, int):
             family.endless.note(float(left == -1), weight)
             if left >= 0:
                 low, high, number = family.ttls
                 family.ttls = (min(low, left / 1000), max(high, left / 1000), number + 1)
-        if isinstance(idle, int):
-            family.note_age(float(idle), "idle")
+
+    def _note_strings(self, node: Node, idle: dict[str, list[tuple[int, bytes]]]) -> None:
+        """Note the ages of strings that would be the oldest of their families.
+
+        The small integers are objects of the server that many keys share, so their idle time is no
+        key's own. Arguments: idle: by shape, the idle seconds of each key.
+        """
+        # The first of each family is enough, unless it is shared.
+        for is_first in (True, False):
+            asked: list[tuple[Family, int, bytes]] = []
+            for shape, keys in idle.items():
+                family = self.families.of(shape)
+                known = -1.0 if family.oldest is None else family.oldest
+                older = [each for each in keys if each[0] > known]
+                if is_first and older:
+                    older = [max(older)]
+                    keys.remove(older[0])
+                asked += [(family, *each) for each in older]
+            if self._no_shared:
+                return
+            commands = [("OBJECT", "REFCOUNT", key) for _, _, key in asked]
+            replies = self.reader.read(node, commands)
+            for (family, seconds, _), count in zip(asked, replies, strict=True):
+                self._learn_refusal("REFCOUNT", {"REFCOUNT": count})
+                if isinstance(count, int) and count < _SHARED:
+                    family.note_age(float(seconds), "idle")
 
     def _measure_giants(self, node: Node, keys: Sequence[tuple[bytes, str, float]]) -> None:
         commands = [("MEMORY", "USAGE", key, "SAMPLES", _SAMPLES) for key, _, _ in keys]
@@ -277,6 +311,9 @@ class Survey:
         elif name == "OBJECT":
             self._no_idle = True
             self.reader.note("OBJECT IDLETIME is refused: nobody knows how long keys are idle")
+        elif name == "REFCOUNT":
+            self._no_shared = True
+            self.reader.note("OBJECT REFCOUNT is refused: nobody knows how long strings are idle")
         else:
             self.reader.note(f"{name} is refused: what it tells is unknown")
 
