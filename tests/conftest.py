@@ -69,6 +69,11 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if is_spark != (part == "spark") else None
 
 
+def pytest_collection_finish() -> None:
+    """Forget the options of this run: a run of pytest inside a test was not given them."""
+    os.environ.pop("PYTEST_ADDOPTS", None)
+
+
 @pytest.fixture(autouse=True)
 def _logging_is_left_as_it_was() -> Iterator[None]:
     """Fail the test that leaves logging changed, not a later one that misses its log line."""
