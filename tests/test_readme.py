@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 
 ROOT = Path(__file__).parents[1]

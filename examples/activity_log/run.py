@@ -217,6 +217,8 @@ class Run:
                 and facts.sealed == facts.compressed
                 and facts.open <= 1
                 and trimmer.backlog().count == 0
+                # The mirror trims as it reads, and the log may have been trimmed since.
+                and self._client.xlen(STREAM) == facts.entries
             )
 
         give_up = time.monotonic() + END_SECONDS

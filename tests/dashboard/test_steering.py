@@ -10,6 +10,7 @@ import flask
 import pytest
 
 from support.dashboards import TOKEN, make_app, write_hour
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing import Outcome, Recruiter
 from workstealing.dashboard import Watched

@@ -14,6 +14,7 @@ import flask
 import pytest
 
 from support.dashboards import HOSTILE, TOKEN, csrf_of, make_app, write_hour
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from workstealing import Recruiter
 from workstealing.dashboard import Backlog, Watched, create_dashboard
 from workstealing.dashboard.watched import short_id

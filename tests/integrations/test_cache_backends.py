@@ -23,6 +23,7 @@ from redis.retry import Retry
 
 from support.any_server import AnyServer
 from support.faulty_server import FaultyServer
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from workstealing.errors import Aborted, ConfigurationError, Skipped
 from workstealing.integrations import cache_entries
 from workstealing.integrations.cache_entries import (

@@ -20,6 +20,7 @@ from celery.contrib.testing.worker import start_worker
 from celery.exceptions import Ignore, Reject
 from celery.worker import state as worker_state
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.processes import end, spawn
 from support.servers import RedisServer, ServerBrokenError, wait_until
 from workstealing.errors import ConfigurationError

@@ -18,7 +18,10 @@ from rq.registry import FailedJobRegistry
 
 import workstealing
 from support import rq_jobs
-from support.patience import ROUNDING_SECONDS
+from support.patience import (
+    ROUNDING_SECONDS,
+    patient,  # noqa: F401 - an autouse fixture
+)
 from support.processes import end, spawn
 from support.servers import RedisServer, wait_until
 from workstealing.errors import ConfigurationError

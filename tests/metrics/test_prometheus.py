@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.processes import end, free_port, spawn
 from workstealing.dashboard.watched import Watched
 from workstealing.metrics.prometheus import DeadItems, PrometheusHooks

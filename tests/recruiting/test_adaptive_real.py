@@ -76,12 +76,13 @@ def test_tenfold_garbage_is_back_under_the_lag_target(redis7: RedisServer) -> No
                 pipe.execute()
             written = due
             age = looking.backlog().oldest_seconds
-            if age >= 2 * LAG:
+            # A busy server may not have said it.
+            if age is None or age >= 2 * LAG:
                 kept_from = time.monotonic()
             # With the calm time's rates it would lag by nine tenths of the busy time at least.
             if busy > BUSY_SECONDS and time.monotonic() - kept_from > KEPT_SECONDS:
                 break
-            assert busy < GUARD_SECONDS, f"the oldest is overdue by {age:.1f} s"
+            assert busy < GUARD_SECONDS, f"the oldest is overdue by {age} s"
             time.sleep(0.1)
         for process in processes:
             process.terminate()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import workstealing
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from workstealing import Job, Outcome, Recruiter, Slice
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime, blame

@@ -13,6 +13,7 @@ import redis
 from support.at_once import at_once
 from support.deaths import every_death
 from support.faulty_server import FaultyServer
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisCluster3, RedisServer
 from workstealing.errors import LayoutError, LostEntriesError, ReplayDiffersError
 from workstealing.jobs import LogCompactor

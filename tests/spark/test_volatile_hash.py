@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from redis.exceptions import ResponseError
 
 from support.hash_places import NAMESPACE, Place
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.jobs import MigrateToNative

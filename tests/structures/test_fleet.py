@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing import AsyncFleet, Fleet, Outcome, structures
 from workstealing.dashboard.watched import watch_all

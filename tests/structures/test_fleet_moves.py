@@ -15,6 +15,7 @@ import redis
 
 from support.deaths import every_death
 from support.faulty_server import FaultyServer
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing import AsyncFleet, Fleet
 from workstealing.errors import ConfigurationError

@@ -53,7 +53,9 @@ def die_after_the_heartbeat_of_a_deleted_job() -> None:
         done = original(self, *args, **options)
         client = redis.Redis(connection_pool=self.connection_pool)
         for key in beats:
-            if key.startswith("rq:job:") and client.hkeys(key) == [b"last_heartbeat"]:
+            # RQ 2.0 gives them as bytes, later ones as text.
+            is_job = key.startswith(b"rq:job:" if isinstance(key, bytes) else "rq:job:")
+            if is_job and client.hkeys(key) == [b"last_heartbeat"]:
                 os.kill(os.getpid(), signal.SIGKILL)
         return done
 

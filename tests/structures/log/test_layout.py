@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 from redis.exceptions import ResponseError
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import LayoutError
 from workstealing.jobs import LogCompactor, LogTrimmer

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 import redis
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisCluster3, RedisServer
 from workstealing.errors import CrossSlotError, EvictionPolicyError, LayoutError
 from workstealing.jobs import ShuffleQueueReaper

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import LayoutError
 from workstealing.jobs import QueueExpiry, ShuffleQueueReaper

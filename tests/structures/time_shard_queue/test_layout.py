@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import redis
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from support.set_clock import SetClock
 from support.time_shard_queues import TURN, everything, queue_on, totals
