@@ -67,7 +67,7 @@ class TagSetLeftovers(Leftovers):
     """Removes dead members from tag sets, those of cacheops by default.
 
     Arguments: client; pattern, of_type, key_of: see `DeadTags`; limit: the most members of a slice,
-    by default 50, which hold the server for less than 1 ms; further ones: of `Leftovers`.
+    by default 25, which hold the server for about half a millisecond; further ones: of `Leftovers`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TagSetLeftovers(Leftovers):
         of_type: Literal["set", "zset"] = "set",
         key_of: Callable[[bytes], bytes] | None = None,
         name: str = "tag_set_leftovers",
-        limit: int = 50,
+        limit: int = 25,
         **options: Any,
     ) -> None:
         rules = (DeadTags(pattern, of_type, key_of),)

@@ -44,7 +44,7 @@ from workstealing.store.twin import Node, Twin, twin_of
 
 _log = logging.getLogger("workstealing.jobs")
 
-PAGES_A_SLICE = 8
+PAGES_A_SLICE = 3
 # After a lap that found nothing, the next one begins so many seconds later for each of its pages: a
 # look at a small keyspace costs little. After one that found this share or more, it begins at once.
 REST_A_PAGE, LEAST_REST, MOST_REST, RICH_SHARE = 0.25, 1.0, 60.0, 0.1
@@ -127,8 +127,8 @@ class Leftovers(DivisibleJob):
         Returns: how many were removed, or would be in a dry run. Raises: Aborted if their owner
         wrote to all of them meanwhile, or another recruit moved the place; Skipped if the server is
         full, and what is removed should be kept; OutOfTime; connection faults. One round trip for
-        the place, one or two for each page of 250 keys or 50 members, three for the removal, and
-        one for the new place.
+        the place, one or two for each page of 250 keys or 50 members (3 pages at most), three for
+        the removal, and one for the new place.
         """
         self._say()
         rules = [each for each in self.rules if not each.reports_only or self.dry_run]
@@ -272,7 +272,7 @@ class RuleWalk:
             found = self._found(step)
             room = max(0, slice.limit - self.handled)
             some = self._in_random_order(found) if self._has_scripts(found) else found[:room]
-            removed = Removed(len(found)) if dry_run else self._remove(some, room)
+            removed = Removed(len(found)) if dry_run else self._remove(some, room, step.now)
             self.handled += removed.items
             counted = replace(
                 place, rests=0.0, found=place.found + removed.items, size=place.size + removed.size
@@ -384,7 +384,7 @@ class RuleWalk:
         digest = hashlib.blake2b(name, digest_size=16).hexdigest()
         return self._job.side_keys.beside(item.key, b"seen:" + digest.encode())
 
-    def _remove(self, found: Sequence[tuple[Item, Garbage]], room: int) -> Removed:
+    def _remove(self, found: Sequence[tuple[Item, Garbage]], room: int, now: float) -> Removed:
         """Remove garbage by one attempt for each hash slot on a cluster, else by a single one.
 
         That of a rule with scripts is removed by one for each item, until there is no room left.
@@ -411,7 +411,7 @@ class RuleWalk:
             items, verdicts = zip(*group, strict=True)
             fingerprints = [each.fingerprint for each in verdicts]
             try:
-                total.add(remover.remove(self._rule, items, fingerprints, self._slice))
+                total.add(remover.remove(self._rule, items, fingerprints, now, self._slice))
             except Aborted:
                 self._aborted += 1
             except OutOfTime:

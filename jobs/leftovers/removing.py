@@ -164,16 +164,22 @@ class Remover:
         self._random = random
 
     def remove(
-        self, rule: Rule, items: Sequence[Item], fingerprints: Sequence[bytes], slice: Slice
+        self,
+        rule: Rule,
+        items: Sequence[Item],
+        fingerprints: Sequence[bytes],
+        now: float,
+        slice: Slice,
     ) -> Removed:
         """Remove those of the items that are still garbage.
 
         Arguments: rule; items: in one hash slot on a cluster; fingerprints: of a rule of
-        SEEN_TWICE, that each item must still have. Raises: Aborted if the owner wrote to one of the
-        keys WATCHed; Skipped if the server is full, and what is removed should be kept; OutOfTime;
-        connection faults. Four round trips, and one for each further look of the rule.
+        SEEN_TWICE, that each item must still have; now: the server's time when they were met, in
+        seconds since the epoch: what had ended then has ended still. Raises: Aborted if the owner
+        wrote to one of the keys WATCHed; Skipped if the server is full, and what is removed should
+        be kept; OutOfTime; connection faults. Three round trips, and one for each further look of
+        the rule.
         """
-        now = self._now(items[0], slice)
         judging = Judging(rule, items, now, one_slot=self._twin.is_cluster)
         watched = judging.watched()
         if not judging.looks:
@@ -206,7 +212,7 @@ class Remover:
                     "the server's memory is full, so what is removed could not be kept for undo;"
                     " free some, or install the job without undo"
                 ) from error
-            return self._remove_by_script(rule, items, fingerprints, slice)
+            return self._remove_by_script(rule, items, fingerprints, now, slice)
 
     def run_script(self, rule: Rule, item: Item, garbage: Garbage, slice: Slice) -> Removed:
         """Remove by a rule's own script. Raises: error replies; OutOfTime; connection faults.
@@ -228,13 +234,6 @@ class Remover:
         (parts,) = checked(self._twin.call_keys(keys, [operation.by_text()], budget))
         return Removed(int(parts), has_more=int(parts) >= FULL_LOAD)
 
-    def _now(self, item: Item, slice: Slice) -> float:
-        slice.spend(1)
-        ((seconds, micros),) = checked(
-            self._twin.call_keys((item.key,), [("TIME",)], Budget(slice.remaining()))
-        )
-        return int(seconds) + int(micros) / 1e6
-
     def _decide(
         self,
         rule: Rule,
@@ -248,7 +247,7 @@ class Remover:
         if not removals:
             return order, []
         keeping, kept = self._keeping, self._side_keys.kept(removals[0].key)
-        states, used = self._states(removals, kept, now, read)
+        states, used = self._states(removals, kept, read)
         for _, garbage in found:
             size = sum(len(states[each].content) + len(each.member) for each in garbage.removals)
             ttl = keeping.ttl
@@ -269,15 +268,19 @@ class Remover:
         return order, self._notes(rule, order, states, now)
 
     def _states(
-        self, removals: Sequence[Removal], kept: bytes, now: float, read: Callable[..., list[Any]]
+        self, removals: Sequence[Removal], kept: bytes, read: Callable[..., list[Any]]
     ) -> tuple[dict[Removal, _State], int]:
         """Return the state of each removal's object, and the size of all that is kept so far."""
         undo = self._keeping.undo
         asked = [_before(each, undo=bool(undo)) for each in removals]
         commands = [command for some in asked for command in some]
         if undo:
-            commands.append(("MEMORY", "USAGE", kept))
-        replies = iter(read(*commands) if commands else ())
+            # Rests of times to live count from the server's time now.
+            commands += [("MEMORY", "USAGE", kept), ("TIME",)]
+        found = read(*commands) if commands else []
+        seconds, micros = found.pop() if undo else (0, 0)
+        now_ms = 1000 * int(seconds) + int(micros) // 1000
+        replies = iter(found)
         states = {}
         for removal, some in zip(removals, asked, strict=True):
             got = [next(replies) for _ in some]
@@ -285,7 +288,7 @@ class Remover:
             if removal.type is None:
                 size = got[0] if isinstance(got[0], int) else 0
                 left = got[1] if len(got) > 1 and isinstance(got[1], int) else -1
-                ends = int(1000 * now) + left if left >= 0 else 0
+                ends = now_ms + left if left >= 0 else 0
                 states[removal] = _State(size, ends, content)
             else:
                 states[removal] = _State(len(removal.member) + len(content), 0, content)
@@ -344,7 +347,12 @@ class Remover:
         return max(1, int(1000 * ttl * share))
 
     def _remove_by_script(
-        self, rule: Rule, items: Sequence[Item], fingerprints: Sequence[bytes], slice: Slice
+        self,
+        rule: Rule,
+        items: Sequence[Item],
+        fingerprints: Sequence[bytes],
+        now: float,
+        slice: Slice,
     ) -> Removed:
         """Remove on a full server: read by a script, and remove by one if all reads the same."""
         looks: list[tuple[bytes, list[Command]]] = []
@@ -362,7 +370,6 @@ class Remover:
             replies: list[Any] = self._twin.call_keys(keys, list(commands), budget)
             return replies
 
-        now = self._now(items[0], slice)
         judging = Judging(rule, items, now, one_slot=self._twin.is_cluster)
         found = _still(items, judging.run(send), fingerprints)
         order, notes = self._decide(rule, found, now, read)

@@ -16,6 +16,7 @@ from workstealing.store.paging import BEGINNING
 from workstealing.store.twin import Node, Twin
 
 KEYS_A_PAGE, MEMBERS_A_PAGE, KEYS_AT_ONCE = 250, 50, 8
+"""A page of members is no longer than a slice, either: the rest would be judged in vain."""
 _SCANS = {"set": "SSCAN", "zset": "ZSCAN", "hash": "HSCAN"}
 
 
@@ -148,8 +149,9 @@ class Pages:
     def _some_members(self, keys: list[bytes], at: bytes) -> tuple[list[Item], int, bytes]:
         """Return some members of some keys, how many keys are done, and the cursor in the next."""
         scan = _SCANS[str(self._rule.where.type)]
+        count = min(MEMBERS_A_PAGE, self._slice.limit)
         commands: list[Command] = [
-            (scan, key, at if number == 0 else BEGINNING, "COUNT", MEMBERS_A_PAGE)
+            (scan, key, at if number == 0 else BEGINNING, "COUNT", count)
             for number, key in enumerate(keys)
         ]
         self._slice.spend(len(commands))

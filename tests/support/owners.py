@@ -52,7 +52,8 @@ def waited(is_so: Callable[[], Any]) -> None:
 def attempt_by(client: Any, rule: Rule, item: Item) -> None:
     """Do an attempt on one item; for `refute`."""
     job = Leftovers(client, [rule], name="refuted", dry_run=False, random=lambda: 0.0)
-    job.remover.remove(rule, [item], [b""], Slice(10, 3600.0))
+    seconds, micros = client.time()
+    job.remover.remove(rule, [item], [b""], seconds + micros / 1e6, Slice(10, 3600.0))
 
 
 def slices_by(client: Any, rules: Sequence[Rule]) -> None:

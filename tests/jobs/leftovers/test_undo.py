@@ -12,7 +12,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.rules import Fields, Past
 from support.servers import AnyServer, RedisServer
 from workstealing.cli import main
-from workstealing.jobs.leftovers import Leftovers, Rule
+from workstealing.jobs.leftovers import Item, Leftovers, Rule
 from workstealing.jobs.leftovers.undoing import CAME_BACK, ENDED, OTHER, undo
 from workstealing.jobs.tag_set_leftovers import DeadTags
 from workstealing.recruiting import Slice
@@ -89,6 +89,19 @@ def test_what_has_ended_meanwhile_stays_away(redis7: RedisServer) -> None:
     (one,) = undo(client, "job")
     assert one.why == ENDED
     assert not client.exists("session:a")
+
+
+def test_an_item_ends_when_it_would_have_however_long_ago_it_was_met(redis7: RedisServer) -> None:
+    client = redis7.client()
+    client.hset("session:a", "ends", 1)
+    client.expire("session:a", 9_000)
+    ends = client.expiretime("session:a")
+    job = Leftovers(client, [Past()], name="job", dry_run=False, undo=60_000)
+    met = client.time()[0] - 3_600.0
+    job.remover.remove(Past(), [Item(b"session:a")], [b""], met, Slice(1, 30.0))
+    assert not client.exists("session:a")
+    assert [each.why for each in undo(client, "job")] == ["back"]
+    assert abs(client.expiretime("session:a") - ends) <= 1
 
 
 def test_the_last_removal_wins(redis7: RedisServer) -> None:
