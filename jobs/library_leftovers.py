@@ -69,7 +69,7 @@ class HueyRevocations(Rule):
 
     name = "huey.revocations"
     owner = "Huey"
-    versions = "Huey 3.5"
+    versions = "Huey 2.5 to 3.5"
     finds = "Revocations of tasks that are in no queue and no schedule."
 
     def __init__(self, queue: str, *, expiring: bool = False, gap: Duration = _DAY) -> None:

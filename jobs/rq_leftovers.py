@@ -31,6 +31,7 @@ __all__ = [
     "GhostJobs",
     "OrphanedResults",
     "RqLeftovers",
+    "StrandedJobs",
     "WorkersWithoutBirth",
 ]
 
@@ -114,6 +115,55 @@ class EndedJobs(Rule):
         parts = {job: is_there, results: is_there and last, waits: is_waiting}
         whole = (Removal(key) for key, is_found in parts.items() if is_found)
         return Garbage((*whole, Removal(item.key, "zset", item.member or b"")))
+
+
+class StrandedJobs(Rule):
+    """Failed jobs without a place in the registry of failed ones, longer ago than a retention.
+
+    Arguments: retention: in seconds or as a timedelta; gap: between the two sightings; prefix: of
+    RQ's keys.
+
+    RQ's `requeue` takes the place away first, and puts the job into its queue by a later command: a
+    process that was killed in between leaves a job that RQ itself never looks at again. One that
+    goes on writes the whole job anew, whatever has become of it. Others stay as in `EndedJobs`.
+    """
+
+    name = "rq.stranded"
+    owner = "RQ"
+    versions = VERSIONS
+    finds = "Failed jobs that are in no registry, since a process died that queued them again."
+
+    def __init__(self, retention: Duration, gap: Duration = _HOUR, prefix: str = PREFIX) -> None:
+        self.certainty = seen_twice(gap)
+        self.where = keys(f"{literally(prefix)}:job:*", "hash")
+        self._prefix = prefix.encode()
+        self._retention = seconds_of(retention, "retention")
+
+    def verdict(self, item: Item) -> Verdicts:
+        """Judge a job by its status, its place in the registry, and by when it failed."""
+        number = item.key.removeprefix(self._prefix + b":job:")
+        job, results, waits, *used = _keys_of(self._prefix, number)
+        ((status, origin, ended, limited),) = yield look(
+            ("HMGET", job, "status", "origin", "ended_at", "rate_limit_key"), watch=job
+        )
+        if status not in _STATUSES["failed"] or not origin or limited:
+            return LIVE
+        registry = b"%b:failed:%b" % (self._prefix, origin)
+        place, last, is_waiting, is_used = yield look(
+            ("ZSCORE", registry, number),
+            ("XREVRANGE", results, "+", "-", "COUNT", 1),
+            ("EXISTS", waits),
+            ("EXISTS", *used),
+            watch=(registry, results, *used),
+        )
+        if place is not None or is_used:
+            return LIVE
+        since = _failed_at(ended, last)
+        if since > item.now - self._retention:
+            return LIVE
+        parts = {job: True, results: last, waits: is_waiting}
+        whole = tuple(Removal(key) for key, is_found in parts.items() if is_found)
+        return Garbage(whole, b"%f" % since)
 
 
 class DeadWorkers(Rule):
@@ -237,6 +287,7 @@ class RqLeftovers(Leftovers):
         rules: list[Rule] = [each(gap, prefix) for each in kinds]
         if retention is not None:
             rules += [EndedJobs(each, retention, prefix) for each in _STATUSES]
+            rules.append(StrandedJobs(retention, gap, prefix))
         super().__init__(client, rules, name=name, **options)
 
 

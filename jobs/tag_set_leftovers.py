@@ -38,7 +38,7 @@ class DeadTags(Rule):
     """
 
     owner = "tag sets"
-    versions = "cacheops 7.2, and any set of key names"
+    versions = "cacheops 7.0 to 7.2, and any set of key names"
     finds = "Members of tag sets whose keys are gone."
 
     def __init__(

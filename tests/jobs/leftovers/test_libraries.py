@@ -112,8 +112,11 @@ class TestHuey:
         for _ in results:
             queue.execute(queue.dequeue())
         lock = queue.lock_task("lock")
-        lock.acquire()
-        queue.rate_limit("calls", 5, 60).acquire()
+        lock.__enter__()
+        # Rate limits came with Huey 3.
+        limits = hasattr(queue, "rate_limit")
+        if limits:
+            queue.rate_limit("calls", 5, 60).acquire()
         fetched = results[0].get(preserve=True)
         job = HueyLeftovers(client, "shop", retention=1, dry_run=False)
         assert laps(job) == 0
@@ -124,7 +127,7 @@ class TestHuey:
         assert fetched == 0
         assert late.get() == 200
         assert lock.is_locked()
-        assert queue.get("shop.rl.calls.w", peek=True) is not None
+        assert not limits or queue.get("shop.rl.calls.w", peek=True) is not None
 
     def test_workers_are_killed_and_others_go_on(self, redis7: RedisServer) -> None:
         """No revocation of a task that is yet to come is lost, and none is left in the end."""
