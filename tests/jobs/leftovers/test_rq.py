@@ -23,12 +23,13 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.processes import end, spawn
 from support.servers import RedisServer
 from workstealing.jobs import RqLeftovers
-from workstealing.jobs.leftovers import LIVE, Item, Rule, Verdicts, look, member_removed
+from workstealing.jobs.leftovers import LIVE, Garbage, Item, Rule, Verdicts, look, member_removed
 from workstealing.jobs.rq_leftovers import (
     DeadWorkers,
     EndedJobs,
     GhostJobs,
     OrphanedResults,
+    StrandedJobs,
     WorkersWithoutBirth,
 )
 from workstealing.testing import assert_safe
@@ -191,6 +192,35 @@ def test_a_cancelled_job_that_is_executed_or_has_a_rate_limit_stays(
     assert collected(leftovers(client, retention=0.001)) == 1
     assert client.exists(executed.key, limited.key) == 2
     assert not client.exists(gone_by.key)
+
+
+def test_a_job_whose_requeue_was_killed_goes_after_its_retention(
+    client: Any, queue: rq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, finished = _failed(queue), _failed(queue)
+    registry = FailedJobRegistry(queue=queue)
+    enqueue = rq.Queue._enqueue_job
+    with monkeypatch.context() as patched:
+        patched.setattr(rq.Queue, "_enqueue_job", _dies)
+        for each in (job, finished):
+            with pytest.raises(InterruptedError):
+                registry.requeue(each)
+    assert registry.get_job_ids() == queue.job_ids == []
+    assert gone(client, leftovers(client, name="long", retention=3_600)) == 0
+    cleaner = leftovers(client, retention=0.001)
+    assert collected(cleaner) == 0
+    # One goes on late, with the job that it has in its memory.
+    age(client)
+    assert collected(cleaner) == 2
+    assert not client.exists(job.key, finished.key, f"rq:results:{job.id}")
+    with client.pipeline() as block:
+        enqueue(queue, finished, pipeline=block)
+        block.execute()
+    assert queue.jobs == [finished]
+
+
+def _dies(*_: object, **__: object) -> None:
+    raise InterruptedError
 
 
 def test_an_abandoned_job_is_as_old_as_its_last_result(client: Any, queue: rq.Queue) -> None:
@@ -361,6 +391,42 @@ class TestRefuting:
         item = Item(b"rq:failed:default", job.id.encode())
         assert_safe(
             lambda each: attempt_by(each, EndedJobs("failed", 0.001), item),
+            write,
+            setup=setup,
+            lost=lost,
+            client=client,
+        )
+
+    def test_a_requeue_goes_on_late(self, client: Any, queue: rq.Queue) -> None:
+        job = _failed(queue)
+        fields = client.hgetall(job.key)
+        state = {key: client.dump(key) for key in client.keys("rq:*")}
+        client.flushdb()
+
+        def setup(each: Any) -> None:
+            for key, value in state.items():
+                each.restore(key, 0, value)
+
+        def write(each: Any) -> None:
+            mine = Job(id=job.id, connection=each)
+            mine.restore(fields)
+            # The collector may have been there first.
+            with suppress(InvalidJobOperation):
+                FailedJobRegistry(queue=rq.Queue(connection=each)).requeue(mine)
+
+        def lost(each: Any) -> str | None:
+            queued = each.lpos("rq:queue:default", job.id) is not None
+            return "a queued job is gone" if queued and not each.hget(job.key, "data") else None
+
+        class Seen(StrandedJobs):
+            """Its first sighting was a gap ago."""
+
+            def verdict(self, item: Item) -> Verdicts:
+                found = yield from super().verdict(item)
+                return Garbage(found.removals) if isinstance(found, Garbage) else found
+
+        assert_safe(
+            lambda each: attempt_by(each, Seen(0.001), Item(job.key.encode())),
             write,
             setup=setup,
             lost=lost,
