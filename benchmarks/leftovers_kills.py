@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 # With -P a program's own folder is not searched.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -32,17 +32,22 @@ TESTS = Path(__file__).resolve().parents[1] / "tests"
 SAID = ("kills", "recruits", "operations", "checked", "removed", "lost_count", "left_count")
 
 
-def measure(kills: int = KILLS, only: Sequence[str] = (), pace: float = PACE) -> list[Figure]:
-    """Kill the processes of each owner so often; return what was lost and left."""
+def measure(
+    kills: int = KILLS, only: Sequence[str] = (), pace: float = PACE, to: TextIO = sys.stderr
+) -> list[Figure]:
+    """Kill the processes of each owner so often; return what was lost and left.
+
+    Every few seconds it says how it goes on, so that a run that is cut off has said something.
+    """
     figures = []
     for name in only or OWNERS:
-        found = _killed(name, kills, pace)
+        found = _killed(name, kills, pace, to)
         figures.append(_figure(name, found))
-        print("result: " + _line(found), flush=True)
+        print("result: " + _line(found), file=to, flush=True)
     return figures
 
 
-def _killed(name: str, kills: int, pace: float) -> dict[str, Any]:
+def _killed(name: str, kills: int, pace: float, to: TextIO) -> dict[str, Any]:
     """Run the kills of one owner, and say how they go on; return the last that was said."""
     found: dict[str, Any] = {"owner": name}
     with _home(name) as home:
@@ -54,7 +59,7 @@ def _killed(name: str, kills: int, pace: float) -> dict[str, Any]:
         ) as process:
             for line in process.stdout or ():
                 found = json.loads(line)
-                print(_line(found), flush=True)
+                print(_line(found), file=to, flush=True)
     found["ended_badly"] = process.returncode != 0
     return found
 
@@ -104,7 +109,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=OWNERS, default=[])
     parser.add_argument("--pace", type=float, default=PACE, help="the mean seconds of a life")
     options = parser.parse_args()
-    show(measure(options.kills, options.only, options.pace))
+    show(measure(options.kills, options.only, options.pace, sys.stdout))
 
 
 if __name__ == "__main__":

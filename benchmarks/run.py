@@ -21,6 +21,7 @@ import enlist
 import hash_size
 import ick
 import leftovers
+import leftovers_kills
 import leftovers_tags
 import leftovers_time
 import log
@@ -66,6 +67,7 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "spark-sweeps": spark_sweeps.measure,
     "leftovers": _on_a_server(leftovers.measure),
     "leftovers-time": leftovers_time.measure,
+    "leftovers-kills": leftovers_kills.measure,
     "sql-expiry": sql_expiry.measure,
     "leftovers-tags": _on_a_server(leftovers_tags.measure),
     "hash-size": _on_a_server(hash_size.measure),
@@ -74,8 +76,8 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "log-seek": _on_a_server(log_seek.measure),
     "log-large": _on_a_server(log_seek.measure_large),
 }
-# Those that take gigabytes of memory run only where they are asked for.
-ON_DEMAND = ("log-large",)
+# Those that take gigabytes of memory, or many minutes, run only where they are asked for.
+ON_DEMAND = ("log-large", "leftovers-kills")
 
 
 def main() -> None:

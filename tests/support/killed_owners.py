@@ -93,7 +93,7 @@ class Killing:
         self._children: dict[int, Child] = {}
         self._lives = 0
         self._draw = random.Random()
-        self._began = time.monotonic()
+        self._began = self._said = time.monotonic()
         self.result = Result(owner.name)
 
     def run(self, kills: int) -> Result:
@@ -104,7 +104,7 @@ class Killing:
         # Collections would copy the pages that the children share.
         gc.collect()
         gc.freeze()
-        turns = {"turn": 0.0, "check": 0.0, "progress": time.monotonic() + PROGRESS_SECONDS}
+        turns = {"turn": 0.0, "check": 0.0}
         try:
             while self.result.kills < kills and not self._has_failed():
                 self._go_on()
@@ -115,9 +115,7 @@ class Killing:
                 if now > turns["check"]:
                     self._check(CHECKED_AT_ONCE)
                     turns["check"] = time.monotonic() + CHECK_SECONDS
-                if now > turns["progress"]:
-                    self._say()
-                    turns["progress"] = now + PROGRESS_SECONDS
+                self._tell()
         finally:
             for each in list(self._children.values()):
                 self._end(each)
@@ -240,7 +238,7 @@ class Killing:
                 each.connect(60.0)
         for _ in range(MOST_ROUNDS):
             self.result.rounds += 1
-            removed = sum(lap(each, self._client) for each in jobs)
+            removed = sum(lap(each, self._client, self._tell) for each in jobs)
             self.result.removed += removed
             backlog = [f"{each.name} counts {n}" for each in jobs if (n := _backlog(each))]
             self.result.left = [*self._owner.left(self._client), *backlog]
@@ -254,7 +252,13 @@ class Killing:
                 each.close()
         self._check(None)
 
+    def _tell(self) -> None:
+        """Say how it goes on, every few seconds."""
+        if time.monotonic() - self._said > PROGRESS_SECONDS:
+            self._say()
+
     def _say(self) -> None:
+        self._said = time.monotonic()
         self.result.seconds = round(time.monotonic() - self._began, 1)
         sys.stdout.write(json.dumps(_short(self.result)) + "\n")
         sys.stdout.flush()

@@ -63,8 +63,11 @@ def places(job: Leftovers) -> list[bytes]:
     return [job.place_key(each, node, dry_run=False) for each in rules for node in job.twin.nodes()]
 
 
-def lap(job: Any, client: Any) -> int:
-    """Do slices until each walk of a job has come to its end; return how many items went."""
+def lap(job: Any, client: Any, tell: Callable[[], object]) -> int:
+    """Do slices until each walk of a job has come to its end; return how many items went.
+
+    Arguments: job; client; tell: called after each slice.
+    """
     removed = 0
     walks = places(job) if isinstance(job, Leftovers) else []
     if walks:
@@ -75,6 +78,7 @@ def lap(job: Any, client: Any) -> int:
         except NOT_NOW:
             continue
         removed += some
+        tell()
         is_over = all(int(client.hget(key, "laps") or 0) for key in walks) if walks else not some
         if is_over:
             return removed

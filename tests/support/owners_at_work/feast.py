@@ -5,6 +5,7 @@ A key is that of serialization version 3, with one entity of an integer, as Feas
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -69,7 +70,7 @@ class Feast(Owner):
         """Wait until each of the short views is stale."""
         end = client.time()[0] + AGE + 1
         while client.time()[0] <= end:
-            pass
+            time.sleep(0.05)
 
     def left(self, client: Any) -> list[str]:
         """Return the fields of stale views."""
