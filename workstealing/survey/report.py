@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from workstealing.errors import ConfigurationError
-from workstealing.jobs.leftovers import Basis
+from workstealing.jobs.celery_leftovers import CeleryLeftovers
+from workstealing.jobs.family_leftovers import FamilyLeftovers, OldScores
+from workstealing.jobs.leftovers import Basis, Leftovers
+from workstealing.jobs.leftovers.job import PAGES_A_SLICE
+from workstealing.jobs.leftovers.walk import KEYS_A_PAGE
+from workstealing.jobs.library_leftovers import HueyLeftovers, LangGraphLeftovers
+from workstealing.jobs.rq_leftovers import RqLeftovers
+from workstealing.jobs.stream_leftovers import StreamLeftovers
+from workstealing.jobs.tag_set_leftovers import TagSetLeftovers
 from workstealing.recruiting.forecast import (
     HIGHEST_UTILISATION,
     choose_rate_at_random,
@@ -27,12 +36,22 @@ from workstealing.survey.surveying import Survey
 FORMAT = 1
 """The layout of the JSON."""
 
-SLICE = 100
-"""The items of a slice, as of `Leftovers`."""
-
 NONE = "none"
-_KEYS_A_SLICE = 2_000
-_RULES_OF = {"CeleryLeftovers": 4, "RqLeftovers": 6, "StreamLeftovers": 2}
+_KEYS_A_SLICE = KEYS_A_PAGE * PAGES_A_SLICE
+_JOBS: dict[str, Callable[..., Any]] = {
+    each.__name__: each
+    for each in (
+        CeleryLeftovers,
+        FamilyLeftovers,
+        HueyLeftovers,
+        LangGraphLeftovers,
+        Leftovers,
+        RqLeftovers,
+        StreamLeftovers,
+        TagSetLeftovers,
+        OldScores,
+    )
+}
 # A backlog is taken for the garbage of so long. It is to be gone in a day, or in minutes if that
 # takes no more than a small rate.
 _CAME_IN, _GONE_IN, _LAG = 30 * 86_400.0, 86_400.0, 3_600.0
@@ -148,9 +167,7 @@ def _finding(
     gap = rule.certainty.gap if rule.certainty.basis is Basis.SEEN_TWICE else 0.0
     line = offer.install(shape)
     size = found.size.of(found.items)
-    rate, seconds = plan(
-        found.items, survey.families.keys, _RULES_OF.get(line.partition("(")[0], 1), traffic, gap
-    )
+    rate, seconds = _plan(survey, line, found.items, traffic, gap)
     reports = offer.kind == REPORTED
     return {
         "rule": rule.name,
@@ -184,7 +201,8 @@ def _ttl_offer(
         return
     size = family.bytes.of(family.keys)
     share = family.endless.mean
-    rate, seconds = plan(endless.value, survey.families.keys, 1, traffic, 0.0)
+    line = f"FamilyLeftovers(client, {pattern_of(shape)!r}, ttl=<TTL>)"
+    rate, seconds = _plan(survey, line, endless.value, traffic, 0.0)
     yield {
         "rule": "families.without_ttl",
         "finds": "Keys of a declared family without a time to live.",
@@ -197,7 +215,7 @@ def _ttl_offer(
         "measured": family.bytes.measured,
         "unknown": 0,
         "why_unknown": "",
-        "install": _installed(f"FamilyLeftovers(client, {pattern_of(shape)!r}, ttl=<TTL>)", rate),
+        "install": _installed(line, rate),
         "rate": rate,
         "seconds": seconds,
     }
@@ -207,25 +225,63 @@ def _installed(line: str, rate: float) -> str:
     return f"recruiter.install({line}, rate={min(1.0, rate):g})"
 
 
-def plan(items: float, keys: int, rules: int, traffic: float, gap: float) -> tuple[float, float]:
+def _plan(
+    survey: Survey, line: str, items: float, traffic: float, gap: float
+) -> tuple[float, float]:
+    job = job_of(line, survey.client)
+    # A rule that only reports gets no slices, but for those of a dry run.
+    rules = sum(not each.reports_only for each in job.rules)
+    return plan(items, survey.families.keys, max(1, rules), traffic, gap, limit=job.limit)
+
+
+def job_of(line: str, client: Any) -> Leftovers:
+    """Return the job that a line installs, with a day, or as many entries, for what stands in <>.
+
+    Arguments: line: as of `Offer.install`; client. Raises: ConfigurationError for any other line.
+    No round trip.
+    """
+
+    def value(part: ast.expr) -> Any:
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
+            further = {str(each.arg): value(each.value) for each in part.keywords}
+            return _JOBS[part.func.id](*map(value, part.args), **further)
+        if isinstance(part, ast.List):
+            return [value(each) for each in part.elts]
+        if isinstance(part, ast.Name) and part.id == "client":
+            return client
+        return ast.literal_eval(part)
+
+    try:
+        # Placeholders are arguments by name, so no name of a key is taken for one.
+        made = value(ast.parse(re.sub(r"=<[A-Z_]+>(?=[,)])", "=86400", line), mode="eval").body)
+    except (KeyError, SyntaxError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"the line {line!r} installs no job") from error
+    if not isinstance(made, Leftovers):
+        raise ConfigurationError(f"the line {line!r} installs no job")
+    return made
+
+
+def plan(
+    items: float, keys: int, rules: int, traffic: float, gap: float, *, limit: int
+) -> tuple[float, float]:
     """Return the rate for a job, and the seconds until its backlog is gone.
 
     Arguments: items: of garbage; keys: of the server, past which its walks lead; rules: of the job,
     among which a slice chooses; traffic: callers who enlist, a second; gap: between two sightings,
-    in seconds. The backlog is taken for the garbage of 30 days, and goes within a day where the
-    traffic allows it. A rate above 1 means that it does not.
+    in seconds; limit: the items of a slice. The backlog is taken for the garbage of 30 days, and
+    goes within a day where the traffic allows it. A rate above 1 means that it does not.
     """
     inflow = items / _CAME_IN
     laps = rules * (1 + math.ceil(keys / _KEYS_A_SLICE))
-    slices = (rules * math.ceil(items / SLICE) + 2 * laps) / (HIGHEST_UTILISATION * traffic)
+    slices = (rules * math.ceil(items / limit) + 2 * laps) / (HIGHEST_UTILISATION * traffic)
     rate = round_up(
         max(
-            rules * choose_rate_at_random(traffic, inflow, SLICE, _LAG),
+            rules * choose_rate_at_random(traffic, inflow, limit, _LAG),
             slices / _GONE_IN,
             min(_SMALL_RATE, slices / _GONE_SOON),
         )
     )
-    said = forecast(traffic / rules, inflow, SLICE, min(1.0, rate))
+    said = forecast(traffic / rules, inflow, limit, min(1.0, rate))
     walk = laps / (traffic * min(1.0, rate))
     return rate, gap + walk + said.drain_seconds(items)
 

@@ -128,6 +128,11 @@ class Survey:
         self.families.settle()
 
     @property
+    def client(self) -> Any:
+        """The client whose database is surveyed."""
+        return self._client
+
+    @property
     def keys(self) -> int | None:
         """How many keys the servers said they have; None if one did not say."""
         counts = [each.keys for each in self.facts.values()]
