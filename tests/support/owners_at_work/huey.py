@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,6 +42,8 @@ class Huey(Owner):
                 one = task.s(is_revoked=is_revoked)
                 if is_revoked:
                     queue.revoke(one)
+                    # It may be a while until it comes.
+                    time.sleep(work.draw.choice([0.0, 0.0, 0.01]))
                 queue.enqueue(one)
                 return
             one = queue.dequeue()
