@@ -1,9 +1,10 @@
 """Expired sessions in PostgreSQL: an application beside recruits, and beside `clearsessions`.
 
-The application reads, renews and makes sessions at a constant rate, each statement timed from the
-moment at which it was due. Rounds with and without recruits take turns. Recruits are a process of
-their own, as workers are, and so is Django's `clearsessions`. The server logs each wait for a lock
-that is longer than 10 ms. Alone: ``python benchmarks/sql_expiry.py --rows 10000000``.
+The application reads, renews and makes sessions at a constant rate, from a process of its own.
+Recruits are a process, too, as workers are, and so is Django's `clearsessions`. Rounds in which
+they work on the application's server take turns with rounds in which they work on another one. The
+server logs each wait for a lock that is longer than 10 ms. Alone:
+``python benchmarks/sql_expiry.py --rows 10000000``.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import random
-import statistics
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import psycopg
 import sqlalchemy as sa
-from figures import Figure, Target, cost_figure, show
+from callers import Callers, p99, p99_figure
+from figures import Figure, Target, show
 from servers import PostgresServer
 
 from workstealing.errors import Aborted, OutOfTime, Skipped
@@ -68,106 +69,92 @@ STATEMENTS = [
 ]
 
 
-class Application:
-    """Threads that send statements at a constant rate; `latencies` are those of this round."""
+def application(address: str, rows: int, number: int) -> Callable[[], object]:
+    """Return the call of one thread of the application.
 
-    def __init__(self, server: PostgresServer, rows: int) -> None:
-        self.latencies: list[float] = []
-        self._rows = rows
-        self._is_over = threading.Event()
-        address = server.url.replace("+psycopg", "")
-        self._threads = [
-            threading.Thread(target=self._send, args=(address, n)) for n in range(THREADS)
-        ]
-        for thread in self._threads:
-            thread.start()
+    Arguments: address: of the server; rows: that have expired; number: of the thread.
+    """
+    draw, weights = random.Random(number), [each[0] for each in STATEMENTS]
+    connection = psycopg.connect(address, autocommit=True)
 
-    def _send(self, address: str, number: int) -> None:
-        draw, period = random.Random(number), THREADS / PER_SECOND
-        weights = [each[0] for each in STATEMENTS]
-        with psycopg.connect(address, autocommit=True) as connection:
-            due = time.perf_counter()
-            while not self._is_over.is_set():
-                due += period
-                time.sleep(max(0.0, due - time.perf_counter()))
-                _, statement, keys = draw.choices(STATEMENTS, weights)[0]
-                key = str(draw.randint(1, keys or self._rows))
-                connection.execute(statement, (key,))
-                self.latencies.append(time.perf_counter() - due)
+    def call() -> object:
+        _, statement, keys = draw.choices(STATEMENTS, weights)[0]
+        return connection.execute(statement, (str(draw.randint(1, keys or rows)),))
 
-    def p99(self, seconds: float, until: subprocess.Popen[Any] | None = None) -> float:
-        """Return the 99th percentile of so many seconds, or until a process has ended."""
-        first = len(self.latencies)
-        if until is None:
-            time.sleep(seconds)
-        else:
-            until.wait()
-            # Statements that have waited for it end now.
-            time.sleep(SETTLE_SECONDS)
-        return statistics.quantiles(self.latencies[first:], n=100)[-1]
-
-    def close(self) -> None:
-        """End the threads."""
-        self._is_over.set()
-        for thread in self._threads:
-            thread.join()
+    return call
 
 
 def measure(rows: int = ROWS, rounds: int = ROUNDS, seconds: float = SECONDS) -> list[Figure]:
     """Measure the application beside recruits, and beside clearsessions."""
-    with PostgresServer() as server:
-        engine = server.engine()
-        _fill(engine, rows)
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.exec_driver_sql("ALTER SYSTEM SET log_lock_waits = on")
-            connection.exec_driver_sql("ALTER SYSTEM SET deadlock_timeout = '10ms'")
-            connection.exec_driver_sql("SELECT pg_reload_conf()")
-        with contextlib.closing(Application(server, rows)) as application:
-            application.p99(seconds)  # The first statements pay for caches.
-            figures = _beside_recruits(server, engine, application, rounds, seconds)
-            figures += _beside_clearsessions(server, engine, application, rows, seconds)
+    with PostgresServer() as server, PostgresServer() as other:
+        for each in (server, other):
+            engine = each.engine()
+            _fill(engine, rows)
+            with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                connection.exec_driver_sql("ALTER SYSTEM SET log_lock_waits = on")
+                connection.exec_driver_sql("ALTER SYSTEM SET deadlock_timeout = '10ms'")
+                connection.exec_driver_sql("SELECT pg_reload_conf()")
+        make = partial(application, server.url.replace("+psycopg", ""), rows)
+        with contextlib.closing(Callers(make, PER_SECOND, THREADS)) as callers:
+            figures = _beside_recruits(server, other, callers, rounds, seconds)
+            figures += _beside_clearsessions(server, other, callers, rows)
     return figures
 
 
 def _beside_recruits(
-    server: PostgresServer, engine: sa.Engine, application: Application, rounds: int, seconds: float
+    server: PostgresServer, other: PostgresServer, callers: Callers, rounds: int, seconds: float
 ) -> list[Figure]:
-    ours, reference = [], []
+    engine = server.engine()
     waits, before = _waits(server), _left(engine)
-    for number in range(rounds):
-        for is_ours in (number % 2 == 0, number % 2 == 1):
-            if is_ours:
-                with _program("recruits", server, str(seconds + 60)):
-                    ours.append(application.p99(seconds))
-            else:
-                reference.append(application.p99(seconds))
+    ours, elsewhere = (
+        partial(_program, "recruits", each, str(seconds + 60)) for each in (server, other)
+    )
+    figure = p99_figure(
+        "sql_expiry_p99",
+        callers,
+        (ours, elsewhere),
+        rounds,
+        seconds=seconds,
+        target=Target(most=1.05),
+    )
     removed = before - _left(engine)
-    figure = cost_figure("sql_expiry_p99", "without recruits", (ours, reference), Target(most=1.05))
     figure.details["rows_removed_a_second"] = round(removed / (rounds * seconds))
     return [figure, _count("sql_expiry_lock_waits", _waits(server) - waits, NONE)]
 
 
 def _beside_clearsessions(
-    server: PostgresServer, engine: sa.Engine, application: Application, rows: int, seconds: float
+    server: PostgresServer, other: PostgresServer, callers: Callers, rows: int
 ) -> list[Figure]:
-    _fill(engine, rows)
-    reference = application.p99(seconds)
+    """Compare one run of it on the application's server with one on the other."""
+    for each in (server, other):
+        _fill(each.engine(), rows)
+    reference, _ = _p99_until_cleared(other, callers)
     waits = _waits(server)
-    with _program("clearsessions", server, "0") as process:
-        started = time.perf_counter()
-        theirs = application.p99(seconds, until=process)
-    took = time.perf_counter() - started - SETTLE_SECONDS
-    left = _left(engine)
-    assert left == 0, left
+    theirs, took = _p99_until_cleared(server, callers)
     figure = Figure(
         "clearsessions_p99",
         *(round(theirs / reference, 3),) * 3,
         1,
-        "without it",
+        "the same work on another server",
         None,
         {"ours_us": theirs * 1e6, "reference_us": reference * 1e6, "took_seconds": round(took, 2)},
     )
     return [figure, _count("clearsessions_lock_waits", _waits(server) - waits, None)]
+
+
+def _p99_until_cleared(server: PostgresServer, callers: Callers) -> tuple[float, float]:
+    """Return the application's p99 while a server is cleared, and how long that took."""
+    with _program("clearsessions", server, "0") as process:
+        callers.begin()
+        began = time.perf_counter()
+        process.wait()
+        took = time.perf_counter() - began
+        # Statements that have waited for it end now.
+        time.sleep(SETTLE_SECONDS)
+        found = p99(callers.end())
+    left = _left(server.engine())
+    assert left == 0, left
+    return found, took
 
 
 def _count(name: str, value: int, target: Target | None) -> Figure:

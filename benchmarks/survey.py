@@ -1,26 +1,27 @@
 """A survey of 10^6 keys of twelve programs beside a live application.
 
-The application reads and writes at a constant rate; each command is timed from the moment at which
-it was due. Rounds with the survey at work, and with the survey stopped by SIGSTOP, take turns. The
-reference reads as redis-cli --memkeys does: SCAN, then TYPE and MEMORY USAGE of each key, without a
-pause. Alone: ``python benchmarks/survey.py --keys 1000000``.
+The application reads and writes at a constant rate, from a process of its own. Rounds with a survey
+of its server take turns with rounds in which another server with the same keys is surveyed. What is
+compared reads as redis-cli --memkeys does: SCAN, then TYPE and MEMORY USAGE of each key, without a
+pause. Alone: ``python benchmarks/survey.py --keys 1000000``; ``--only-p99`` leaves the bytes out.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import signal
-import statistics
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import redis
-from figures import Figure, Target, cost_figure, counted, show
+from callers import Callers, awake, p99_figure
+from figures import Figure, Target, counted, show
 from servers import LIVE_KEYS, RedisServer, fill_by_many, newest_redis
 
 from workstealing.survey import Survey, report_of
@@ -29,47 +30,24 @@ KEYS = 100_000
 ROUNDS, SECONDS, PER_SECOND, THREADS = 10, 2.0, 400, 2
 
 
-class Application:
-    """Threads that read and write at a constant rate; `latencies` are those of all rounds."""
+def application(url: str, number: int) -> Callable[[], object]:
+    """Return the call of one thread of the application. Arguments: url; number: of the thread."""
+    client, source = redis.Redis.from_url(url), random.Random(number)
 
-    def __init__(self, server: RedisServer) -> None:
-        self.latencies: list[float] = []
-        self._is_over = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._send, args=(server.client(), number))
-            for number in range(THREADS)
-        ]
-        for each in self._threads:
-            each.start()
+    def call() -> object:
+        key = f"live:{source.randrange(LIVE_KEYS)}"
+        return client.set(key, "y" * 100) if source.random() < 0.2 else client.get(key)
 
-    def _send(self, client: redis.Redis, seed: int) -> None:
-        source, period = random.Random(seed), THREADS / PER_SECOND
-        due = time.perf_counter()
-        while not self._is_over.is_set():
-            due += period
-            time.sleep(max(0.0, due - time.perf_counter()))
-            key = f"live:{source.randrange(LIVE_KEYS)}"
-            if source.random() < 0.2:
-                client.set(key, "y" * 100)
-            else:
-                client.get(key)
-            self.latencies.append(time.perf_counter() - due)
-
-    def p99(self, seconds: float) -> float:
-        """Return the 99th percentile of so many seconds."""
-        first = len(self.latencies)
-        time.sleep(seconds)
-        return statistics.quantiles(self.latencies[first:], n=100)[-1]
-
-    def close(self) -> None:
-        """End the threads."""
-        self._is_over.set()
-        for each in self._threads:
-            each.join()
+    return call
 
 
 def measure(server: RedisServer, keys: int = KEYS, rounds: int = ROUNDS) -> list[Figure]:
     """Measure the application's p99 beside a survey, and how right the survey is."""
+    return [*_survey(server, keys), *_beside(server, keys, rounds)]
+
+
+def _survey(server: RedisServer, keys: int) -> list[Figure]:
+    """Survey, and compare with what is there."""
     client = server.client()
     planted = fill_by_many(client, keys)
     truth = _truth(client)
@@ -87,7 +65,7 @@ def measure(server: RedisServer, keys: int = KEYS, rounds: int = ROUNDS) -> list
         for each in report["families"]
         if truth.get(each["family"])
     }
-    figures = [
+    return [
         counted(
             "survey_bytes_worst_family",
             round(1 + max(errors.values()), 4),
@@ -104,7 +82,6 @@ def measure(server: RedisServer, keys: int = KEYS, rounds: int = ROUNDS) -> list
             longest_batch_ms=round(1000 * survey.reader.longest, 2),
         ),
     ]
-    return [*figures, *_beside(server, rounds)]
 
 
 def _truth(client: redis.Redis) -> dict[str, int]:
@@ -128,37 +105,43 @@ def _truth(client: redis.Redis) -> dict[str, int]:
     }
 
 
-def _beside(server: RedisServer, rounds: int) -> list[Figure]:
-    """Compare the application's p99 with a survey or the reference at work, and without."""
-    application = Application(server)
+def _beside(server: RedisServer, keys: int, rounds: int) -> list[Figure]:
+    """Compare the application's p99 beside a survey, or beside the other reader."""
     figures = []
-    try:
-        application.p99(1.0)
+    with newest_redis() as other, contextlib.closing(_callers(server)) as callers:
+        fill_by_many(other.client(), keys)
         for name, target in (("survey", Target(most=1.05)), ("memkeys", None)):
-            ours, without = [], []
-            process = _start(name, server)
-            try:
-                for number in range(rounds):
-                    for is_ours in (number % 2 == 0, number % 2 == 1):
-                        process.send_signal(signal.SIGCONT if is_ours else signal.SIGSTOP)
-                        time.sleep(0.1)
-                        (ours if is_ours else without).append(application.p99(SECONDS))
-            finally:
-                process.kill()
-                process.wait()
-            figures.append(cost_figure(f"{name}_p99", "without", (ours, without), target))
-    finally:
-        application.close()
+            with _process(name, server) as ours, _process(name, other) as theirs:
+                works = partial(awake, ours), partial(awake, theirs)
+                p99 = p99_figure(
+                    f"{name}_p99", callers, works, rounds, seconds=SECONDS, target=target
+                )
+                figures.append(p99)
     return figures
 
 
-def _start(name: str, server: RedisServer) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, __file__, "--at-work", name, "--url", server.url])
+def _callers(server: RedisServer) -> Callers:
+    return Callers(partial(application, server.url), PER_SECOND, THREADS)
+
+
+@contextlib.contextmanager
+def _process(name: str, server: RedisServer) -> Iterator[subprocess.Popen[bytes]]:
+    """Run this file in another role; the process is stopped once it has begun."""
+    command = [sys.executable, __file__, "--at-work", name, "--url", server.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            process.stdout.readline()
+            process.send_signal(signal.SIGSTOP)
+            yield process
+        finally:
+            process.kill()
 
 
 def _at_work(name: str, url: str) -> None:
     """Survey, or read as the reference does, again and again."""
     client = redis.Redis.from_url(url)
+    print("ready", flush=True)
     while True:
         if name == "survey":
             Survey(client, load=0.05).run()
@@ -185,13 +168,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=int, default=KEYS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--only-p99", action="store_true")
     parser.add_argument("--at-work", choices=("survey", "memkeys"), help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.at_work:
         _at_work(options.at_work, options.url)
     with newest_redis() as server:
-        show(measure(server, options.keys, options.rounds))
+        if options.only_p99:
+            fill_by_many(server.client(), options.keys)
+            show(_beside(server, options.keys, options.rounds))
+        else:
+            show(measure(server, options.keys, options.rounds))
 
 
 if __name__ == "__main__":
