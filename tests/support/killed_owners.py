@@ -33,7 +33,7 @@ from support.patience import PATIENT_SECONDS, set_timeout
 from workstealing.jobs.leftovers import Leftovers
 
 RECRUIT = "recruit"
-RECRUITS, RECRUITS_PACE = 2, 5.0
+RECRUITS, RECRUITS_PACE = 2, 2.5
 """So many are at work at once, each of which lives so much longer than a process of the owner's."""
 TURN_SECONDS, CHECK_SECONDS, PROGRESS_SECONDS = 0.25, 0.5, 4.0
 CHECKED_AT_ONCE, MOST_ROUNDS = 200, 15
@@ -106,7 +106,9 @@ class Killing:
         gc.freeze()
         turns = {"turn": 0.0, "check": 0.0}
         try:
-            while self.result.kills < kills and not self._has_failed():
+            while min(self.result.kills, kills * self.result.recruits) < kills:
+                if self._has_failed():
+                    break
                 self._go_on()
                 now = time.monotonic()
                 if now > turns["turn"]:
@@ -120,7 +122,7 @@ class Killing:
             for each in list(self._children.values()):
                 self._end(each)
         self._check(None)
-        if not self.result.lost:
+        if not self.result.lost and not self._has_failed():
             self._finish(gaps)
         self.result.gaps += sum(each.passed for each in gaps)
         self.result.seconds = round(time.monotonic() - self._began, 1)

@@ -89,8 +89,8 @@ def consume(client: Any, name: str, work: Work, taken_over_ms: int = TAKEN_OVER_
     some = [*claimed, *(fresh[0][1] if fresh else [])]
     for number, fields in some:
         work.is_there(fields, f"{number!r} of {stream}")
-        work.journal.over(f"{stream} {group} {number.decode()}")
         if work.draw.random() < 0.9:
+            work.journal.over(f"{stream} {group} {number.decode()}")
             client.xack(stream, group, number)
 
 
