@@ -8,6 +8,7 @@ settings, or wants its own, takes `start_redis`.
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import os
 import warnings
@@ -70,8 +71,13 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_finish() -> None:
-    """Forget the options of this run: a run of pytest inside a test was not given them."""
+    """Prepare for the tests themselves."""
+    # The options of this run are none for a run of pytest inside a test.
     os.environ.pop("PYTEST_ADDOPTS", None)
+    # Half a million objects of 12,000 tests stay. Each collection of garbage in a forked child
+    # would copy all of their memory.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
