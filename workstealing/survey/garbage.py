@@ -29,6 +29,7 @@ from workstealing.jobs.rq_leftovers import (
     EndedJobs,
     GhostJobs,
     OrphanedResults,
+    StrandedJobs,
     WorkersWithoutBirth,
 )
 from workstealing.jobs.stream_leftovers import (
@@ -140,6 +141,7 @@ def offers() -> list[Offer]:
         Offer(OrphanedResults(), rq),
         Offer(EndedJobs("canceled", 30 * DAY), retention, "retention=30 d"),
         Offer(EndedJobs("failed", 30 * DAY), retention, "retention=30 d"),
+        Offer(StrandedJobs(30 * DAY), retention, "retention=30 d"),
         Offer(DeadTags("conj:*"), _job("TagSetLeftovers(client, PATTERN)")),
         Offer(OrphanedWrites(), _job("LangGraphLeftovers(client)")),
         Offer(AcknowledgedEntries("*"), streams, by_type=True),
