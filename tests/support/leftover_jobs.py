@@ -14,9 +14,9 @@ def to_the_end(job: Leftovers, limit: int = 10_000, slices: int = 60) -> int:
     total = 0
     for _ in range(slices):
         total += laps(job, limit, 4)
-        if not job.backlog().count:
+        if not job.backlog(60.0).count:
             return total
-    raise AssertionError(f"after {slices} rounds there is still {job.backlog()}")
+    raise AssertionError(f"after {slices} rounds there is still {job.backlog(60.0)}")
 
 
 def laps(job: Leftovers, limit: int = 10_000, slices: int = 12) -> int:

@@ -203,8 +203,8 @@ class TestKilled:
             collected(cleaner)
             assert {name: client.dump(name) for name in before} == before
             # They are no backlog of a job that will never remove them; a dry run counts them.
-            assert cleaner.backlog().count == 0
-            assert owner.leftovers(client, name="dry", dry_run=True).backlog().count >= 1
+            assert cleaner.backlog(60.0).count == 0
+            assert owner.leftovers(client, name="dry", dry_run=True).backlog(60.0).count >= 1
         finally:
             owner.end()
 

@@ -71,7 +71,7 @@ class TestKeysWithoutTtl:
         client.set("other", "x")
         client.rpush("cart:list", "x")
         job = FamilyLeftovers(client, "cart:*", 1_000, of_type="string", dry_run=False)
-        assert job.backlog().count == 200
+        assert job.backlog(60.0).count == 200
         assert to_the_end(job, limit=100) == 200
         times = [client.ttl(f"cart:{number}") for number in range(300)]
         given = [each for number, each in enumerate(times) if number % 3]

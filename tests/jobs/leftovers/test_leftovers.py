@@ -49,7 +49,7 @@ def test_dead_members_go_and_nothing_else(any_server: AnyServer) -> None:
     dead = tagged(client, 40, 30)
     client.sadd("other", "gone")
     job = TagSetLeftovers(client, dry_run=False)
-    assert job.backlog().count == len(dead) == 800
+    assert job.backlog(60.0).count == len(dead) == 800
     assert to_the_end(job) == 800
     assert client.sismember("other", "gone")
     for number in range(40):
@@ -69,7 +69,7 @@ def test_a_job_is_a_dry_run_unless_told_otherwise(
         assert sum(job.perform(Slice(100, 10.0)) for _ in range(2)) >= 100
     assert len([line for line in caplog.messages if "is a dry run" in line]) == 1
     assert everything_else(client) == before
-    assert job.backlog().count == 180
+    assert job.backlog(60.0).count == 180
 
 
 def test_a_large_set_is_served_page_by_page_by_all_recruits(redis7: RedisServer) -> None:
@@ -92,7 +92,7 @@ def test_large_sets_among_small_ones(any_server: AnyServer) -> None:
     for number, size in enumerate([700, 3, 700, 5, 1, 700, *[4] * 40]):
         client.sadd(f"conj:{{{number:03d}}}", *(f"{{{number:03d}}}:{n}" for n in range(size)))
     dead = 3 * 700 + 9 + 160
-    assert TagSetLeftovers(client).backlog().count == dead
+    assert TagSetLeftovers(client).backlog(60.0).count == dead
     job = TagSetLeftovers(client, dry_run=False)
     total = 0
     for _ in range(400):
@@ -434,7 +434,7 @@ def test_a_rule_with_a_script_of_its_own(any_server: AnyServer) -> None:
         job.perform(Slice(100, 10.0))
         job.restart()
     assert client.xlen("orders") == 50
-    assert job.backlog().count == 0
+    assert job.backlog(60.0).count == 0
 
 
 def test_a_job_keeps_its_client_alive(redis7: RedisServer) -> None:

@@ -160,7 +160,7 @@ def test_cancelled_and_failed_jobs_go_after_their_retention(client: Any, queue: 
     assert gone(client, leftovers(client, name="long", retention=3_600)) == 0
     assert owned(client) == before
     cleaner = leftovers(client, name="short", retention=0.001)
-    assert leftovers(client, name="short", retention=0.001).backlog().count == 8
+    assert leftovers(client, name="short", retention=0.001).backlog(60.0).count == 8
     assert collected(cleaner) == 8
     assert set(owned(client)) == {
         b"rq:queue:default",

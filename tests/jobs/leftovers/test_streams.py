@@ -351,10 +351,10 @@ class TestUnreadGroups:
         time.sleep(2.1)
         reports.restart()
         assert reports.perform(Slice(100, 10.0)) == 1
-        assert reports.backlog().count == 1
+        assert reports.backlog(60.0).count == 1
         real = Leftovers(client, [rule], name="reports", dry_run=False)
         assert laps(real) == 0
-        assert real.backlog().count == 0
+        assert real.backlog(60.0).count == 0
         assert len(client.xinfo_groups("s")) == 3
         # Somebody reads it again.
         read(client, "s", "unread", "r", 1)

@@ -25,7 +25,7 @@ def removed(client: Any, *rules: Rule) -> None:
     job = Leftovers(client, rules, name="job", dry_run=False, undo=600)
     for _ in range(60 * len(rules) * len(job.twin.nodes())):
         job.perform(Slice(100, 10.0))
-    assert job.backlog().count == 0
+    assert job.backlog(60.0).count == 0
 
 
 def everything(client: Any) -> dict[bytes, Any]:
