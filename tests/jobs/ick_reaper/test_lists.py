@@ -58,7 +58,7 @@ def as_an_older_release_reads_it(ick: Ick) -> list[bytes]:
 
 
 def reap(ick: Ick, limit: int = 5, **options: Any) -> int:
-    return IckReaper(ick, STALE, **options).perform(Slice(limit, 10.0))
+    return IckReaper(ick, STALE, **options).perform(Slice(limit, 60.0))
 
 
 def sets(ick: Ick) -> tuple[set[bytes], set[bytes]]:
