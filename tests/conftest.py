@@ -51,6 +51,7 @@ _COMMON: dict[str, Any] = {
     "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 }
 settings.register_profile("dev", max_examples=50, **_COMMON)
+settings.register_profile("few", max_examples=10, **_COMMON)
 settings.register_profile("ci", max_examples=100, print_blob=True, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "dev"))
 
