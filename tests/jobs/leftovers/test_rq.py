@@ -367,37 +367,25 @@ class TestRefuting:
         refuted(client, GhostJobs, write, setup=setup, lost=lost)
 
     def test_a_failed_job_is_requeued(self, client: Any, queue: rq.Queue) -> None:
-        job = _failed(queue)
-        fields = client.hgetall(job.key)
-        state = {key: client.dump(key) for key in client.keys("rq:*")}
-        client.flushdb()
+        def of_the_registry(job: Job) -> Item:
+            return Item(b"rq:failed:default", job.id.encode())
 
-        def setup(each: Any) -> None:
-            for key, value in state.items():
-                each.restore(key, 0, value)
-
-        def write(each: Any) -> None:
-            mine = Job(id=job.id, connection=each)
-            mine.restore(fields)
-            # The collector may have been there first.
-            with suppress(InvalidJobOperation):
-                FailedJobRegistry(queue=rq.Queue(connection=each)).requeue(mine)
-
-        def lost(each: Any) -> str | None:
-            queued = each.lpos("rq:queue:default", job.id) is not None
-            return "a queued job is gone" if queued and not each.exists(job.key) else None
-
-        # The attempt alone: with the walk there are too many orders for a test.
-        item = Item(b"rq:failed:default", job.id.encode())
-        assert_safe(
-            lambda each: attempt_by(each, EndedJobs("failed", 0.001), item),
-            write,
-            setup=setup,
-            lost=lost,
-            client=client,
-        )
+        self.is_requeued(client, queue, EndedJobs("failed", 0.001), of_the_registry)
 
     def test_a_requeue_goes_on_late(self, client: Any, queue: rq.Queue) -> None:
+        class Seen(StrandedJobs):
+            """Its first sighting was a gap ago."""
+
+            def verdict(self, item: Item) -> Verdicts:
+                found = yield from super().verdict(item)
+                return Garbage(found.removals) if isinstance(found, Garbage) else found
+
+        self.is_requeued(client, queue, Seen(0.001), lambda job: Item(job.key.encode()))
+
+    @staticmethod
+    def is_requeued(
+        client: Any, queue: rq.Queue, rule: Rule, item_of: Callable[[Job], Item]
+    ) -> None:
         job = _failed(queue)
         fields = client.hgetall(job.key)
         state = {key: client.dump(key) for key in client.keys("rq:*")}
@@ -418,15 +406,9 @@ class TestRefuting:
             queued = each.lpos("rq:queue:default", job.id) is not None
             return "a queued job is gone" if queued and not each.hget(job.key, "data") else None
 
-        class Seen(StrandedJobs):
-            """Its first sighting was a gap ago."""
-
-            def verdict(self, item: Item) -> Verdicts:
-                found = yield from super().verdict(item)
-                return Garbage(found.removals) if isinstance(found, Garbage) else found
-
+        # The attempt alone: with the walk there are too many orders for a test.
         assert_safe(
-            lambda each: attempt_by(each, Seen(0.001), Item(job.key.encode())),
+            lambda each: attempt_by(each, rule, item_of(job)),
             write,
             setup=setup,
             lost=lost,
