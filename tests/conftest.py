@@ -57,6 +57,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "d
 
 SPARK = Path(__file__).parent / "spark"
 redis_py.supply()
+redis_py.share_commands()
 # redis-py reads its own package's metadata for each client that is made: 1 ms, or a third of what
 # a cluster's client costs.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)

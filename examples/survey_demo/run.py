@@ -101,6 +101,11 @@ def wait_for(condition: Callable[[], Any]) -> None:
         time.sleep(0.02)
 
 
+def answers(client: redis.Redis) -> int:
+    """Return how many lists of a worker's answers there are."""
+    return sum(1 for _ in client.scan_iter(f"*.{REPLIES.removeprefix('_kombu.binding.')}"))
+
+
 def make_garbage(client: redis.Redis, processes: Processes, seconds: float) -> None:
     """Run the shop for so many seconds, and kill its processes one after the other."""
     worker = processes.start(
@@ -115,13 +120,14 @@ def make_garbage(client: redis.Redis, processes: Processes, seconds: float) -> N
     wait_for(lambda: client.exists("_kombu.binding.celery.pidbox"))
     while web.poll() is None:
         # The worker answers after its client has died: the list of replies stays for ever.
-        known = client.scard(REPLIES)
+        known, answered = client.scard(REPLIES), answers(client)
         worker.send_signal(signal.SIGSTOP)
         dying = processes.role("remote")
         wait_for(lambda known=known: client.scard(REPLIES) > known)
         time.sleep(0.1)
         processes.kill(dying)
         worker.send_signal(signal.SIGCONT)
+        wait_for(lambda answered=answered: answers(client) > answered)
         for role in ("rpc", "rq", "reader"):
             process = processes.role(role)
             time.sleep(0.5)

@@ -37,6 +37,8 @@ pytestmark = pytest.mark.real
 
 OLD, NEW = ("a", "b"), ("a", "b", "c")
 DONE = Backlog(0, 0.0, "keys at their former homes")
+FEW = 24
+"""So many names of each kind, where every death fills the fleet anew."""
 
 
 @pytest.fixture(scope="module")
@@ -432,7 +434,7 @@ def test_what_cannot_be_carried_is_refused(servers: dict[str, RedisServer]) -> N
 @pytest.mark.parametrize("by", ["job", "user"])
 def test_killed_at_every_command(servers: dict[str, RedisServer], kind: str, by: str) -> None:
     on = fleet(servers, NEW, previous=OLD)
-    mine = [f"{kind}:{n}" for n in range(60) if on.former_home(f"{kind}:{n}") == "a"]
+    mine = [f"{kind}:{n}" for n in range(FEW) if on.former_home(f"{kind}:{n}") == "a"]
     with (
         FaultyServer(servers["a"].port) as a,
         FaultyServer(servers["b"].port) as b,
@@ -444,7 +446,7 @@ def test_killed_at_every_command(servers: dict[str, RedisServer], kind: str, by:
         def prepare() -> None:
             for each in servers.values():
                 each.wipe()
-            fill(fleet(servers, OLD))
+            fill(fleet(servers, OLD), FEW)
 
         def work() -> None:
             structure: Any = both(Fleet(urls, previous=OLD, protocol=2))[kind == "k"]
@@ -465,10 +467,10 @@ def test_killed_at_every_command(servers: dict[str, RedisServer], kind: str, by:
             after = fleet(servers, NEW, previous=OLD)
             hashes, keys = both(after)
             # Half of the keys by their users, the rest by the next recruits.
-            for number in range(0, 60, 2):
+            for number in range(0, FEW, 2):
                 assert hashes.hget(f"h:{number}", "f") == str(number).encode()
                 assert keys.get(f"k:{number}") == str(number).encode()
             for structure in (hashes, keys):
                 work_off(FleetRebalance(structure))
-            check(fleet(servers, NEW), servers)
+            check(fleet(servers, NEW), servers, FEW)
         assert deaths >= 6

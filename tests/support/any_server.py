@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from support.servers import AnyServer
@@ -36,6 +38,31 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             ],
             indirect=True,
         )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let each worker of xdist begin with its share of the tests that fork.
+
+    A fork costs as much as the process is large, and a worker grows with each test. They are also
+    the longest ones, so no worker is left alone with one of them at the end.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))
+    if not workers:
+        return
+    first = [item for item in items if forks(item)]
+    rest = [item for item in items if not forks(item)]
+    size = -(-len(rest) // workers)
+    items[:] = [
+        item
+        for number in range(workers)
+        for item in (*first[number::workers], *rest[number * size : (number + 1) * size])
+    ]
+
+
+def forks(item: pytest.Item) -> bool:
+    """Say whether the module of a test uses what forks the test's process."""
+    known = vars(getattr(item, "module", None) or object)
+    return not known.keys().isdisjoint({"in_child", "every_death", "deaths_among"})
 
 
 @pytest.fixture

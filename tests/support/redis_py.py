@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import pytest
 import redis
 import redis.asyncio
+from redis._parsers.commands import CommandsParser
 
 from support.servers import AsyncClient, AsyncClusterClient, Client, ClusterClient
 from workstealing.store import redis_versions
@@ -24,6 +25,25 @@ def supply() -> None:
         for name in dir(later):
             if name.startswith("h") and not hasattr(kind, name):
                 setattr(kind, name, getattr(later, name))
+
+
+def share_commands() -> None:
+    """Let all clients of a cluster share what its nodes have once said of their commands.
+
+    Each client asks anew otherwise: a third of what it costs, and a megabyte of lists.
+    """
+    known: dict[Any, Any] = {}
+    ask = CommandsParser.initialize
+
+    def initialize(self: Any, client: Any) -> None:
+        # A port is one server's for the whole run.
+        port = client.get_default_node().port
+        if port not in known or self.commands:
+            ask(self, client)
+            known[port] = self.commands
+        self.commands = known[port]
+
+    CommandsParser.initialize = initialize
 
 
 def take_connection(pool: Any) -> Any:
