@@ -2,7 +2,7 @@
 # SURVEY_DEMO_ARGS, TEST_ARGS, TEST_WORKERS, MATRIX_ARGS, BENCH_ARGS, PIPELINE_ARGS, PYTHON.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo survey-demo pipeline test test-all test-matrix lint format types bench wheel clean
+.PHONY: help setup demo survey-demo pipeline test test-all test-cassandra test-matrix lint format types bench wheel clean
 
 # One worker more than cores: the tests wait for servers for a third of their time.
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$((n + 1)))
@@ -30,6 +30,9 @@ test: setup  ## run the tests, but for the slow ones: make test TEST_ARGS="-k at
 
 test-all: setup  ## run all tests, on all servers: make test-all TEST_ARGS="-k attempt"
 	@bash scripts/test.sh all $(TEST_WORKERS) $(TEST_ARGS)
+
+test-cassandra: setup  ## run the tests that want a real Cassandra, which it fetches
+	@bash scripts/test.sh cassandra 1 $(TEST_ARGS)
 
 test-matrix: setup  ## run the core contracts on the oldest and the newest of everything
 	@$(PY) scripts/matrix.py $(MATRIX_ARGS)

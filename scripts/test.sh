@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs the tests: scripts/test.sh quick|all WORKERS [pytest's arguments]. Those of Spark are a
+# Runs the tests: scripts/test.sh quick|all|cassandra WORKERS [pytest's arguments]. Those of Spark are a
 # process of their own: one session serves them all, and with pandas and pyarrow loaded every fork
 # of the others would cost several times as much. It runs beside the others, because both wait for
 # much of their time; what it says comes after what they say.
 set -uo pipefail
 
 cd "$(dirname "$0")/.."
-usage="usage: scripts/test.sh quick|all WORKERS [pytest's arguments]"
+usage="usage: scripts/test.sh quick|all|cassandra WORKERS [pytest's arguments]"
 kind=${1:?$usage}
 workers=${2:?$usage}
 shift 2
@@ -14,6 +14,14 @@ nothing=5 # pytest's status where no test was selected
 case $kind in
 quick) set -- -m "smoke or not (slow or matrix)" "$@" ;;
 all) ;;
+cassandra)
+    if ! bash scripts/fetch_cassandra.sh; then
+        echo "make test-cassandra has run nothing: there is no Cassandra here"
+        exit 0
+    fi
+    # One node serves one process.
+    exec .venv/bin/python -P -m pytest -m cassandra "$@"
+    ;;
 *) echo "$usage" >&2 && exit 2 ;;
 esac
 

@@ -172,6 +172,25 @@ def _lent(name: str, what: str) -> Any:
     return pytest.fixture(name=name)(lent)
 
 
+@pytest.fixture(scope="session")
+def shared_cassandra() -> Iterator[Any]:
+    from support.cassandra import (
+        CassandraMissingError,
+        CassandraNode,
+        CassandraServer,
+        connected,
+        find_jars,
+    )
+
+    try:
+        find_jars()
+    except CassandraMissingError as error:
+        pytest.skip(str(error))
+    with CassandraNode() as node, connected(node) as session:
+        yield CassandraServer(node, session)
+
+
+cassandra = _lent("cassandra", "One Cassandra node with an empty table.")
 redis7 = _lent("redis7", "One plain Redis 7.")
 redis8 = _lent("redis8", "One plain Redis 8, with the native field commands.")
 valkey8 = _lent("valkey8", "One plain Valkey 8, without native field commands.")

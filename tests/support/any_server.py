@@ -17,6 +17,7 @@ SERVERS = {
 }
 TWO = ("redis7", "cluster")
 """The servers that differ most to our code: one node, and keys spread over several."""
+CASSANDRA = pytest.param("cassandra", id="cassandra", marks=[pytest.mark.cassandra])
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -26,37 +27,41 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """
     if "any_server" in metafunc.fixturenames:
         names = SERVERS if metafunc.definition.get_closest_marker("contract") else TWO
-        metafunc.parametrize(
-            "any_server",
-            [
-                pytest.param(
-                    SERVERS[name][0],
-                    id=name,
-                    marks=[*SERVERS[name][1], *([] if name in TWO else [pytest.mark.matrix])],
-                )
-                for name in names
-            ],
-            indirect=True,
-        )
+        servers = [
+            pytest.param(
+                SERVERS[name][0],
+                id=name,
+                marks=[*SERVERS[name][1], *([] if name in TWO else [pytest.mark.matrix])],
+            )
+            for name in names
+        ]
+        if metafunc.definition.get_closest_marker("every_store"):
+            servers.append(CASSANDRA)
+        metafunc.parametrize("any_server", servers, indirect=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let each worker of xdist begin with its share of the tests that fork.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave Cassandra to make test-cassandra, and put the tests that fork first.
 
     A fork costs as much as the process is large, and a worker grows with each test. They are also
-    the longest ones, so no worker is left alone with one of them at the end.
+    the longest ones, so no worker is left alone with one of them at the end. So each worker of
+    xdist begins with its share of them.
     """
+    if "cassandra" not in config.option.markexpr:
+        out = [item for item in items if item.get_closest_marker("cassandra")]
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if not item.get_closest_marker("cassandra")]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))
-    if not workers:
-        return
-    first = [item for item in items if forks(item)]
-    rest = [item for item in items if not forks(item)]
-    size = -(-len(rest) // workers)
-    items[:] = [
-        item
-        for number in range(workers)
-        for item in (*first[number::workers], *rest[number * size : (number + 1) * size])
-    ]
+    if workers:
+        first = [item for item in items if forks(item)]
+        rest = [item for item in items if not forks(item)]
+        size = -(-len(rest) // workers)
+        items[:] = [
+            item
+            for number in range(workers)
+            for item in (*first[number::workers], *rest[number * size : (number + 1) * size])
+        ]
 
 
 def forks(item: pytest.Item) -> bool:

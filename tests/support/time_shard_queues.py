@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+from support.cassandra import CassandraServer
 from support.servers import AnyServer
-from workstealing.structures import RedisStore, TimeShardQueue
+from workstealing.structures import AsyncRedisStore, RedisStore, TimeShardQueue
 
 TURN = 120.0
 """How long after a put the consumers come to its time shard, in seconds."""
@@ -19,25 +22,48 @@ def queue_on(
     name: str | bytes = "letters",
     **options: Any,
 ) -> TimeShardQueue:
-    """Return a queue with periods of a minute; options are the client's."""
-    client = server.client(**options)
-    store = RedisStore(client, clock_shift_ms=ahead_ms)
-    made: TimeShardQueue = TimeShardQueue(store, name, shards, 60, clock=clock)
-    return made
+    """Return a queue with periods of a minute; options are those of a client of Redis."""
+    return TimeShardQueue(store_on(server, ahead_ms, **options), name, shards, 60, clock=clock)
+
+
+def store_on(server: AnyServer, ahead_ms: int = 0, **options: Any) -> Any:
+    """Return a store whose clock is ahead; options are those of a client of Redis."""
+    if isinstance(server, CassandraServer):
+        return server.store(ahead_ms)
+    return RedisStore(server.client(**options), clock_shift_ms=ahead_ms)
+
+
+@asynccontextmanager
+async def async_store_on(server: AnyServer) -> AsyncIterator[Any]:
+    """Lend a store for asyncio."""
+    if isinstance(server, CassandraServer):
+        yield server.async_store()
+    else:
+        async with server.async_client() as client:
+            yield AsyncRedisStore(client)
+
+
+def keeps_litter(server: AnyServer) -> bool:
+    """Say whether what is done stays until a sweeper comes: Cassandra deletes it at once."""
+    return not isinstance(server, CassandraServer)
 
 
 def ahead_of(queue: TimeShardQueue, clock: Any, ahead_ms: int) -> TimeShardQueue:
     """Return the same queue with scripts whose clock is ahead, so that leases have ended."""
-    rotation = queue.rotation
-    store = RedisStore(queue.store.client, clock_shift_ms=ahead_ms)
-    made: TimeShardQueue = TimeShardQueue(
-        store, queue.name, rotation.time_shards, rotation.period_ms / 1000, clock=clock
+    rotation, store = queue.rotation, queue.store
+    if isinstance(store, RedisStore):
+        ahead: Any = RedisStore(store.client, clock_shift_ms=ahead_ms)
+    else:
+        ahead = type(store)(store.session, *store.table.split("."), clock_shift_ms=ahead_ms)
+    return TimeShardQueue(
+        ahead, queue.name, rotation.time_shards, rotation.period_ms / 1000, clock=clock
     )
-    return made
 
 
-def everything(server: AnyServer) -> dict[bytes, Any]:
+def everything(server: AnyServer) -> dict[Any, Any]:
     """Return all keys with their values."""
+    if isinstance(server, CassandraServer):
+        return server.rows()
     client = server.client()
     return {key: client.dump(key) for key in sorted(client.scan_iter(count=1000))}
 

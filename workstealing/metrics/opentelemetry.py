@@ -54,6 +54,7 @@ class OpenTelemetryHooks(Hooks):
         # Re-entrant: a signal handler may enlist while the interrupted frame holds it.
         self._lock = threading.RLock()
         self._oldest: dict[str, float] = {}
+        self._measured: dict[tuple[str, str], float] = {}
         self._backlog: dict[str, float] = {}
         self._enlisted = meter.create_counter(
             "workstealing.enlisted", "{caller}", "Callers who enlisted."
@@ -79,6 +80,7 @@ class OpenTelemetryHooks(Hooks):
                 "How long the oldest item that a slice last saw was overdue.",
                 self._oldests,
             ),
+            ("measured", "", "A figure of the job's own, by name.", self._measurements),
             ("rate", "", "The share of the enlisted that the job wants.", self._figure("rate")),
             (
                 "keeps_up",
@@ -150,6 +152,20 @@ class OpenTelemetryHooks(Hooks):
                 self._oldest[name] = oldest_seconds
             if backlog is not None:
                 self._backlog[name] = backlog
+
+    def on_measured(self, job: str, what: str, value: float) -> None:
+        """Keep a figure of the job's own."""
+        name = self._names(job)
+        if name != OTHER_JOBS:
+            with self._lock:
+                self._measured[name, what] = value
+
+    def _measurements(self) -> _Observations:
+        with self._lock:
+            return [
+                metrics.Observation(value, {"job_name": job, "what": what})
+                for (job, what), value in self._measured.items()
+            ]
 
     def _oldests(self) -> _Observations:
         with self._lock:

@@ -109,6 +109,12 @@ class PrometheusHooks(Hooks):
         if backlog is not None:
             self._metrics.backlog.labels(name).set(backlog)
 
+    def on_measured(self, job: str, what: str, value: float) -> None:
+        """Show a figure of the job's own."""
+        name = self._names(job)
+        if name != OTHER_JOBS:
+            self._metrics.measured.labels(name, what).set(value)
+
     def _set_gauges(self) -> None:
         metrics, shown = self._metrics, set()
         for name, figures in self._watched.jobs():
@@ -208,6 +214,7 @@ class _Metrics:
     seconds: Histogram
     backlog: Gauge
     oldest: Gauge
+    measured: Gauge
     rate: Gauge
     keeps_up: Gauge
     breaker_open: Gauge
@@ -231,13 +238,13 @@ def _made(registry: CollectorRegistry) -> _Metrics:
     def counter(name: str, what: str, labels: tuple[str, ...] = _JOB) -> Counter:
         return Counter(f"workstealing_{name}", what, labels, registry=registry)
 
-    def gauge(name: str, what: str, mode: str) -> Gauge:
+    def gauge(name: str, what: str, mode: str, labels: tuple[str, ...] = _JOB) -> Gauge:
         # The mode makes one value of the processes' values. They see the same garbage, so the
         # newest look is the best.
         return Gauge(
             f"workstealing_{name}",
             what,
-            _JOB,
+            labels,
             registry=registry,
             multiprocess_mode=mode,  # type: ignore[arg-type]
         )
@@ -262,6 +269,12 @@ def _made(registry: CollectorRegistry) -> _Metrics:
             "oldest_garbage_seconds",
             "How long the oldest item that a slice last saw was overdue.",
             "livemostrecent",
+        ),
+        measured=gauge(
+            "measured",
+            "A figure of the job's own, by name.",
+            "livemostrecent",
+            ("job_name", "what"),
         ),
         rate=gauge("rate", "The share of the enlisted that the job wants.", "livemostrecent"),
         keeps_up=gauge("keeps_up", "1 if the job keeps up with its garbage, 0 if not.", "livemin"),

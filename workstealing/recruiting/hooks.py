@@ -10,7 +10,7 @@ from workstealing.recruiting.flight import Run
 from workstealing.recruiting.slice import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from workstealing.recruiting.faults import FaultLog, HostTimeouts
     from workstealing.recruiting.recruiter import Recruiter
@@ -53,6 +53,12 @@ class Hooks:
         0.0 if no item is; backlog, the number of items that wait. Either may be None: unknown.
         """
 
+    def on_measured(self, job: str, what: str, value: float) -> None:
+        """Hear of a figure of the job's own; called before on_outcome.
+
+        Arguments: job, its name; what, the figure's name; value.
+        """
+
 
 class HookList:
     """The hooks of one recruiter, in the order of their adding.
@@ -60,11 +66,12 @@ class HookList:
     Arguments: faults, the log of their errors; timeouts, the host's own, which pass through.
     """
 
-    __slots__ = ("_faults", "_hooks", "_observers", "_telling", "_timeouts")
+    __slots__ = ("_faults", "_hooks", "_measurers", "_observers", "_telling", "_timeouts")
 
     def __init__(self, faults: FaultLog, timeouts: HostTimeouts) -> None:
         self._hooks: tuple[Hooks, ...] = ()
         self._observers: tuple[Hooks, ...] = ()
+        self._measurers: tuple[Hooks, ...] = ()
         self._faults = faults
         self._timeouts = timeouts
         # By thread. A run that is left here after a time-out is over, so it stops no other.
@@ -86,6 +93,8 @@ class HookList:
         self._hooks += (hook,)
         if callable(getattr(hook, "on_observed", None)):
             self._observers += (hook,)
+        if callable(getattr(hook, "on_measured", None)):
+            self._measurers += (hook,)
         return True
 
     def all(self) -> tuple[Hooks, ...]:
@@ -114,6 +123,14 @@ class HookList:
         """Tell the listening hooks of the garbage that a slice has seen."""
         if self._observers:
             self._tell(lambda hook: hook.on_observed(job, oldest_seconds, backlog), self._observers)
+
+    def measured(self, job: str, figures: Mapping[str, float]) -> None:
+        """Tell the listening hooks of the figures that a slice has measured."""
+        for what, value in figures.items() if self._measurers else ():
+            self._tell(
+                lambda hook, what=what, value=value: hook.on_measured(job, what, value),
+                self._measurers,
+            )
 
     def _tell(self, call: Callable[[Hooks], None], hooks: tuple[Hooks, ...] | None = None) -> None:
         if hooks is None:

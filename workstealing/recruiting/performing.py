@@ -244,6 +244,8 @@ class Performer:
                 controller.see(now, seen)
         if oldest is not None or backlog is not None:
             self._hooks.observed(installed.name, oldest, backlog)
+        if slice.measured:
+            self._hooks.measured(installed.name, slice.measured)
         if controller is not None:
             try:
                 # Without the lock: the spending may have one of its own.

@@ -8,10 +8,12 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
+from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import (
     checked_age,
     checked_count,
     checked_limit,
+    checked_name,
     checked_seconds,
 )
 
@@ -146,6 +148,7 @@ class Slice:
         "deadline",
         "held_back",
         "limit",
+        "measured",
         "oldest_seconds",
         "operations",
         "seconds",
@@ -167,6 +170,9 @@ class Slice:
     backlog: int | None
     """The number of waiting items that the job has reported in this slice; None: no report."""
 
+    measured: dict[str, float] | None
+    """The figures that the job has measured in this slice, by name; None: no figure."""
+
     operations: int
     """The number of commands that the job has reported in this slice."""
 
@@ -182,6 +188,7 @@ class Slice:
         self._clock = clock
         self.oldest_seconds = None
         self.backlog = None
+        self.measured = None
         self.operations = 0
         self.held_back = frozenset()
         self.served = None
@@ -211,6 +218,18 @@ class Slice:
                 self.oldest_seconds = age
         if backlog is not None:
             self.backlog = checked_count(backlog, "the backlog that a slice observes")
+
+    def measure(self, what: str, value: float) -> None:
+        """Report a figure of the job's own, for metrics: the last one of a slice stands.
+
+        Arguments: what, a name, one of few; value. Raises: ConfigurationError unless they are a
+        name and a number. No command.
+        """
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigurationError(f"{value!r} is no figure that a slice measures: give a number")
+        if self.measured is None:
+            self.measured = {}
+        self.measured[checked_name(what)] = float(value)
 
     def spend(self, operations: int) -> None:
         """Report so many more commands, for a daily cap. No command.

@@ -369,6 +369,26 @@ def drive_by(send: Callable[[StepT], Any], steps: Generator[StepT, Any, T]) -> T
             reply, error = None, raised
 
 
+async def drive_by_async(
+    send: Callable[[StepT], Awaitable[Any]], steps: Generator[StepT, Any, T]
+) -> T:
+    """Run a generator of steps by another way of sending one, which is awaited; see `drive_by`."""
+    reply: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            step = steps.send(reply) if error is None else steps.throw(error)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        finally:
+            reply = error = None
+        try:
+            reply, error = await send(step), None
+        except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
+            reply, error = None, raised
+
+
 def resumed(steps: Steps[T], reply: Any, error: Exception | None = None) -> Steps[T]:
     """Go on with a generator that has yielded a step, given the reply or the error of that step."""
     while True:

@@ -32,8 +32,10 @@ from workstealing.structures.sharded_ick import (
 )
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, Message, ShuffleQueue
 from workstealing.structures.time_shard_queue import (
+    AsyncCassandraStore,
     AsyncRedisStore,
     AsyncTimeShardQueue,
+    CassandraStore,
     RedisStore,
     Taken,
     TimeShardQueue,
@@ -56,6 +58,7 @@ from workstealing.structures.volatile_hashes import (
 __all__ = [
     "Acked",
     "Added",
+    "AsyncCassandraStore",
     "AsyncDurableKeys",
     "AsyncHashPipeline",
     "AsyncIck",
@@ -73,6 +76,7 @@ __all__ = [
     "AsyncTrackedSetPipeline",
     "AsyncVolatileHashes",
     "Batch",
+    "CassandraStore",
     "DeadMember",
     "Drift",
     "DurableKeys",

@@ -188,7 +188,8 @@ class RecordingHooks(Hooks):
     """Hooks that remember every call, in order.
 
     `enlisted` holds the counts of on_enlisted, `recruited` the jobs of on_recruited, `outcomes` an
-    OutcomeEvent for each on_outcome, `observed` the arguments of each on_observed.
+    OutcomeEvent for each on_outcome, `observed` and `measured` the arguments of each on_observed
+    and on_measured.
     """
 
     def __init__(self) -> None:
@@ -196,6 +197,7 @@ class RecordingHooks(Hooks):
         self.recruited: list[str] = []
         self.outcomes: list[OutcomeEvent] = []
         self.observed: list[tuple[str, float | None, int | None]] = []
+        self.measured: list[tuple[str, str, float]] = []
 
     def on_enlisted(self, count: int) -> None:
         """Remember the count."""
@@ -215,9 +217,14 @@ class RecordingHooks(Hooks):
         """Remember the arguments."""
         self.observed.append((job, oldest_seconds, backlog))
 
+    def on_measured(self, job: str, what: str, value: float) -> None:
+        """Remember the arguments."""
+        self.measured.append((job, what, value))
+
     def clear(self) -> None:
         """Forget everything."""
         self.enlisted.clear()
         self.recruited.clear()
         self.outcomes.clear()
         self.observed.clear()
+        self.measured.clear()

@@ -14,10 +14,18 @@ import pytest
 from support.patience import GUARD_SECONDS
 from support.servers import AnyServer, RedisServer
 from support.set_clock import ApartClock, SetClock
-from support.time_shard_queues import TURN, ahead_of, everything, queue_on, totals
+from support.time_shard_queues import (
+    TURN,
+    ahead_of,
+    async_store_on,
+    everything,
+    keeps_litter,
+    queue_on,
+    store_on,
+    totals,
+)
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.structures import (
-    AsyncRedisStore,
     AsyncTimeShardQueue,
     RedisStore,
     Taken,
@@ -28,6 +36,7 @@ pytestmark = pytest.mark.contract
 
 
 class TestTurns:
+    @pytest.mark.every_store
     def test_a_message_is_taken_at_its_time_shards_turn_and_not_before(
         self, queue: TimeShardQueue, clock: SetClock
     ) -> None:
@@ -42,6 +51,7 @@ class TestTurns:
         assert (taken.attempts, taken.time_shard) == (1, 0)
         assert queue.take("reader") is None
 
+    @pytest.mark.every_store
     def test_what_missed_its_turn_waits_for_the_next(
         self, queue: TimeShardQueue, clock: SetClock
     ) -> None:
@@ -89,6 +99,7 @@ class TestTurns:
         # What is left are the last periods'; nothing was passed over.
         assert len(written) - len(taken) <= 3 * 30
 
+    @pytest.mark.every_store
     def test_drain_all_looks_at_every_time_shard(
         self, queue: TimeShardQueue, clock: SetClock
     ) -> None:
@@ -105,6 +116,7 @@ class TestTurns:
         assert queue.take("reader", drain_all=True) is None
 
 
+@pytest.mark.every_store
 class TestOrder:
     def test_the_lowest_due_time_comes_first_and_the_future_stays(
         self, queue: TimeShardQueue, clock: SetClock
@@ -160,8 +172,11 @@ class TestOrder:
         assert totals(queue) == {"leased": 1}
 
 
+@pytest.mark.every_store
 class TestObserving:
-    def test_what_it_counts(self, queue: TimeShardQueue, clock: SetClock) -> None:
+    def test_what_it_counts(
+        self, any_server: AnyServer, queue: TimeShardQueue, clock: SetClock
+    ) -> None:
         for number in range(5):
             queue.put(str(number), due=time.time() - 50)
         queue.put("later", due=timedelta(hours=1))
@@ -175,7 +190,7 @@ class TestObserving:
         assert [each.role for each in found] == [
             *("consuming", "quiet", "producing", "quiet", "quiet", "quiet"),
         ]
-        assert found[0][2:7] == (5, 3, 1, 1, 0)
+        assert found[0][2:7] == ((5, 3, 1, 1, 0) if keeps_litter(any_server) else (5, 3, 0, 0, 0))
         assert 45 < found[0].overdue_seconds < 50 + GUARD_SECONDS
         assert found[0].total == 5
         assert found[2][2:7] == (1, 1, 0, 0, 0)
@@ -210,6 +225,7 @@ class TestObserving:
 
 class TestMessages:
     @pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3}])
+    @pytest.mark.every_store
     def test_text_and_any_bytes(
         self, any_server: AnyServer, clock: SetClock, options: dict[str, Any]
     ) -> None:
@@ -229,6 +245,7 @@ class TestMessages:
         assert queue.dead() == []
 
     @pytest.mark.parametrize("message", [None, 17, ["a"], "\ud800"])
+    @pytest.mark.every_store
     def test_what_is_no_message(self, queue: TimeShardQueue, message: Any) -> None:
         with pytest.raises(ConfigurationError, match="message"):
             queue.put(message)
@@ -240,10 +257,12 @@ class TestMessages:
             datetime(2026, 1, 1),  # noqa: DTZ001 - what is refused
         ],
     )
+    @pytest.mark.every_store
     def test_what_is_no_due_time(self, queue: TimeShardQueue, due: Any) -> None:
         with pytest.raises(ConfigurationError, match="due="):
             queue.put("hello", due=due)
 
+    @pytest.mark.every_store
     def test_due_times_at_the_ends_of_what_there_is(
         self, queue: TimeShardQueue, clock: SetClock
     ) -> None:
@@ -255,6 +274,7 @@ class TestMessages:
 
 
 class TestArguments:
+    @pytest.mark.every_store
     def test_what_cannot_be_used_changes_nothing(
         self, any_server: AnyServer, queue: TimeShardQueue
     ) -> None:
@@ -283,25 +303,26 @@ class TestArguments:
             TimeShardQueue(any_server.client(), "name")  # type: ignore[call-overload]
 
     @pytest.mark.parametrize(("shards", "period"), [(7, 60), (6, 61), (4, 30)])
+    @pytest.mark.every_store
     def test_another_number_or_period_is_refused_by_name(
         self, any_server: AnyServer, clock: SetClock, shards: int, period: int
     ) -> None:
         queue_on(any_server, clock).put("hello")
         before = everything(any_server)
-        store = RedisStore(any_server.client())
+        store = store_on(any_server)
         other: TimeShardQueue = TimeShardQueue(store, "letters", shards, period, clock=clock)
         for call in (lambda: other.put("x"), lambda: other.take("c"), other.stats, other.open):
             with pytest.raises(ConfigurationError, match="give shards=6 and period=60"):
                 call()
         assert everything(any_server) == before
 
+    @pytest.mark.every_store
     def test_a_process_that_has_looked_already_is_stopped_by_the_mark(
         self, any_server: AnyServer, clock: SetClock
     ) -> None:
         queue = queue_on(any_server, clock)
         message_id = queue.put("hello")
-        for key in any_server.client().scan_iter():
-            any_server.client().delete(key)
+        any_server.wipe()
         other = queue_on(any_server, clock, shards=4)
         other.put("other")
         before = everything(any_server)
@@ -373,9 +394,10 @@ class TestArguments:
 
 
 class TestAsyncio:
+    @pytest.mark.every_store
     async def test_the_same_awaited(self, any_server: AnyServer, clock: SetClock) -> None:
-        async with any_server.async_client() as client:
-            queue = AsyncTimeShardQueue(AsyncRedisStore(client), "letters", 6, 60, clock=clock)
+        async with async_store_on(any_server) as store:
+            queue = AsyncTimeShardQueue(store, "letters", 6, 60, clock=clock)
             assert isinstance(queue, AsyncTimeShardQueue)
             ids = [await queue.put(str(number), due=1000.0 + number) for number in range(5)]
             assert await queue.take("reader") is None
@@ -389,12 +411,11 @@ class TestAsyncio:
             assert await queue.ack(first, rest[1]) == 2
             assert await queue.cancel(ids[3]) is True
             assert await queue.dead() == []
-            assert (await queue.stats())[0][2:7] == (1, 1, 4, 3, 0)
+            counted = (1, 1, 4, 3, 0) if keeps_litter(any_server) else (1, 1, 1, 0, 0)
+            assert (await queue.stats())[0][2:7] == counted
             assert await queue.revive("1-ab") == await queue.discard("1-ab") == 0
             drained = await queue.take("reader", drain_all=True)
             assert drained is not None
             assert drained.id == ids[1]
             with pytest.raises(ConfigurationError):
-                await AsyncTimeShardQueue(
-                    AsyncRedisStore(client), "letters", 4, 60, clock=clock
-                ).open()
+                await AsyncTimeShardQueue(store, "letters", 4, 60, clock=clock).open()

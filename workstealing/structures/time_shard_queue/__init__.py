@@ -1,5 +1,9 @@
 """TimeShardQueue: a queue by due time whose producers and consumers never meet."""
 
+from workstealing.structures.time_shard_queue.cassandra_store import (
+    AsyncCassandraStore,
+    CassandraStore,
+)
 from workstealing.structures.time_shard_queue.message import DeadDueMessage, Taken, TimeShardStats
 from workstealing.structures.time_shard_queue.queue import AsyncTimeShardQueue, TimeShardQueue
 from workstealing.structures.time_shard_queue.redis_store import AsyncRedisStore, RedisStore
@@ -7,8 +11,10 @@ from workstealing.structures.time_shard_queue.rotation import Rotation
 from workstealing.structures.time_shard_queue.store import Store
 
 __all__ = [
+    "AsyncCassandraStore",
     "AsyncRedisStore",
     "AsyncTimeShardQueue",
+    "CassandraStore",
     "DeadDueMessage",
     "RedisStore",
     "Rotation",

@@ -34,7 +34,6 @@ from workstealing.structures.time_shard_queue.message import (
     message_bytes,
     milliseconds,
     moment,
-    new_id,
     time_shard_of,
 )
 from workstealing.structures.time_shard_queue.rotation import (
@@ -68,7 +67,7 @@ class _TimeShardQueueOperations(Structure):
         self,
         store: Any,
         name: str | bytes,
-        shards: int = 4,
+        shards: int = 6,
         period: Duration = 60,
         *,
         max_attempts: int = MAX_ATTEMPTS,
@@ -79,7 +78,8 @@ class _TimeShardQueueOperations(Structure):
         require_users_name(to_bytes(name))
         if not callable(getattr(store, "bind", None)):
             raise ConfigurationError(
-                f"a store was expected, not {type(store).__name__}: give RedisStore(client)"
+                f"a store was expected, not {type(store).__name__}: give RedisStore(client) or"
+                " CassandraStore(session, keyspace)"
             )
         if callable(getattr(store, "placed", None)):
             store = store.placed(to_bytes(name))
@@ -287,8 +287,7 @@ class _TimeShardQueueOperations(Structure):
         yield from self._opening(create=True)
         now_s = self.clock.time()
         time_shard = self.rotation.producing(int(now_s * 1000))
-        message_id = new_id(time_shard, now_s)
-        yield from self.time_shards.put(time_shard, [Entry(message_id, body, due)])
+        (message_id,) = yield from self.time_shards.put(time_shard, [Entry(body, due)], now_s)
         return message_id
 
     def _taking(self, consumer: str, lease_ms: int, n: int, drain_all: bool) -> Steps[list[Taken]]:
@@ -302,7 +301,7 @@ class _TimeShardQueueOperations(Structure):
             wanted = n - len(taken)
             try:
                 held = yield from self.time_shards.take(
-                    time_shard, consumer, lease_ms, wanted, self.max_attempts
+                    time_shard, consumer, lease_ms, wanted, self.max_attempts, is_turn=i == 0
                 )
             except self.time_shards.faults:
                 if not taken:
@@ -388,9 +387,9 @@ class TimeShardQueue(_TimeShardQueueOperations, Blocking):
     than a period do no harm. A message therefore waits for its time shard's turn: see
     `docs/time_shard_queue.md`. Messages are delivered at least once: a take is a lease.
 
-    Arguments: store: the database that keeps it, `RedisStore(client)` (`AsyncTimeShardQueue` takes
-    a store for asyncio); name; shards: N, 4 to 1,024; with 6 or more there is a time shard that
-    nobody touches; period: the length of a turn, in seconds or as a timedelta; max_attempts: how
+    Arguments: store: the database that keeps it, `RedisStore(client)` or `CassandraStore(session,
+    keyspace)` (`AsyncTimeShardQueue` takes one for asyncio); name; shards: N, 4 to 1,024; with 6 or
+    more there is a time shard that nobody touches; period: the length of a turn, in seconds or as a timedelta; max_attempts: how
     often a message may be taken in vain before it is set aside; clock: chooses time shards, for
     tests. The first use writes N and the period down, and all processes must give the same. Raises:
     ConfigurationError for an argument that cannot be used. No command.

@@ -24,6 +24,7 @@ from workstealing.structures.layout import (
     require_policy,
 )
 from workstealing.structures.structure import inspect_steps
+from workstealing.structures.time_shard_queue.message import new_id
 from workstealing.structures.time_shard_queue.rotation import Rotation
 from workstealing.structures.time_shard_queue.store import Buried, Due, Entry, Held, TimeShardCounts
 
@@ -146,25 +147,34 @@ class RedisTimeShards:
             opened.require_writable()
         return opened.own
 
-    def put(self, time_shard: int, entries: Sequence[Entry]) -> Steps[None]:
+    def put(self, time_shard: int, entries: Sequence[Entry], now_s: float) -> Steps[list[str]]:
         """Keep messages; O(log n) each. Three round trips if the time shard has no mark."""
         names = self.names(time_shard)
+        ids = [new_id(time_shard, now_s) for _ in entries]
         parts = [
             part
-            for entry in entries
-            for part in (entry.id, entry.message, entry.due.ms, int(entry.due.from_now))
+            for id_, (message, due) in zip(ids, entries, strict=True)
+            for part in (id_, message, due.ms, int(due.from_now))
         ]
         for seen in (0, 1):
             keys = (names.waiting, names.messages)
             new = yield self._operation("put", keys, time_shard, (seen, *parts), int)
             if new >= 0:
-                return
+                break
             # Its first message ever, or since the server was flushed or the queue was deleted.
             found = yield self._layout(new=True)
             self._require(found)
+        return ids
 
     def take(
-        self, time_shard: int, consumer: str, lease_ms: int, n: int, max_attempts: int
+        self,
+        time_shard: int,
+        consumer: str,
+        lease_ms: int,
+        n: int,
+        max_attempts: int,
+        *,
+        is_turn: bool,  # noqa: ARG002 - a script sees all producers' messages at any time
     ) -> Steps[list[Held]]:
         """Lease up to n messages that are due; O(n log N), in rounds of 100, or more for litter."""
         keys = self.names(time_shard).all[1:]

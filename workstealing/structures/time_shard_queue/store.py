@@ -31,9 +31,8 @@ class Due(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A message on its way into a time shard. Fields: id; message; due."""
+    """A message on its way into a time shard. Fields: message; due."""
 
-    id: str
     message: bytes
     due: Due
 
@@ -109,26 +108,38 @@ class TimeShards(Protocol):
         """
         ...
 
-    def put(self, time_shard: int, entries: Sequence[Entry]) -> Steps[None]:
-        """Keep messages; a message whose id is known already stays as it is."""
+    def put(self, time_shard: int, entries: Sequence[Entry], now_s: float) -> Steps[list[str]]:
+        """Keep messages, and name them.
+
+        Arguments: now_s: the producer's clock, by which messages of the same due time are put in
+        order. Returns: their ids, in the form of `new_id`: the store may say in them where it keeps
+        a message.
+        """
         ...
 
     def take(
-        self, time_shard: int, consumer: str, lease_ms: int, n: int, max_attempts: int
+        self,
+        time_shard: int,
+        consumer: str,
+        lease_ms: int,
+        n: int,
+        max_attempts: int,
+        *,
+        is_turn: bool,
     ) -> Steps[list[Held]]:
         """Lease up to n messages that are due and not consumed, the lowest due time first.
 
         If no others are left, messages whose lease has ended are leased anew, or set aside if their
-        attempts have reached max_attempts. Returns: messages that no other take can return before
-        their lease ends or they are released.
+        attempts have reached max_attempts. Arguments: is_turn: whether the consumers have their
+        turn here, so that no producer writes. Returns: messages that no other take can return
+        before their lease ends or they are released.
         """
         ...
 
     def consume(self, time_shard: int, ids: Sequence[str]) -> Steps[int]:
         """Mark messages as consumed: no take returns them again, whether or not they are leased.
 
-        Must change nothing that a sweep depends on being unchanged. Returns: how many were known
-        and not consumed yet.
+        Does not abort a sweep. Returns: how many were known and not consumed yet.
         """
         ...
 
@@ -137,16 +148,16 @@ class TimeShards(Protocol):
     ) -> Steps[bool]:
         """End a lease early, so that the message waits again; its attempt is forgotten.
 
-        Arguments: token: of the `Held`; None: of any lease; due: None for the old due time. Must
-        change nothing that a sweep depends on. Returns: whether that lease still held.
+        Arguments: token: of the `Held`; None: of any lease; due: None for the old due time.
+        Returns: whether that lease still held.
         """
         ...
 
     def extend(self, time_shard: int, message_id: str, token: str, lease_ms: int) -> Steps[bool]:
         """Let a lease last for so long from now on at least.
 
-        Must change nothing that a sweep depends on. Returns: whether that lease still held: it may
-        have ended, as long as the message was neither taken nor swept since.
+        Returns: whether that lease still held: it may have ended, as long as the message was
+        neither taken nor swept since.
         """
         ...
 

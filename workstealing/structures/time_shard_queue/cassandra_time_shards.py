@@ -1,0 +1,795 @@
+"""The rules of time shards on Cassandra: where a message lies, and which batch moves it.
+
+A partition is one time shard. Its rows, in this order:
+
+- kind -1: the mark, which says the rotation. The row also makes the static column ``lock`` readable
+  without a look at any other row.
+- kind 0: the messages, by due time. A message stays in its row until it is consumed; its id says
+  where. ``live`` and ``message`` are the producer's, the other columns the consumers'.
+- kind 1: the places of messages that wait once more (released, swept, revived), by due time.
+- kind 2: the places of leased messages, by the end of the lease.
+- kind 3: the places of dead messages, by the time at which they were set aside.
+
+A producer inserts a row, and a consumer who is done deletes it, each by a plain write. Whoever else
+changes a time shard commits one batch on the condition that ``lock`` is as it was when it was read,
+and that each changed message is still live. So two consumers never get one message, and a message
+is acknowledged whatever else goes on: a batch that comes too late for it changes nothing, or leaves
+columns without ``live``, which count as no message.
+
+``lock`` holds a `Lock`: how far each kind has been read. Tombstones lie behind those places, and no
+take reads them again. A producer puts no message behind them either: it reads the lock first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from workstealing.errors import Aborted, LayoutError
+from workstealing.store.operations import Sleep, Steps
+from workstealing.structures.layout import Versioned
+from workstealing.structures.time_shard_queue.redis_store import KIND, read_rotation
+from workstealing.structures.time_shard_queue.rotation import Rotation
+from workstealing.structures.time_shard_queue.store import Buried, Due, Entry, Held, TimeShardCounts
+
+T = TypeVar("T")
+
+LAYOUT_SHARD = -1
+"""The partition that holds a queue's layout, in its mark."""
+MESSAGES, AGAIN, LEASED, DEAD = range(4)
+"""The kinds of rows; the last three are also the states of a message that was taken once."""
+FIRST_MS = -(1 << 53)
+"""Before all due times."""
+LAST_MS = 1 << 53
+FIRST_ID = uuid.UUID("00000000-0000-1000-8080-808080808080")
+LAST_ID = uuid.UUID("ffffffff-ffff-1fff-7f7f-7f7f7f7f7f7f")
+"""The lowest and the highest timeuuid, as Cassandra orders them: their last bytes are signed."""
+TAKEN_A_PIECE = 50
+"""So many messages are changed by one batch, which then stays far below Cassandra's limit of 50
+KiB."""
+_BESIDE = 16
+"""A take looks at so many rows more than it wants, for those that are taken already."""
+_PAGE = 500
+_ATTEMPTS = 30
+"""A consumer tries so often to be the first, with longer and longer pauses."""
+_BEHIND_MS = 10_000
+"""If nothing was taken, the places in the lock move once they are so far behind."""
+_FORMAT = 1 << 63
+KEY = object()
+"""Stands for the key of the partition."""
+
+
+class Query(NamedTuple):
+    """A prepared statement of the store. Fields: name; args."""
+
+    name: str
+    args: tuple[Any, ...]
+
+
+class Batch(NamedTuple):
+    """Statements of one partition that are done together.
+
+    Fields: queries; conditional: whether they have conditions, which then must all hold.
+    """
+
+    queries: Sequence[Query]
+    conditional: bool
+
+
+class Now(NamedTuple):
+    """The step that asks for the store's time of day, in microseconds."""
+
+
+class Place(NamedTuple):
+    """A row of kind 1 to 3. Fields: at: its time in ms; id; of_due: of the message's row."""
+
+    at: int
+    id: uuid.UUID
+    of_due: int
+
+    @property
+    def row(self) -> tuple[int, uuid.UUID]:
+        """The key of the message's row."""
+        return self.of_due, self.id
+
+
+class Row(NamedTuple):
+    """A message's row without the message.
+
+    Fields: due, id: its key; live: None if the message is done, or never came; state: None until it
+    is first taken; until: the time of its `Place`; takes; given_back: how many of them were
+    released; due_now: when it is due; consumer: the last one; put_us, changed_us: when the producer
+    and the last batch wrote it.
+    """
+
+    due: int
+    id: uuid.UUID
+    live: bool | None
+    state: int | None
+    until: int | None
+    takes: int | None
+    given_back: int | None
+    due_now: int | None
+    consumer: str | None
+    put_us: int | None
+    changed_us: int | None
+
+    @property
+    def key(self) -> tuple[int, uuid.UUID]:
+        """The key of the row."""
+        return self.due, self.id
+
+    @property
+    def attempts(self) -> int:
+        """How often it was taken and not released."""
+        return (self.takes or 0) - (self.given_back or 0)
+
+    @property
+    def due_ms(self) -> int:
+        """When it is due."""
+        return self.due if self.due_now is None else self.due_now
+
+    def delete_us(self, now_us: int) -> int:
+        """Return a timestamp by which a plain delete beats all that wrote this row."""
+        return max(now_us, (self.put_us or 0) + 1, (self.changed_us or 0) + 1)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """What the static column ``lock`` says.
+
+    Fields: head: the key of a row of kind 0; every message at or before it that was put before
+    `before_us` has been taken; before_us; again, ends: no message waits once more before the one
+    time, and no lease ends before the other; audit: how far a sweeper has looked
+    for messages behind the head; audited_us: when it last came to the end; text: of the column.
+    """
+
+    head: tuple[int, uuid.UUID] = (FIRST_MS, FIRST_ID)
+    before_us: int = 0
+    again: int = FIRST_MS
+    ends: int = FIRST_MS
+    audit: tuple[int, uuid.UUID] = (FIRST_MS, FIRST_ID)
+    audited_us: int = 0
+    text: str = ""
+
+    @staticmethod
+    def of(text: str) -> Lock:
+        """Read the column. Raises: ValueError or KeyError for anything else."""
+        found = json.loads(text)
+        return Lock(
+            _key(found["head"]),
+            found["before_us"],
+            found["again"],
+            found["ends"],
+            _key(found["audit"]),
+            found["audited_us"],
+            text,
+        )
+
+    def written(self) -> Lock:
+        """Return it with a text of its own, which no other one has."""
+        found = {
+            "head": [self.head[0], str(self.head[1])],
+            "before_us": self.before_us,
+            "again": self.again,
+            "ends": self.ends,
+            "audit": [self.audit[0], str(self.audit[1])],
+            "audited_us": self.audited_us,
+            "of": os.urandom(8).hex(),
+        }
+        return replace(self, text=json.dumps(found))
+
+
+class Opened(NamedTuple):
+    """A time shard that was read.
+
+    Fields: number; lock; now_ms: the store's time; stamp: of a plain write that is sent now, in
+    microseconds.
+    """
+
+    number: int
+    lock: Lock
+    now_ms: int
+    stamp: int
+
+
+class Changes(Generic[T]):
+    """The changes that one batch is to make in a time shard.
+
+    Arguments: result: of the call, if the batch is applied; lock: as it is to be then. Without any
+    other change, and without a lock, nothing is sent.
+    """
+
+    def __init__(self, result: T, lock: Lock | None = None) -> None:
+        self.result, self.lock = result, lock
+        self._of_rows: list[tuple[str, tuple[Any, ...]]] = []
+
+    def move(
+        self,
+        row: Row,
+        state: int,
+        until: int,
+        *,
+        takes: int | None = None,
+        given_back: int | None = None,
+        due_now: int | None = None,
+        consumer: str | None = None,
+    ) -> None:
+        """Give a message another state, and its place among those of that state."""
+        values = (
+            row.takes or 0 if takes is None else takes,
+            row.given_back or 0 if given_back is None else given_back,
+            row.due_ms if due_now is None else due_now,
+            row.consumer or "" if consumer is None else consumer,
+        )
+        self._of_rows.append(("change", (state, until, *values, KEY, *row.key)))
+        if (row.state, row.until) != (state, until):
+            if row.state and row.until is not None:
+                self.displace(row.state, Place(row.until, row.id, row.due))
+            self._of_rows.append(("place", (KEY, state, until, row.id, row.due)))
+
+    def displace(self, kind: int, place: Place) -> None:
+        """Remove a place that says nothing any more."""
+        self._of_rows.append(("displace", (KEY, kind, *place[:2])))
+
+    def batch(self, key: tuple[Any, ...], before: Lock) -> Batch | None:
+        """Return the batch, None without changes."""
+        if not self._of_rows and self.lock is None:
+            return None
+        queries = [Query("lock", ((self.lock or before).written().text, *key, before.text))]
+        for name, args in self._of_rows:
+            at = args.index(KEY)
+            queries.append(Query(name, (*args[:at], *key, *args[at + 1 :])))
+        return Batch(queries, True)
+
+
+class CassandraTimeShards:
+    """The time shards of one queue on Cassandra; see `TimeShards` for the methods.
+
+    Arguments: store: a `CassandraStore`; name; rotation. A put is two round trips, and so is an
+    acknowledgement. A take is three and a lightweight transaction; one that finds nothing is four.
+    Every call raises LayoutError for foreign data or another rotation, and then has changed
+    nothing. It also raises cassandra-driver's errors; after a WriteTimeout of a take, leases that
+    nobody knows of end by themselves.
+    """
+
+    def __init__(self, store: Any, name: bytes, rotation: Rotation) -> None:
+        self.store = store
+        self.name, self.rotation = name, rotation
+        self._opened: Versioned[Rotation] | None = None
+        self.mark = self._mark_of(KIND.version)
+        """The mark that each time shard must have: `version:time shards:period in ms`."""
+
+    @property
+    def faults(self) -> tuple[type[Exception], ...]:
+        """The errors by which Cassandra says that it cannot do a step."""
+        from cassandra import DriverException
+        from cassandra.cluster import NoHostAvailable
+
+        return (DriverException, NoHostAvailable, LayoutError, Aborted)
+
+    def require_writable(self) -> None:
+        """Raise a LayoutError if the layout has been read, and may only be read."""
+        if self._opened is not None:
+            self._opened.require_writable()
+
+    def open(self, create: bool = False, only_read: bool = False) -> Steps[Rotation | None]:
+        """Read the layout, or write it down. One round trip the first time, two for a new queue."""
+        opened = self._opened
+        if opened is None:
+            opened = yield from self._layout(new=create)
+            if opened is None:
+                return None
+            if opened.own == self.rotation:
+                # Of another one the caller is told, and it may be gone by the next call.
+                self._opened = opened
+                self.mark = self._mark_of(opened.version)
+        if not only_read:
+            opened.require_writable()
+        return opened.own
+
+    def put(self, time_shard: int, entries: Sequence[Entry], now_s: float) -> Steps[list[str]]:
+        """Keep messages; a round trip to read the lock, and one for all. O(1) each."""
+        opened = yield from self.read(time_shard)
+        if opened is None:
+            opened = yield from self._new(time_shard)
+        ids, queries = [], []
+        for message, due in entries:
+            due_ms = self._due(due, opened.now_ms)
+            # Behind the head no take would look.
+            row = (max(due_ms, opened.lock.head[0] + 1), timeuuid(now_s))
+            args = (*self._key(time_shard), *row, message, due_ms, opened.stamp)
+            queries.append(Query("put", args))
+            ids.append(id_of(time_shard, row))
+        yield queries
+        return ids
+
+    def take(
+        self,
+        time_shard: int,
+        consumer: str,
+        lease_ms: int,
+        n: int,
+        max_attempts: int,
+        *,
+        is_turn: bool,
+    ) -> Steps[list[Held]]:
+        """Lease up to n messages that are due, in pieces of 50, each by one batch."""
+        taken: list[Held] = []
+        more = True
+        while more and len(taken) < n:
+            wanted = min(n - len(taken), TAKEN_A_PIECE)
+            piece = _Taking(self, consumer, lease_ms, wanted, max_attempts, is_turn=is_turn)
+            try:
+                more, some = yield from self.committed(time_shard, piece.look, (False, []))
+                messages = yield from self._messages(time_shard, some)
+            except self.faults:
+                if not taken:
+                    raise
+                break
+            taken += messages
+        return taken
+
+    def consume(self, time_shard: int, ids: Sequence[str]) -> Steps[int]:
+        """Delete messages, whoever has them; two round trips."""
+        return (yield from self._forget(time_shard, ids))
+
+    def release(
+        self, time_shard: int, message_id: str, token: str | None, due: Due | None
+    ) -> Steps[bool]:
+        """End a lease early, by one batch."""
+
+        def look(opened: Opened) -> Steps[Changes[bool]]:
+            (row,) = (yield from self._rows(time_shard, [message_id])) or [None]
+            if row is None or row.state not in {AGAIN, LEASED} or token not in {None, _token(row)}:
+                return Changes(False)
+            when = row.due_ms if due is None else self._due(due, opened.now_ms)
+            given_back = (row.given_back or 0) + (row.state == LEASED)
+            changes = Changes(True, replace(opened.lock, again=min(opened.lock.again, when)))
+            changes.move(row, AGAIN, when, given_back=given_back, due_now=when)
+            return changes
+
+        return (yield from self.committed(time_shard, look, False))
+
+    def extend(self, time_shard: int, message_id: str, token: str, lease_ms: int) -> Steps[bool]:
+        """Let a lease last longer, by one batch."""
+
+        def look(opened: Opened) -> Steps[Changes[bool]]:
+            (row,) = (yield from self._rows(time_shard, [message_id])) or [None]
+            if row is None or row.state != LEASED or _token(row) != token:
+                return Changes(False)
+            end = max(row.until or 0, opened.now_ms + lease_ms)
+            changes = Changes(True, replace(opened.lock, ends=min(opened.lock.ends, end)))
+            changes.move(row, LEASED, end)
+            return changes
+
+        return (yield from self.committed(time_shard, look, False))
+
+    def counts(self, time_shards: Sequence[int]) -> Steps[list[TimeShardCounts]]:
+        """Count the messages of some time shards: O(n), a round trip for each 500 of each kind."""
+        counted: list[TimeShardCounts] = []
+        for time_shard in time_shards:
+            each = yield from self._count(time_shard)
+            counted.append(each)
+        return counted
+
+    def dead(self, time_shard: int, n: int) -> Steps[list[Buried]]:
+        """List the dead set; O(n), three round trips for each 50."""
+        if (yield from self.read(time_shard)) is None:
+            return []
+        found: list[Buried] = []
+        at = (FIRST_MS, FIRST_ID)
+        while len(found) < n:
+            places = yield from self.further_places(time_shard, DEAD, at, TAKEN_A_PIECE)
+            rows = yield from self.rows_at(time_shard, [each.row for each in places])
+            bodies = yield from self._bodies(time_shard, list(rows))
+            for place in places:
+                row, body = rows.get(place.row), bodies.get(place.row)
+                if row is not None and body is not None and row.until == place.at:
+                    id_, who = id_of(time_shard, row.key), row.consumer or ""
+                    found.append(Buried(id_, body, row.due_ms, row.attempts, place.at, who))
+            if len(places) < TAKEN_A_PIECE:
+                break
+            at = places[-1][:2]
+        return found[:n]
+
+    def revive(self, time_shard: int, ids: Collection[str]) -> Steps[int]:
+        """Let messages of the dead set wait again, by a batch for each 50."""
+        count = 0
+        for some in _pieces(list(ids)):
+
+            def look(opened: Opened, some: Sequence[str] = some) -> Steps[Changes[int]]:
+                rows = yield from self._rows(time_shard, some)
+                dead = [row for row in rows if row.state == DEAD]
+                again = min([opened.lock.again, *(row.due_ms for row in dead)])
+                changes = Changes(len(dead), replace(opened.lock, again=again))
+                for row in dead:
+                    changes.move(row, AGAIN, row.due_ms, given_back=row.takes or 0)
+                return changes
+
+            count += yield from self.committed(time_shard, look, 0)
+        return count
+
+    def discard(self, time_shard: int, ids: Collection[str]) -> Steps[int]:
+        """Delete messages of the dead set; two round trips."""
+        return (yield from self._forget(time_shard, list(ids), DEAD))
+
+    def delete(self) -> Steps[int]:
+        """Remove all time shards and the layout: a tombstone for each time shard."""
+        rows = yield Query("mark", self._key(LAYOUT_SHARD))
+        if not rows:
+            return 0
+        mark = rows[0][0]
+        found = self._read_layout(mark, deleted=True)
+        assert found is not None
+        self._require(found)
+        # From now on nobody opens it; and as long as anything is left, the layout says so.
+        dropping = json.dumps({**json.loads(mark), "dropping": "1"})
+        if mark != dropping:
+            done = yield Query("change_mark", (dropping, *self._key(LAYOUT_SHARD), mark))
+            if not done[0][0]:
+                raise self._foreign("was changed meanwhile: call delete() once more")
+        self._opened = None
+        count = 0
+        for time_shard in range(self.rotation.time_shards):
+            if (yield from self.read(time_shard)) is None:
+                continue
+            each = yield from self._count(time_shard)
+            count += each.waiting + each.leased + each.dead
+            # Later than all that was written, whose timestamps are finer than the server's time.
+            now = yield Query("now", ())
+            yield Query("forget_all", (now[0][0] * 1000 + 1000, *self._key(time_shard)))
+        # A new queue's rows must be later than these tombstones.
+        yield Sleep(0.005)
+        yield Query("delete_mark", (*self._key(LAYOUT_SHARD), dropping))
+        self.mark = self._mark_of(KIND.version)
+        return count
+
+    def committed(
+        self,
+        time_shard: int,
+        look: Callable[[Opened], Steps[Changes[T]]],
+        nothing: T,
+        *,
+        once: bool = False,
+    ) -> Steps[T]:
+        """Look at a time shard, and commit the changes that `look` returns.
+
+        Arguments: look; nothing: the result where nothing was ever put; once: one attempt, as of a
+        recruit. Raises: Aborted if another writer came first, without `once` after 30 attempts.
+        """
+        pause = 0.001
+        for _ in range(1 if once else _ATTEMPTS):
+            opened = yield from self.read(time_shard)
+            if opened is None:
+                return nothing
+            changes = yield from look(opened)
+            batch = changes.batch(self._key(time_shard), opened.lock)
+            if batch is None or (yield batch)[0][0]:
+                return changes.result
+            if not once:
+                yield Sleep(random.uniform(0, pause))
+                pause = min(1.3 * pause, 0.1)
+        raise Aborted(
+            f"others changed time shard {time_shard} of the queue {self._text} before this process"
+            f" could{'' if once else f', {_ATTEMPTS} times'}: nothing was changed"
+        )
+
+    def places(
+        self, time_shard: int, kind: int, first: int, last: int, n: int
+    ) -> Steps[list[Place]]:
+        """Return up to n places of a kind between two times."""
+        rows = yield self.placing(time_shard, kind, first, last, n)
+        return [Place(*row) for row in rows]
+
+    def placing(self, time_shard: int, kind: int, first: int, last: int, n: int) -> Query:
+        """Return the query of `places`."""
+        return Query("places", (*self._key(time_shard), kind, first, last, n))
+
+    def further_places(
+        self, time_shard: int, kind: int, after: tuple[int, uuid.UUID], n: int
+    ) -> Steps[list[Place]]:
+        """Return up to n places of a kind behind one of them."""
+        rows = yield Query("further_places", (*self._key(time_shard), kind, *after, n))
+        return [Place(*row) for row in rows]
+
+    def rows_at(
+        self, time_shard: int, keys: Collection[tuple[int, uuid.UUID]]
+    ) -> Steps[dict[tuple[int, uuid.UUID], Row]]:
+        """Return the rows of live messages by their keys."""
+        if not keys:
+            return {}
+        rows = yield Query("rows", (*self._key(time_shard), list(keys)))
+        return {row.key: row for row in (Row(*each) for each in rows) if row.live}
+
+    def fresh(self, time_shard: int, after: tuple[int, uuid.UUID], last: int, n: int) -> Query:
+        """Return the query for the next n rows of messages that are due."""
+        return Query("fresh", (*self._key(time_shard), *after, last, n))
+
+    def _messages(self, time_shard: int, some: Sequence[Held]) -> Steps[list[Held]]:
+        """Return leased messages with their contents, without those that are done meanwhile."""
+        keys = {each.id: row_of(each.id) for each in some}
+        bodies = yield from self._bodies(time_shard, [key for key in keys.values() if key])
+        found = ((each, bodies.get(keys[each.id])) for each in some)
+        return [each._replace(message=body) for each, body in found if body is not None]
+
+    def _bodies(
+        self, time_shard: int, keys: Sequence[tuple[int, uuid.UUID]]
+    ) -> Steps[dict[tuple[int, uuid.UUID] | None, bytes]]:
+        if not keys:
+            return {}
+        rows = yield Query("messages", (*self._key(time_shard), list(keys)))
+        return {(due, id_): bytes(message) for due, id_, live, message in rows if live}
+
+    def _rows(self, time_shard: int, ids: Sequence[str]) -> Steps[list[Row]]:
+        """Return the live rows of messages by their ids."""
+        keys = [key for key in map(row_of, ids) if key is not None]
+        found = yield from self.rows_at(time_shard, keys)
+        return [found[key] for key in dict.fromkeys(keys) if key in found]
+
+    def _forget(self, time_shard: int, ids: Sequence[str], state: int | None = None) -> Steps[int]:
+        """Delete messages with their places, whoever changes them now. Returns: how many."""
+        opened = yield from self.read(time_shard)
+        if opened is None:
+            return 0
+        rows = yield from self._rows(time_shard, ids)
+        if state is not None:
+            rows = [row for row in rows if row.state == state]
+        if rows:
+            yield Batch(list(self.forgetting(opened, rows)), False)
+        return len(rows)
+
+    def forgetting(self, opened: Opened, rows: Sequence[Row]) -> Iterator[Query]:
+        """Yield the plain deletes that remove messages with their places."""
+        key = self._key(opened.number)
+        for row in rows:
+            stamp = row.delete_us(opened.stamp)
+            yield Query("forget", (stamp, *key, MESSAGES, *row.key))
+            if row.state and row.until is not None:
+                yield Query("forget", (stamp, *key, row.state, row.until, row.id))
+
+    def _count(self, time_shard: int) -> Steps[TimeShardCounts]:
+        opened = yield from self.read(time_shard)
+        if opened is None:
+            return TimeShardCounts(0, 0, 0, 0, 0, 0)
+        now = opened.now_ms
+        dues: list[int] = []
+        at, some = opened.lock.head, [()] * _PAGE
+        while len(some) == _PAGE:
+            some = yield self.fresh(time_shard, at, LAST_MS, _PAGE)
+            dues += [due_now for _, _, live, state, due_now, _ in some if live and not state]
+            at = some[-1][:2] if some else at
+        sizes = {}
+        for kind, first in (
+            (AGAIN, opened.lock.again),
+            (LEASED, opened.lock.ends),
+            (DEAD, FIRST_MS),
+        ):
+            found: list[Place] = []
+            at, more = (first, FIRST_ID), True
+            while more:
+                places = yield from self.further_places(time_shard, kind, at, _PAGE)
+                found += places
+                more = len(places) == _PAGE
+                at = places[-1][:2] if places else at
+            sizes[kind] = found
+        dues += [place.at for place in sizes[AGAIN]]
+        due = [each for each in dues if each <= now]
+        overdue = now - min(due) if due else 0
+        leased, dead = len(sizes[LEASED]), len(sizes[DEAD])
+        return TimeShardCounts(len(dues), len(due), leased, 0, dead, overdue)
+
+    def read(self, time_shard: int) -> Steps[Opened | None]:
+        """Read a time shard's mark and lock; None if nothing was ever put into it."""
+        now_us: int = yield Now()
+        rows = yield Query("mark", self._key(time_shard))
+        if not rows:
+            return None
+        mark, lock = rows[0]
+        if mark != self.mark:
+            raise LayoutError(
+                f"time shard {time_shard} of the queue {self._text} says {mark} where {self.mark}"
+                " was expected: the queue was made anew with another number of time shards or"
+                " another period, or a newer release has written it; nothing was changed"
+            )
+        stamp = now_us - self.store.clock_shift_ms * 1000
+        return Opened(time_shard, Lock.of(lock), now_us // 1000, stamp)
+
+    def _new(self, time_shard: int) -> Steps[Opened]:
+        """Write a time shard's mark, if the layout still says the same."""
+        found = yield from self._layout(new=True)
+        assert found is not None
+        self._require(found)
+        yield Query("new_mark", (*self._key(time_shard), self.mark, Lock().written().text))
+        opened = yield from self.read(time_shard)
+        if opened is None:
+            raise self._foreign("is being deleted")
+        return opened
+
+    def _layout(self, *, new: bool = False) -> Steps[Versioned[Rotation] | None]:
+        key = self._key(LAYOUT_SHARD)
+        rows = yield Query("mark", key)
+        if not rows and new:
+            rotation = self.rotation
+            own = ("time_shards", rotation.time_shards, "period_ms", rotation.period_ms)
+            fields = KIND.fields(*own)
+            pairs = dict(zip(fields[::2], map(str, fields[1::2]), strict=True))
+            yield Query("new_mark", (*key, json.dumps(pairs), None))
+            rows = yield Query("mark", key)
+        return self._read_layout(rows[0][0]) if rows else None
+
+    def _read_layout(self, mark: Any, *, deleted: bool = False) -> Versioned[Rotation] | None:
+        try:
+            pairs = json.loads(mark)
+        except (TypeError, ValueError) as error:
+            raise self._foreign("does not hold a layout") from error
+        key = f"{self.store.table}:{self._text}".encode()
+        return read_rotation(key, pairs, deleted=deleted)
+
+    def _require(self, found: Versioned[Rotation]) -> None:
+        self.rotation.require(found.own, self._text)
+        found.require_writable()
+        self.mark = self._mark_of(found.version)
+
+    def _foreign(self, said: str) -> LayoutError:
+        return LayoutError(f"the queue {self._text} in {self.store.table} {said}")
+
+    def _mark_of(self, version: int) -> str:
+        return f"{version}:{self.rotation.time_shards}:{self.rotation.period_ms}"
+
+    def _key(self, time_shard: int) -> tuple[bytes, int]:
+        return self.name, time_shard
+
+    @property
+    def _text(self) -> str:
+        return self.name.decode(errors="backslashreplace")
+
+    @staticmethod
+    def _due(due: Due, now_ms: int) -> int:
+        return now_ms + due.ms if due.from_now else due.ms
+
+
+class _Taking:
+    """One piece of a take: which messages it leases.
+
+    Arguments: time_shards; consumer; lease_ms; wanted: the most messages; max_attempts; is_turn:
+    whether no producer writes now, so that the head may move.
+    """
+
+    def __init__(
+        self,
+        time_shards: CassandraTimeShards,
+        consumer: str,
+        lease_ms: int,
+        wanted: int,
+        max_attempts: int,
+        *,
+        is_turn: bool,
+    ) -> None:
+        self._time_shards = time_shards
+        self._consumer, self._lease_ms = consumer, lease_ms
+        self._wanted, self._max_attempts = wanted, max_attempts
+        self._is_turn = is_turn
+
+    def look(self, opened: Opened) -> Steps[Changes[tuple[bool, list[Held]]]]:
+        """Return the changes that lease messages, and these messages without their contents."""
+        shards, wanted, now = self._time_shards, self._wanted, opened.now_ms
+        lock, number = opened.lock, opened.number
+        seen = yield from self._fresh(opened)
+        fresh = [(row.due_ms, row.id.time, row) for row in seen if row.live and not row.state]
+        places = yield from shards.places(number, AGAIN, lock.again, now, wanted)
+        # The lowest due times of both; of the same due time, the message that was put first.
+        waiting = sorted([*fresh, *((each.at, each.id.time, each) for each in places)], key=_order)
+        chosen = [each for _, _, each in waiting[:wanted]]
+        again = [each for each in chosen if isinstance(each, Place)]
+        ended: list[Place] = []
+        lacking = wanted - len(chosen)
+        if lacking:
+            ended = yield from shards.places(number, LEASED, lock.ends, now, lacking)
+        rows = yield from shards.rows_at(number, [each.row for each in (*again, *ended)])
+        changes = Changes[tuple[bool, list[Held]]]((False, []))
+        held: list[Held] = []
+        end = now + self._lease_ms
+        void = 0
+        for each in (*chosen, *ended):
+            row = each if isinstance(each, Row) else rows.get(each.row)
+            kind = LEASED if each in ended else AGAIN
+            if isinstance(each, Place) and (
+                row is None or (row.state, row.until) != (kind, each.at)
+            ):
+                changes.displace(kind, each)
+                void += 1
+            elif row is not None and kind == LEASED and row.attempts >= self._max_attempts:
+                changes.move(row, DEAD, now)
+                void += 1
+            elif row is not None:
+                takes = (row.takes or 0) + 1
+                due = row.until if row.state == AGAIN else row.due_ms
+                changes.move(row, LEASED, end, takes=takes, due_now=due, consumer=self._consumer)
+                attempts = takes - (row.given_back or 0)
+                id_ = id_of(number, row.key)
+                held.append(Held(id_, b"", due or 0, attempts, str(takes), end))
+        after = replace(lock, ends=min(end, lock.ends))
+        rest = [each.at for each in places if each not in again]
+        after = replace(after, again=min(rest, default=now if len(places) < wanted else lock.again))
+        if lacking and len(ended) < lacking:
+            after = replace(after, ends=min(now, end))
+        passed = list(
+            itertools.takewhile(lambda row: row in chosen or row.state or not row.live, seen)
+        )
+        if self._is_turn and passed:
+            after = replace(after, head=passed[-1].key, before_us=opened.stamp)
+        moved = max(after.again - lock.again, after.ends - lock.ends, after.head[0] - lock.head[0])
+        if held or void or len(passed) >= _BESIDE or moved > _BEHIND_MS:
+            changes.lock = after
+        # Each round that finds something has cleared it away; a full one leaves the rest.
+        changes.result = (bool(void) or len(held) == wanted, held)
+        return changes
+
+    def _fresh(self, opened: Opened) -> Steps[list[Row]]:
+        """Return the rows behind the head that are due, up to as many fresh ones as are wanted."""
+        at, more, fresh = opened.lock.head, True, 0
+        seen: list[Row] = []
+        size = self._wanted + _BESIDE
+        while more and fresh < self._wanted:
+            query = self._time_shards.fresh(opened.number, at, opened.now_ms, size)
+            for due, id_, live, state, due_now, put_us in (page := (yield query)):
+                row = Row(due, id_, live, state, None, None, None, due_now, None, put_us, None)
+                seen.append(row)
+                fresh += bool(live and not state)
+                at = row.key
+            more = len(page) == size
+        return seen
+
+
+def _order(each: tuple[int, int, Row | Place]) -> tuple[int, int]:
+    return each[:2]
+
+
+def _token(row: Row) -> str:
+    return str(row.takes)
+
+
+def _key(found: Sequence[Any]) -> tuple[int, uuid.UUID]:
+    return int(found[0]), uuid.UUID(found[1])
+
+
+def timeuuid(now_s: float) -> uuid.UUID:
+    """Return a timeuuid of a moment, in Unix seconds, with 60 random bits."""
+    ticks = (int(now_s * 1e6) * 10 + 0x01B21DD213814000) & ((1 << 60) - 1)
+    chance = int.from_bytes(os.urandom(8), "big")
+    return uuid.UUID(
+        fields=(
+            ticks & 0xFFFFFFFF,
+            (ticks >> 32) & 0xFFFF,
+            0x1000 | (ticks >> 48) & 0x0FFF,
+            0x80 | (chance >> 56) & 0x3F,
+            (chance >> 48) & 0xFF,
+            chance & 0xFFFFFFFFFFFF,
+        )
+    )
+
+
+def id_of(time_shard: int, row: tuple[int, uuid.UUID]) -> str:
+    """Return the id of the message in a row: its time shard and the row's key."""
+    return f"{time_shard}-{row[0] + _FORMAT:016x}{row[1].hex}"
+
+
+def row_of(message_id: str) -> tuple[int, uuid.UUID] | None:
+    """Return the key of the row that an id names; None if no store on Cassandra has made it."""
+    _, _, digits = message_id.partition("-")
+    if len(digits) != 48:
+        return None
+    found = uuid.UUID(digits[16:])
+    return (int(digits[:16], 16) - _FORMAT, found) if found.version == 1 else None
+
+
+def _pieces(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for first in range(0, len(ids), TAKEN_A_PIECE):
+        yield ids[first : first + TAKEN_A_PIECE]
