@@ -20,7 +20,7 @@ from workstealing.structures.time_shard_queue.cassandra_time_shards import (
     CassandraTimeShards,
     Changes,
     Opened,
-    Place,
+    PlaceRow,
     Row,
 )
 
@@ -143,7 +143,7 @@ class CassandraSweeping:
             raise ConnectionError(f"no node of Cassandra answered: {error}") from error
         return found
 
-    def _ended(self, opened: Opened, n: int) -> Steps[list[Place]]:
+    def _ended(self, opened: Opened, n: int) -> Steps[list[PlaceRow]]:
         first, last = opened.lock.ends, opened.now_ms
         return self._time_shards.places(opened.number, LEASED, first, last, n)
 
@@ -162,7 +162,7 @@ class CassandraSweeping:
             row = rows.get(place.row)
             if row is None:
                 # Its message is done; a batch that came too late for it may have left columns.
-                changes.displace(MESSAGES, Place(place.of_due, place.id, place.of_due))
+                changes.displace(MESSAGES, PlaceRow(place.of_due, place.id, place.of_due))
             if row is None or (row.state, row.until) != (LEASED, place.at):
                 changes.displace(LEASED, place)
                 cleared += 1
@@ -211,7 +211,7 @@ class CassandraSweeping:
         for due, id_, live, state, due_now, put_us in page:
             at = (due, id_)
             if not live:
-                changes.displace(MESSAGES, Place(due, id_, due))
+                changes.displace(MESSAGES, PlaceRow(due, id_, due))
                 void += 1
             elif not state and (due, id_.time) <= (head[0], head[1].time):
                 row = Row(due, id_, live, None, None, None, None, due_now, None, put_us, None)

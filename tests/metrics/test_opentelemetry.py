@@ -68,6 +68,8 @@ def test_every_metric(hooks: OpenTelemetryHooks, reader: InMemoryMetricReader) -
         hooks.on_outcome("expiry", outcome, items, seconds, None)
     hooks.on_observed("expiry", 12.5, None)
     hooks.on_observed("expiry", None, 70)
+    hooks.on_measured("expiry", "tombstones", 5.0)
+    hooks.on_measured("expiry", "tombstones", 3.0)
     now = Collected(reader)
     assert now("enlisted") == 1_024
     assert now("recruited", job_name="expiry") == 4
@@ -85,6 +87,7 @@ def test_every_metric(hooks: OpenTelemetryHooks, reader: InMemoryMetricReader) -
         assert slices.bucket_counts[-1] == 1
     assert now("oldest_garbage", job_name="expiry") == 12.5
     assert now("backlog", job_name="expiry") == 70
+    assert now("measured", job_name="expiry", what="tombstones") == 3.0
     assert now.units["workstealing.slice"] == now.units["workstealing.oldest_garbage"] == "s"
 
 

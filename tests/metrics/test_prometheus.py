@@ -88,6 +88,9 @@ def test_every_metric(registry: CollectorRegistry, shown: Callable[[], Shown]) -
     assert buckets == [1, 4, 4]
     assert now("oldest_garbage_seconds", **job) == 12.5
     assert now("backlog", **job) == 70
+    hooks.on_measured("expiry", "tombstones", 5.0)
+    hooks.on_measured("expiry", "tombstones", 3.0)
+    assert shown()("measured", what="tombstones", **job) == 3.0
 
 
 def test_a_recruiter_reports(registry: CollectorRegistry, shown: Callable[[], Shown]) -> None:

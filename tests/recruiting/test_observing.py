@@ -75,6 +75,28 @@ def test_the_hooks_hear_of_it_before_the_outcome_and_the_stats_keep_it() -> None
     assert recruiter.stats()["jobs"]["sweep"]["oldest_seconds"] == 4.0
 
 
+def test_the_hooks_hear_of_the_last_figure_of_each_name() -> None:
+    def perform(slice: Slice) -> int:
+        slice.measure("tombstones", 5)
+        slice.measure("tombstones", 3)
+        slice.measure("pages", 2.5)
+        return 1
+
+    hooks = RecordingHooks()
+    recruiter = installed(perform)
+    recruiter.add_hook(hooks)
+    recruiter.enlist()
+    assert hooks.measured == [("sweep", "tombstones", 3.0), ("sweep", "pages", 2.5)]
+
+
+@pytest.mark.parametrize(("what", "value"), [("", 1), (3, 1), ("pages", "3"), ("pages", True)])
+def test_a_figure_has_a_name_and_a_number(what: Any, value: Any) -> None:
+    slice = Slice(5, 1.0)
+    with pytest.raises(ConfigurationError):
+        slice.measure(what, value)
+    assert not slice.measured
+
+
 def test_a_slice_that_observes_nothing_leaves_what_is_known() -> None:
     ages = iter([2.0, None, 0.0])
 

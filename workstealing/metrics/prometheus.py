@@ -65,6 +65,7 @@ class PrometheusHooks(Hooks):
         self._names = self._metrics.names
         self._watched = Recruiters(self._names)
         self._shown: set[str] = set()
+        self._measured: set[tuple[str, str]] = set()
         # The jobs whose "keeps up" has been shown.
         self._known: set[str] = set()
 
@@ -113,6 +114,7 @@ class PrometheusHooks(Hooks):
         """Show a figure of the job's own."""
         name = self._names(job)
         if name != OTHER_JOBS:
+            self._measured.add((name, what))
             self._metrics.measured.labels(name, what).set(value)
 
     def _set_gauges(self) -> None:
@@ -138,6 +140,10 @@ class PrometheusHooks(Hooks):
                 for name in gone:
                     with contextlib.suppress(KeyError):
                         gauge.remove(name)
+            for name, what in self._measured.copy():
+                if name in gone:
+                    self._measured.discard((name, what))
+                    metrics.measured.remove(name, what)
 
     def _set_keeps_up(self, name: str, keeps_up: bool | None) -> None:
         if keeps_up is not None:
@@ -224,7 +230,8 @@ class _Metrics:
 
     @property
     def gauges(self) -> tuple[Gauge, ...]:
-        return tuple(each for each in vars(self).values() if isinstance(each, Gauge))
+        every = vars(self).values()
+        return tuple(each for each in every if isinstance(each, Gauge) and each != self.measured)
 
 
 _of_registry: WeakKeyDictionary[CollectorRegistry, _Metrics] = WeakKeyDictionary()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from workstealing.errors import ConfigurationError
@@ -126,11 +127,9 @@ class HookList:
 
     def measured(self, job: str, figures: Mapping[str, float]) -> None:
         """Tell the listening hooks of the figures that a slice has measured."""
-        for what, value in figures.items() if self._measurers else ():
-            self._tell(
-                lambda hook, what=what, value=value: hook.on_measured(job, what, value),
-                self._measurers,
-            )
+        if self._measurers:
+            for what, value in figures.items():
+                self._tell(partial(_tell_measured, job, what, value), self._measurers)
 
     def _tell(self, call: Callable[[Hooks], None], hooks: tuple[Hooks, ...] | None = None) -> None:
         if hooks is None:
@@ -154,3 +153,7 @@ class HookList:
                 if self._timeouts.include(error):
                     raise
                 self._faults.report(f"hook {type(hook).__qualname__}", error)
+
+
+def _tell_measured(job: str, what: str, value: float, hook: Hooks) -> None:
+    hook.on_measured(job, what, value)

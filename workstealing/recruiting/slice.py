@@ -227,9 +227,10 @@ class Slice:
         """
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigurationError(f"{value!r} is no figure that a slice measures: give a number")
+        name = checked_name(what)
         if self.measured is None:
             self.measured = {}
-        self.measured[checked_name(what)] = float(value)
+        self.measured[name] = float(value)
 
     def spend(self, operations: int) -> None:
         """Report so many more commands, for a daily cap. No command.

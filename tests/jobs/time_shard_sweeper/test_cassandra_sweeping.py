@@ -18,8 +18,8 @@ from workstealing.recruiting import Slice
 from workstealing.structures import TimeShardQueue
 from workstealing.structures.time_shard_queue.cassandra_store import CassandraStore
 from workstealing.structures.time_shard_queue.cassandra_time_shards import (
-    Batch,
     Query,
+    RowBatch,
     id_of,
     row_of,
 )
@@ -115,7 +115,7 @@ class TestLeases:
                 send = super().sender(end)
 
                 def first(step: Any) -> Any:
-                    if isinstance(step, Batch) and step.conditional:
+                    if isinstance(step, RowBatch) and step.conditional:
                         assert later.take("quick", LEASE, drain_all=True) is not None
                     return send(step)
 

@@ -160,9 +160,9 @@ class Failing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._shards, name)
 
-    def take(self, time_shard: int, *args: Any) -> Any:
+    def take(self, time_shard: int, *args: Any, **options: Any) -> Any:
         if time_shard not in self._bad:
-            return self._shards.take(time_shard, *args)
+            return self._shards.take(time_shard, *args, **options)
         return self._down()
 
     def _down(self) -> Any:
@@ -207,10 +207,10 @@ class TestANodeThatIsDown:
         shards = queue.time_shards
         real = shards.take
 
-        def take(time_shard: int, *args: Any) -> Any:
+        def take(time_shard: int, *args: Any, **options: Any) -> Any:
             if time_shard == 3:
                 raise kind
-            return real(time_shard, *args)
+            return real(time_shard, *args, **options)
 
         shards.take = take  # type: ignore[method-assign]
         with pytest.raises(kind):

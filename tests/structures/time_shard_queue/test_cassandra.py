@@ -20,9 +20,9 @@ from workstealing.store.operations import drive_by
 from workstealing.structures import Taken, TimeShardQueue
 from workstealing.structures.time_shard_queue.cassandra_store import CassandraStore
 from workstealing.structures.time_shard_queue.cassandra_time_shards import (
-    Batch,
     Lock,
     Query,
+    RowBatch,
     id_of,
     row_of,
     timeuuid,
@@ -54,7 +54,7 @@ class Recording(CassandraStore):
 
         def noted(step: Any) -> Any:
             self.steps.append(step)
-            if isinstance(step, Batch) and step.conditional and self.before is not None:
+            if isinstance(step, RowBatch) and step.conditional and self.before is not None:
                 before, self.before = self.before, None
                 before()
             return send(step)
@@ -225,7 +225,7 @@ class TestReads:
         batches = 0
         for _ in range(5):
             assert queue.take("reader") is None
-            batches += sum(isinstance(step, Batch) for step in store.steps)
+            batches += sum(isinstance(step, RowBatch) for step in store.steps)
         assert batches == 1
 
 
@@ -252,7 +252,7 @@ class TestTheStore:
         assert may["messages"]
         assert not may["lock"]
         assert not may["change"]
-        forgetting = [step for step in store.steps if isinstance(step, Batch)]
+        forgetting = [step for step in store.steps if isinstance(step, RowBatch)]
         assert [store._statement(each).is_idempotent for each in forgetting] == [True]
 
     def test_a_put_that_is_sent_twice_is_one_message(

@@ -18,10 +18,10 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from workstealing.errors import ConfigurationError, MissingExtraError, OutOfTime
 from workstealing.store.operations import Sleep, Steps, drive_by, drive_by_async
 from workstealing.structures.time_shard_queue.cassandra_time_shards import (
-    Batch,
     CassandraTimeShards,
     Now,
     Query,
+    RowBatch,
 )
 from workstealing.structures.time_shard_queue.rotation import Rotation
 
@@ -252,14 +252,14 @@ class _CassandraStore:
         met = [(int(each[1]), int(each[2])) for each in found if each]
         return ReadTombstones(sum(live for live, _ in met), sum(dead for _, dead in met))
 
-    def _begin(self, step: Query | Batch, end: float | None) -> Any:
+    def _begin(self, step: Query | RowBatch, end: float | None) -> Any:
         """Send a step; return the driver's future."""
         statement = self._statement(step)
         if end is None:
             return self.session.execute_async(statement)
         return self.session.execute_async(statement, timeout=_left(end))
 
-    def _statement(self, step: Query | Batch) -> Any:
+    def _statement(self, step: Query | RowBatch) -> Any:
         if isinstance(step, Query):
             return self._bound(step)
         from cassandra.query import BatchStatement, BatchType
@@ -365,7 +365,7 @@ class AsyncCassandraStore(_CassandraStore):
         return _rows(await done)
 
 
-def _queries(step: Query | Batch) -> Sequence[Query]:
+def _queries(step: Query | RowBatch) -> Sequence[Query]:
     return (step,) if isinstance(step, Query) else step.queries
 
 

@@ -72,7 +72,7 @@ class Query(NamedTuple):
     args: tuple[Any, ...]
 
 
-class Batch(NamedTuple):
+class RowBatch(NamedTuple):
     """Statements of one partition that are done together.
 
     Fields: queries; conditional: whether they have conditions, which then must all hold.
@@ -86,7 +86,7 @@ class Now(NamedTuple):
     """The step that asks for the store's time of day, in microseconds."""
 
 
-class Place(NamedTuple):
+class PlaceRow(NamedTuple):
     """A row of kind 1 to 3. Fields: at: its time in ms; id; of_due: of the message's row."""
 
     at: int
@@ -103,7 +103,7 @@ class Row(NamedTuple):
     """A message's row without the message.
 
     Fields: due, id: its key; live: None if the message is done, or never came; state: None until it
-    is first taken; until: the time of its `Place`; takes; given_back: how many of them were
+    is first taken; until: the time of its `PlaceRow`; takes; given_back: how many of them were
     released; due_now: when it is due; consumer: the last one; put_us, changed_us: when the producer
     and the last batch wrote it.
     """
@@ -231,14 +231,14 @@ class Changes(Generic[T]):
         self._of_rows.append(("change", (state, until, *values, KEY, *row.key)))
         if (row.state, row.until) != (state, until):
             if row.state and row.until is not None:
-                self.displace(row.state, Place(row.until, row.id, row.due))
+                self.displace(row.state, PlaceRow(row.until, row.id, row.due))
             self._of_rows.append(("place", (KEY, state, until, row.id, row.due)))
 
-    def displace(self, kind: int, place: Place) -> None:
+    def displace(self, kind: int, place: PlaceRow) -> None:
         """Remove a place that says nothing any more."""
         self._of_rows.append(("displace", (KEY, kind, *place[:2])))
 
-    def batch(self, key: tuple[Any, ...], before: Lock) -> Batch | None:
+    def batch(self, key: tuple[Any, ...], before: Lock) -> RowBatch | None:
         """Return the batch, None without changes."""
         if not self._of_rows and self.lock is None:
             return None
@@ -246,7 +246,7 @@ class Changes(Generic[T]):
         for name, args in self._of_rows:
             at = args.index(KEY)
             queries.append(Query(name, (*args[:at], *key, *args[at + 1 :])))
-        return Batch(queries, True)
+        return RowBatch(queries, True)
 
 
 class CassandraTimeShards:
@@ -327,12 +327,13 @@ class CassandraTimeShards:
             wanted = min(n - len(taken), TAKEN_A_PIECE)
             piece = _Taking(self, consumer, lease_ms, wanted, max_attempts, is_turn=is_turn)
             try:
-                more, some = yield from self.committed(time_shard, piece.look, (False, []))
-                messages = yield from self._messages(time_shard, some)
+                found = yield from self.committed(time_shard, piece.look, _NOTHING)
+                messages = yield from self._messages(time_shard, found.held)
             except self.faults:
                 if not taken:
                     raise
                 break
+            more = found.more
             taken += messages
         return taken
 
@@ -346,7 +347,7 @@ class CassandraTimeShards:
         """End a lease early, by one batch."""
 
         def look(opened: Opened) -> Steps[Changes[bool]]:
-            (row,) = (yield from self._rows(time_shard, [message_id])) or [None]
+            row = yield from self._row(time_shard, message_id)
             if row is None or row.state not in {AGAIN, LEASED} or token not in {None, _token(row)}:
                 return Changes(False)
             when = row.due_ms if due is None else self._due(due, opened.now_ms)
@@ -361,7 +362,7 @@ class CassandraTimeShards:
         """Let a lease last longer, by one batch."""
 
         def look(opened: Opened) -> Steps[Changes[bool]]:
-            (row,) = (yield from self._rows(time_shard, [message_id])) or [None]
+            row = yield from self._row(time_shard, message_id)
             if row is None or row.state != LEASED or _token(row) != token:
                 return Changes(False)
             end = max(row.until or 0, opened.now_ms + lease_ms)
@@ -483,10 +484,10 @@ class CassandraTimeShards:
 
     def places(
         self, time_shard: int, kind: int, first: int, last: int, n: int
-    ) -> Steps[list[Place]]:
+    ) -> Steps[list[PlaceRow]]:
         """Return up to n places of a kind between two times."""
         rows = yield self.placing(time_shard, kind, first, last, n)
-        return [Place(*row) for row in rows]
+        return [PlaceRow(*row) for row in rows]
 
     def placing(self, time_shard: int, kind: int, first: int, last: int, n: int) -> Query:
         """Return the query of `places`."""
@@ -494,10 +495,10 @@ class CassandraTimeShards:
 
     def further_places(
         self, time_shard: int, kind: int, after: tuple[int, uuid.UUID], n: int
-    ) -> Steps[list[Place]]:
+    ) -> Steps[list[PlaceRow]]:
         """Return up to n places of a kind behind one of them."""
         rows = yield Query("further_places", (*self._key(time_shard), kind, *after, n))
-        return [Place(*row) for row in rows]
+        return [PlaceRow(*row) for row in rows]
 
     def rows_at(
         self, time_shard: int, keys: Collection[tuple[int, uuid.UUID]]
@@ -527,6 +528,11 @@ class CassandraTimeShards:
         rows = yield Query("messages", (*self._key(time_shard), list(keys)))
         return {(due, id_): bytes(message) for due, id_, live, message in rows if live}
 
+    def _row(self, time_shard: int, message_id: str) -> Steps[Row | None]:
+        """Return the live row of a message by its id."""
+        rows = yield from self._rows(time_shard, [message_id])
+        return rows[0] if rows else None
+
     def _rows(self, time_shard: int, ids: Sequence[str]) -> Steps[list[Row]]:
         """Return the live rows of messages by their ids."""
         keys = [key for key in map(row_of, ids) if key is not None]
@@ -542,7 +548,7 @@ class CassandraTimeShards:
         if state is not None:
             rows = [row for row in rows if row.state == state]
         if rows:
-            yield Batch(list(self.forgetting(opened, rows)), False)
+            yield RowBatch(list(self.forgetting(opened, rows)), False)
         return len(rows)
 
     def forgetting(self, opened: Opened, rows: Sequence[Row]) -> Iterator[Query]:
@@ -571,7 +577,7 @@ class CassandraTimeShards:
             (LEASED, opened.lock.ends),
             (DEAD, FIRST_MS),
         ):
-            found: list[Place] = []
+            found: list[PlaceRow] = []
             at, more = (first, FIRST_ID), True
             while more:
                 places = yield from self.further_places(time_shard, kind, at, _PAGE)
@@ -655,6 +661,16 @@ class CassandraTimeShards:
         return now_ms + due.ms if due.from_now else due.ms
 
 
+class _Found(NamedTuple):
+    """What one piece of a take has leased. Fields: more: whether to look again; held."""
+
+    more: bool
+    held: list[Held]
+
+
+_NOTHING = _Found(False, [])
+
+
 class _Taking:
     """One piece of a take: which messages it leases.
 
@@ -677,30 +693,29 @@ class _Taking:
         self._wanted, self._max_attempts = wanted, max_attempts
         self._is_turn = is_turn
 
-    def look(self, opened: Opened) -> Steps[Changes[tuple[bool, list[Held]]]]:
+    def look(self, opened: Opened) -> Steps[Changes[_Found]]:
         """Return the changes that lease messages, and these messages without their contents."""
         shards, wanted, now = self._time_shards, self._wanted, opened.now_ms
         lock, number = opened.lock, opened.number
         seen = yield from self._fresh(opened)
-        fresh = [(row.due_ms, row.id.time, row) for row in seen if row.live and not row.state]
         places = yield from shards.places(number, AGAIN, lock.again, now, wanted)
+        waiting: list[Row | PlaceRow] = [row for row in seen if row.live and not row.state]
         # The lowest due times of both; of the same due time, the message that was put first.
-        waiting = sorted([*fresh, *((each.at, each.id.time, each) for each in places)], key=_order)
-        chosen = [each for _, _, each in waiting[:wanted]]
-        again = [each for each in chosen if isinstance(each, Place)]
-        ended: list[Place] = []
+        chosen = sorted([*waiting, *places], key=_order)[:wanted]
+        again = [each for each in chosen if isinstance(each, PlaceRow)]
+        ended: list[PlaceRow] = []
         lacking = wanted - len(chosen)
         if lacking:
             ended = yield from shards.places(number, LEASED, lock.ends, now, lacking)
         rows = yield from shards.rows_at(number, [each.row for each in (*again, *ended)])
-        changes = Changes[tuple[bool, list[Held]]]((False, []))
+        changes = Changes(_NOTHING)
         held: list[Held] = []
         end = now + self._lease_ms
         void = 0
         for each in (*chosen, *ended):
             row = each if isinstance(each, Row) else rows.get(each.row)
             kind = LEASED if each in ended else AGAIN
-            if isinstance(each, Place) and (
+            if isinstance(each, PlaceRow) and (
                 row is None or (row.state, row.until) != (kind, each.at)
             ):
                 changes.displace(kind, each)
@@ -729,7 +744,7 @@ class _Taking:
         if held or void or len(passed) >= _BESIDE or moved > _BEHIND_MS:
             changes.lock = after
         # Each round that finds something has cleared it away; a full one leaves the rest.
-        changes.result = (bool(void) or len(held) == wanted, held)
+        changes.result = _Found(bool(void) or len(held) == wanted, held)
         return changes
 
     def _fresh(self, opened: Opened) -> Steps[list[Row]]:
@@ -748,8 +763,8 @@ class _Taking:
         return seen
 
 
-def _order(each: tuple[int, int, Row | Place]) -> tuple[int, int]:
-    return each[:2]
+def _order(each: Row | PlaceRow) -> tuple[int, int]:
+    return each.at if isinstance(each, PlaceRow) else each.due_ms, each.id.time
 
 
 def _token(row: Row) -> str:

@@ -389,10 +389,10 @@ class TimeShardQueue(_TimeShardQueueOperations, Blocking):
 
     Arguments: store: the database that keeps it, `RedisStore(client)` or `CassandraStore(session,
     keyspace)` (`AsyncTimeShardQueue` takes one for asyncio); name; shards: N, 4 to 1,024; with 6 or
-    more there is a time shard that nobody touches; period: the length of a turn, in seconds or as a timedelta; max_attempts: how
-    often a message may be taken in vain before it is set aside; clock: chooses time shards, for
-    tests. The first use writes N and the period down, and all processes must give the same. Raises:
-    ConfigurationError for an argument that cannot be used. No command.
+    more there is a time shard that nobody touches; period: the length of a turn, in seconds or as a
+    timedelta; max_attempts: how often a message may be taken in vain before it is set aside; clock:
+    chooses time shards, for tests. The first use writes N and the period down, and all processes
+    must give the same. Raises: ConfigurationError for an argument that cannot be used. No command.
 
     Source: the time shards of cassandra-ruby-queue (whose own arithmetic jumps at each hour).
     """
