@@ -35,6 +35,7 @@ import spark_epilogue
 import spark_sweeps
 import sql_expiry
 import survey
+import time_shard_cassandra
 import time_shard_sweeper
 import web
 from figures import Figure, show
@@ -70,6 +71,7 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "leftovers-kills": leftovers_kills.measure,
     "sql-expiry": sql_expiry.measure,
     "leftovers-tags": _on_a_server(leftovers_tags.measure),
+    "cassandra": time_shard_cassandra.measure,
     "hash-size": _on_a_server(hash_size.measure),
     "log": _on_a_server(log.measure),
     "log-size": _on_a_server(log_size.measure),
@@ -77,7 +79,7 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "log-large": _on_a_server(log_seek.measure_large),
 }
 # Those that take gigabytes of memory, or many minutes, run only where they are asked for.
-ON_DEMAND = ("log-large", "leftovers-kills")
+ON_DEMAND = ("log-large", "leftovers-kills", "cassandra")
 
 
 def main() -> None:

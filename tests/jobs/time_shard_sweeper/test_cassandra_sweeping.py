@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +17,10 @@ from workstealing.jobs import TimeShardSweeper
 from workstealing.jobs.time_shard_sweeper.cassandra_sweeping import BROUGHT_BACK
 from workstealing.recruiting import Slice
 from workstealing.structures import TimeShardQueue
-from workstealing.structures.time_shard_queue.cassandra_store import CassandraStore
+from workstealing.structures.time_shard_queue.cassandra_store import (
+    GC_GRACE_SECONDS,
+    CassandraStore,
+)
 from workstealing.structures.time_shard_queue.cassandra_time_shards import (
     Query,
     RowBatch,
@@ -132,17 +136,17 @@ class TestWhatComesBack:
     """Nodes that were down for longer than gc_grace_seconds; see also test_nodes.py."""
 
     @pytest.fixture
-    def queue(self, cassandra: CassandraServer, clock: SetClock) -> TimeShardQueue:
+    def queue(self, cassandra: CassandraServer, clock: SetClock) -> Iterator[TimeShardQueue]:
         """A queue whose first message was consumed a while ago."""
-        cassandra.session.execute(
-            f"ALTER TABLE {KEYSPACE}.{cassandra.table} WITH gc_grace_seconds = 0"
-        )
+        alter = f"ALTER TABLE {KEYSPACE}.{cassandra.table} WITH gc_grace_seconds = "
+        cassandra.session.execute(alter + "0")
         queue = queue_on(cassandra, clock)
         queue.put("consumed", due=1000.0)
         clock.go(TURN)
         queue.ack(*queue.take_many("reader", 5))
         time.sleep(0.01)
-        return queue
+        yield queue
+        cassandra.session.execute(alter + str(GC_GRACE_SECONDS))
 
     def back(self, cassandra: CassandraServer, stamp: int) -> str:
         """Let a message lie behind the head, as a node does that has missed what became of it."""

@@ -59,6 +59,7 @@ def session(nodes: list[CassandraNode]) -> Iterator[Any]:
             f"CREATE KEYSPACE {KEYSPACE} WITH replication ="
             " {'class': 'SimpleStrategy', 'replication_factor': 3}"
         )
+        agreed(session, 3)
         yield session
 
 
