@@ -17,19 +17,21 @@ from workstealing.structures.time_shard_queue.cassandra_time_shards import (
     FIRST_MS,
     LEASED,
     MESSAGES,
+    TAKEN_A_PIECE,
     CassandraTimeShards,
     Changes,
     Opened,
     PlaceRow,
     Row,
+    order_of,
 )
 
 T = TypeVar("T")
 
 BROUGHT_BACK = "(a node that was down for too long has brought it back)"
 """The consumer of a message that is set aside because it was consumed before."""
-_COUNTED = 500
-"""A time shard with more ended leases than this is counted as having so many."""
+_PAGE = 500
+"""A count reads so many leases at once."""
 _LOOKED_AT = 8
 """A slice looks at this many time shards before it chooses one."""
 _TRACED = 0.02
@@ -93,9 +95,9 @@ class CassandraSweeping:
     def unswept(
         self, time_shards: Sequence[int], slice: Slice | None = None, seconds: float | None = None
     ) -> list[Unswept]:
-        """Count the ended leases of each of these time shards, up to 500; see `Sweeping.unswept`.
+        """Count the ended leases of each of these time shards; see `Sweeping.unswept`.
 
-        Raises: as `sweep`. Two round trips for each.
+        Raises: as `sweep`. Two round trips for each, one more for each further 500 leases.
         """
         left = slice.remaining() if slice is not None else 5.0 if seconds is None else seconds
 
@@ -103,11 +105,18 @@ class CassandraSweeping:
             found = []
             for each in time_shards:
                 opened = yield from self._time_shards.read(each)
-                places = [] if opened is None else (yield from self._ended(opened, _COUNTED))
-                oldest = 0.0
-                if opened is not None and places:
-                    oldest = (opened.now_ms - places[0].at) / 1000
-                found.append(Unswept(len(places), 0, oldest))
+                if opened is None:
+                    found.append(Unswept(0, 0, 0.0))
+                    continue
+                page = yield from self._ended(opened, _PAGE)
+                oldest = (opened.now_ms - page[0].at) / 1000 if page else 0.0
+                count = len(page)
+                while len(page) == _PAGE:
+                    page = yield from self._time_shards.further_places(
+                        each, LEASED, page[-1][:2], _PAGE
+                    )
+                    count += sum(place.at <= opened.now_ms for place in page)
+                found.append(Unswept(count, 0, oldest))
             return found
 
         return self._run(counting(), left)
@@ -151,6 +160,8 @@ class CassandraSweeping:
         self, opened: Opened, limit: int, max_attempts: int, slice: Slice
     ) -> Steps[Changes[Swept]]:
         now, number = opened.now_ms, opened.number
+        # One batch makes all the changes.
+        limit = min(limit, TAKEN_A_PIECE)
         places = yield from self._ended(opened, limit)
         rows = yield from self._time_shards.rows_at(number, [each.row for each in places])
         oldest = (now - places[0].at) / 1000 if places else 0.0
@@ -213,7 +224,7 @@ class CassandraSweeping:
             if not live:
                 changes.displace(MESSAGES, PlaceRow(due, id_, due))
                 void += 1
-            elif not state and (due, id_.time) <= (head[0], head[1].time):
+            elif not state and order_of((due, id_)) <= order_of(head):
                 row = Row(due, id_, live, None, None, None, None, due_now, None, put_us, None)
                 if (put_us or 0) < opened.lock.before_us:
                     changes.move(row, DEAD, opened.now_ms, consumer=BROUGHT_BACK)

@@ -20,10 +20,12 @@ from workstealing.store.operations import drive_by
 from workstealing.structures import Taken, TimeShardQueue
 from workstealing.structures.time_shard_queue.cassandra_store import CassandraStore
 from workstealing.structures.time_shard_queue.cassandra_time_shards import (
+    FIRST_ID,
     Lock,
     Query,
     RowBatch,
     id_of,
+    order_of,
     row_of,
     timeuuid,
 )
@@ -362,6 +364,18 @@ def test_an_id_says_where_its_message_is() -> None:
         assert row_of(id_of(17, row)) == row
     assert row_of("0-abc") is None
     assert row_of("0-" + "f" * 48) is None
+
+
+def test_keys_are_compared_as_cassandra_does(cassandra: CassandraServer, clock: SetClock) -> None:
+    """Of one due time and one moment, the last bytes decide, each with its sign."""
+    queue = queue_on(cassandra, clock)
+    ids = [queue.put(str(number), due=1000.0) for number in range(60)]
+    rows = cassandra.session.execute(
+        f"SELECT id FROM {KEYSPACE}.{cassandra.table} WHERE name = %s AND shard = 0 AND kind = 0",
+        (b"letters",),
+    )
+    mine = sorted((row_of(each) or (0, FIRST_ID) for each in ids), key=order_of)
+    assert [row.id for row in rows] == [id_ for _, id_ in mine]
 
 
 def test_timeuuids_are_in_the_order_of_their_times() -> None:

@@ -252,8 +252,9 @@ class Changes(Generic[T]):
 class CassandraTimeShards:
     """The time shards of one queue on Cassandra; see `TimeShards` for the methods.
 
-    Arguments: store: a `CassandraStore`; name; rotation. A put is two round trips, and so is an
-    acknowledgement. A take is three and a lightweight transaction; one that finds nothing is four.
+    Arguments: store: a `CassandraStore`; name; rotation. A put is two round trips, an
+    acknowledgement three. A take is five, one of them a lightweight transaction; one that finds
+    nothing is four.
     Every call raises LayoutError for foreign data or another rotation, and then has changed
     nothing. It also raises cassandra-driver's errors; after a WriteTimeout of a take, leases that
     nobody knows of end by themselves.
@@ -338,7 +339,7 @@ class CassandraTimeShards:
         return taken
 
     def consume(self, time_shard: int, ids: Sequence[str]) -> Steps[int]:
-        """Delete messages, whoever has them; two round trips."""
+        """Delete messages, whoever has them; three round trips."""
         return (yield from self._forget(time_shard, ids))
 
     def release(
@@ -418,7 +419,7 @@ class CassandraTimeShards:
         return count
 
     def discard(self, time_shard: int, ids: Collection[str]) -> Steps[int]:
-        """Delete messages of the dead set; two round trips."""
+        """Delete messages of the dead set; three round trips."""
         return (yield from self._forget(time_shard, list(ids), DEAD))
 
     def delete(self) -> Steps[int]:
@@ -789,6 +790,12 @@ def timeuuid(now_s: float) -> uuid.UUID:
             chance & 0xFFFFFFFFFFFF,
         )
     )
+
+
+def order_of(key: tuple[int, uuid.UUID]) -> tuple[int, int, bytes]:
+    """Return what orders keys of rows as Cassandra does: it compares the last bytes as signed."""
+    due, id_ = key
+    return due, id_.time, bytes(each ^ 0x80 for each in id_.bytes[8:])
 
 
 def id_of(time_shard: int, row: tuple[int, uuid.UUID]) -> str:
