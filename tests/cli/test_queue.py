@@ -227,7 +227,7 @@ def test_it_shows_each_time_shard_and_writes_nothing(command: Any, redis7: Redis
     arguments = ("queue", "mails", "--url", redis7.url)
     unknown = command.json(*arguments, "--once", "--kind", "time")
     assert (len(unknown["time_shards"]), unknown["total"], unknown["period_seconds"]) == (
-        4,
+        6,
         0,
         60.0,
     )

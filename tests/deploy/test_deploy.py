@@ -28,7 +28,7 @@ RULES_TEST = DEPLOY / "prometheus" / "workstealing.test.yml"
 DASHBOARD = DEPLOY / "grafana" / "dashboards" / "workstealing.json"
 MAPPING = DEPLOY / "statsd_exporter" / "workstealing.yml"
 # What Prometheus adds to whatever it scrapes, and what PrometheusHooks has.
-LABELS = {"job", "instance", "job_name", "outcome", "le", "error", "structure", "kind"}
+LABELS = {"job", "instance", "job_name", "outcome", "le", "error", "structure", "kind", "what"}
 OUTCOMES = [each for each in Outcome if each is not Outcome.DISMISSED]
 
 

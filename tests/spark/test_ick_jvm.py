@@ -244,10 +244,10 @@ def test_a_driver_that_is_killed(
             added.add(name)
             sharded.add({name: float(len(added) % 500)})
             # A producer's pace, which leaves the driver some of the machine.
-            time.sleep(0.05)
+            time.sleep(0.2)
             return int(client.get("batch") or 0) == 1
 
-        wait_until(is_in_second_batch, "the second batch", 120)
+        wait_until(is_in_second_batch, "the second batch", 400)
     finally:
         # The JVM and the Python workers too.
         os.killpg(driver.pid, signal.SIGKILL)

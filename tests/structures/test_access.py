@@ -99,6 +99,7 @@ SENDERS: dict[str, tuple[Access, ...]] = {
     "jobs/log_jobs.py": (ACCESS["log"],),
     "jobs/settling.py": (ACCESS["tracked set"],),
     "jobs/shuffle_queue_reaper": (ACCESS["shuffle queue"],),
+    "jobs/time_shard_sweeper": (ACCESS["time shard queue"],),
     "metrics": (LEDGER,),
     "dashboard": (DASHBOARD,),
     "survey": (OF_SURVEY,),
