@@ -38,7 +38,12 @@ LEFT_OUT = (
     *("only_what_a_reader_asks_for", "observes_about_how_many"),
     *("another_structure", "another_namespace", "swept_in_windows", "as_all_structures_do"),
     "OtherClients",
+    # These are slow, and send nothing that the others do not.
+    *("quarter_of", "a_mebibyte", "as_many_commands_in_a_long", "is_estimated", "die_at_any"),
+    *("under_traffic", "beside_writers_and_readers", "killed_at_every_command"),
 )
+# No rule holds on these servers; the rules with native commands are for Redis 8 alone.
+ELSEWHERE = {False: ("cluster", "valkey8", "redis8"), True: ("cluster", "valkey8", "redis7")}
 LEFT_OUT_OF = {"Ick": ("a_sharded_one",)}
 RUNS = {
     "volatile_hashes": (
@@ -110,7 +115,7 @@ def test_the_contracts_pass_under_the_rule(kind: str) -> None:
     also = [f"{TESTS}/structures/test_access.py::{own}"] if kind in RUNS else []
     if kind == "log":
         also.append(f"{TESTS}/structures/test_access.py::{FULL}")
-    left_out = (*LEFT_OUT, *LEFT_OUT_OF.get(kind, ()))
+    left_out = (*LEFT_OUT, *ELSEWHERE["native" in kind.split(",")], *LEFT_OUT_OF.get(kind, ()))
     command = [
         *(sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short"),
         *("--acl", TOGETHER.get(kind, kind), "-m", "not (cluster or matrix or fake or slow)"),
