@@ -52,7 +52,7 @@ _COMMON: dict[str, Any] = {
 }
 settings.register_profile("dev", max_examples=50, **_COMMON)
 settings.register_profile("few", max_examples=10, **_COMMON)
-settings.register_profile("ci", max_examples=100, print_blob=True, **_COMMON)
+settings.register_profile("ci", max_examples=50, print_blob=True, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "dev"))
 
 SPARK = Path(__file__).parent / "spark"

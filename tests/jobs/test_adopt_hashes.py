@@ -518,7 +518,10 @@ def test_the_page_about_adoption_does_what_it_says(one: Any) -> None:
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_the_commands_of_the_page_adopt_ten_thousand_hashes(one: Any, tmp_path: Path) -> None:
+def test_the_commands_of_the_page_adopt_ten_thousand_hashes(
+    redis7: RedisServer, tmp_path: Path
+) -> None:
+    one = redis7.client()
     page = (Path(__file__).resolve().parents[2] / "docs" / "adoption.md").read_text("utf-8")
     (module,) = re.findall(r"```python\n# shop/jobs.py\n(.*?)```", page, re.DOTALL)
     (console,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)

@@ -109,7 +109,7 @@ def test_a_writer_that_dies(
 @pytest.mark.parametrize("state", ["past their deadline", "their keys deleted", "other types"])
 def test_the_job_that_dies(redis7: RedisServer, door: FaultyServer, state: str) -> None:
     direct = redis7.client()
-    names = [f"k{i}" for i in range(12)]
+    names = [f"k{i}" for i in range(6)]
 
     def prepare() -> None:
         direct.flushall()
@@ -131,10 +131,10 @@ def test_the_job_that_dies(redis7: RedisServer, door: FaultyServer, state: str) 
 
 def test_the_job_that_dies_above_maxmemory(start_redis: Callable[..., RedisServer]) -> None:
     server = start_redis(7, maxmemory_policy="noeviction")
-    proof.prove_above_maxmemory(server, [f"k{i}" for i in range(12)])
+    proof.prove_above_maxmemory(server, [f"k{i}" for i in range(6)])
 
 
 @pytest.mark.cluster
 def test_a_cluster_with_a_thousand_untagged_names(cluster: RedisCluster3) -> None:
     """Writers and jobs die one after the other on three masters; a job finds all that they left."""
-    proof.prove_on_cluster(cluster, writing=30, collecting=20, slices=10)
+    proof.prove_on_cluster(cluster, writing=15, collecting=10, slices=10)

@@ -176,4 +176,4 @@ class TestOneServer:
 @pytest.mark.cluster
 def test_a_cluster_with_a_thousand_untagged_names(cluster: RedisCluster3) -> None:
     """Writers and jobs die one after the other on three masters; a job finds all that they left."""
-    proof.prove_on_cluster(cluster, writing=40, collecting=40, slices=3)
+    proof.prove_on_cluster(cluster, writing=20, collecting=20, slices=3)

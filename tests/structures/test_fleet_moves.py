@@ -37,7 +37,7 @@ pytestmark = pytest.mark.real
 
 OLD, NEW = ("a", "b"), ("a", "b", "c")
 DONE = Backlog(0, 0.0, "keys at their former homes")
-FEW = 24
+FEW = 12
 """So many names of each kind, where every death fills the fleet anew."""
 
 
