@@ -2,7 +2,7 @@
 # SURVEY_DEMO_ARGS, TEST_ARGS, TEST_WORKERS, MATRIX_ARGS, BENCH_ARGS, PIPELINE_ARGS, PYTHON.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo survey-demo pipeline test test-all test-cassandra test-matrix lint format types bench wheel clean
+.PHONY: help setup demo survey-demo pipeline cassandra test test-all test-cassandra test-matrix lint format types bench wheel clean
 
 # One worker more than cores: the tests wait for servers for a third of their time.
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$((n + 1)))
@@ -24,6 +24,10 @@ survey-demo: setup  ## survey the garbage of real programs, and collect it
 
 pipeline: setup  ## run the example on Spark: make pipeline PIPELINE_ARGS="--seconds 30"
 	@PYTHONPATH=examples $(PY) -m spark_pipeline $(PIPELINE_ARGS)
+
+cassandra: setup  ## run a Cassandra to try a queue on, until Ctrl-C
+	@bash scripts/fetch_cassandra.sh
+	@PYTHONPATH=tests $(PY) -m support.cassandra
 
 test: setup  ## run the tests, but for the slow ones: make test TEST_ARGS="-k attempt"
 	@bash scripts/test.sh quick $(TEST_WORKERS) $(TEST_ARGS)

@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.cassandra import KEYSPACE, CassandraServer
 from support.completions import offered_by_bash
 from support.processes import free_port
 from support.servers import RedisCluster3, RedisServer
@@ -57,6 +59,16 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         (("q", "--once", "--times", "2"), "not allowed with argument --once"),
         (("q", "--once"), "no Redis was named: give --url, or set WORKSTEALING"),
         (("q", "--kind", "time", "--group", "g"), "--group is for a ShuffleQueue, and this is a T"),
+        (("q", "--cassandra", "cassandra://h/k", "--group", "g"), "--group is for a ShuffleQueue"),
+        (("q", "--cassandra", "cassandra://h/k", "--kind", "shuffle"), "has no ShuffleQueue"),
+        (("q", "--cassandra", "cassandra://h/k", "--url", "redis://h"), "not allowed with"),
+        (("q", "--cassandra", "redis://h/k"), "--cassandra is not usable: give cassandra://host"),
+        (("q", "--cassandra", "cassandra://h"), "--cassandra is not usable: give cassandra://host"),
+        (("q", "--cassandra", "cassandra://u:p@h:x/k"), "--cassandra is not usable: give cassand"),
+        (
+            ("q", "--cassandra", "cassandra://no.invalid/k"),
+            "the Cassandra at --cassandra cannot be",
+        ),
     ],
 )
 def test_wrong_use(command: Any, arguments: tuple[str, ...], expected: str) -> None:
@@ -325,3 +337,31 @@ def test_a_full_disk_is_no_fault_of_the_redis(mails: ShuffleQueue) -> None:
     assert ended.returncode == 1
     assert ended.stderr == "workstealing: stdout cannot be written to: No space left on device\n"
     assert shell("$W doctor >/dev/full").returncode == 1
+
+
+@pytest.mark.cassandra
+class TestCassandra:
+    def test_a_queue_of_another_rotation(self, cassandra: CassandraServer, command: Any) -> None:
+        queue: TimeShardQueue = TimeShardQueue(cassandra.store(), "mails", shards=5, period=3600)
+        for message, due in (("now", None), ("too", None), ("later", timedelta(hours=2))):
+            queue.put(message, due)
+        at = f"cassandra://127.0.0.1:{cassandra.node.cql}/{KEYSPACE}/{cassandra.table}"
+        before = cassandra.rows()
+        seen = command.json("queue", "mails", "--cassandra", at, "--once")
+        assert (seen["kind"], seen["period_seconds"], len(seen["time_shards"])) == ("time", 3600, 5)
+        assert (seen["waiting"], seen["due"], seen["total"]) == (3, 2, 3)
+        assert "TimeShardQueue mails: 3 messages" in command(
+            "queue", "mails", "--cassandra", at, "--times", "2", "--interval", "100ms"
+        )
+        assert cassandra.rows() == before
+
+    def test_what_is_not_there(self, cassandra: CassandraServer, command: Any) -> None:
+        at = f"cassandra://cassandra:secret@127.0.0.1:{cassandra.node.cql}/{KEYSPACE}"
+        said = command.refused("queue", "mails", "--cassandra", f"{at}/{cassandra.table}")
+        assert "there is no queue 'mails' in workstealing.queues: check the name and" in said
+        said = command.refused("queue", "mails", "--cassandra", f"{at}/others")
+        assert "workstealing.others cannot be read" in said
+        nobody = f"cassandra://cassandra:secret@127.0.0.1:{free_port()}/{KEYSPACE}"
+        said = command.refused("queue", "mails", "--cassandra", nobody)
+        assert "the Cassandra at --cassandra cannot be used" in said
+        assert "secret" not in said

@@ -1,10 +1,15 @@
-"""A real Cassandra node, from Maven's jars: started on free loopback ports, ended by its id."""
+"""A real Cassandra node, from Maven's jars: started on free loopback ports, ended by its id.
+
+As a program (`make cassandra`): one node with the keyspace `shop`, until Ctrl-C.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -14,6 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from support.leftovers import replaced
+from support.processes import spawn
 from workstealing.structures.time_shard_queue.cassandra_store import (
     AsyncCassandraStore,
     CassandraStore,
@@ -196,9 +202,7 @@ class CassandraNode:
             *("-cp", f"{jars}/*", "org.apache.cassandra.service.CassandraDaemon"),
         ]
         with (self.home / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.home
-            )
+            self.process = spawn(command, stdout=log, stderr=log, cwd=self.home)
         if self._former is not None:
             replaced(self._former, self.process.pid)
         self._former = self.process.pid
@@ -337,3 +341,23 @@ def agreed(session: Any, nodes: int) -> None:
                 return
         time.sleep(0.2)
     raise AssertionError("the nodes of Cassandra do not agree on the tables")
+
+
+def main() -> None:
+    """Run a node until Ctrl-C, and say how to reach it."""
+    say = functools.partial(print, flush=True)
+    say("a Cassandra starts, which takes up to a minute")
+    with CassandraNode() as node:
+        with connected(node) as session:
+            session.execute(
+                "CREATE KEYSPACE shop WITH replication ="
+                " {'class': 'SimpleStrategy', 'replication_factor': 1}"
+            )
+        say(f"Cluster(['127.0.0.1'], port={node.cql}), or for `workstealing queue NAME`:")
+        say(f"--cassandra cassandra://127.0.0.1:{node.cql}/shop")
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+
+
+if __name__ == "__main__":
+    main()

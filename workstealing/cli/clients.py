@@ -1,10 +1,13 @@
-"""Which Redis a command asks: the one at --url, or the application's own."""
+"""Which database a command asks: the one that its options name, or the application's own."""
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -14,18 +17,19 @@ from redis.retry import Retry
 from workstealing.cli.apps import add_app_option
 from workstealing.cli.output import printable
 from workstealing.config import URL_VARIABLES, redis_url
-from workstealing.errors import ConfigurationError
+from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.recruiting import Recruiter
 from workstealing.store import connect
 from workstealing.store.fleet import AnyFleet
 from workstealing.store.twin import AsyncClient, BlockingClient, is_async
+from workstealing.structures import CassandraStore
 
 FAULTS = (redis.RedisError, RedisClusterException, OSError)
 TIMEOUT_SECONDS = 2.0
 ENVIRONMENT = f"{' or '.join(URL_VARIABLES)} in the environment"
 
 
-def add_url_option(parser: argparse.ArgumentParser, default: str = ENVIRONMENT) -> None:
+def add_url_option(parser: argparse._ActionsContainer, default: str = ENVIRONMENT) -> None:
     """Add --url to a command's options. Arguments: parser; default: the Redis without --url."""
     parser.add_argument(
         "--url",
@@ -74,6 +78,60 @@ def client_at(url: str | None) -> Any:
         at = "" if client is None else f" (asked at {address_of(client)})"
         raise ConfigurationError(f"{where} cannot be used: {said(error)}{at}") from error
     return client
+
+
+@contextmanager
+def cassandra_at(url: str) -> Iterator[CassandraStore]:
+    """Lend a store on a table of Cassandra; its connections end with the context.
+
+    Arguments: url: cassandra://user:password@host:port/keyspace/table; several hosts are separated
+    by commas. Raises: ConfigurationError for another form, and for a Cassandra that cannot be
+    used; MissingExtraError.
+    """
+    parts = urlsplit(url)
+    keyspace, _, table = parts.path.strip("/").partition("/")
+    user, _, hosts = parts.netloc.rpartition("@")
+    # A host of IPv6 has colons of its own, and brackets around them.
+    places = [re.fullmatch(r"(\[.+\]|[^:]+)(?::(\d+))?", each) for each in hosts.split(",")]
+    if parts.scheme != "cassandra" or not keyspace or None in places:
+        raise ConfigurationError(
+            "--cassandra is not usable: give cassandra://host:port/keyspace, with user:password@"
+            " before the host and /table at the end where they are needed"
+        )
+    try:
+        from cassandra.auth import PlainTextAuthProvider
+        from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+        from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
+    except ImportError as error:
+        raise MissingExtraError("cassandra", "cassandra-driver") from error
+    found = [(each[1].strip("[]"), int(each[2] or 9042)) for each in places if each]
+    name, _, password = map(unquote, user.partition(":"))
+    profile = ExecutionProfile(
+        TokenAwarePolicy(DCAwareRoundRobinPolicy()), request_timeout=5 * TIMEOUT_SECONDS
+    )
+    with ExitStack() as connections:
+        try:
+            cluster = Cluster(
+                found,
+                auth_provider=PlainTextAuthProvider(name, password) if user else None,
+                execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+                connect_timeout=TIMEOUT_SECONDS,
+            )
+            connections.callback(cluster.shutdown)
+            session = cluster.connect()
+        except cassandra_faults() as error:
+            raise ConfigurationError(
+                f"the Cassandra at --cassandra cannot be used: {said(error)}"
+            ) from error
+        yield CassandraStore(session, keyspace, *([table] if table else []))
+
+
+def cassandra_faults() -> tuple[type[Exception], ...]:
+    """Return the errors by which a Cassandra says that it cannot be used."""
+    from cassandra import DriverException
+    from cassandra.cluster import NoHostAvailable
+
+    return (DriverException, NoHostAvailable, OSError)
 
 
 def clients_of(recruiter: Recruiter) -> Iterator[tuple[str, Any]]:

@@ -7,11 +7,12 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from workstealing.cli.clients import FAULTS, add_url_option, client_at, said
+from workstealing.cli.clients import add_url_option, cassandra_at, client_at, said
 from workstealing.cli.live import add_interval_option, add_times_option, draw, repeat
 from workstealing.cli.output import add_json_option, print_json, printable, say, table
 from workstealing.errors import ConfigurationError
@@ -28,13 +29,13 @@ LISTED = 5
 DESCRIPTION = """\
 Look at a ShuffleQueue or a TimeShardQueue: how many messages wait, are pending and are dead in each
 stream or time shard, how long the oldest has waited, and how long messages waited until a consumer
-took them. The command changes nothing.
+took them. The command changes nothing. A TimeShardQueue may be on Cassandra.
 """
 EPILOG = """\
 Ctrl-C ends it. A live look on a terminal needs pip install 'workstealing[cli]'. Where stdout is no
 terminal, each look is printed below the last. With --json it prints one look as one object; with
---times too, one object with all looks. Exit status: 0, or 1 if the Redis failed at the last look,
-or 2 for bad input.
+--times too, one object with all looks. Exit status: 0, or 1 if the database failed at the last
+look, or 2 for bad input.
 """
 
 
@@ -46,7 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=tuple(KINDS),
         help="shuffle: a ShuffleQueue; time: a TimeShardQueue (default: the kind that is there)",
     )
-    add_url_option(parser)
+    where = parser.add_mutually_exclusive_group()
+    add_url_option(where)
+    where.add_argument(
+        "--cassandra",
+        metavar="URL",
+        help="a TimeShardQueue's Cassandra: cassandra://user:password@host:port/keyspace/table"
+        " (default: port 9042, the table time_shard_queue, no password)",
+    )
     often = parser.add_mutually_exclusive_group()
     often.add_argument("--once", action="store_true", help="look once and end")
     add_times_option(often)
@@ -63,23 +71,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Look, once or again and again.
 
-    Returns: 0, or 1 if the Redis failed at the last look. Raises: WorkStealingError for bad input.
+    Returns: 0, or 1 if the database failed at the last look.
+
+    Raises: WorkStealingError for bad input.
     """
-    watching = Watching(opened(options))
-    times = 1 if options.once else options.times
-    if options.json:
-        repeat(watching.look, options.interval, times or 1, watching.keep)
-        looks = watching.looks
-        print_json(looks[-1] if options.times is None else {"looks": looks})
-    elif sys.stdout.isatty() and not options.once:
-        draw(watching.look, options.interval, times, watching.drawn)
-    else:
-        repeat(watching.look, options.interval, times, lambda seen: say(watching.text(seen)))
+    with ExitStack() as connections:
+        watching = Watching(opened(options, connections))
+        times = 1 if options.once else options.times
+        if options.json:
+            repeat(watching.look, options.interval, times or 1, watching.keep)
+            looks = watching.looks
+            print_json(looks[-1] if options.times is None else {"looks": looks})
+        elif sys.stdout.isatty() and not options.once:
+            draw(watching.look, options.interval, times, watching.drawn)
+        else:
+            repeat(watching.look, options.interval, times, lambda seen: say(watching.text(seen)))
     return FAILED if watching.trouble and times is not None else 0
 
 
 class QueueLook(Protocol):
     """Looks at a queue of one kind."""
+
+    @property
+    def faults(self) -> tuple[type[Exception], ...]:
+        """The errors by which the queue's database says that it cannot be asked."""
+        ...
 
     def look(self) -> dict[str, Any]:
         """Return the state of the queue as plain data. Raises: errors of the queue."""
@@ -90,23 +106,31 @@ class QueueLook(Protocol):
         ...
 
 
-def opened(options: argparse.Namespace) -> QueueLook:
-    """Open the queue that the options name.
+def opened(options: argparse.Namespace, connections: ExitStack) -> QueueLook:
+    """Open the queue that the options name; its connections to Cassandra end with the stack.
 
     Returns: a look at the named kind, or else at the kind that is there. Raises: ConfigurationError
     if there is no such queue and no kind is named, for --group without a ShuffleQueue, and for a
-    Redis that cannot be used. At most four round trips.
+    database that cannot be used. At most four round trips.
     """
     from workstealing.cli.queue_looks import ShuffleLook, TimeLook
 
     name = os.fsencode(options.name)
-    _require_groups(options, options.kind)
+    kind = options.kind if options.cassandra is None else TIME
+    _require_groups(options, kind)
+    if options.cassandra is not None:
+        if options.kind == SHUFFLE:
+            raise ConfigurationError(
+                "--cassandra has no ShuffleQueue: leave out --kind shuffle, or give --url"
+            )
+        store = connections.enter_context(cassandra_at(options.cassandra))
+        return TimeLook.on_cassandra(store, name)
     client = client_at(options.url)
     kind = options.kind or _kind_of(client, name)
     _require_groups(options, kind)
     if kind == SHUFFLE:
         return ShuffleLook(client, name, options.group)
-    return TimeLook(client, name)
+    return TimeLook.on_redis(client, name)
 
 
 def _require_groups(options: argparse.Namespace, kind: str | None) -> None:
@@ -140,7 +164,7 @@ def _kind_of(client: Any, name: bytes) -> str:
 
 
 class Watching:
-    """Looks at a queue, and goes on where the Redis fails. Arguments: queue.
+    """Looks at a queue, and goes on where the database fails. Arguments: queue.
 
     Attributes: looks: all that `keep` was given; trouble: the failure of the last look, or None.
     """
@@ -155,7 +179,7 @@ class Watching:
         at = time.time()
         try:
             seen = {"at": at, **self._queue.look(), "trouble": None}
-        except FAULTS as error:
+        except self._queue.faults as error:
             seen = {"at": at, "trouble": said(error)}
         self.trouble = seen["trouble"]
         return seen

@@ -7,12 +7,19 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from workstealing.cli.clients import FAULTS, cassandra_faults, said
 from workstealing.cli.output import figure, spell
 from workstealing.cli.queue import LISTED, SHUFFLE, TIME, Picture, list_picture, listed
+from workstealing.errors import ConfigurationError
 from workstealing.structures import ShuffleQueue
 from workstealing.structures.shuffle_queue.message import as_text
 from workstealing.structures.shuffle_queue.stats import percentile
-from workstealing.structures.time_shard_queue import RedisStore, TimeShardQueue
+from workstealing.structures.time_shard_queue import (
+    CassandraStore,
+    RedisStore,
+    Rotation,
+    TimeShardQueue,
+)
 from workstealing.structures.time_shard_queue.redis_store import layout_key, read_rotation
 
 MOST_MESSAGES = 2000
@@ -27,6 +34,8 @@ _TIME_COUNTS = ("waiting", "due", "leased", "consumed", "dead")
 
 class ShuffleLook:
     """Looks at a ShuffleQueue. Arguments: client; name; groups: which, None: all of them."""
+
+    faults = FAULTS
 
     def __init__(self, client: Any, name: bytes, groups: Sequence[str] | None) -> None:
         self._queue: ShuffleQueue = ShuffleQueue(client, name)
@@ -68,28 +77,55 @@ class ShuffleLook:
 
 
 class TimeLook:
-    """Looks at a TimeShardQueue, made as its own layout says. Arguments: client; name."""
+    """Looks at a TimeShardQueue.
 
-    def __init__(self, client: Any, name: bytes) -> None:
-        self._client, self._key = client, layout_key(name)
-        found = read_rotation(self._key, self._layout())
+    Arguments: store; name; rotation: None: there is no queue yet; faults: see `QueueLook`.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        name: bytes,
+        rotation: Rotation | None,
+        faults: tuple[type[Exception], ...] = FAULTS,
+    ) -> None:
+        self.faults = faults
         known: dict[str, Any] = {}
-        if found is not None:
-            rotation = found.own
+        if rotation is not None:
             known = {"shards": rotation.time_shards, "period": rotation.period_ms / 1000}
-        self._queue: TimeShardQueue = TimeShardQueue(RedisStore(client), name, **known)
+        self._queue: TimeShardQueue = TimeShardQueue(store, name, **known)
 
-    def _layout(self) -> Any:
+    @classmethod
+    def on_redis(cls, client: Any, name: bytes) -> TimeLook:
+        """Return a look at a queue of a Redis, made as its own layout says. One round trip."""
+        key = layout_key(name)
         try:
-            return self._client.hgetall(self._key)
+            layout = client.hgetall(key)
         except ResponseError as error:
             if "WRONGTYPE" not in str(error):
                 raise
             # As foreign as another program's hash.
-            return {"structure": ""}
+            layout = {"structure": ""}
+        found = read_rotation(key, layout)
+        return cls(RedisStore(client), name, None if found is None else found.own)
+
+    @classmethod
+    def on_cassandra(cls, store: CassandraStore, name: bytes) -> TimeLook:
+        """Return a look at a queue of a table. One round trip. Raises: ConfigurationError."""
+        faults = cassandra_faults()
+        try:
+            rotation = store.run(store.bind(name, Rotation(1, 1000)).open(only_read=True))
+        except faults as error:
+            raise ConfigurationError(f"{store.table} cannot be read: {said(error)}") from error
+        if rotation is None:
+            raise ConfigurationError(
+                f"there is no queue {as_text(name)!r} in {store.table}: check the name and"
+                " --cassandra"
+            )
+        return cls(store, name, rotation, faults)
 
     def look(self) -> dict[str, Any]:
-        """Count the messages of each time shard. One round trip, and one for each dead set."""
+        """Count the messages of each time shard, at the cost of `stats` and `dead`."""
         rotation = self._queue.rotation
         shards = [{**each._asdict(), "total": each.total} for each in self._queue.stats()]
         together = {name: sum(each[name] for each in shards) for name in (*_TIME_COUNTS, "total")}
