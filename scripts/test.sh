@@ -6,6 +6,8 @@
 set -uo pipefail
 
 cd "$(dirname "$0")/.."
+# A test that hangs fails with the stacks of its threads, even beside busy processes.
+limit=(--timeout=600 --timeout-method=signal)
 usage="usage: scripts/test.sh quick|all|cassandra WORKERS [pytest's arguments]"
 kind=${1:?$usage}
 workers=${2:?$usage}
@@ -20,14 +22,14 @@ cassandra)
         exit 0
     fi
     # One node serves one process.
-    exec .venv/bin/python -P -m pytest -m cassandra "$@"
+    exec .venv/bin/python -P -m pytest "${limit[@]}" -m cassandra "$@"
     ;;
 *) echo "$usage" >&2 && exit 2 ;;
 esac
 
 part() {
     # -P keeps the checkout's root off the import path, so that nothing can import `jobs` or `lua`.
-    WORKSTEALING_TEST_PART=$1 exec .venv/bin/python -P -m pytest "${@:2}"
+    WORKSTEALING_TEST_PART=$1 exec .venv/bin/python -P -m pytest "${limit[@]}" "${@:2}"
 }
 
 said=$(mktemp)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from typing import Any
 
@@ -11,14 +12,16 @@ import redis
 
 from support.many_owners import reply_of_celery
 from support.servers import AnyServer
-from workstealing.errors import Aborted, ConfigurationError, OutOfTime
-from workstealing.jobs import Leftovers, RqLeftovers, TagSetLeftovers
+from workstealing import jobs
+from workstealing.errors import Aborted, OutOfTime
+from workstealing.jobs import Leftovers, TagSetLeftovers
+from workstealing.jobs.family_leftovers import OldScores
 from workstealing.jobs.leftovers.job import PAGES_A_SLICE
 from workstealing.jobs.leftovers.walk import KEYS_A_PAGE
 from workstealing.recruiting import Slice
 from workstealing.survey import Survey, report_of
-from workstealing.survey.garbage import offers, offers_of_huey, offers_of_kombu
-from workstealing.survey.report import job_of, plan
+from workstealing.survey.garbage import MOST_ENTRIES, offers, offers_of_huey, offers_of_kombu
+from workstealing.survey.report import plan
 
 TRAFFIC = 100.0
 
@@ -77,10 +80,10 @@ def test_a_smaller_limit_takes_more_slices() -> None:
     assert many[1] == pytest.approx(few[1], rel=0.05)
 
 
-def test_each_line_is_planned_by_its_own_job() -> None:
+def test_each_line_makes_the_job_by_which_it_is_planned() -> None:
     client = redis.Redis()
-    lines = {
-        each.install("conj:x")
+    calls = {
+        each.job.text("conj:x"): each.job
         for each in (
             *offers(),
             *offers_of_kombu(""),
@@ -89,16 +92,18 @@ def test_each_line_is_planned_by_its_own_job() -> None:
             *offers_of_huey("shop", expiring=False),
         )
     }
-    assert len(lines) > 12
-    for line in lines:
-        job = job_of(line, client)
-        assert isinstance(job, Leftovers)
-        assert type(job).__name__ == line.partition("(")[0]
-    assert (
-        job_of("TagSetLeftovers(client, 'conj:*')", client).limit == TagSetLeftovers(client).limit
-    )
-    with_retention = job_of("RqLeftovers(client, retention=<RETENTION>)", client)
-    assert len(with_retention.rules) == len(RqLeftovers(client, retention=60).rules)
+    assert len(calls) > 12
+    assert 'CeleryLeftovers(client, prefix="it\'s", wait=<LONGEST_WAIT>)' in calls
+    assert "Leftovers(client, [OldScores('conj:x', window=<WINDOW>, unit='seconds')])" in calls
+    known = {**vars(jobs), "OldScores": OldScores, "client": client}
+    for line, call in calls.items():
+        # A user replaces what stands in <> by seconds, or by a number of entries.
+        written = line.replace("<MOST_ENTRIES>", str(MOST_ENTRIES))
+        of_user = eval(re.sub(r"<[A-Z_]+>", "86400", written), known)
+        planned = call.result(client, "conj:x")
+        assert type(of_user) is type(planned)
+        assert planned.limit == of_user.limit
+        assert [vars(each) for each in planned.rules] == [vars(each) for each in of_user.rules]
 
 
 def test_a_rule_that_only_reports_takes_no_slices(redis8: AnyServer) -> None:
@@ -109,9 +114,3 @@ def test_a_rule_that_only_reports_takes_no_slices(redis8: AnyServer) -> None:
     told = _ways(client)["celery.replies"]
     # CeleryLeftovers(client) removes by one rule, and reports by another one.
     assert (told["rate"], told["seconds"]) == plan(30, 30, 1, TRAFFIC, 3_600.0, limit=100)
-
-
-@pytest.mark.parametrize("line", ["print(1)", "Leftovers.run(client)", "client"])
-def test_no_other_line_is_evaluated(line: str) -> None:
-    with pytest.raises(ConfigurationError):
-        job_of(line, redis.Redis())

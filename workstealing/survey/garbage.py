@@ -15,20 +15,28 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from workstealing.jobs.celery_leftovers import (
+    CeleryLeftovers,
     DeadBindings,
     ReplyLists,
     RpcReplies,
     UnacknowledgedMessages,
 )
 from workstealing.jobs.family_leftovers import OldScores
-from workstealing.jobs.leftovers import Basis, Garbage, Item, Removal, Rule, Unknown
+from workstealing.jobs.leftovers import Basis, Garbage, Item, Leftovers, Removal, Rule, Unknown
 from workstealing.jobs.leftovers.judging import Judging
-from workstealing.jobs.library_leftovers import HueyResults, HueyRevocations, OrphanedWrites
+from workstealing.jobs.library_leftovers import (
+    HueyLeftovers,
+    HueyResults,
+    HueyRevocations,
+    LangGraphLeftovers,
+    OrphanedWrites,
+)
 from workstealing.jobs.rq_leftovers import (
     DeadWorkers,
     EndedJobs,
     GhostJobs,
     OrphanedResults,
+    RqLeftovers,
     StrandedJobs,
     WorkersWithoutBirth,
 )
@@ -36,9 +44,10 @@ from workstealing.jobs.stream_leftovers import (
     AcknowledgedEntries,
     EntriesBeyond,
     IdleConsumers,
+    StreamLeftovers,
     UnreadGroups,
 )
-from workstealing.jobs.tag_set_leftovers import DeadTags
+from workstealing.jobs.tag_set_leftovers import DeadTags, TagSetLeftovers
 from workstealing.store.connection import Command
 from workstealing.store.keys import to_bytes
 from workstealing.store.twin import Node
@@ -72,18 +81,74 @@ _REPLIES = re.compile(
 )
 
 
+class Declared(NamedTuple):
+    """What the user must say in a call. Fields: name: of what is to be said; assumed: its value."""
+
+    name: str
+    assumed: Any = DAY
+
+
+CLIENT, PATTERN = object(), object()
+"""In a `Call`: the user's client, and the pattern of a family of keys."""
+
+
+class Call:
+    """A call that a user writes: it is said as text, and done to plan the job that it returns.
+
+    Arguments: function; values and options: plain ones, `Declared`, CLIENT, PATTERN, further calls,
+    and lists of these.
+    """
+
+    def __init__(self, function: Callable[..., Any], *values: Any, **options: Any) -> None:
+        self._function, self._values, self._options = function, values, options
+
+    def text(self, shape: str) -> str:
+        """Return the call as the user writes it. Arguments: shape: of the family."""
+
+        def said(value: Any) -> str:
+            if isinstance(value, Call):
+                return value.text(shape)
+            if isinstance(value, list):
+                return f"[{', '.join(map(said, value))}]"
+            if isinstance(value, Declared):
+                return f"<{value.name}>"
+            return "client" if value is CLIENT else repr(_plain(value, shape))
+
+        words = [said(each) for each in self._values]
+        words += [f"{name}={said(each)}" for name, each in self._options.items()]
+        return f"{self._function.__name__}({', '.join(words)})"
+
+    def result(self, client: Any, shape: str) -> Any:
+        """Do the call, with what is assumed. Arguments: client; shape: of the family."""
+
+        def made(value: Any) -> Any:
+            if isinstance(value, Call):
+                return value.result(client, shape)
+            if isinstance(value, list):
+                return [made(each) for each in value]
+            if isinstance(value, Declared):
+                return value.assumed
+            return client if value is CLIENT else _plain(value, shape)
+
+        options = {name: made(each) for name, each in self._options.items()}
+        return self._function(*map(made, self._values), **options)
+
+
+def _plain(value: Any, shape: str) -> Any:
+    return pattern_of(shape) if value is PATTERN else value
+
+
 @dataclass(frozen=True)
 class Offer:
     """A rule, and how a user would install it.
 
-    Fields: rule; install: returns the line, given the shape of a family; declares: what the user
-    must declare, with the value that the survey assumes: "retention=30 d"; by_type: whether it is
-    asked for all keys of its type, whatever their names; strangers: whether it is not asked for the
-    keys of known owners.
+    Fields: rule; job: the call that makes it; declares: what the user must declare, with the value
+    that the survey assumes: "retention=30 d"; by_type: whether it is asked for all keys of its
+    type, whatever their names; strangers: whether it is not asked for the keys of known owners.
     """
 
     rule: Rule
-    install: Callable[[str], str]
+    job: Call
     declares: str = ""
     by_type: bool = False
     strangers: bool = False
@@ -98,16 +163,12 @@ class Offer:
         return CERTAIN if self.rule.certainty.basis is Basis.PROVED else LIKELY
 
 
-def _job(line: str) -> Callable[[str], str]:
-    return lambda shape: line.replace("PATTERN", repr(pattern_of(shape)))
-
-
 def offers_of_kombu(prefix: str) -> list[Offer]:
     """Return the rules of Celery. Arguments: prefix: kombu's `global_keyprefix`."""
-    own = f", prefix={prefix!r}" if prefix else ""
-    celery = _job(f"CeleryLeftovers(client{own})")
-    waiting = _job(f"CeleryLeftovers(client{own}, wait=<LONGEST_WAIT>)")
-    living = _job(f"CeleryLeftovers(client{own}, life=<LONGEST_LIFE_OF_A_CLIENT>)")
+    own = {"prefix": prefix} if prefix else {}
+    celery = Call(CeleryLeftovers, CLIENT, **own)
+    waiting = Call(CeleryLeftovers, CLIENT, **own, wait=Declared("LONGEST_WAIT"))
+    living = Call(CeleryLeftovers, CLIENT, **own, life=Declared("LONGEST_LIFE_OF_A_CLIENT"))
     return [
         Offer(ReplyLists(prefix), celery),
         Offer(UnacknowledgedMessages(prefix), celery),
@@ -118,22 +179,21 @@ def offers_of_kombu(prefix: str) -> list[Offer]:
 
 def offers_of_huey(queue: str, *, expiring: bool) -> list[Offer]:
     """Return the rules of Huey. Arguments: as of `HueyRevocations`."""
-    own = ", expiring=True" if expiring else ""
-    huey = f"HueyLeftovers(client, {queue!r}{own}"
-    found = [Offer(HueyRevocations(queue, expiring=expiring), _job(f"{huey})"))]
+    own = {"expiring": True} if expiring else {}
+    revoked = HueyRevocations(queue, expiring=expiring)
+    found = [Offer(revoked, Call(HueyLeftovers, CLIENT, queue, **own))]
     if not expiring:
-        kept = _job(f"{huey}, retention=<RETENTION>)")
+        kept = Call(HueyLeftovers, CLIENT, queue, retention=Declared("RETENTION"))
         found.append(Offer(HueyResults(queue, 30 * DAY), kept, "retention=30 d"))
     return found
 
 
 def offers() -> list[Offer]:
     """Return the rules that need no name of a queue, and no prefix."""
-    rq = _job("RqLeftovers(client)")
-    retention = _job("RqLeftovers(client, retention=<RETENTION>)")
-    idle = _job("StreamLeftovers(client, PATTERN, idle=<LONGEST_IDLE>)")
-    bounded = _job("StreamLeftovers(client, PATTERN, most=<MOST_ENTRIES>)")
-    streams = _job("StreamLeftovers(client, PATTERN)")
+    rq = Call(RqLeftovers, CLIENT)
+    retention = Call(RqLeftovers, CLIENT, retention=Declared("RETENTION"))
+    idle = Call(StreamLeftovers, CLIENT, PATTERN, idle=Declared("LONGEST_IDLE"))
+    most = Declared("MOST_ENTRIES", MOST_ENTRIES)
     found = [
         Offer(GhostJobs(), rq),
         Offer(DeadWorkers(), rq),
@@ -142,14 +202,14 @@ def offers() -> list[Offer]:
         Offer(EndedJobs("canceled", 30 * DAY), retention, "retention=30 d"),
         Offer(EndedJobs("failed", 30 * DAY), retention, "retention=30 d"),
         Offer(StrandedJobs(30 * DAY), retention, "retention=30 d"),
-        Offer(DeadTags("conj:*"), _job("TagSetLeftovers(client, PATTERN)")),
-        Offer(OrphanedWrites(), _job("LangGraphLeftovers(client)")),
-        Offer(AcknowledgedEntries("*"), streams, by_type=True),
+        Offer(DeadTags("conj:*"), Call(TagSetLeftovers, CLIENT, PATTERN)),
+        Offer(OrphanedWrites(), Call(LangGraphLeftovers, CLIENT)),
+        Offer(AcknowledgedEntries("*"), Call(StreamLeftovers, CLIENT, PATTERN), by_type=True),
         Offer(IdleConsumers("*", 7 * DAY), idle, "idle=7 d", by_type=True),
         Offer(UnreadGroups("*", 7 * DAY), idle, by_type=True),
         Offer(
             EntriesBeyond("*", most=MOST_ENTRIES),
-            bounded,
+            Call(StreamLeftovers, CLIENT, PATTERN, most=most),
             f"most={MOST_ENTRIES}",
             by_type=True,
             strangers=True,
@@ -157,8 +217,9 @@ def offers() -> list[Offer]:
     ]
     for unit in _UNITS:
         rule = OldScores("*", DAY, unit, name=f"families.old_scores.{unit}")
-        line = f'Leftovers(client, [OldScores(PATTERN, window=<WINDOW>, unit="{unit}")])'
-        found.append(Offer(rule, _job(line), "window=1 d", by_type=True, strangers=True))
+        scores = Call(OldScores, PATTERN, window=Declared("WINDOW"), unit=unit)
+        job = Call(Leftovers, CLIENT, [scores])
+        found.append(Offer(rule, job, "window=1 d", by_type=True, strangers=True))
     return found
 
 

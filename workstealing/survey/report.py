@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from workstealing.errors import ConfigurationError
-from workstealing.jobs.celery_leftovers import CeleryLeftovers
-from workstealing.jobs.family_leftovers import FamilyLeftovers, OldScores
+from workstealing.jobs.family_leftovers import FamilyLeftovers
 from workstealing.jobs.leftovers import Basis, Leftovers
 from workstealing.jobs.leftovers.job import PAGES_A_SLICE
 from workstealing.jobs.leftovers.walk import KEYS_A_PAGE
-from workstealing.jobs.library_leftovers import HueyLeftovers, LangGraphLeftovers
-from workstealing.jobs.rq_leftovers import RqLeftovers
-from workstealing.jobs.stream_leftovers import StreamLeftovers
-from workstealing.jobs.tag_set_leftovers import TagSetLeftovers
 from workstealing.recruiting.forecast import (
     HIGHEST_UTILISATION,
     choose_rate_at_random,
@@ -28,7 +22,16 @@ from workstealing.recruiting.forecast import (
     round_up,
 )
 from workstealing.survey.families import NAMES, Family, pattern_of, shown
-from workstealing.survey.garbage import CERTAIN, DECLARED, LIKELY, REPORTED
+from workstealing.survey.garbage import (
+    CERTAIN,
+    CLIENT,
+    DECLARED,
+    LIKELY,
+    PATTERN,
+    REPORTED,
+    Call,
+    Declared,
+)
 from workstealing.survey.owners import OWN, UNKNOWN, has_layout
 from workstealing.survey.sizing import Estimate, Finding, total_of
 from workstealing.survey.surveying import Survey
@@ -38,20 +41,7 @@ FORMAT = 1
 
 NONE = "none"
 _KEYS_A_SLICE = KEYS_A_PAGE * PAGES_A_SLICE
-_JOBS: dict[str, Callable[..., Any]] = {
-    each.__name__: each
-    for each in (
-        CeleryLeftovers,
-        FamilyLeftovers,
-        HueyLeftovers,
-        LangGraphLeftovers,
-        Leftovers,
-        RqLeftovers,
-        StreamLeftovers,
-        TagSetLeftovers,
-        OldScores,
-    )
-}
+_TIME_TO_LIVE = Call(FamilyLeftovers, CLIENT, PATTERN, ttl=Declared("TTL"))
 # A backlog is taken for the garbage of so long. It is to be gone in a day, or in minutes if that
 # takes no more than a small rate.
 _CAME_IN, _GONE_IN, _LAG = 30 * 86_400.0, 86_400.0, 3_600.0
@@ -165,9 +155,9 @@ def _finding(
     offer = survey.judges.offers[name]
     rule = offer.rule
     gap = rule.certainty.gap if rule.certainty.basis is Basis.SEEN_TWICE else 0.0
-    line = offer.install(shape)
     size = found.size.of(found.items)
-    rate, seconds = _plan(survey, line, found.items, traffic, gap)
+    job = offer.job.result(survey.client, shape)
+    rate, seconds = _plan(survey, job, found.items, traffic, gap)
     reports = offer.kind == REPORTED
     return {
         "rule": rule.name,
@@ -181,7 +171,7 @@ def _finding(
         "measured": found.size.measured,
         "unknown": round(found.unknown),
         "why_unknown": found.why,
-        "install": "" if reports else _installed(line, rate),
+        "install": "" if reports else _installed(offer.job, shape, rate),
         "rate": None if reports else rate,
         "seconds": None if reports else seconds,
     }
@@ -201,8 +191,8 @@ def _ttl_offer(
         return
     size = family.bytes.of(family.keys)
     share = family.endless.mean
-    line = f"FamilyLeftovers(client, {pattern_of(shape)!r}, ttl=<TTL>)"
-    rate, seconds = _plan(survey, line, endless.value, traffic, 0.0)
+    job = _TIME_TO_LIVE.result(survey.client, shape)
+    rate, seconds = _plan(survey, job, endless.value, traffic, 0.0)
     yield {
         "rule": "families.without_ttl",
         "finds": "Keys of a declared family without a time to live.",
@@ -215,50 +205,22 @@ def _ttl_offer(
         "measured": family.bytes.measured,
         "unknown": 0,
         "why_unknown": "",
-        "install": _installed(line, rate),
+        "install": _installed(_TIME_TO_LIVE, shape, rate),
         "rate": rate,
         "seconds": seconds,
     }
 
 
-def _installed(line: str, rate: float) -> str:
-    return f"recruiter.install({line}, rate={min(1.0, rate):g})"
+def _installed(job: Call, shape: str, rate: float) -> str:
+    return f"recruiter.install({job.text(shape)}, rate={min(1.0, rate):g})"
 
 
 def _plan(
-    survey: Survey, line: str, items: float, traffic: float, gap: float
+    survey: Survey, job: Leftovers, items: float, traffic: float, gap: float
 ) -> tuple[float, float]:
-    job = job_of(line, survey.client)
     # A rule that only reports gets no slices, but for those of a dry run.
     rules = sum(not each.reports_only for each in job.rules)
     return plan(items, survey.families.keys, max(1, rules), traffic, gap, limit=job.limit)
-
-
-def job_of(line: str, client: Any) -> Leftovers:
-    """Return the job that a line installs, with a day, or as many entries, for what stands in <>.
-
-    Arguments: line: as of `Offer.install`; client. Raises: ConfigurationError for any other line.
-    No round trip.
-    """
-
-    def value(part: ast.expr) -> Any:
-        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
-            further = {str(each.arg): value(each.value) for each in part.keywords}
-            return _JOBS[part.func.id](*map(value, part.args), **further)
-        if isinstance(part, ast.List):
-            return [value(each) for each in part.elts]
-        if isinstance(part, ast.Name) and part.id == "client":
-            return client
-        return ast.literal_eval(part)
-
-    try:
-        # Placeholders are arguments by name, so no name of a key is taken for one.
-        made = value(ast.parse(re.sub(r"=<[A-Z_]+>(?=[,)])", "=86400", line), mode="eval").body)
-    except (KeyError, SyntaxError, TypeError, ValueError) as error:
-        raise ConfigurationError(f"the line {line!r} installs no job") from error
-    if not isinstance(made, Leftovers):
-        raise ConfigurationError(f"the line {line!r} installs no job")
-    return made
 
 
 def plan(
