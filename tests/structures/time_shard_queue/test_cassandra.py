@@ -353,6 +353,30 @@ class TestTheStore:
         assert anew.take("reader") is not None
 
 
+def test_a_row_whose_message_is_on_another_node_breaks_nothing(
+    cassandra: CassandraServer, clock: SetClock
+) -> None:
+    """A foreign read at ALL has repaired the column `live` on this node, and no other."""
+    queue = queue_on(cassandra, clock)
+    queue.put("whole", due=2000.0)
+    insert = (
+        f"INSERT INTO {KEYSPACE}.{cassandra.table} (name, shard, kind, due, id, live)"
+        " VALUES (%s, 0, 0, %s, %s, true)"
+    )
+    bare = timeuuid(1000.0)
+    cassandra.session.execute(insert, (b"letters", 1_000_000, bare))
+    clock.go(TURN)
+    (taken,) = queue.take_many("reader", 5)
+    assert taken.message == b"whole"
+    cassandra.session.execute(
+        f"INSERT INTO {KEYSPACE}.{cassandra.table} (name, shard, kind, due, id, state, until)"
+        " VALUES (%s, 0, 0, %s, %s, 3, %s)",
+        (b"letters", 1_000_000, bare, 5_000_000),
+    )
+    assert queue.dead() == []
+    assert queue.ack(taken)
+
+
 def iter_of(step: Any) -> Any:
     """Return a generator of one step, which returns its reply."""
     return (yield step)

@@ -42,7 +42,8 @@ _COLUMNS = """
     of_due timestamp,
     PRIMARY KEY ((name, shard), kind, due, id)
 """
-# The mark's row has the lowest timeuuid.
+# The mark's row has the lowest timeuuid. A read of a column repairs that column alone on other
+# nodes: so each read of `live` reads `message` too, by the time at which it was written.
 _STATEMENTS = """
 now:
 SELECT toUnixTimestamp(now()) FROM system.local
@@ -68,7 +69,7 @@ INSERT INTO TABLE (name, shard, kind, due, id, live, message, due_now)
 VALUES (?, ?, 0, ?, ?, true, ?, ?) USING TIMESTAMP ?
 
 fresh:
-SELECT toUnixTimestamp(due), id, live, state, toUnixTimestamp(due_now), writetime(live)
+SELECT toUnixTimestamp(due), id, live, state, toUnixTimestamp(due_now), writetime(message)
 FROM TABLE WHERE name = ? AND shard = ? AND (kind, due, id) > (0, ?, ?) AND (kind, due) <= (0, ?)
 LIMIT ?
 
@@ -82,7 +83,7 @@ FROM TABLE WHERE name = ? AND shard = ? AND kind = ? AND (due, id) > (?, ?) LIMI
 
 rows:
 SELECT toUnixTimestamp(due), id, live, state, toUnixTimestamp(until), takes, given_back,
-toUnixTimestamp(due_now), consumer, writetime(live), writetime(state)
+toUnixTimestamp(due_now), consumer, writetime(message), writetime(state)
 FROM TABLE WHERE name = ? AND shard = ? AND kind = 0 AND (due, id) IN ?
 
 messages:

@@ -527,7 +527,12 @@ class CassandraTimeShards:
         if not keys:
             return {}
         rows = yield Query("messages", (*self._key(time_shard), list(keys)))
-        return {(due, id_): bytes(message) for due, id_, live, message in rows if live}
+        # A node that was down may have repaired `live` on others by a foreign read, and no more.
+        return {
+            (due, id_): bytes(message)
+            for due, id_, live, message in rows
+            if live and message is not None
+        }
 
     def _row(self, time_shard: int, message_id: str) -> Steps[Row | None]:
         """Return the live row of a message by its id."""
@@ -755,7 +760,9 @@ class _Taking:
         size = self._wanted + _BESIDE
         while more and fresh < self._wanted:
             query = self._time_shards.fresh(opened.number, at, opened.now_ms, size)
-            for due, id_, live, state, due_now, put_us in (page := (yield query)):
+            for due, id_, alive, state, due_now, put_us in (page := (yield query)):
+                # Without its time there is no message, or none yet.
+                live = alive and put_us is not None
                 row = Row(due, id_, live, state, None, None, None, due_now, None, put_us, None)
                 seen.append(row)
                 fresh += bool(live and not state)
