@@ -123,6 +123,7 @@ NAMES_ONLY = {
     "cli/demo/web.py": None,
     "dashboard/views.py": {"GET"},
     "testing/refuting.py": None,
+    "survey/report.py": {"TTL"},
     "survey/surveying.py": {"MEMORY", "OBJECT"},
 }
 # These jobs talk to a SQL database alone, so no rule of Redis is theirs.
