@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import redis
@@ -22,7 +22,9 @@ from workstealing.recruiting import Recruiter
 from workstealing.store import connect
 from workstealing.store.fleet import AnyFleet
 from workstealing.store.twin import AsyncClient, BlockingClient, is_async
-from workstealing.structures import CassandraStore
+
+if TYPE_CHECKING:
+    from workstealing.structures import CassandraStore
 
 FAULTS = (redis.RedisError, RedisClusterException, OSError)
 TIMEOUT_SECONDS = 2.0
@@ -104,6 +106,8 @@ def cassandra_at(url: str) -> Iterator[CassandraStore]:
         from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
     except ImportError as error:
         raise MissingExtraError("cassandra", "cassandra-driver") from error
+    from workstealing.structures import CassandraStore
+
     found = [(each[1].strip("[]"), int(each[2] or 9042)) for each in places if each]
     name, _, password = map(unquote, user.partition(":"))
     profile = ExecutionProfile(

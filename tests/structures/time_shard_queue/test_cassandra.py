@@ -20,6 +20,7 @@ from workstealing.store.operations import drive_by
 from workstealing.structures import Taken, TimeShardQueue
 from workstealing.structures.time_shard_queue.cassandra_store import CassandraStore
 from workstealing.structures.time_shard_queue.cassandra_time_shards import (
+    DEAD,
     FIRST_ID,
     Lock,
     Query,
@@ -368,10 +369,14 @@ def test_a_row_whose_message_is_on_another_node_breaks_nothing(
     clock.go(TURN)
     (taken,) = queue.take_many("reader", 5)
     assert taken.message == b"whole"
+    into = f"INSERT INTO {KEYSPACE}.{cassandra.table} (name, shard, kind, due, id,"
     cassandra.session.execute(
-        f"INSERT INTO {KEYSPACE}.{cassandra.table} (name, shard, kind, due, id, state, until)"
-        " VALUES (%s, 0, 0, %s, %s, 3, %s)",
-        (b"letters", 1_000_000, bare, 5_000_000),
+        f"{into} state, until) VALUES (%s, 0, 0, %s, %s, %s, %s)",
+        (b"letters", 1_000_000, bare, DEAD, 5_000_000),
+    )
+    cassandra.session.execute(
+        f"{into} of_due) VALUES (%s, 0, %s, %s, %s, %s)",
+        (b"letters", DEAD, 5_000_000, bare, 1_000_000),
     )
     assert queue.dead() == []
     assert queue.ack(taken)
