@@ -151,8 +151,10 @@ def measure(
     grace: int = GRACE,
     to: TextIO = sys.stderr,
     picture: Path | None = None,
+    minutes: float = float("inf"),
 ) -> list[Figure]:
-    """Load both queues; return how much slower the plain one's reads have become."""
+    """Load both queues, until the time is up; return how much slower the plain one's reads are."""
+    end = time.monotonic() + 60 * minutes
     with CassandraNode() as node, connected(node) as session:
         session.execute(
             f"CREATE KEYSPACE {KEYSPACE} WITH replication ="
@@ -176,6 +178,8 @@ def measure(
                     for name, each in steps.items()
                 )
                 print(f"{number * STEP:,} messages: {line}", file=to, flush=True)
+                if time.monotonic() > end:
+                    break
         disk = {
             name: sum(
                 each.stat().st_size for each in node.home.glob(f"data/**/{queue.table}-*/**/*.db")
@@ -194,10 +198,11 @@ def measure(
     mine = _median([each.p99_ms for each in ours[-last:]])
     first = _median([each.p99_ms for each in ours[:last]])
     details = {
+        "messages": float(plain[-1].messages),
         "plain_p99_ms": theirs,
         "ours_p99_ms": mine,
         "ours_first_p99_ms": first,
-        "plain_tombstones": float(plain[-1].tombstones),
+        "plain_tombstones": float(max(each.tombstones for each in plain[-last:])),
         "ours_tombstones": float(max(each.tombstones for each in ours[-last:])),
         "plain_disk_mb": disk["one plain table"] / 1e6,
         "ours_disk_mb": disk["time shards"] / 1e6,
@@ -275,9 +280,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=MESSAGES)
     parser.add_argument("--grace", type=int, default=GRACE, help="gc_grace_seconds")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so long")
     parser.add_argument("--picture", type=Path, help="where the SVG goes, and a CSV beside it")
     options = parser.parse_args()
-    show(measure(options.messages, options.grace, picture=options.picture))
+    show(measure(options.messages, options.grace, sys.stderr, options.picture, options.minutes))
 
 
 if __name__ == "__main__":
