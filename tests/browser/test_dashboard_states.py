@@ -110,7 +110,6 @@ def test_a_gap_is_a_gap_and_a_lonely_minute_a_point(
         assert ink[9] + ink[10] > 0, (chart, ink)
 
 
-@pytest.mark.smoke
 def test_a_page_that_hears_nothing_says_so(
     serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
 ) -> None:

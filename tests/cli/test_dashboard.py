@@ -90,12 +90,14 @@ def test_it_shows_an_apps_jobs_and_ends_by_ctrl_c(start: Start, app_module: Make
     assert process.stderr.read() == b""
 
 
+@pytest.mark.slow
 def test_it_shows_the_ledger_alone_without_an_app(start: Start, redis7: RedisServer) -> None:
     SharedSettings(redis7.client(), "mine").pause("elsewhere")
     said, _ = start("--ledger", "mine")
     assert ">elsewhere</bdi>" in get(said["url"])[1]
 
 
+@pytest.mark.slow
 def test_with_a_token_one_logs_in_and_steers(
     start: Start, monkeypatch: pytest.MonkeyPatch, app_module: MakeApp, redis7: RedisServer
 ) -> None:
@@ -157,6 +159,7 @@ def test_an_address_that_cannot_be_had_is_one_sentence(command: Any, redis7: Red
     assert "cannot be listened at: Address already in use" in taken
 
 
+@pytest.mark.slow
 def test_the_other_loopback_is_this_machine_too(start: Start) -> None:
     said, _ = start("--host", "::1")
     assert said["url"].startswith("http://[::1]:")

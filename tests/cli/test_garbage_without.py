@@ -63,6 +63,7 @@ def recruited_items(app: Any) -> int:
     return sum(job["items"] for job in stats["jobs"].values())
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_it_is_what_a_run_with_rate_0_really_leaves(redis7: RedisServer, tmp_path: Path) -> None:
     collected, left, claimed = run(redis7, tmp_path / f"with-{os.getpid()}", rate=1.0)

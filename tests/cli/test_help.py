@@ -75,6 +75,7 @@ def test_the_help_needs_no_extra_and_names_every_command() -> None:
         assert " ".join(command.summary.split()[:3]) in said.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_commands_help_needs_no_extra(name: str) -> None:
     said = bare(name, "--help")
@@ -100,6 +101,7 @@ def test_a_command_is_imported_when_it_is_used() -> None:
     assert done.stdout.splitlines()[-1] == "['argparse']"
 
 
+@pytest.mark.slow
 def test_what_needs_no_extra_works_without() -> None:
     said = bare("plan", "--traffic", "800", "--garbage", "120", "--json")
     assert json.loads(said.stdout)["rate"] == 0.0075

@@ -92,6 +92,7 @@ def test_the_text_has_the_figures(capsys: Capture) -> None:
         assert part in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -330,6 +330,7 @@ def test_who_closes_stdout_wants_to_hear_nothing(mails: ShuffleQueue) -> None:
     assert shell("$W queue mails --once >&- 2>&-").returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_full_disk_is_no_fault_of_the_redis(mails: ShuffleQueue) -> None:
     mails.write("t", {"a": "b"})

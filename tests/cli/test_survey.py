@@ -143,6 +143,7 @@ def test_progress() -> None:
     assert progress_text(Progress(1_000, None, 2.0, None)) == "1,000 keys"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_rich", [True, False])
 def test_a_terminal_shows_progress_and_ctrl_c_keeps_the_state(
     redis8: RedisServer, tmp_path: Path, has_rich: bool

@@ -122,6 +122,7 @@ def test_every_structure_tells_of_its_dead(
     assert shown["items"] == shown["sets"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [shuffle_queue, time_shard_queue, log, ick])
 def test_ten_megabytes_are_shortened(
     redis7: RedisServer, never_recruiter: Recruiter, make: Any

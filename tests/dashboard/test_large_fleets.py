@@ -48,6 +48,7 @@ def app(never_recruiter: Recruiter, client: Any) -> flask.Flask:
     return make_app(never_recruiter, client, token=TOKEN, structures=structures)
 
 
+@pytest.mark.slow
 def test_the_page_and_each_of_its_events_stay_small(app: flask.Flask) -> None:
     browser = app.test_client()
     for query in ("", "?jobs_page=7&structures_page=3&dead_page=5", "?jobs=tenant&dead=x"):
@@ -61,6 +62,7 @@ def test_the_page_and_each_of_its_events_stay_small(app: flask.Flask) -> None:
         assert len(stream.data) < LARGEST / 2
 
 
+@pytest.mark.slow
 def test_the_worst_comes_first_and_each_can_be_reached(app: flask.Flask) -> None:
     browser = app.test_client()
 

@@ -196,6 +196,7 @@ def test_an_admin_pauses_a_job(app: flask.Flask, client: Any) -> None:
     assert SharedSettings(client).settings()["tidy"].paused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("csrf", [None, "", "0" * 64, "other session"])
 @pytest.mark.parametrize("path", ["/ws/jobs", "/ws/dead", "/ws/logout"])
 def test_a_form_without_its_sessions_csrf_token_changes_nothing(
@@ -234,6 +235,7 @@ def test_a_program_with_the_token_needs_no_csrf_token(app: flask.Flask, client: 
     assert SharedSettings(client).settings()["tidy"].paused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", CHANGES)
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH"])
 def test_state_changes_by_post_alone(app: flask.Flask, client: Any, path: str, method: str) -> None:

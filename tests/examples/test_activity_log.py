@@ -97,6 +97,7 @@ def check_memory(said: str) -> None:
     assert f"A Redis stream takes {stream / log:.1f} times as much memory as the log" in said
 
 
+@pytest.mark.slow
 def test_by_its_command_without_spark() -> None:
     said = run_example(*QUICK)
     check(said)
@@ -116,6 +117,7 @@ def test_spark_counts_by_minute() -> None:
     assert number(r"^Spark: .* in (\d+) minutes", said) >= 30
 
 
+@pytest.mark.slow
 def test_without_what_spark_needs_it_says_so_and_goes_on(tmp_path: Path) -> None:
     # Whatever is on the path: where Java is not, and nothing else either.
     for program in ("redis-server", "setpriv"):
@@ -180,6 +182,7 @@ def read(address: str) -> str:
         return str(answer.read().decode())
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_is_measured_and_ctrl_c_ends_it() -> None:
     with running("--no-spark", "--seconds", "600", "--past", "3000") as (process, address):
         wait_until(lambda: re.search(r"[1-9]\d* compressed", read(address)), "a recruit", SECONDS)
@@ -198,6 +201,7 @@ def test_the_page_shows_what_is_measured_and_ctrl_c_ends_it() -> None:
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

@@ -47,6 +47,7 @@ def check(lines: list[str], figures: dict[str, float]) -> None:
     assert re.search(r" 0 +0$", rows[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_by_its_command_and_on_a_server_of_the_users_own(redis7: RedisServer) -> None:
     """Both at once: they wait for turns for most of their time."""
@@ -70,6 +71,7 @@ def test_by_its_command_and_on_a_server_of_the_users_own(redis7: RedisServer) ->
     assert redis7.client().keys("*") == [], "it has dropped its queue"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:{}/0", "nonsense"])
 def test_a_redis_that_cannot_be_used_is_said_in_a_sentence(url: str) -> None:
     said = refusal_of(FOLDER / "due_times.py", "--url", url.format(free_port()))

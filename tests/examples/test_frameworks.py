@@ -113,6 +113,7 @@ def start(redis7: RedisServer, tmp_path: Path) -> Iterator[Callable[[str], Shop]
         end(process)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["fastapi_items", "django_items", "flask_items"])
 def test_a_shop_serves_and_its_fast_exits_enlist(
     start: Callable[[str], Shop], example: str

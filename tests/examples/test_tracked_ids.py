@@ -15,6 +15,7 @@ from support.servers import RedisServer
 PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "tracked_ids" / "items.py"
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_page_views_heal_the_set(redis7: RedisServer) -> None:
     done = subprocess.run(
@@ -35,6 +36,7 @@ def test_page_views_heal_the_set(redis7: RedisServer) -> None:
     assert "untrack_done.example:queued" in done.stdout
 
 
+@pytest.mark.slow
 def test_by_its_one_command() -> None:
     """As its README has it, on a server that the program starts for itself."""
     clean = {name: value for name, value in os.environ.items() if not name.endswith("REDIS_URL")}

@@ -373,6 +373,7 @@ def prefork(redis7: RedisServer, tmp_path: Path) -> Iterator[Prefork]:
 
 
 class TestPrefork:
+    @pytest.mark.slow
     def test_children_enlist_after_tasks_and_the_main_process_when_idle(
         self, prefork: Prefork
     ) -> None:
@@ -390,6 +391,7 @@ class TestPrefork:
         # add, figures and the last attempt of stubborn.
         assert prefork.call("figures")["enlisted"] == 3
 
+    @pytest.mark.slow
     def test_a_soft_time_limit_in_a_slice_passes_and_harms_nobody(self, prefork: Prefork) -> None:
         _, child = prefork.call("add", 1, 1)
         prefork.cut_a_slice_of(child)

@@ -198,6 +198,7 @@ def test_the_client_has_its_last_byte_before_the_slice_ends(
     held.let_go()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", "/empty", "304"), ("HEAD", "/unmeasured", "200")]
@@ -275,6 +276,7 @@ def test_case_3_every_client_of_a_worker_with_one_thread_waits(
     assert other.answer() == b"ended=1 sendfile=[]\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sync", "gthread", "gevent"])
 @pytest.mark.parametrize("path", ["/file", "/file/unmeasured"])
 def test_sendfile_survives(start: Start, connect: Connect, kind: str, path: str) -> None:
@@ -305,6 +307,7 @@ def test_a_file_that_ends_with_its_connection_is_left_alone(start: Start, connec
     assert client.answer() == b"ended=0 sendfile=[True]\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sync", "gthread"])
 @pytest.mark.parametrize("path", ["/", "/unmeasured", "/file"])
 def test_django_answers_before_the_slice_ends(

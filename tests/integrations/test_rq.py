@@ -249,6 +249,7 @@ def start(redis7: RedisServer, tmp_path: Path) -> Iterator[Callable[[str], Runni
 
 
 class TestProcesses:
+    @pytest.mark.slow
     @pytest.mark.parametrize(("kind", "horses"), [("Forking", True), ("Simple", False)])
     def test_the_worker_enlists_and_never_its_work_horse(
         self, start: Callable[[str], Running], queue: rq.Queue, kind: str, horses: bool

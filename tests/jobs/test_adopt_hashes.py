@@ -86,6 +86,7 @@ def one(request: pytest.FixtureRequest) -> Iterator[Any]:
     client.flushall()
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_the_layout_of_the_talk_is_taken_over(client: Any) -> None:
     later = now() + HOUR
@@ -298,6 +299,7 @@ def test_a_write_by_the_old_program_aborts_the_attempt(
         assert hashes_on(one).hexpiretime("hash:u", "a") == [expected]
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_under_traffic_of_the_old_program_nothing_is_lost(one: Any) -> None:
     """Old writers go on, several recruits adopt; after the last lap every last deadline holds."""

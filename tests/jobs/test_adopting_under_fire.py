@@ -53,6 +53,7 @@ def adopted_by_parts(job: AdoptHashes, n: int = 3) -> int:
     return sum(to_the_end(job.for_part(part)) for part in job.parts(n))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", [to_the_end, adopted_by_parts], ids=["job", "parts"])
 def test_each_kind_is_taken_over_and_a_second_run_changes_nothing(
     client: Any, kind: Kind, by: Callable[[AdoptHashes], int]
@@ -99,6 +100,7 @@ def test_names_and_values_may_be_any_bytes(client: Any, kind: Kind) -> None:
     assert not client.exists(beside)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_part", [False, True])
 def test_a_large_hash_is_taken_in_pieces(one: Any, kind: Kind, by_part: bool) -> None:
     ends = {f"f{i}": now() + HOUR + i for i in range(3000)}
@@ -177,6 +179,7 @@ def test_values_of_the_new_program_need_not_be_readable(one: Any) -> None:
         to_the_end(job)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sweeps", [False, True], ids=["recruits", "parts"])
 def test_beside_old_and_new_writers_nothing_is_lost(client: Any, kind: Kind, sweeps: bool) -> None:
     """Old writers, new writers, collectors and two adopting threads share twenty hashes."""
@@ -340,6 +343,7 @@ def test_a_recruit_may_die_at_any_command_on_a_cluster(cluster: RedisCluster3, k
     client.flushall()
 
 
+@pytest.mark.slow
 def test_a_backlog_passes_over_hashes_that_need_nothing(one: Any, kind: Kind) -> None:
     for i in range(300):
         kind.store(one, f"u{i}", {"f": now() + HOUR})

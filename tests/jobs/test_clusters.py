@@ -81,6 +81,7 @@ def names_in_few_slots(chance: random.Random) -> list[bytes]:
     return [b"{" + SLOT_TAGS[slot] + b"}x" for slot in chance.sample(range(SLOTS), BUSY_SLOTS)]
 
 
+@pytest.mark.slow
 @KINDS
 def test_garbage_in_a_hundredth_of_the_slots_gives_most_slices_work(
     cluster: RedisCluster3, write: Callable[..., None], make: Callable[..., Any]
@@ -103,6 +104,7 @@ def test_garbage_in_a_hundredth_of_the_slots_gives_most_slices_work(
     assert commands / TRIES < 400
 
 
+@pytest.mark.slow
 @KINDS
 def test_all_of_it_is_found_and_the_age_and_the_number_are_near(
     cluster: RedisCluster3, write: Callable[..., None], make: Callable[..., Any]
@@ -237,6 +239,7 @@ class Traffic:
             assert fresh.get(f"{name}:dying") is None
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_while_slots_move(own_cluster: RedisCluster3) -> None:
     # Four names in each of some slots of the first node, and others all over the cluster.
     moving = [f"{{m{number}}}" for number in range(200)]

@@ -158,6 +158,7 @@ def client(request: pytest.FixtureRequest, start_redis: Callable[..., RedisServe
     return start_redis(version, product, maxmemory_policy="noeviction").client()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prepare", JOBS, ids=lambda each: each.__name__)
 def test_a_job_frees_memory_on_a_full_server(client: Any, prepare: Callable[[Any], Job]) -> None:
     if prepare in NEED_NATIVE and client.info("server")["redis_version"] < "7.4":
@@ -212,6 +213,7 @@ def test_what_frees_memory_does_not_wait_for_what_does_not(client: Any) -> None:
     assert_sound(client, log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("what", ["evict", "delete", "remake", "compact"])
 def test_what_comes_before_the_script_alone_is_left_as_it_is(

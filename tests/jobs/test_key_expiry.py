@@ -328,6 +328,7 @@ def test_a_slice_observes_the_age_of_the_oldest_key_that_it_saw(any_server: AnyS
     assert looking.oldest_seconds == 0.0
 
 
+@pytest.mark.slow
 def test_a_slice_observes_about_how_many_keys_wait(any_server: AnyServer) -> None:
     keys = keys_on(any_server)
     job = KeyExpiry(keys_on(any_server, 2 * HOUR_MS), limit=5)

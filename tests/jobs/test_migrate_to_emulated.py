@@ -71,6 +71,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[Any]:
     client.flushall()
 
 
+@pytest.mark.slow
 def test_deadlines_are_the_same_before_and_after(client: Any) -> None:
     hashes_on(client, backend="native").open()
     hashes = hashes_on(client)
@@ -220,6 +221,7 @@ async def test_asyncio_clients_take_part(redis8: RedisServer) -> None:
     client.flushall()
 
 
+@pytest.mark.slow
 def test_under_traffic_every_field_keeps_its_last_deadline(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,6 +378,7 @@ def by_parts(job: MigrateToEmulated, n: int = 3) -> int:
     raise AssertionError("the parts have not come to their ends")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["native", "leaving", "returning"])
 @pytest.mark.parametrize("n", [1, 4, 7])
 def test_a_sweep_in_parts_ends_the_move(client: Any, state: str, n: int) -> None:

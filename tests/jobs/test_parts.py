@@ -75,6 +75,7 @@ def fill(hashes: VolatileHashes, count: int, fields: int, ex: int = 60) -> list[
     return names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 7, 500])
 def test_all_parts_together_collect_every_expired_field(any_server: AnyServer, limit: int) -> None:
     hashes = hashes_on(any_server)
@@ -256,6 +257,7 @@ def test_a_fault_in_the_middle_leaves_the_part_undrained(
     assert total == 100
 
 
+@pytest.mark.slow
 def test_two_workers_on_the_same_part_remove_each_field_once(any_server: AnyServer) -> None:
     fill(hashes_on(any_server), 30, 4)
     jobs = [HashFieldExpiry(hashes_on(any_server, AHEAD_MS)) for _ in range(2)]

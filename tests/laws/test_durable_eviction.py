@@ -35,6 +35,7 @@ def set_all(pipeline: Callable[[], Any], names: Sequence[str]) -> None:
             assert pipe.execute() == [True] * len(some)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl"])
 def test_of_ten_thousand_durable_keys_none_is_evicted(
     start_redis: Callable[..., RedisServer], policy: str

@@ -169,6 +169,7 @@ def test_sightings_and_scripts_of_rules(redis7: RedisServer, door: FaultyServer)
         assert [number for number, _ in direct.xrange("stream", count=1)] == [b"131-0"], death
 
 
+@pytest.mark.slow
 def test_undo(redis7: RedisServer, door: FaultyServer) -> None:
     direct = redis7.client()
     before = filled(direct)

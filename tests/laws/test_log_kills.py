@@ -171,7 +171,6 @@ def test_a_process_that_dies_at_any_command(
     assert deaths > 2 * 9
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("work", WORKS)
 def test_a_connection_that_is_cut_at_any_command(
     redis7: RedisServer, work: Callable[[Any], None]

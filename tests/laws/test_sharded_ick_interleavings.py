@@ -104,6 +104,7 @@ def at_every_step(
     raise AssertionError(f"still at work after {MOST_STEPS} commands")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
 def test_a_resizer_that_stalls(redis7: RedisServer, before: int, after: int) -> None:
     """Another one finishes, the queue is worked off, some is added again, then it wakes."""

@@ -119,7 +119,6 @@ def test_a_resize_that_dies(redis7: RedisServer, before: int, after: int, is_lat
     pytest.fail(f"still at work after {MOST_COMMANDS} commands")
 
 
-@pytest.mark.smoke
 @pytest.mark.cluster
 def test_a_resize_that_dies_on_a_cluster(cluster: RedisCluster3) -> None:
     direct = cluster.client()

@@ -36,6 +36,7 @@ def take_leases(port: int, name: str) -> None:
                 client.incr("none free")
 
 
+@pytest.mark.slow
 def test_one_holder_at_a_time_and_everybody_has_a_turn(redis7: RedisServer) -> None:
     client = redis7.client()
     sharded: ShardedIck = ShardedIck(client, "orders", ICK_SHARDS)

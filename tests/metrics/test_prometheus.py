@@ -262,6 +262,7 @@ def multiprocess(folder: Path, *kinds: str) -> Shown:
     return Shown(generate_latest(registry).decode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kinds", "expected"),
     [(("forgets",), math.inf), (("forgets", "well"), 1), (("forgets", "behind"), 0)],
@@ -272,6 +273,7 @@ def test_a_worker_that_knows_no_more_says_neither_yes_nor_no(
     assert multiprocess(tmp_path, *kinds)("keeps_up", job_name="sweep") == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [("behind", "well"), ("well", "behind")])
 def test_one_workers_trouble_is_everybodys(tmp_path: Path, order: tuple[str, str]) -> None:
     for kind in order:

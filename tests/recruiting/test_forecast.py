@@ -54,6 +54,7 @@ class Run:
         return self.lags[int(share * len(self.lags))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("traffic", "rate", "limit", "garbage"), CASES)
 def test_the_formulas_agree_with_a_queue_within_ten_per_cent(
     traffic: float, rate: float, limit: int, garbage: float

@@ -90,6 +90,7 @@ class TestEveryOpcode:
         assert len(kept) > 400
         assert served_elsewhere(recruiter)
 
+    @pytest.mark.slow
     def test_every_lock_is_free(self) -> None:
         points = points_of(tended(Counting()).enlist)
         for point in points[::7]:
@@ -98,6 +99,7 @@ class TestEveryOpcode:
             assert served_elsewhere(recruiter), place_of(point)
             recruiter.flush()
 
+    @pytest.mark.slow
     def test_the_figures_stay_right(self) -> None:
         points = points_of(tended(Counting()).enlist)
         counting = Counting()
@@ -139,6 +141,7 @@ class TestSignals:
         assert counting.outcomes == before + 1
         assert served_elsewhere(recruiter)
 
+    @pytest.mark.slow
     def test_slices_of_two_milliseconds(self) -> None:
         recruiter = Recruiter(seconds=0.002, random=lambda: 0.0)
         recruiter.reraise(Interruption)
@@ -163,6 +166,7 @@ class TestSignals:
         assert recruiter.enlist() is Outcome.WORKED
         assert recruiter.stats()["jobs"]["spin"]["skipped"] == 0
 
+    @pytest.mark.slow
     def test_a_handler_may_enlist_at_any_moment(self) -> None:
         recruiter = tended(Counting())
         outcomes: list[Outcome] = []

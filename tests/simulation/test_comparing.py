@@ -85,6 +85,7 @@ def test_windows_of_slices_and_the_way_back() -> None:
     assert back_under([1, 2, 70], 60, 1) is None
 
 
+@pytest.mark.slow
 def test_a_fixed_rate_does_what_the_forecast_says() -> None:
     scenario = Scenario(processes=4, garbage=(100.0, 100.0), step=1, seconds=4_000, fields=1)
     found = run("fixed", scenario, 0.0075)
@@ -118,6 +119,7 @@ def vars_of(scenario: Scenario) -> dict[str, Any]:
     return {name: getattr(scenario, name) for name in Scenario.__slots__}
 
 
+@pytest.mark.slow
 def test_everything_is_compared_on_one_table_and_one_picture(tmp_path: Path) -> None:
     runs = compare(SHORT)
     answer = summaries(runs)
@@ -139,6 +141,7 @@ def test_everything_is_compared_on_one_table_and_one_picture(tmp_path: Path) -> 
             assert all(math.isfinite(float(part)) for part in point.split(","))
 
 
+@pytest.mark.slow
 def test_the_program(capsys: Capture, tmp_path: Path) -> None:
     asked = ["--processes", "2", "--traffic", "400/s", "--garbage", "40/s"]
     asked += ["--time", "5m", "--seed", "3"]

@@ -332,6 +332,7 @@ def agrees(twin: Twin, value: Any, user: Any) -> None:
     assert twin.call_keys((b"k",), ASKED, Budget())[0] == got
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", let_in(BLOCKING))
 def test_a_blocking_clients_settings(place: Place, name: str) -> None:
     options = BLOCKING[name](place)
@@ -345,6 +346,7 @@ def test_a_blocking_clients_settings(place: Place, name: str) -> None:
         agrees(twin_of(client), name, user)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", let_in(ASYNC))
 async def test_an_asyncio_clients_settings(place: Place, name: str) -> None:
     options = ASYNC[name](place)

@@ -229,6 +229,7 @@ def leftovers(cluster: RedisCluster3, names: list[str]) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("holding", [b"ws:moving:layout", b"ws:moving:slots"])
 def test_a_dead_master_leaves_the_other_nodes_garbage_collected(
     own_cluster: RedisCluster3, holding: bytes

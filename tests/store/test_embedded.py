@@ -118,6 +118,7 @@ def test_it_ends_with_its_process(kind: str) -> None:
     wait_until(lambda: is_gone(pid, folder), "the server to end with its process")
 
 
+@pytest.mark.slow
 def test_it_ends_after_sigkill_of_its_process(kind: str) -> None:
     process, pid, folder, _ = start_program("sys.stdin.read()")
     os.kill(process.pid, signal.SIGKILL)
@@ -126,6 +127,7 @@ def test_it_ends_after_sigkill_of_its_process(kind: str) -> None:
     wait_until_removed_by_the_next(folder)
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_server_that_outlives_its_killed_process_stays(
     kind: str, tmp_path: Path
 ) -> None:
@@ -143,6 +145,7 @@ def test_the_folder_of_a_server_that_outlives_its_killed_process_stays(
     wait_until_removed_by_the_next(folder)
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_process_whose_server_was_killed_stays(kind: str) -> None:
     with EmbeddedServer() as server:
         assert server._process is not None
@@ -167,6 +170,7 @@ print(server._process.pid, server._folder, server.url, flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["kill", "exit", "stop"])
 def test_one_that_a_thread_has_started_ends_no_later(kind: str, end: str) -> None:
     more = {"kill": "sys.stdin.read()", "exit": "", "stop": "server.stop(); sys.stdin.read()"}
@@ -180,6 +184,7 @@ def test_one_that_a_thread_has_started_ends_no_later(kind: str, end: str) -> Non
     process.wait()
 
 
+@pytest.mark.slow
 def test_it_does_not_end_with_a_forked_child(kind: str) -> None:
     process, pid, folder, _ = start_program(
         """
@@ -208,6 +213,7 @@ def test_it_does_not_end_with_a_forked_child(kind: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_two_servers_are_two(kind: str) -> None:
     with EmbeddedServer() as first, EmbeddedServer() as second:
         assert first.url != second.url
@@ -264,6 +270,7 @@ def listening_ports(pid: int) -> list[str]:
     return [line[1] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in held]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_long", [False, True], ids=["short", "long"])
 def test_no_other_user_can_reach_it(
     kind: str, is_long: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -288,6 +295,7 @@ def test_no_other_user_can_reach_it(
     folder.rmdir()
 
 
+@pytest.mark.slow
 def test_a_folder_in_a_short_place_is_found_when_it_is_abandoned(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

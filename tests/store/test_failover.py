@@ -66,6 +66,7 @@ def demote(server: RedisServer, primary: RedisServer) -> None:
 
 
 class TestPlainClient:
+    @pytest.mark.slow
     def test_it_is_never_idle_on_a_replica_and_goes_on_where_the_name_leads(
         self, start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -118,6 +119,7 @@ class TestSentinel:
         with sentinel_of(pair[0], tmp_path) as port:
             yield port
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("given", ["the user's own", "a URL", "a URL, jobs alone"])
     @pytest.mark.parametrize("old_is", ["demoted", "dead"])
     def test_jobs_come_to_the_new_primary_although_the_application_sends_nothing(

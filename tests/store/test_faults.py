@@ -95,6 +95,7 @@ class TestHashFieldExpiry:
         assert [attempts.count(name) for name in ("WATCH", "MULTI", "HDEL", "EXEC")] == [1] * 4
         assert attempts[-1] == "EXEC"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", FAULTS)
     def test_a_fault_at_each_command_in_turn(
         self, backend: RedisServer, faulty: FaultyServer, whole_slice: list[str], kind: str

@@ -359,6 +359,7 @@ PUBLIC = sorted(
 
 
 class TestEveryStructure:
+    @pytest.mark.slow
     @pytest.mark.parametrize("public", PUBLIC)
     async def test_its_life_goes_on_at_the_home_of_its_name(
         self, three: Three, public: str

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import subprocess
 import sys
@@ -52,6 +54,7 @@ kept = []
 """
 
 
+@pytest.mark.slow
 def test_who_leaves_something_running_fails(tmp_path: Path) -> None:
     (tmp_path / "test_program.py").write_text(PROGRAM)
     done = subprocess.run(

@@ -140,6 +140,7 @@ class TestSkipped:
         assert unexpected(["fakeredis takes minutes, and then some"]) != []
 
 
+@pytest.mark.slow
 def test_costs_are_listed_with_those_of_children(tmp_path: Path) -> None:
     source = """
 import subprocess, sys

@@ -192,6 +192,7 @@ def test_a_python_that_nobody_has_is_named(matrix: ModuleType) -> None:
     assert matrix.about(matrix.find_python(version))[0] == version
 
 
+@pytest.mark.slow
 def test_pip_tells_the_unreachable_from_a_conflict(matrix: ModuleType, tmp_path: Path) -> None:
     home = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)

@@ -87,6 +87,7 @@ def _random_word(source: random.Random) -> str:
     return "".join(source.choices(string.ascii_lowercase, k=source.randint(4, 12)))
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_shapes_stay_a_few() -> None:
     source = random.Random(1)
     families = Families(most=1_000)

@@ -74,6 +74,7 @@ def test_a_walk_takes_as_many_slices_as_its_pages_do(redis8: AnyServer) -> None:
     assert taken == pytest.approx(20_000 / a_slice, rel=0.2)
 
 
+@pytest.mark.slow
 def test_a_smaller_limit_takes_more_slices() -> None:
     few, many = (plan(10**6, 1_000, 1, TRAFFIC, 0.0, limit=each) for each in (100, 25))
     assert many[0] == pytest.approx(4 * few[0], rel=0.05)

@@ -30,6 +30,7 @@ def _survey(sizes: list[float], seed: int, share: float | None = None) -> tuple[
     return total, len(sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SIZES)
 def test_the_bytes_of_a_large_family_are_within_5_percent(kind: str) -> None:
     sizes = [SIZES[kind](random.Random(f"{kind}{number}")) for number in range(60_000)]

@@ -196,6 +196,7 @@ def test_an_endless_stream_is_bounded_if_a_user_says_so(
     assert found_by(surveyed(client)) == {"streams.beyond": ("if declared", 40)}
 
 
+@pytest.mark.slow
 def test_a_large_tag_set_is_judged_by_some_of_its_members(
     redis8: AnyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,6 +103,7 @@ def test_the_hooks_remember_and_forget() -> None:
     assert (hooks.enlisted, hooks.recruited, hooks.outcomes) == ([], [], [])
 
 
+@pytest.mark.slow
 def test_the_fixtures_serve_a_users_tests(pytester: pytest.Pytester) -> None:
     pytester.makeconftest('pytest_plugins = ["workstealing.testing.pytest_plugin"]')
     pytester.makepyfile(

@@ -358,6 +358,7 @@ def test_a_hash_without_deadlines_is_not_in_the_index(any_server: AnyServer, end
     assert not hashes.client.exists(hashes.names.deadlines(b"h"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_index_finds_everything_after_random_histories(
     any_server: AnyServer, seed: int
@@ -431,6 +432,7 @@ def test_a_full_server_is_freed(start_redis: Callable[..., RedisServer], version
 # Others at the same time.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_several_collectors_remove_each_field_once_and_rarely_abort(
     redis7: RedisServer, kind: str
@@ -729,6 +731,7 @@ def cost_of_a_field(server: AnyServer, job: HashFieldExpiry, limit: int, fields:
     return total / counted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "others"),
     [

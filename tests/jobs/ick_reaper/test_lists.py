@@ -117,6 +117,7 @@ class TestEveryMemberIsFound:
         assert ick.client.exists(ick.names.seen) == 0
         assert len(held_of(ick)) == HEAD
 
+    @pytest.mark.slow
     def test_in_a_longer_list(self, ick: Ick, made: Any) -> None:
         reserved(ick, made(6000))
         backlog = IckReaper(ick, STALE).backlog(60.0, most_members=6000)

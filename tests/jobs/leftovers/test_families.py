@@ -330,6 +330,7 @@ class TestPastHashes:
             served(job, 80)
         assert not missing
 
+    @pytest.mark.slow
     def test_no_order_removes_a_renewed_one(self, redis7: RedisServer) -> None:
         now = any_server_time(redis7.client())
 

@@ -462,6 +462,7 @@ def test_the_same_look_of_many_items_is_sent_once(redis7: RedisServer) -> None:
     assert to_the_end(Leftovers(client, [Closed()], dry_run=False)) == 50
 
 
+@pytest.mark.slow
 def test_the_rest_after_a_lap_in_vain_grows_with_the_keys(redis7: RedisServer) -> None:
     client = redis7.client()
     job = Leftovers(client, [Past()], dry_run=False)

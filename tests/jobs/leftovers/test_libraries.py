@@ -129,6 +129,7 @@ class TestHuey:
         assert lock.is_locked()
         assert not limits or queue.get("shop.rl.calls.w", peek=True) is not None
 
+    @pytest.mark.slow
     def test_workers_are_killed_and_others_go_on(self, redis7: RedisServer) -> None:
         """No revocation of a task that is yet to come is lost, and none is left in the end."""
         client = redis7.client()
@@ -420,6 +421,7 @@ class TestFeast:
         assert all(each.is_back for each in undo(client, "feast_leftovers"))
         assert {key: client.hgetall(key) for key in before} == before
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("skips_dedup", [False, True])
     def test_no_order_loses_a_fresh_value(self, redis7: RedisServer, skips_dedup: bool) -> None:
         now = int(redis7.client().time()[0])

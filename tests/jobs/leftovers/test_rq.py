@@ -86,7 +86,6 @@ def gone(client: Any, job: RqLeftovers) -> int:
 class TestKilled:
     pytestmark = pytest.mark.slow
 
-    @pytest.mark.smoke
     def test_a_ghost_and_the_names_of_its_worker(
         self,
         client: Any,

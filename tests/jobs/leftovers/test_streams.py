@@ -147,6 +147,7 @@ class TestAcknowledgedEntries:
         client.xautoclaim("s", "a", "two", 0)
         assert to_the_end(acknowledging(client)) == 199
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("server", THREE)
     def test_a_hundred_thousand_entries_go_in_bounded_scripts(
         self, server: str, request: pytest.FixtureRequest
@@ -165,6 +166,7 @@ class TestAcknowledgedEntries:
             assert slices < 200
         assert ids(client, "s") == [b"100001-0"]
 
+    @pytest.mark.slow
     def test_large_streams_do_not_keep_others_waiting(self, redis7: RedisServer) -> None:
         client = redis7.client()
         for stream in ("s1", "s2", "s3"):
@@ -192,6 +194,7 @@ def consume(url: str, stream: str, name: str, done: str) -> None:
             client.xack(stream, "g", number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", THREE)
 def test_no_entry_is_lost_while_consumers_are_killed(
     server: str, request: pytest.FixtureRequest

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.real
 PROGRAM = Path(__file__).parents[2] / "support" / "cached_rows.py"
 
 
+@pytest.mark.slow
 def test_cacheops_goes_on_to_invalidate(redis7: RedisServer, tmp_path: Path) -> None:
     command = [sys.executable, "-P", PROGRAM, redis7.url, tmp_path, "4"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

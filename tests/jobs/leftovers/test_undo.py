@@ -32,6 +32,7 @@ def everything(client: Any) -> dict[bytes, Any]:
     return {key: client.dump(key) for key in client.scan_iter() if b":ws:" not in key}
 
 
+@pytest.mark.slow
 def test_keys_and_members_come_back(any_server: AnyServer) -> None:
     client = any_server.client()
     for number in range(30):

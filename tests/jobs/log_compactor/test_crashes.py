@@ -65,6 +65,7 @@ def test_a_slice_sends_what_these_tests_expect(
     check(direct, log, later=later)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_connection_that_breaks_at_each_command(

@@ -242,6 +242,7 @@ def slices(job: LogCompactor) -> Callable[[], int]:
     return work
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evicting", [False, True])
 def test_readers_find_every_entry_at_any_moment(any_server: AnyServer, evicting: bool) -> None:
     """One appender, two who read, three who seal or compress, and one who evicts."""
@@ -296,6 +297,7 @@ def test_readers_find_every_entry_at_any_moment(any_server: AnyServer, evicting:
     assert evicting or first == 0
 
 
+@pytest.mark.slow
 def test_logs_that_are_deleted_and_made_anew(redis7: RedisServer) -> None:
     """Nothing of an old log gets into a new one, and nothing stays behind."""
     crowd = Crowd(redis7)

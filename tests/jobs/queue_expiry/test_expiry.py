@@ -328,6 +328,7 @@ def fill_up(client: Any) -> None:
 
 
 class TestSweep:
+    @pytest.mark.slow
     def test_parts_do_it_all(self, queue: Queue) -> None:
         client = queue.client
         for number in range(10):

@@ -507,6 +507,7 @@ class TestHealing:
             lost.perform(Slice(1, 10.0))
         return queue
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "lost",
         [

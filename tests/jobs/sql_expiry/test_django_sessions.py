@@ -29,7 +29,6 @@ def django_database(url: sa.URL) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.smoke
 def test_no_live_session_is_removed_and_no_dead_one_stays(engine: sa.Engine) -> None:
     url = engine.url.render_as_string(hide_password=False)
     command = [sys.executable, "-P", PROGRAM, url, json.dumps(django_database(engine.url))]

@@ -119,6 +119,7 @@ def test_an_attempt_sends_what_these_tests_expect(
     case.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_connection_that_breaks_at_each_command(
     backend: RedisServer,
@@ -141,6 +142,7 @@ def test_a_connection_that_breaks_at_each_command(
         cases[0].check()
 
 
+@pytest.mark.slow
 def test_a_sweeper_that_is_killed_before_or_after_each_command(redis7: RedisServer) -> None:
     direct = redis7.client()
     cases: list[Case] = []
@@ -161,6 +163,7 @@ def test_a_sweeper_that_is_killed_before_or_after_each_command(redis7: RedisServ
     assert deaths >= 2 * len(COMMANDS)
 
 
+@pytest.mark.slow
 def test_a_sweeper_of_a_full_server_that_is_killed(
     start_redis: Callable[..., RedisServer],
 ) -> None:

@@ -404,6 +404,7 @@ class TestFullMemory:
         assert list(found["leased"]) == [taken[1].id.encode()]
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_much_garbage_is_swept_in_windows(real: Place) -> None:
     """However much there is, a slice reads a few entries of each kind and no more."""

@@ -200,6 +200,7 @@ def test_jobs_want_a_set_with_a_source() -> None:
             TrackQueued(bad)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sub_sets", "most"), [(256, 0.10), (16, 1.0)])
 def test_a_busy_application_aborts_few_removals(
     redis7: RedisServer, sub_sets: int, most: float

@@ -301,6 +301,7 @@ def test_odd_names(keys: DurableKeys, later: DurableKeys, name: Any) -> None:
     assert keys.delete(name, "other") == 1
 
 
+@pytest.mark.slow
 def test_a_thousand_untagged_names_over_hundreds_of_slots(
     keys: DurableKeys, later: DurableKeys
 ) -> None:

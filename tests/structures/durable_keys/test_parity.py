@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import pytest
 import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
@@ -201,6 +202,7 @@ class Parity(ParityMachine):
         return [self.native.pexpiretime(args[0])]
 
 
+@pytest.mark.slow
 def test_durable_keys_answer_as_redis_does(redis7: RedisServer) -> None:
     ours = DurableKeys(redis7.client(), "parity")
     run_machine(Parity, 2, native=redis7.client(db=1), ours=ours)

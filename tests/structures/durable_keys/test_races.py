@@ -57,6 +57,7 @@ def test_a_lease_has_one_holder_and_its_tokens_grow(server: AnyReal) -> None:
     assert refused, "nobody ever met another, so this proves nothing"
 
 
+@pytest.mark.slow
 def test_no_collector_takes_what_has_been_written_anew(server: AnyReal) -> None:
     """Keys pass their deadline and are written anew, all the while that recruits collect."""
     collected: list[int] = []

@@ -151,6 +151,7 @@ class TestEveryForm:
         assert ick.exchange(0, "a").acked == 1
         assert ick.ack("a", token=batch.token) == 0
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("size", [3, 1_000, 2_500])
     def test_a_batch_is_handed_back(self, make: Callable[..., Any], size: int) -> None:
         ick = make()
@@ -206,6 +207,7 @@ class TestEveryForm:
             assert ick.delete(**options) == expected
             assert ick.client.exists(*ick.names.all) == 0
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("n", [sys.maxsize, 10**17, 10**30])
     def test_reserving_all_that_there_may_be(self, make: Callable[..., Any], n: int) -> None:
         ick = make()
@@ -479,6 +481,7 @@ class TestPieces:
         assert seen.most_given <= 2_010
         assert 1_990 <= seen.most_returned <= 2_010
 
+    @pytest.mark.slow
     def test_more_dead_members_than_one_script_lists(self, make: Callable[..., Any]) -> None:
         ick = make()
         history = '{"score": "5", "attempts": 2, "times": [1000]}'

@@ -196,6 +196,7 @@ def test_auto_is_zstd_where_it_is_installed() -> None:
     assert compress_codec("zlib") == "zlib"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["zlib", "zstd"])
 @pytest.mark.parametrize("entries", [1, 1000])
 def test_a_small_block_cannot_ask_for_much_memory(codec: str, entries: int) -> None:

@@ -103,6 +103,7 @@ def test_threads() -> None:
     assert cache.size == len(cache) * block().size
 
 
+@pytest.mark.slow
 def test_a_fork_while_others_use_it() -> None:
     cache = BlockCache(4)
     stop = threading.Event()

@@ -35,6 +35,7 @@ def log_of(server: Any) -> Log:
     return Log(server.client(), "l", 10)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("block", [0, BLOCK])
 def test_each_entry_goes_to_exactly_one_of_many_members(server: AnyReal, block: int) -> None:
@@ -139,6 +140,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_an_acknowledged_group_loses_nothing_to_kills(redis7: RedisServer) -> None:
     entries, batch = 600, 20

@@ -248,6 +248,7 @@ print(json.dumps(told), flush=True)
 """
 
 
+@pytest.mark.slow
 def test_processes_that_append_at_once_leave_no_gap(redis7: RedisServer) -> None:
     children: list[subprocess.Popen[Any]] = []
     root = Path(__file__).resolve().parents[3]
@@ -290,6 +291,7 @@ def test_processes_that_append_at_once_leave_no_gap(redis7: RedisServer) -> None
     assert log.read(0, len(entries) + 1) == entries
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_block_that_changes_its_form_between_two_reads_is_the_same(
     server: AnyReal, codec: str

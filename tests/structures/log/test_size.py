@@ -63,6 +63,7 @@ def commands(client: Any, work: Callable[[], object]) -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 def test_compressed_entries_take_a_quarter_of_what_a_stream_takes(server: RedisServer) -> None:
     client = server.client()
     content = entries(STORED)

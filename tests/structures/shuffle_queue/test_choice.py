@@ -70,6 +70,7 @@ def test_others_can_follow_the_description() -> None:
             assert streams_of(tenant, streams, each) == by_the_description(tenant, streams, each)
 
 
+@pytest.mark.slow
 def test_another_process_with_other_hash_seeds_chooses_alike() -> None:
     code = (
         "from workstealing.structures.shuffle_queue.choice import streams_of;"

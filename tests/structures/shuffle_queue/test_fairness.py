@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -164,6 +165,7 @@ step = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     placement=st.lists(st.integers(0, 15), min_size=8, max_size=8),

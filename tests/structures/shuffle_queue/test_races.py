@@ -102,6 +102,7 @@ def test_the_published_queue_never_delivers_it(redis7: RedisServer) -> None:
     assert (live, queue.length()) == (12, 8), "the fault is gone from the reference"
 
 
+@pytest.mark.slow
 def test_growing_and_shrinking_under_load_delivers_each_message_once(server: AnyReal) -> None:
     """Each producer and consumer has a width of its own, and changes it all the time."""
     widths = (1, 4, 7, 8, 9, 16, 33)

@@ -191,6 +191,7 @@ class TestWhoeverComesBetween:
         assert queue_on(redis7, clock).stats()[0].waiting == 1
         assert LAYOUT in everything(redis7)
 
+    @pytest.mark.slow
     def test_a_process_that_dies_at_any_command(self, redis7: RedisServer) -> None:
         """What it leaves is found by the next call, whatever was left."""
         direct = redis7.client()
@@ -231,6 +232,7 @@ class TestWhoeverComesBetween:
         assert queue.delete() == 7
         assert everything(server) == {}
 
+    @pytest.mark.slow
     def test_a_large_one_holds_nobody_up(
         self, start_redis: Callable[..., RedisServer], clock: SetClock
     ) -> None:

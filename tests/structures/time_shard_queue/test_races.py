@@ -67,6 +67,7 @@ class TestNames:
         assert taken is not None
         assert taken.id == message_id
 
+    @pytest.mark.slow
     def test_a_thousand_messages_of_many_untagged_names(
         self, cluster: RedisCluster3, clock: SetClock
     ) -> None:
@@ -132,6 +133,7 @@ while (taken := queue.take(sys.argv[3], 30)) is not None:
         command = [sys.executable, "-c", self.CONSUMER, str(server.port), str(clock.now), name]
         return spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
+    @pytest.mark.slow
     def test_processes_take_different_messages(self, redis7: RedisServer, clock: SetClock) -> None:
         queue = queue_on(redis7, clock)
         ids = [queue.put(str(number)) for number in range(600)]
@@ -185,6 +187,7 @@ while (taken := queue.take(sys.argv[3], 30)) is not None:
 
 
 class TestCutConnections:
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["cut", "half"])
     def test_at_each_command_nothing_is_lost(
         self, redis7: RedisServer, clock: SetClock, kind: str

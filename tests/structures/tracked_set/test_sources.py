@@ -180,6 +180,7 @@ def test_a_cursor_of_another_make_is_the_beginning(
     assert [each for each, _ in source.rows_after(cursor, 5, LONG)] == ["a"]
 
 
+@pytest.mark.slow
 def test_both_jobs_on_a_real_table(
     redis7: RedisServer, engine: sa.Engine, source_of: Callable[..., SqlSource]
 ) -> None:

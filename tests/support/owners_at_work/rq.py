@@ -60,7 +60,7 @@ class Rq(Owner):
         absent = []
         for at in range(0, len(items), 500):
             some = list(items)[at : at + 500]
-            for name, job in zip(some, Job.fetch_many(some, connection=client), strict=True):
+            for name, job in zip(some, _fetched(some, client), strict=True):
                 if job is None or job.func_name != items[name]:
                     absent.append(name)
         return absent
@@ -199,3 +199,18 @@ class Careless(EndedJobs):
         (there,) = yield look(("EXISTS", job), watch=(item.key, job))
         parts = (Removal(job),) if there else ()
         return Garbage((*parts, Removal(item.key, "zset", item.member or b"")))
+
+
+def _fetched(names: list[str], client: Any) -> list[Job | None]:
+    """Return the jobs, None for one that is gone or has lost its call."""
+    try:
+        return list(Job.fetch_many(names, connection=client))
+    except NoSuchJobError:
+        # One hash holds a late worker's stamps alone, and RQ refuses the whole batch for it.
+        return [_job_or_none(each, client) for each in names]
+
+
+def _job_or_none(name: str, client: Any) -> Job | None:
+    with suppress(NoSuchJobError):
+        return Job.fetch(name, connection=client)
+    return None
