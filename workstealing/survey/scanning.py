@@ -21,7 +21,7 @@ from workstealing.store.connection import Command
 from workstealing.store.keys import to_bytes
 from workstealing.store.twin import Node, Twin
 
-LONGEST_BATCH = 0.0002
+LONGEST_BATCH = 0.0001
 """The seconds of a server's time that a batch takes at most, once its commands' cost is known.
 
 Others wait behind a batch. With 1 ms the p99 of an application beside a survey was 1.40 times its
