@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from workstealing.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,18 +21,71 @@ _SOURCES = {
     "log": "LogSource",
     "tracked_set": "TrackedSetSource",
 }
+# The formats that are sources of streams, and the option that bounds a batch of each.
+_BOUNDS = {"ick": "maxMembersPerBatch", "log": "maxEntriesPerBatch"}
+
+logger = logging.getLogger("workstealing.spark")
 
 
 def register(spark: SparkSession) -> None:
     """Make all formats of this package known to a session; once is enough, twice does no harm.
 
-    Arguments: spark. Raises: MissingExtraError without pyspark.
+    A format that cannot be served here is left out, and a warning in the log says why; the others
+    are served. Arguments: spark: a session, of Spark Connect too. Raises: MissingExtraError without
+    pyspark; ConfigurationError for PySpark 3.5, which has no data sources.
     """
-    try:
-        import pyspark.sql.datasource  # noqa: F401
-    except ModuleNotFoundError as error:
-        from workstealing.errors import MissingExtraError
-
-        raise MissingExtraError("spark", str(error.name)) from error
+    _require_data_sources()
+    served = []
     for module, name in _SOURCES.items():
-        spark.dataSource.register(getattr(import_module(f"{__name__}.{module}"), name))
+        try:
+            source = getattr(import_module(f"{__name__}.{module}"), name)
+        except ImportError as error:
+            logger.warning("format 'workstealing.%s' is left out: %s", module, _missing(error))
+            continue
+        spark.dataSource.register(source)
+        served.append(module)
+    _warn_of_limits(served)
+
+
+def _require_data_sources() -> None:
+    """Raise the error of a PySpark that has no data sources of Python."""
+    try:
+        import pyspark
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("spark", str(error.name)) from error
+    try:
+        import pyspark.sql.datasource
+    except ModuleNotFoundError as error:
+        if error.name != "pyspark.sql.datasource":
+            raise MissingExtraError("spark", str(error.name)) from error
+        raise ConfigurationError(
+            f"formats need PySpark 4.0 or newer, and this is {pyspark.__version__}: upgrade pyspark"
+            " in the driver and in the executors (epilogues, sweep and reconcile work without"
+            " formats)"
+        ) from None
+
+
+def _missing(error: ImportError) -> str:
+    import pyspark
+
+    return (
+        f"PySpark {pyspark.__version__} or a package beside it lacks what the format needs"
+        f" ({error}); install PySpark 4.2 or newer by pip install -U 'workstealing[spark]'"
+    )
+
+
+def _warn_of_limits(served: list[str]) -> None:
+    """Say which streams are bounded by their options alone."""
+    import pyspark
+
+    from workstealing.spark.sources.compat import HAS_READ_LIMITS
+
+    if not HAS_READ_LIMITS:
+        for module in served:
+            if module in _BOUNDS:
+                logger.warning(
+                    "format 'workstealing.%s': with PySpark %s a stream with"
+                    " trigger(availableNow=True) ends after one batch of at most %s; PySpark 4.2 or"
+                    " newer reads all that there was: upgrade it, or raise the option",
+                    *(module, pyspark.__version__, _BOUNDS[module]),
+                )

@@ -9,21 +9,6 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-    InputPartition,
-    WriterCommitMessage,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import (
     BooleanType,
     DataType,
@@ -41,6 +26,19 @@ from workstealing.spark.sources.arrow import (
     is_text,
     require_schema,
     text_type,
+)
+from workstealing.spark.sources.compat import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    WriterCommitMessage,
 )
 from workstealing.spark.sources.ick_options import FORMAT, IckOptions
 from workstealing.spark.sources.ick_stream import IckConsumer, IckOffset

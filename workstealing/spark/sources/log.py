@@ -8,21 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-    InputPartition,
-    WriterCommitMessage,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import DataType, LongType, StringType, StructType
 
 from workstealing.spark.sources.arrow import (
@@ -32,6 +17,19 @@ from workstealing.spark.sources.arrow import (
     is_text,
     require_schema,
     text_type,
+)
+from workstealing.spark.sources.compat import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    WriterCommitMessage,
 )
 from workstealing.spark.sources.log_offsets import (
     LogOffset,

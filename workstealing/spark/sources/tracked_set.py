@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import IntegerType, StructType
 
 from workstealing.errors import LayoutError
 from workstealing.spark.making import ClientSettings
 from workstealing.spark.sources.arrow import column_of, require_schema, text_type
+from workstealing.spark.sources.compat import DataSource, DataSourceReader, InputPartition
 from workstealing.spark.sources.options import OptionReader, runs, without_path
 from workstealing.structures.tracked_set.sub_sets import laid_out_sub_sets, scan
 

@@ -8,14 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    InputPartition,
-    WriterCommitMessage,
-)
 from pyspark.sql.types import DataType, DoubleType, StructType, TimestampType
 from redis.exceptions import ResponseError
 
@@ -29,6 +21,14 @@ from workstealing.spark.sources.arrow import (
     is_text,
     require_schema,
     text_type,
+)
+from workstealing.spark.sources.compat import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    InputPartition,
+    WriterCommitMessage,
 )
 from workstealing.spark.sources.options import OptionReader, runs, without_path
 from workstealing.store.twin import Node

@@ -1,0 +1,149 @@
+"""The classes of Spark's data sources that the formats build on, in whichever PySpark there is.
+
+Every format imports them from here. Where PySpark has a class, it is PySpark's own. Older ones lack
+some, and this module has others in their place:
+
+- PySpark 4.0 has no Arrow writer for streams. Its workers hand Arrow batches to whatever is an
+  Arrow writer of tables, so a stream's writer that is one as well gets them.
+- PySpark 4.0 and 4.1 have no read limits: `latestOffset()` is called without a start and a limit.
+  The start is where the reader itself stood last, and the limit its own, so the format's options
+  alone bound a batch.
+- They have no `SupportsTriggerAvailableNow` either: Spark ends such a query after one batch.
+
+An executor chooses anew, by the PySpark that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.datasource import DataSourceStreamReader as _AnyStreamReader
+
+__all__ = [
+    "HAS_READ_LIMITS",
+    "DataSource",
+    "DataSourceArrowWriter",
+    "DataSourceReader",
+    "DataSourceStreamArrowWriter",
+    "DataSourceStreamReader",
+    "InputPartition",
+    "ReadAllAvailable",
+    "ReadLimit",
+    "ReadMaxRows",
+    "SupportsTriggerAvailableNow",
+    "WriterCommitMessage",
+]
+
+Offset = dict[str, Any]
+_POSITION = "_compat_position"
+
+
+class TableAndStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[misc]
+    """A stream's writer of Arrow batches, for a PySpark that has none."""
+
+
+class PositionedStreamReader(_AnyStreamReader):
+    """A stream's reader that knows its position, for a PySpark that does not tell it.
+
+    Its subclasses are written for `latestOffset(start, limit)` all the same. Spark names an offset
+    in four calls, and the last one named is the position: the initial one, the latest one that was
+    returned, the end of the batch that is planned, and after a restart the end of the last batch,
+    by `partitions(end, end)`.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, wrap in (("latestOffset", _without_arguments), ("partitions", _noting_the_end)):
+            if name in vars(cls):
+                setattr(cls, name, wrap(vars(cls)[name]))
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
+        """Return the limit of every batch; by default there is none."""
+        return NoBound()
+
+
+def _without_arguments(latest: Callable[..., Offset]) -> Callable[..., Offset]:
+    @wraps(latest)
+    def latest_offset(self: Any, *given: Any) -> Offset:
+        if given:
+            return latest(self, *given)
+        start = vars(self).get(_POSITION)
+        if start is None:
+            start = self.initialOffset()
+        end = latest(self, start, self.getDefaultReadLimit())
+        setattr(self, _POSITION, end)
+        return end
+
+    return latest_offset
+
+
+def _noting_the_end(partitions: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(partitions)
+    def noting(self: Any, start: Offset, end: Offset) -> Any:
+        setattr(self, _POSITION, end)
+        return partitions(self, start, end)
+
+    return noting
+
+
+class NoLimit:
+    """A limit on what a batch reads, as of PySpark 4.2's `ReadLimit`."""
+
+
+@dataclass
+class NoBound(NoLimit):
+    """Read all that there is, as of PySpark 4.2's `ReadAllAvailable`."""
+
+
+@dataclass
+class MostRows(NoLimit):
+    """Read so many rows at most, as of PySpark 4.2's `ReadMaxRows`."""
+
+    max_rows: int
+
+
+class NothingSupported:
+    """Stands for PySpark 4.2's `SupportsTriggerAvailableNow`; nothing looks for it."""
+
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceStreamReader
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    HAS_READ_LIMITS: bool
+else:
+    try:
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    except ImportError:
+        DataSourceStreamArrowWriter = TableAndStreamWriter
+    try:
+        from pyspark.sql.streaming.datasource import (
+            ReadAllAvailable,
+            ReadLimit,
+            ReadMaxRows,
+            SupportsTriggerAvailableNow,
+        )
+    except ModuleNotFoundError:
+        HAS_READ_LIMITS = False
+        DataSourceStreamReader = PositionedStreamReader
+        ReadLimit, ReadAllAvailable, ReadMaxRows = NoLimit, NoBound, MostRows
+        SupportsTriggerAvailableNow = NothingSupported
+    else:
+        HAS_READ_LIMITS = True
+        DataSourceStreamReader = _AnyStreamReader
