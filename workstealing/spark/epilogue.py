@@ -49,20 +49,24 @@ def enlisting(fn: AnyFunction) -> AnyFunction:
 def enlist_batch(fn: AnyFunction) -> AnyFunction:
     """Return a function for foreachBatch that enlists in the driver when it has ended.
 
-    The driver's recruiter is built by the same factory. Also a decorator. Raises:
+    The driver's recruiter is built by the same factory. With Spark Connect the function is pickled
+    and called in a process of the server, where it enlists. Also a decorator. Raises:
     ConfigurationError for what is no function, and at the first batch, before anything of it is
     done, when `install()` has not been called.
     """
     _require_function(fn, "enlist_batch")
+    epilogue = Epilogue()
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        from workstealing.spark.installing import installed
+        settings = epilogue.settings
+        if settings is None:
+            from workstealing.spark.installing import installed
 
-        installation = installed()
+            settings = installed().settings
         try:
             return fn(*args, **kwargs)
         finally:
-            finish(installation.settings)
+            finish(settings)
 
     return _dressed(wrapper, fn)
 

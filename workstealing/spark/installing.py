@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyspark
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from workstealing.errors import ConfigurationError
@@ -16,9 +15,12 @@ from workstealing.recruiting.checks import checked_seconds
 from workstealing.spark import daemon
 from workstealing.spark.counting import CountsParam
 from workstealing.spark.making import DEFAULT_CLIENT, checked_path
+from workstealing.spark.sessions import is_remote, will_be_remote
 from workstealing.spark.workers import VARIABLE, EpilogueSettings
 
 if TYPE_CHECKING:
+    # pyspark-client, for Spark Connect alone, has none.
+    from pyspark import SparkContext
     from pyspark.accumulators import Accumulator
 
 SparkOrBuilder = TypeVar("SparkOrBuilder", SparkSession, SparkSession.Builder)
@@ -29,12 +31,13 @@ class Installation:
     """The arguments of `install()`.
 
     Fields: settings, for executors; context, of the running application, None for a builder;
-    accumulator, where it was asked for.
+    accumulator, where it was asked for; remote: the session, of Spark Connect.
     """
 
     settings: EpilogueSettings
     context: SparkContext | None = None
     accumulator: Accumulator[dict[str, int]] | None = None
+    remote: Any = None
 
 
 _installation: Installation | None = None
@@ -63,6 +66,9 @@ def install(
     Only these names and numbers go to the executors. Addresses and passwords are read there, from
     their own environment, by the factory and the client's function.
 
+    A session of Spark Connect has no place of its own for the settings: they go with each function
+    that is pickled by its value. every_task and accumulate are refused there.
+
     Raises: ConfigurationError for anything else, and then nothing has changed. Warns, and sets no
     hook, where every_task is asked for on a version of Spark that it was not tested with. A later
     call replaces the earlier one.
@@ -74,14 +80,17 @@ def install(
     seconds = checked_seconds(interval, "the interval between two sends of counts")
     # A builder's application has no id yet.
     settings = EpilogueSettings(factory, counters, f"workstealing-{secrets.token_hex(8)}", seconds)
-    if isinstance(spark_or_builder, SparkSession):
+    if is_remote(spark_or_builder):
+        _refuse_of_connect(every_task, accumulate)
+        made = Installation(settings, remote=spark_or_builder)
+    elif isinstance(spark_or_builder, SparkSession):
         made = _on_session(spark_or_builder.sparkContext, settings, every_task, accumulate)
     elif isinstance(spark_or_builder, SparkSession.Builder):
         made = _on_builder(spark_or_builder, settings, every_task, accumulate)
     else:
         raise ConfigurationError(
             f"install() expects a SparkSession, or SparkSession.builder before getOrCreate(), not"
-            f" {type(spark_or_builder).__name__} (Spark Connect has no place for it)"
+            f" {type(spark_or_builder).__name__}"
         )
     _installation = made
     return spark_or_builder
@@ -97,7 +106,7 @@ def installed() -> Installation:
             'call workstealing.spark.install(spark, "package.module:make_recruiter") first, in the'
             " driver: without it executors do not know how to build their recruiter"
         )
-    if _installation.context is not None and _has_stopped(_installation.context):
+    if _has_stopped(_installation):
         raise ConfigurationError(
             "workstealing.spark.install() was called for a session that has been stopped: call it"
             " for the new one, too"
@@ -127,10 +136,15 @@ def _on_session(
 def _on_builder(
     builder: SparkSession.Builder, settings: EpilogueSettings, every_task: bool, accumulate: bool
 ) -> Installation:
+    if will_be_remote(builder):
+        _refuse_of_connect(every_task, accumulate)
+        return Installation(settings)
     if accumulate:
         raise ConfigurationError(
             "accumulate=True needs a running session: call install(spark, ...) after getOrCreate()"
         )
+    from pyspark import SparkContext
+
     running = SparkContext._active_spark_context  # noqa: SLF001 - there is no public way to look
     if every_task and running is not None:
         raise ConfigurationError(
@@ -171,5 +185,23 @@ def _warned_of_version() -> bool:
     return True
 
 
-def _has_stopped(context: SparkContext) -> bool:
-    return context._jsc is None  # noqa: SLF001 - there is no public way to ask
+def _refuse_of_connect(every_task: bool, accumulate: bool) -> None:
+    """Raise an error for an argument that no client of Spark Connect can do anything about."""
+    if every_task:
+        raise ConfigurationError(
+            "every_task=True needs a SparkSession with a SparkContext: executors of a Spark Connect"
+            " server have started when its client comes; wrap functions by enlisting() instead"
+        )
+    if accumulate:
+        raise ConfigurationError(
+            "accumulate=True needs a SparkSession with a SparkContext, which Spark Connect does not"
+            " give to clients: read the totals by recruits() instead"
+        )
+
+
+def _has_stopped(installation: Installation) -> bool:
+    if installation.remote is not None:
+        return bool(getattr(installation.remote, "is_stopped", False))
+    context = installation.context
+    # There is no public way to ask.
+    return context is not None and context._jsc is None  # noqa: SLF001

@@ -45,7 +45,8 @@ from workstealing.jobs.settling import (
 from workstealing.recruiting.checks import checked_seconds
 from workstealing.recruiting.slice import Slice
 from workstealing.spark.making import Factory, Recipe
-from workstealing.spark.stages import Refusal, checked_count, named, refusal_of, run_each
+from workstealing.spark.sessions import cores_of, named, optimized_plan, run_each
+from workstealing.spark.stages import Refusal, checked_count, refusal_of
 from workstealing.store.budget import Budget
 from workstealing.structures.tracked_set import TrackedSet
 from workstealing.structures.tracked_set.sub_sets import generations, scan
@@ -118,13 +119,12 @@ def reconcile(
     recipe = Recipe(tracked, "tracked")
     seconds = checked_seconds(seconds, "a step's length")
     ids = _ids_of(table, id_column)
-    context = spark.sparkContext
     if partitions is None:
-        partitions = 2 * context.defaultParallelism
+        partitions = 2 * cores_of(spark)
     partitions = checked_count(partitions, "partitions")
     group = f"workstealing-reconcile-{recipe.token}"
-    with named(context, group, "workstealing reconcile: generations"):
-        look: _Look = run_each(context, [None], lambda _: _look(recipe))[0]
+    with named(spark, group, "workstealing reconcile: generations"):
+        look: _Look = run_each(spark, [None], lambda _: _look(recipe))[0]
     if look.refusal is not None:
         raise look.refusal.error()
     if not look.has_source and _is_old(table):
@@ -133,10 +133,10 @@ def reconcile(
             " give a table that is read anew, or give the tracked set a source"
         )
     sub_sets = len(look.generations)
-    known = context.broadcast(dict(look.generations))
+    known = dict(look.generations)
     members = _members_of(spark, recipe, sub_sets, partitions).persist()
     try:
-        with named(context, group, "workstealing reconcile: ids of the set"):
+        with named(spark, group, "workstealing reconcile: ids of the set"):
             members.count()
         asked = ids.select(
             (f.crc32(f.col("id")) % sub_sets).cast("int").alias("sub_set"),
@@ -161,17 +161,16 @@ def reconcile(
         )
 
         def apply(batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-            return _applied(recipe, known.value, seconds, batches)
+            return _applied(recipe, known, seconds, batches)
 
         steps = different.mapInPandas(
             apply, "added long, removed long, left long, failed long, error string"
         )
-        with named(context, group, "workstealing reconcile: steps"):
+        with named(spark, group, "workstealing reconcile: steps"):
             rows = steps.collect()
         counts = seen.get
     finally:
         members.unpersist()
-        known.unpersist()
     total = {
         name: sum(int(row[name]) for row in rows) for name in ("added", "removed", "left", "failed")
     }
@@ -228,7 +227,7 @@ def _bytes_of(column: Column, kind: DataType, name: str) -> Column:
 
 def _is_old(table: DataFrame) -> bool:
     """Say whether rows of the table have been read already, and would not be read anew."""
-    plan = table._jdf.queryExecution().withCachedData().toString()  # noqa: SLF001
+    plan = optimized_plan(table)
     # A cache; rows that the driver brought; a checkpoint, or rows of an RDD.
     return any(node in plan for node in ("InMemoryRelation", "LocalRelation", "LogicalRDD"))
 

@@ -1,13 +1,11 @@
-"""Running things as stages of Spark's: named, one task each, in turns."""
+"""What a task of a sweep or a reconciliation does: why it cannot begin, and its turn."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import (
@@ -24,14 +22,6 @@ from workstealing.recruiting.checks import checked_items
 from workstealing.recruiting.job import Job, PartJob
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import SENT
-
-_LOCAL = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
-
-
-def run_each(context: Any, items: Sequence[Any], do: Callable[[Any], Any]) -> list[Any]:
-    """Do something with each item in a task of its own; return the results in order."""
-    result: list[Any] = context.parallelize(list(items), len(items)).map(do).collect()
-    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +45,6 @@ def refusal_of(error: Exception) -> Refusal | None:
     if is_connection_fault(error):
         return Refusal(ConnectionError, f"the server could not be asked: {error}")
     return None
-
-
-@contextmanager
-def named(context: Any, group: str, description: str) -> Iterator[None]:
-    """Name the stages that this thread starts meanwhile."""
-    before = {name: context.getLocalProperty(name) for name in _LOCAL}
-    context.setJobGroup(group, description)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            context.setLocalProperty(name, value)
 
 
 def checked_count(count: object, what: str) -> int:

@@ -26,14 +26,13 @@ from workstealing.errors import ConfigurationError, is_connection_fault
 from workstealing.recruiting.checks import checked_limit, checked_seconds
 from workstealing.recruiting.job import DivisibleJob, Job
 from workstealing.spark.making import Factory, Recipe
+from workstealing.spark.sessions import cores_of, named, run_each
 from workstealing.spark.stages import (
     Orders,
     Refusal,
     TurnResult,
     checked_count,
-    named,
     refusal_of,
-    run_each,
     take_turn,
 )
 
@@ -116,13 +115,12 @@ def sweep(
         None if max_ops is None else _checked_rate(max_ops),
     )
     max_rounds = checked_count(max_rounds, "max_rounds")
-    context = spark.sparkContext
     if partitions is None:
-        partitions = context.defaultParallelism * (PARTS_A_CORE if max_ops is None else 1)
+        partitions = cores_of(spark) * (PARTS_A_CORE if max_ops is None else 1)
     partitions = checked_count(partitions, "partitions")
     group = f"workstealing-sweep-{recipe.token}"
-    with named(context, group, "workstealing sweep: division"):
-        plan = run_each(context, [partitions], lambda n: _divide(recipe, n))[0]
+    with named(spark, group, "workstealing sweep: division"):
+        plan = run_each(spark, [partitions], lambda n: _divide(recipe, n))[0]
     if plan.refusal is not None:
         raise plan.refusal.error()
     orders = replace(orders, limit=orders.limit or plan.limit)
@@ -130,12 +128,12 @@ def sweep(
 
     def report(number: int, left: int) -> Any:
         text = f"workstealing sweep of {plan.name}: round {number}, {left} of {len(parts)} parts"
-        return named(context, group, text)
+        return named(spark, group, text)
 
     def work(left: Sequence[tuple[int, Any]], told: Orders) -> list[tuple[int, TurnResult]]:
         is_divided = plan.parts is not None
         return run_each(
-            context, left, lambda each: (each[0], _work(recipe, each[1], is_divided, told))
+            spark, left, lambda each: (each[0], _work(recipe, each[1], is_divided, told))
         )
 
     rows = rounds_of(plan.name, parts, orders, max_rounds=max_rounds, work=work, report=report)

@@ -9,6 +9,7 @@ from workstealing.spark import workers
 from workstealing.spark.counting import JobTotals, Recruits, recruits_of
 from workstealing.spark.installing import Installation, installed
 from workstealing.spark.making import ClientSettings
+from workstealing.spark.sessions import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,14 +51,21 @@ def accumulated(spark: SparkSession) -> Recruits:
     accumulator = _installed_for(spark).accumulator
     if accumulator is None:
         raise ConfigurationError(
-            "accumulated() has nothing to read: call install(spark, ..., accumulate=True)"
+            "accumulated() has nothing to read: "
+            + (
+                "Spark Connect gives its clients no accumulators; use recruits()"
+                if is_remote(spark)
+                else "call install(spark, ..., accumulate=True)"
+            )
         )
     return recruits_of(accumulator.value)
 
 
 def _installed_for(spark: SparkSession) -> Installation:
     installation = installed()
-    if installation.context is not None and installation.context is not spark.sparkContext:
+    owner: object = installation.remote or installation.context
+    given: object = spark if is_remote(spark) else spark.sparkContext
+    if owner is not None and owner is not given:
         raise ConfigurationError("install() was called for another session than this one")
     return installation
 

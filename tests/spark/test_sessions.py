@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from workstealing.spark.stages import named, run_each
+from workstealing.spark.sessions import cores_of, named, run_each
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,18 +18,19 @@ def test_jobs_are_in_the_group_and_the_callers_own_comes_back(spark: SparkSessio
     described = "spark.job.description"
     context.setJobGroup("the application's", "its own work")
     try:
-        with named(context, "ours", "workstealing sweep: a round"):
+        with named(spark, "ours", "workstealing sweep: a round"):
             assert context.getLocalProperty(described) == "workstealing sweep: a round"
-            assert run_each(context, [3, 1, 2], lambda number: number * 2) == [6, 2, 4]
+            assert run_each(spark, [3, 1, 2], lambda number: number * 2) == [6, 2, 4]
         (job,) = status.getJobIdsForGroup("ours")
         (stage,) = status.getJobInfo(job).stageIds  # type: ignore[union-attr]
         # A task for each, so that one part's fault costs no other one.
         assert status.getStageInfo(stage).numTasks == 3  # type: ignore[union-attr]
-        with pytest.raises(ZeroDivisionError), named(context, "ours", "a fault"):
+        with pytest.raises(ZeroDivisionError), named(spark, "ours", "a fault"):
             raise ZeroDivisionError
         assert context.getLocalProperty(described) == "its own work"
         assert context.getLocalProperty("spark.jobGroup.id") == "the application's"
         context.parallelize([1], 1).count()
+        assert cores_of(spark) == 2
         assert list(status.getJobIdsForGroup("ours")) == [job]
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)

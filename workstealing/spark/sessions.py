@@ -1,0 +1,109 @@
+"""The two kinds of sessions: with a SparkContext in this process, and of Spark Connect.
+
+A client of Spark Connect has no SparkContext, no RDDs and no JVM. It sends plans to a server, which
+runs them. What this package needs of a session is here for both kinds.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_LOCAL = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+# Enough rows for a row in each partition of any server.
+_ROWS = 100_000
+_OPTIMIZED, _PHYSICAL = "== Optimized Logical Plan ==", "== Physical Plan =="
+
+
+def is_remote(spark: object) -> bool:
+    """Say whether a session is one of Spark Connect; nothing is imported."""
+    module: Any = sys.modules.get("pyspark.sql.connect.session")
+    return module is not None and isinstance(spark, module.SparkSession)
+
+
+def will_be_remote(builder: Any) -> bool:
+    """Say whether a builder makes sessions of Spark Connect."""
+    # There is no public way to look.
+    options: dict[str, Any] = getattr(builder, "_options", {})
+    return "spark.remote" in options or "SPARK_REMOTE" in os.environ
+
+
+def cores_of(spark: Any) -> int:
+    """Return how many tasks Spark runs at a time, as it sees it itself.
+
+    Of a session of Spark Connect by one small job: nothing else tells.
+    """
+    if not is_remote(spark):
+        return int(spark.sparkContext.defaultParallelism)
+    parts = spark.range(_ROWS).selectExpr("spark_partition_id() AS part")
+    return int(parts.distinct().count())
+
+
+def run_each(spark: Any, items: Sequence[Any], do: Callable[[Any], Any]) -> list[Any]:
+    """Do something with each item in a task of its own; return the results in order.
+
+    Items and results must be such that they can be pickled.
+    """
+    items = list(items)
+    if not is_remote(spark):
+        result: list[Any] = spark.sparkContext.parallelize(items, len(items)).map(do).collect()
+        return result
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for batch in batches:
+            positions = batch.column(0).to_pylist()
+            results = [pickle.dumps(do(items[position])) for position in positions]
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(positions, pa.int64()), pa.array(results, pa.binary())],
+                ["position", "result"],
+            )
+
+    # A row in each partition.
+    rows = spark.range(0, len(items), 1, len(items))
+    found = rows.mapInArrow(run, "position long, result binary").collect()
+    results = {row["position"]: pickle.loads(row["result"]) for row in found}  # noqa: S301 - ours
+    return [results[position] for position in range(len(items))]
+
+
+@contextmanager
+def named(spark: Any, group: str, description: str) -> Iterator[None]:
+    """Name the stages that this thread starts meanwhile.
+
+    By a job group with a description. A session of Spark Connect has neither: there the group is a
+    tag, for `spark.interruptTag`.
+    """
+    if is_remote(spark):
+        is_new = group not in spark.getTags()
+        spark.addTag(group)
+        try:
+            yield
+        finally:
+            if is_new:
+                spark.removeTag(group)
+        return
+    context = spark.sparkContext
+    before = {name: context.getLocalProperty(name) for name in _LOCAL}
+    context.setJobGroup(group, description)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            context.setLocalProperty(name, value)
+
+
+def optimized_plan(table: DataFrame) -> str:
+    """Return a table's plan as Spark would run it now, its caches included."""
+    if hasattr(table, "_jdf"):
+        return str(table._jdf.queryExecution().withCachedData().toString())  # noqa: SLF001
+    remote: Any = table
+    plans: str = remote._explain_string(extended=True)  # noqa: SLF001 - explain() prints it
+    return plans.partition(_OPTIMIZED)[2].partition(_PHYSICAL)[0]
