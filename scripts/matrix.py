@@ -320,7 +320,8 @@ def run_environment(environment: dict[str, Any], workers: int, result: Result) -
         pip(home, "install", "--no-deps", "--force-reinstall", wheel())
     pip(home, "check")
     versions = installed(home)
-    result.versions |= {name: versions.get(name, "-") for name in PACKAGES}
+    shown = environment.get("shows", PACKAGES)
+    result.versions |= {name: versions.get(name, "-") for name in shown}
     said = "  ".join(f"{name} {version}" for name, version in result.versions.items())
     print(f"    {said}", flush=True)
     for line in compared(environment, versions):
@@ -333,6 +334,7 @@ def run_environment(environment: dict[str, Any], workers: int, result: Result) -
         # An extension that is not made for it would bring the lock back.
         variables["PYTHON_GIL"] = "0"
     failed = 0
+    workers = environment.get("workers", workers)
     for number, selection in enumerate(TABLE["tests"][environment["tests"]]):
         log = home / f"tests-{number}.log"
         command = [home / "bin" / "python", "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]

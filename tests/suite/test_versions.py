@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 TABLE = tomllib.loads((ROOT / "scripts" / "matrix.toml").read_text(encoding="utf-8"))
 PACKAGES: dict[str, dict[str, Any]] = TABLE["packages"]
-# Spark's: one minor release of it is supported at a time.
-OF_SPARK = {"pyspark", "pandas", "pyarrow"}
+OF_SPARK: dict[str, dict[str, Any]] = TABLE["spark"]
+ALL = PACKAGES | OF_SPARK
 # Goes with opentelemetry-api, and is no dependency of ours.
 WITH = {"opentelemetry-sdk": "opentelemetry-api"}
 
@@ -55,17 +55,17 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def test_the_lower_bounds_are_the_oldest_of_the_table() -> None:
-    bounds = [(name, bound) for name, bound in requirements() if WITH.get(name, name) in PACKAGES]
-    assert {name for name, _ in bounds} >= set(PACKAGES)
+    bounds = [(name, bound) for name, bound in requirements() if WITH.get(name, name) in ALL]
+    assert {name for name, _ in bounds} >= set(ALL)
     for name, bound in bounds:
-        assert bound.partition(",")[0] == f">={PACKAGES[WITH.get(name, name)]['oldest']}", name
+        assert bound.partition(",")[0] == f">={ALL[WITH.get(name, name)]['oldest']}", name
 
 
 def test_every_dependency_of_a_user_is_in_the_table() -> None:
     project = tomllib.loads(PROJECT)["project"]
     extras = project["optional-dependencies"]
     named = [*project["dependencies"], *(x for k, v in extras.items() if k != "all" for x in v)]
-    assert {re.split(r"[\[<>=]", each)[0] for each in named} == set(PACKAGES) | OF_SPARK
+    assert {re.split(r"[\[<>=]", each)[0] for each in named} == set(ALL)
 
 
 def test_an_upper_bound_or_a_gap_has_a_comment_that_says_what_breaks() -> None:
@@ -86,7 +86,7 @@ def test_the_pins_lie_inside_the_table() -> None:
         for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
         if not line.startswith("#")
     )
-    for name, row in PACKAGES.items():
+    for name, row in ALL.items():
         pinned, newest = numbers(pins[name]), numbers(row["newest"])
         assert numbers(row["oldest"]) <= pinned, name
         assert pinned[: len(newest)] <= newest, name
@@ -103,7 +103,7 @@ def rows(path: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("path", ["README.md", "docs/versions.md"])
 def test_the_tables_in_the_docs_are_this_one(path: str) -> None:
-    shown = [each for each in PACKAGES.values() if path != "README.md" or each.get("readme")]
+    shown = [each for each in ALL.values() if path != "README.md" or each.get("readme")]
     assert rows(path) == [
         ["Python", TABLE["python"]["oldest"], TABLE["python"]["newest"]],
         *([each["name"], each["oldest"], each["newest"]] for each in shown),
@@ -122,6 +122,24 @@ def test_pythons() -> None:
     between = range(numbers(oldest)[1], numbers(newest)[1] + 1)
     assert {each for each in tested if not each.endswith("t")} == {f"3.{x}" for x in between}
     assert by_name["free-threaded"]["python"][0] == f"{newest}t"
+
+
+def test_each_minor_release_of_spark_has_an_environment() -> None:
+    oldest, newest = (OF_SPARK["pyspark"][each] for each in ("oldest", "newest"))
+    pins = {
+        each["name"]: each["pins"]
+        for each in TABLE["environments"]
+        if each["name"].startswith("spark-")
+    }
+    releases = [oldest, *(f"4.{minor}" for minor in range(numbers(newest)[1] + 1))]
+    assert pins == {f"spark-{each}": [f"pyspark=={each}.*"] for each in releases}
+    # Where its next one begins is the upper bound.
+    (bound,) = {bound for name, bound in requirements() if name == "pyspark" and "<" in bound}
+    assert bound == f">={oldest},<4.{numbers(newest)[1] + 1}"
+    # They take longer than CI may.
+    assert not any(
+        each.get("ci") for each in TABLE["environments"] if each["name"].startswith("spark-")
+    )
 
 
 def test_every_neighbour_is_in_the_docs() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MODULE = "workstealing.spark.daemon"
 SETTING = "spark.python.daemon.module"
-_TESTED = "4.3."
+_TESTED = ("3.5.", "4.0.", "4.1.", "4.2.", "4.3.")
 _TASKS = "pyspark.worker"
 _REUSE = "SPARK_REUSE_WORKER"
 

@@ -1,0 +1,295 @@
+"""A program that uses each part of workstealing.spark once, by a session of either kind.
+
+    python -m support.spark_whole classic|remote FOLDER
+
+It runs on every version of PySpark; what a version or a kind of session cannot do must be refused
+there in one sentence. It prints one JSON object: check -> "" if all is well, or what went wrong.
+The Redis is that of the environment (WORKSTEALING_REDIS_URL), of the executors' too; a server of
+Spark Connect is that of SPARK_REMOTE.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+import workstealing
+from support.servers import wait_until
+from workstealing.errors import ConfigurationError
+from workstealing.jobs import HashFieldExpiry
+from workstealing.spark import (
+    accumulated,
+    enlist_batch,
+    enlisting,
+    install,
+    recruits,
+    register,
+    sweep,
+)
+from workstealing.structures import Log, ShardedIck, TrackedSet, VolatileHashes
+
+THIS = "support.spark_whole"
+RECRUITS = "support.spark_recruits:make"
+TESTS = str(Path(__file__).resolve().parents[1])
+HAS_FORMATS = not pyspark.__version__.startswith("3.")
+
+
+def make_expiry() -> HashFieldExpiry:
+    """Return a job for executors."""
+    return HashFieldExpiry(VolatileHashes(workstealing.connect(), "swept", backend="emulated"))
+
+
+class Listed:
+    """A source of tracked ids by which these alone have work."""
+
+    def rows_after(self, cursor: str, n: int, seconds: float) -> list[tuple[str, str]]:
+        """Return nothing: nobody walks here."""
+        return []
+
+    def with_work(self, ids: list[str], seconds: float) -> set[str]:
+        """Return those that have work."""
+        return {each for each in ids if each in {"both", "new"}}
+
+
+def make_tracked() -> TrackedSet:
+    """Return a tracked set with a source, for executors."""
+    made: TrackedSet = TrackedSet(workstealing.connect(), "sourced", Listed(), sub_sets=4)
+    return made
+
+
+def make_unsourced() -> TrackedSet:
+    """Return a tracked set without a source, for executors."""
+    made: TrackedSet = TrackedSet(workstealing.connect(), "plain", sub_sets=4)
+    return made
+
+
+def builder() -> Any:
+    """Return the builder of a session with a SparkContext."""
+    return (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "512m")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.executorEnv.PYTHONPATH", TESTS)
+    )
+
+
+class Checks:
+    """The checks, each of one part. Arguments: spark; folder for checkpoints; remote or not."""
+
+    def __init__(self, spark: Any, folder: Path, is_remote: bool) -> None:
+        self.spark, self.folder, self.is_remote = spark, folder, is_remote
+        self.redis = workstealing.connect()
+
+    def hashes_as_a_sink_and_a_table(self) -> None:
+        """A DataFrame goes into a namespace, and comes back."""
+        rows = self.spark.range(0, 40, 1, 2).selectExpr(
+            "concat('item:', id % 7) key", "concat('f', id) field", "id value", "100.5 ttl"
+        )
+        rows.write.format("workstealing.volatile_hashes").mode("append").save("items")
+        found = self.spark.read.format("workstealing.volatile_hashes").load("items").collect()
+        assert {(row.key, row.field, row.value) for row in found} == {
+            (f"item:{n % 7}", f"f{n}", str(n)) for n in range(40)
+        }
+        assert all(0 < row.ttl <= 100.5 for row in found)
+        with pytest.raises(Exception, match="only appends"):
+            rows.write.format("workstealing.volatile_hashes").mode("overwrite").save("items")
+
+    def tracked_ids_as_a_table(self) -> None:
+        """Ids that are tracked are rows."""
+        TrackedSet(self.redis, "ids", sub_sets=4).track(range(50))
+        found = self.spark.read.format("workstealing.tracked_set").load("ids").collect()
+        assert {row.id for row in found} == {str(n) for n in range(50)}
+
+    def an_ick_as_a_sink_a_table_and_a_stream(self) -> None:
+        """Members are added, read, and consumed by a query that is started twice."""
+        table = self.spark.createDataFrame(
+            [(f"m{n}", float(n)) for n in range(60)], "member string, score double"
+        )
+        write = table.write.format("workstealing.ick").option("ickShards", 2).mode("append")
+        write.save("orders")
+        found = self.spark.read.format("workstealing.ick").load("orders").collect()
+        assert {(row.member, row.score) for row in found} == {
+            (f"m{n}", float(n)) for n in range(60)
+        }
+        self._consumed("orders", range(60))
+        sharded: ShardedIck = ShardedIck(self.redis, "orders")
+        sharded.add({f"m{n}": float(n) for n in range(60, 70)})
+        self._consumed("orders", range(70))
+        # What the first run had read is done with at the latest when the second one reads on.
+        assert sharded.stats()["total_size"] <= 10
+
+    def _consumed(self, name: str, numbers: range) -> None:
+        """Run a query until it ends: members become fields of a hash, by the sink of a stream."""
+        read = self.spark.readStream.format("workstealing.ick").load(name)
+        rows = read.selectExpr("'seen' AS key", "member AS field", "score AS value")
+        writer = rows.writeStream.format("workstealing.volatile_hashes")
+        writer = writer.option("checkpointLocation", str(self.folder / name))
+        self._ended(writer.option("path", "consumed").trigger(availableNow=True).start())
+        hashes: VolatileHashes = VolatileHashes(self.redis, "consumed")
+        assert set(hashes.hkeys("seen")) == {f"m{n}".encode() for n in numbers}
+
+    @staticmethod
+    def _ended(query: Any) -> None:
+        assert query.awaitTermination(300), "the query goes on"
+        assert query.exception() is None
+
+    def logs_as_a_sink_a_table_and_a_stream(self) -> None:
+        """Entries are appended, read, and copied exactly once by a query that is started twice."""
+        rows = self.spark.range(0, 30, 1, 1).selectExpr("cast(id AS string) AS value")
+        rows.write.format("workstealing.log").mode("append").save("events")
+        read = self.spark.read.format("workstealing.log").option("values", "string")
+        found = read.option("startingOffset", -10).load("events").collect()
+        assert [(row.offset, row.value) for row in found] == [(n, str(n)) for n in range(20, 30)]
+        log: Any = Log(self.redis, "events")
+        for wanted in (range(30), range(31)):
+            stream = self.spark.readStream.format("workstealing.log").load("events")
+            writer = stream.select("value").writeStream.format("workstealing.log")
+            writer = writer.options(checkpointLocation=str(self.folder / "copy"), exactlyOnce=True)
+            self._ended(writer.trigger(availableNow=True).start("copy"))
+            copy: Any = Log(self.redis, "copy")
+            assert copy.read(0, 100) == [str(n).encode() for n in wanted]
+            log.append(str(len(wanted)).encode())
+
+    def formats_are_refused_in_a_sentence(self) -> None:
+        """PySpark 3.5 has no data sources of Python."""
+        with pytest.raises(ConfigurationError, match=r"formats need PySpark 4\.0 or newer, and"):
+            register(self.spark)
+
+    def a_sweep(self) -> None:
+        """Everything overdue goes, by as many tasks as there are cores times four."""
+        hashes: VolatileHashes = VolatileHashes(self.redis, "swept", backend="emulated")
+        for n in range(50):
+            hashes.hset(f"live:{n}", "f", "v")
+            hashes.hsetex(f"old:{n}", mapping={"a": "1", "b": "2"}, px=1)
+        time.sleep(0.05)
+        rows = sweep(self.spark, f"{THIS}:make_expiry").collect()
+        assert len(rows) == 2 * 4
+        assert sum(row["items"] for row in rows) == 100, rows
+        assert all(row["drained"] for row in rows), rows
+        assert sum(bool(self.redis.exists(f"live:{n}")) for n in range(50)) == 50
+        with pytest.raises(ConfigurationError, match="no_such"):
+            sweep(self.spark, "support.no_such:make")
+
+    def reconciling(self) -> None:
+        """A tracked set becomes its table, with a source and without; old rows are refused."""
+        from workstealing.spark import reconcile
+
+        tracked = make_tracked()
+        tracked.track(["both", "stale"])
+        table = self.spark.createDataFrame([("both",), ("new",), (None,)], "id string")
+        done = reconcile(self.spark, f"{THIS}:make_tracked", table)
+        assert (done.tracked, done.in_table, done.added, done.removed) == (2, 2, 1, 1), done
+        assert tracked.are_tracked(["both", "new", "stale"]) == [True, True, False]
+        plain = make_unsourced()
+        plain.track(["1", "2", "99"])
+        for old in (table, self.spark.range(3).cache()):
+            with pytest.raises(ConfigurationError, match="are held by Spark already"):
+                reconcile(self.spark, f"{THIS}:make_unsourced", old)
+        self.spark.catalog.clearCache()
+        done = reconcile(self.spark, f"{THIS}:make_unsourced", self.spark.range(1, 4))
+        assert (done.added, done.removed, done.failed) == (1, 1, 0), done
+        assert plain.are_tracked(["1", "2", "3", "99"]) == [True, True, True, False]
+
+    def tasks_enlist(self) -> None:
+        """Each task of a wrapped function enlists once, and the totals say so."""
+        install(self.spark, RECRUITS, interval=0.2, accumulate=not self.is_remote)
+
+        @enlisting
+        def same(frames: Iterator[Any]) -> Iterator[Any]:
+            yield from frames
+
+        frame = self.spark.range(30, numPartitions=3)
+        assert frame.mapInPandas(same, "id long").count() == 30
+        assert frame.mapInArrow(same, "id long").count() == 30
+        wait_until(lambda: recruits(self.spark).enlisted >= 6, "the counts", 60)
+        totals = recruits(self.spark)
+        assert totals.enlisted == totals.jobs["note"].worked == 6, totals
+        if not self.is_remote:
+            assert accumulated(self.spark).enlisted == 6
+
+    def batches_of_a_stream_enlist(self) -> None:
+        """A function of foreachBatch enlists where it is called."""
+        install(self.spark, RECRUITS, interval=0.2)
+        before = recruits(self.spark).enlisted
+        noted = str(self.folder / "batch")
+
+        @enlist_batch
+        def write(batch: Any, number: int) -> None:
+            with open(noted, "a") as file:  # noqa: PTH123 - pickled for a server
+                file.write(f"{number} {batch.count()}\n")
+
+        source = self.folder / "rows"
+        self.spark.range(7).coalesce(1).write.parquet(str(source))
+        stream = self.spark.readStream.schema("id long").parquet(str(source))
+        writer = stream.writeStream.foreachBatch(write)
+        writer = writer.option("checkpointLocation", str(self.folder / "batches"))
+        self._ended(writer.trigger(availableNow=True).start())
+        assert Path(noted).read_text() == "0 7\n"
+        wait_until(lambda: recruits(self.spark).enlisted == before + 1, "the count", 60)
+
+    def what_connect_cannot_do_is_refused_in_a_sentence(self) -> None:
+        """No accumulators, and no hook in executors that run already."""
+        with pytest.raises(ConfigurationError, match="every_task=True needs a SparkSession with"):
+            install(self.spark, RECRUITS, every_task=True)
+        with pytest.raises(ConfigurationError, match="accumulate=True needs a SparkSession with"):
+            install(self.spark, RECRUITS, accumulate=True)
+        install(self.spark, RECRUITS)
+        with pytest.raises(ConfigurationError, match="no accumulators; use recruits"):
+            accumulated(self.spark)
+
+    def of_this_session(self) -> list[Callable[[], None]]:
+        """Return the checks that go with the version and the kind of session."""
+        with_formats = [
+            self.hashes_as_a_sink_and_a_table,
+            self.tracked_ids_as_a_table,
+            self.an_ick_as_a_sink_a_table_and_a_stream,
+            self.logs_as_a_sink_a_table_and_a_stream,
+        ]
+        return [
+            *(with_formats if HAS_FORMATS else [self.formats_are_refused_in_a_sentence]),
+            self.a_sweep,
+            self.reconciling,
+            self.tasks_enlist,
+            self.batches_of_a_stream_enlist,
+            *([self.what_connect_cannot_do_is_refused_in_a_sentence] if self.is_remote else []),
+        ]
+
+
+def main(kind: str, folder: str) -> None:
+    """Run the checks."""
+    if kind == "remote":
+        # The address is SPARK_REMOTE's.
+        spark = SparkSession.builder.getOrCreate()
+    else:
+        spark = builder().getOrCreate()
+        spark.sparkContext.setLogLevel("ERROR")
+    if HAS_FORMATS:
+        register(spark)
+    found: dict[str, str] = {}
+    for check in Checks(spark, Path(folder), kind == "remote").of_this_session():
+        begin = time.monotonic()
+        try:
+            check()
+            found[check.__name__] = ""
+        except Exception:  # noqa: BLE001 - reported
+            found[check.__name__] = traceback.format_exc()[-3_000:]
+        sys.stderr.write(f"{check.__name__}: {time.monotonic() - begin:.1f} s\n")
+    spark.stop()
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
