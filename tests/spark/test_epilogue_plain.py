@@ -19,6 +19,7 @@ from pyspark.cloudpickle import dumps, loads
 
 from support import spark_recruits
 from support.faulty_server import FaultyServer
+from support.patience import PATIENT_SECONDS, set_timeout
 from support.servers import RedisServer
 from workstealing import connect
 from workstealing.errors import ConfigurationError
@@ -389,6 +390,7 @@ class TestRecruited:
     def test_at_most_five_round_trips_with_the_real_job(
         self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        set_timeout(monkeypatch, PATIENT_SECONDS)
         day = 24 * 3600 * 1000
         now = VolatileHashes(redis7.client(), namespace="t", backend="emulated")
         for number in range(20):

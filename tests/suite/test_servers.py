@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
+from support.faulty_server import pack, parse_commands
 from support.servers import AnyServer, FakeRedisServer, RedisCluster3, RedisServer
 
 pytestmark = pytest.mark.contract
@@ -110,3 +111,10 @@ def test_fakeredis_shares_data_among_its_clients(fakeredis_server: FakeRedisServ
     assert fakeredis_server.client().get("key") == b"1"
     with pytest.raises(redis.ResponseError):
         fakeredis_server.client().execute_command("NO-SUCH-COMMAND")
+
+
+def test_a_faulty_server_takes_no_tls_handshake_for_commands() -> None:
+    # Its random bytes are a line's end once in a hundred times.
+    hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03P\xe4!\r\n\x99$1\r\n"
+    assert parse_commands(hello) == ([], hello)
+    assert parse_commands(pack((b"PING",)) + hello) == ([(b"PING",)], hello)

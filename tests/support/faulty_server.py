@@ -312,7 +312,8 @@ def parse_commands(data: bytes) -> tuple[list[Command], bytes]:
     commands: list[Command] = []
     while data:
         head, found, rest = data.partition(b"\r\n")
-        if not found:
+        if not found or not head.startswith(b"*"):
+            # Half a command, or none of Redis's: a TLS handshake may hold these two bytes, too.
             break
         parts: list[bytes] = []
         for _ in range(int(head[1:])):
