@@ -17,10 +17,11 @@ for _, key in ipairs({ KEYS[2], KEYS[5] }) do
     overdue = math.max(overdue, time - first[2])
   end
 end
--- Until a release is applied, its message stands in `leased` too, or in `waiting` if it came late.
-local released = redis.call('ZCARD', KEYS[5])
-local leased = math.max(0, redis.call('ZCARD', KEYS[3]) - released)
+-- Until a release is applied, its message stands in `leased` too, or in `waiting` if it came late: so
+-- all that stand in one of the two are counted once, and their shares are right but for late releases.
+local held = redis.call('ZCARD', KEYS[3])
+local released = math.min(redis.call('ZCARD', KEYS[5]), held)
 return {
-  redis.call('ZCARD', KEYS[2]) + released, due, leased,
+  redis.call('ZCARD', KEYS[2]) + released, due, held - released,
   redis.call('SCARD', KEYS[4]), redis.call('ZCARD', KEYS[6]), overdue,
 }

@@ -73,7 +73,7 @@ class TestBuilder:
             install(builder, FACTORY, every_task=True)
         assert builder._options[SETTING] == MODULE
 
-    @pytest.mark.parametrize("version", ["4.2.0", "4.4.0", "5.0.0.dev1", "4.30.0", ""])
+    @pytest.mark.parametrize("version", ["3.4.0", "4.4.0", "5.0.0.dev1", "4.30.0", ""])
     def test_every_task_on_a_version_that_nobody_has_tested(
         self, builder: SparkSession.Builder, version: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

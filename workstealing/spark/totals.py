@@ -64,8 +64,7 @@ def accumulated(spark: SparkSession) -> Recruits:
 def _installed_for(spark: SparkSession) -> Installation:
     installation = installed()
     owner: object = installation.remote or installation.context
-    given: object = spark if is_remote(spark) else spark.sparkContext
-    if owner is not None and owner is not given:
+    if owner is not None and owner is not (spark if is_remote(spark) else spark.sparkContext):
         raise ConfigurationError("install() was called for another session than this one")
     return installation
 
