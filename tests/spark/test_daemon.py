@@ -86,13 +86,13 @@ class TestRunning:
     """What main() does to Spark's daemon."""
 
     @pytest.fixture
-    def started(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    def started(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
         """Run main() for a worker module; return what the daemon calls for each task then."""
         own = spark_daemon.worker
 
-        def start(module: str) -> Any:
+        def start(*modules: str) -> Any:
             seen: list[Any] = []
-            monkeypatch.setattr(sys, "argv", ["daemon", module])
+            monkeypatch.setattr(sys, "argv", ["daemon", *modules])
             monkeypatch.setattr(spark_daemon, "worker", own)
             monkeypatch.setattr(spark_daemon, "manager", lambda: seen.append(spark_daemon.worker))
             daemon.main()
@@ -104,6 +104,12 @@ class TestRunning:
 
     def test_tasks_are_hooked(self, started: Callable[[str], Any]) -> None:
         assert started("pyspark.worker") is not None
+
+    def test_a_daemon_that_is_told_no_module_runs_tasks(
+        self, started: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pyspark, "__version__", "3.5.9")
+        assert started() is not None
 
     def test_planning_and_foreign_workers_are_not(self, started: Callable[[str], Any]) -> None:
         assert started("pyspark.sql.worker.plan_data_source_read") is None

@@ -164,6 +164,19 @@ class TestInstalling:
         assert loads(batch)(None, 7) == 7
         assert recruiter.stats()["enlisted"] == 2
 
+    def test_a_servers_process_sends_its_counts_after_each_batch(
+        self, remote: Any, recruiter: Recruiter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        flushed: list[bool] = []
+        monkeypatch.setattr(workers.WorkerRecruiter, "flush", lambda self: flushed.append(True))
+        install(remote, FACTORY, counters=None)
+        here = enlist_batch(lambda frame, number: number)
+        assert here(None, 1) == 1
+        # This process goes on, and its own thread sends them.
+        assert flushed == []
+        assert loads(dumps(here))(None, 2) == 2
+        assert flushed == [True]
+
     @pytest.mark.parametrize("option", ["every_task", "accumulate"])
     def test_what_it_cannot_carry_is_refused(self, remote: Any, option: str) -> None:
         builder = SparkSession.Builder().remote("sc://127.0.0.1:1")

@@ -83,8 +83,9 @@ def main() -> None:
     try:
         if not is_tested(pyspark.__version__):
             _say(f"no hook: it has not been tested with Spark {pyspark.__version__}")
-        elif _TASKS in sys.argv[1:]:
-            # Its manager() looks it up there for each task.
+        elif _TASKS in sys.argv[1:] or not sys.argv[1:]:
+            # Spark 3.5 names no module, because its daemon runs tasks alone.
+            # manager() looks `worker` up for each task.
             daemon.worker = hooked(daemon.worker)  # type: ignore[assignment]
     except Exception as error:  # noqa: BLE001 - without the hook, tasks run as they always do
         _say(f"no hook: {type(error).__name__}: {error}")

@@ -59,6 +59,8 @@ def enlist_batch(fn: AnyFunction) -> AnyFunction:
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         settings = epilogue.settings
+        # Pickled: in a process of a Spark Connect server, which ends when the query does.
+        is_elsewhere = settings is not None
         if settings is None:
             from workstealing.spark.installing import installed
 
@@ -66,7 +68,7 @@ def enlist_batch(fn: AnyFunction) -> AnyFunction:
         try:
             return fn(*args, **kwargs)
         finally:
-            finish(settings)
+            finish(settings, ends_badly=is_elsewhere)
 
     return _dressed(wrapper, fn)
 
