@@ -97,14 +97,14 @@ class Checks:
     def hashes_as_a_sink_and_a_table(self) -> None:
         """A DataFrame goes into a namespace, and comes back."""
         rows = self.spark.range(0, 40, 1, 2).selectExpr(
-            "concat('item:', id % 7) key", "concat('f', id) field", "id value", "100.5 ttl"
+            "concat('item:', id % 7) key", "concat('f', id) field", "id value", "9000.5 ttl"
         )
         rows.write.format("workstealing.volatile_hashes").mode("append").save("items")
         found = self.spark.read.format("workstealing.volatile_hashes").load("items").collect()
         assert {(row.key, row.field, row.value) for row in found} == {
             (f"item:{n % 7}", f"f{n}", str(n)) for n in range(40)
         }
-        assert all(0 < row.ttl <= 100.5 for row in found)
+        assert all(0 < row.ttl <= 9000.5 for row in found)
         with pytest.raises(Exception, match="only appends"):
             rows.write.format("workstealing.volatile_hashes").mode("overwrite").save("items")
 
