@@ -20,7 +20,7 @@ from support.servers import RedisServer
 from workstealing.spark import daemon, workers
 
 TESTS = Path(__file__).resolve().parents[1]
-PATIENCE = 240.0
+PATIENCE = 900.0
 
 
 @pytest.mark.slow
