@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 import workstealing
 from support.servers import wait_until
 from support.spark_recruits import NO_TASK, SLICES
+from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry
 from workstealing.spark import (
@@ -36,6 +37,7 @@ from workstealing.spark import (
     register,
     sweep,
 )
+from workstealing.store.budget import Budget
 from workstealing.structures import Log, ShardedIck, TrackedSet, VolatileHashes
 
 THIS = "support.spark_whole"
@@ -44,9 +46,15 @@ TESTS = str(Path(__file__).resolve().parents[1])
 HAS_FORMATS = not pyspark.__version__.startswith("3.")
 
 
+def patient_client() -> Any:
+    """Return a client; the jobs' own waits become long enough for a busy machine."""
+    Budget.__init__.__defaults__ = (None, 5.0, SYSTEM_CLOCK)
+    return workstealing.connect()
+
+
 def make_expiry() -> HashFieldExpiry:
     """Return a job for executors."""
-    return HashFieldExpiry(VolatileHashes(workstealing.connect(), "swept", backend="emulated"))
+    return HashFieldExpiry(VolatileHashes(patient_client(), "swept", backend="emulated"))
 
 
 class Listed:
@@ -63,13 +71,13 @@ class Listed:
 
 def make_tracked() -> TrackedSet:
     """Return a tracked set with a source, for executors."""
-    made: TrackedSet = TrackedSet(workstealing.connect(), "sourced", Listed(), sub_sets=4)
+    made: TrackedSet = TrackedSet(patient_client(), "sourced", Listed(), sub_sets=4)
     return made
 
 
 def make_unsourced() -> TrackedSet:
     """Return a tracked set without a source, for executors."""
-    made: TrackedSet = TrackedSet(workstealing.connect(), "plain", sub_sets=4)
+    made: TrackedSet = TrackedSet(patient_client(), "plain", sub_sets=4)
     return made
 
 
@@ -92,7 +100,7 @@ class Checks:
 
     def __init__(self, spark: Any, folder: Path, is_remote: bool) -> None:
         self.spark, self.folder, self.is_remote = spark, folder, is_remote
-        self.redis = workstealing.connect()
+        self.redis = patient_client()
 
     def hashes_as_a_sink_and_a_table(self) -> None:
         """A DataFrame goes into a namespace, and comes back."""
