@@ -150,8 +150,9 @@ def take_turn(
         pace.wait()
         before, handled, was_in_vain = SENT.commands, 0, False
         slices += 1
+        slice = Slice(limit, orders.seconds, clock)
         try:
-            answer = job.perform(Slice(limit, orders.seconds, clock))
+            answer = job.perform(slice)
             handled = checked_items(answer, job.name)
         except Exception as problem:  # noqa: BLE001 - reported with the part
             if not (is_abort(problem) or isinstance(problem, OutOfTime | Skipped | Unmapped)):
@@ -160,8 +161,9 @@ def take_turn(
                 aborted += not isinstance(problem, OutOfTime)
                 was_in_vain = True
             error = f"{type(problem).__name__}: {problem}"
-        # The commands of a job with a client of its own are not counted here.
-        spent = (SENT.commands - before) or max(1, handled)
+        # The commands of a job with a client of its own are not counted here. A script that handles
+        # many keys is told as so many.
+        spent = max(SENT.commands - before, slice.operations) or max(1, handled)
         pace.pay(spent)
         operations += spent
         items += handled
