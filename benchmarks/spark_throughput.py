@@ -48,6 +48,7 @@ def measure(server: RedisServer, rows: int = ROWS, only: str = "") -> list[Figur
             figures.append(
                 speed_figure(f"spark_{name}", "by hand, with pipelines", costs, AT_LEAST_THE_SAME)
             )
+            print(f"{name}: {figures[-1].value} times as fast", file=sys.stderr, flush=True)
             if alone is not None:
                 slow = [alone() for _ in costs[0]]
                 figures.append(
@@ -68,6 +69,7 @@ def _session() -> SparkSession:
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "1g")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")

@@ -151,8 +151,14 @@ def reconcile(
     steps = by_sub_set.mapInArrow(apply, f"{' long, '.join(_COUNTS)} long, error string")
     with named(spark, group, "workstealing reconcile: steps"):
         rows = steps.collect()
+    total = {name: sum(int(row[name]) for row in rows) for name in _COUNTS}
     done = Reconciled(
-        *(sum(int(row[name]) for row in rows) for name in _COUNTS),
+        total["tracked"],
+        total["in_table"],
+        total["added"],
+        total["removed"],
+        total["left"],
+        total["failed"],
         next((str(row["error"]) for row in rows if row["error"]), ""),
     )
     _log.log(logging.WARNING if done.failed else logging.INFO, "reconciled: %s", done)
