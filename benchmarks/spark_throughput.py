@@ -144,7 +144,7 @@ def _pairs(
     to_hashes()
     yield (
         "hashes_read",
-        timed(lambda: summed(read("volatile_hashes", "items"), 4), empty=False),
+        timed(lambda: summed(read("volatile_hashes", "items", match="item:*"), 4), empty=False),
         timed(
             lambda: summed(
                 by_tasks(list(client.scan_iter("item:*", A_CALL)), _hgetall, "key string, field"
