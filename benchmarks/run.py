@@ -33,6 +33,7 @@ import shuffle_queue
 import shuffle_queue_pickup
 import spark_epilogue
 import spark_sweeps
+import spark_throughput
 import sql_expiry
 import survey
 import time_shard_cassandra
@@ -66,6 +67,7 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "survey": _on_a_server(survey.measure),
     "web": web.measure,
     "spark-sweeps": spark_sweeps.measure,
+    "spark-throughput": _on_a_server(spark_throughput.measure),
     "leftovers": _on_a_server(leftovers.measure),
     "leftovers-time": leftovers_time.measure,
     "leftovers-kills": leftovers_kills.measure,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import random
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from typing import Any, ClassVar, NamedTuple
@@ -70,12 +70,14 @@ class Served:
     """The result of handling keys that were found.
 
     Fields: items: the number of items handled; keys: the number of keys that need no further look
-    now; problem: the reason why a key was left for good, if one was.
+    now; problem: the reason why a key was left for good, if one was; left: the keys that there was
+    no room for.
     """
 
     items: int
     keys: int
     problem: LayoutError | None = None
+    left: Sequence[DueKey] = ()
 
 
 Serve = Callable[[list[DueKey], int, Slice], Served]
@@ -284,6 +286,7 @@ class DuePartJob(PartJob):
         served = self._serve(some, most, slice)
         self._is_clean = was_clean and not served.keys
         self._problem = served.problem or self._problem
+        self._found.extendleft(reversed(served.left))
         return served.items
 
     def _look(self, slice: Slice) -> int:

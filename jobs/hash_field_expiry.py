@@ -37,6 +37,8 @@ __all__ = ["HashFieldExpiry"]
 
 # The most hashes of one attempt.
 TOGETHER = 25
+# The most fields that one script of a sweep removes: others wait meanwhile.
+FIELDS_A_SCRIPT = 1_000
 # The deadlines of a hash that ended as a whole may wait for so long; see `_Garbage.needs_end`.
 SOON_MS = 24 * 3_600_000
 # PTTL's reply for a key that is not there.
@@ -118,6 +120,8 @@ class _Collector(DueCollector):
         # The most hashes of the next attempt; the expected number of expired fields of each; and
         # whether to ask at once when they end as a whole.
         self._together, self._fields, self._asks_ends = TOGETHER, 1, False
+        # The expected number of expired fields of each hash of a sweep.
+        self._swept = 1
         # The nodes to which the script was sent.
         self._loaded: set[Node] = set()
 
@@ -420,16 +424,26 @@ class _Collector(DueCollector):
     ) -> Served:
         """Remove at most `most` expired fields of hashes on one node, in one round trip.
 
-        For sweeps: each hash takes one script, which is as atomic as an attempt and never aborted.
-        Raises: Aborted if the server has lost the script; the next call sends it again.
+        For sweeps: the hashes of an index shard take one script, which is as atomic as an attempt
+        and never aborted. Raises: Aborted if the server has lost the script; the next call sends it
+        again.
         """
         script = self._script("volatile_hashes/collect")
         node = self._twin.node_of(found[0].shard)
-        each = max(1, most // len(found))
-        commands: list[tuple[Any, ...]] = []
-        for due in found:
-            keys = (*self._names.for_reading(due.key), self._names.due(due.shard))
-            commands.append(("EVALSHA", script.sha, len(keys), *keys, each))
+        # As many hashes as probably fill the slice: a hash that is cut short takes a second look.
+        some = found[: max(1, -(-most // self._swept))]
+        left = found[len(some) :]
+        # A script is one command to the server, but max_ops and a daily cap bound the work.
+        slice.spend(len(some))
+        groups: dict[int, list[DueKey]] = {}
+        for due in some:
+            groups.setdefault(due.shard, []).append(due)
+        commands = [
+            self._collecting(
+                script, shard, group, max(1, min(most * len(group) // len(some), FIELDS_A_SCRIPT))
+            )
+            for shard, group in groups.items()
+        ]
         if node not in self._loaded:
             # The first command brings the script's text; the others name it by its digest.
             commands[0] = ("EVAL", script.body, *commands[0][2:])
@@ -437,16 +451,20 @@ class _Collector(DueCollector):
         self._loaded.add(node)
         fields, handled = 0, 0
         problem: LayoutError | None = None
-        for due, reply in zip(found, replies, strict=True):
+        for group, reply in zip(groups.values(), replies, strict=True):
             if is_elsewhere(reply):
                 continue
             if isinstance(reply, NoScriptError):
                 self._loaded.discard(node)
-            elif isinstance(reply, ResponseError) and "WRONGTYPE" in str(reply):
-                problem = _foreign_deadlines(self._names.deadlines(due.key))
-            else:
-                fields += int(checked([reply])[0])
-                handled += 1
+                continue
+            removed, looked, foreign = checked([reply])[0]
+            fields += removed
+            handled += looked - len(foreign)
+            left += group[looked:]
+            if foreign:
+                problem = _foreign_deadlines(foreign[0])
+        if handled:
+            self._swept = max(1, round(fields / handled))
         if moved is not None:
             # It may have been the command with the script's text.
             self._loaded.discard(node)
@@ -454,7 +472,16 @@ class _Collector(DueCollector):
                 raise moved
         if node not in self._loaded and not handled:
             raise Aborted("the server has lost the script meanwhile")
-        return Served(fields, handled, problem)
+        return Served(fields, handled, problem, left)
+
+    def _collecting(
+        self, script: Script, shard: int, hashes: Sequence[DueKey], most: int
+    ) -> tuple[Any, ...]:
+        """Return the command that collects hashes of one index shard, at most so many fields."""
+        keys = [self._names.due(shard)]
+        for due in hashes:
+            keys += self._names.for_reading(due.key)
+        return ("EVALSHA", script.sha, len(keys), *keys, most)
 
     def _collect_when_full(self, some: list[DueKey], slice: Slice, limit: int) -> int:
         """Collect hashes by scripts, because a full server has refused the transaction (law 3).
@@ -464,13 +491,14 @@ class _Collector(DueCollector):
         if not some:
             return 0
         script = self._script("volatile_hashes/collect")
-        commands = []
+        commands: list[tuple[Any, ...]] = []
         each, rest = divmod(limit, len(some))
         for number, due in enumerate(some):
-            keys = (*self._names.for_reading(due.key), self._names.due(due.shard))
-            commands.append(("EVAL", script.body, len(keys), *keys, each + (number < rest)))
+            command = self._collecting(script, due.shard, [due], each + (number < rest))
+            commands.append(("EVAL", script.body, *command[2:]))
         node = self._twin.node_of(some[0].shard)
-        return sum(map(int, checked(self._twin.call(node, commands, Budget(slice.remaining())))))
+        replies = checked(self._twin.call(node, commands, Budget(slice.remaining())))
+        return sum(int(fields) for fields, _, _ in replies)
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 import time
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -207,6 +208,87 @@ def test_a_script_that_the_server_lost_is_sent_again(redis7: RedisServer) -> Non
         except Aborted:
             continue
     assert total == 300
+
+
+def test_a_script_collects_many_hashes_of_an_index_shard(any_server: AnyServer) -> None:
+    hashes = hashes_on(any_server)
+    # All lie in one slot: one script on a cluster as well.
+    names = [f"{{one}}:{i}" for i in range(300)]
+    with hashes.pipeline(transaction=False) as pipe:
+        for i, name in enumerate(names):
+            pipe.hsetex(name, mapping={f"f{j}": "v" for j in range(1 + i % 20)}, ex=60)
+        pipe.execute()
+    later = hashes_on(any_server, AHEAD_MS)
+    job, layout = HashFieldExpiry(later), hashes.layout
+    assert layout is not None
+    shard = layout.shard_of(key_slot(b"{one}"))
+    working = job.for_part(replace(job.parts(1)[0], shards=(shard,)))
+    before = SENT.commands
+    assert drain(working, 1_000) == sum(1 + i % 20 for i in range(300))
+    assert SENT.commands - before < 60
+
+
+STATES = (
+    *("all", "lasting", "later", "persisted", "ending"),
+    *("deleted", "overwritten", "emptied", "foreign"),
+)
+
+
+def test_one_script_meets_hashes_in_every_state(any_server: AnyServer) -> None:
+    hashes = hashes_on(any_server)
+    client = any_server.client()
+    names = {each: f"{{one}}:{each}" for each in STATES}
+    for name in names.values():
+        hashes.hsetex(name, mapping={f"f{j}": "v" for j in range(3)}, ex=60)
+    hashes.hset(names["lasting"], "stays", "v")
+    hashes.hexpire(names["later"], 20_000 * 3_600, "f1")
+    hashes.hpersist(names["persisted"], "f0", "f1", "f2")
+    hashes.hsetex(names["ending"], mapping={"f0": "v"}, ex=20_000 * 3_600)
+    client.expire(names["ending"], 3_600)
+    client.delete(names["deleted"])
+    client.set(names["overwritten"], "a string")
+    client.hdel(names["emptied"], "f0", "f1")
+    deadlines = hashes.names.deadlines(names["foreign"].encode())
+    client.delete(deadlines)
+    client.set(deadlines, "foreign")
+    later = hashes_on(any_server, AHEAD_MS)
+    job = HashFieldExpiry(later)
+    (part,) = job.parts(1)
+    with pytest.raises(LayoutError, match="deadlines"):
+        drain(job.for_part(part), 1_000)
+    assert {each: client.hgetall(names[each]) for each in STATES[1:5]} == {
+        "lasting": {b"stays": b"v"},
+        "later": {b"f1": b"v"},
+        "persisted": {b"f0": b"v", b"f1": b"v", b"f2": b"v"},
+        "ending": {b"f0": b"v"},
+    }
+    assert client.get(names["overwritten"]) == b"a string"
+    assert client.get(deadlines) == b"foreign"
+    assert not client.exists(names["all"], names["emptied"], names["deleted"])
+    assert {
+        each for each, name in names.items() if client.exists(later.names.deadlines(name.encode()))
+    } == {"later", "ending", "foreign"}
+    layout = hashes.layout
+    assert layout is not None
+    index = later.names.due(layout.shard_of(key_slot(b"{one}")))
+    due = dict(client.zrange(index, 0, -1, withscores=True))
+    assert set(due) == {names[each].encode() for each in ("later", "ending", "foreign")}
+    # It ends as a whole before its next deadline.
+    assert due[names["ending"].encode()] < due[names["later"].encode()]
+
+
+def test_one_script_removes_a_bounded_number_of_fields(redis7: RedisServer) -> None:
+    hashes = hashes_on(redis7)
+    hashes.hsetex("large", mapping={f"f{j}": "v" for j in range(2_500)}, ex=60)
+    later = hashes_on(redis7, AHEAD_MS)
+    job = HashFieldExpiry(later)
+    (part,) = job.parts(1)
+    working = job.for_part(part)
+    client = redis7.client()
+    client.config_resetstat()
+    assert working.perform(Slice(100_000, 10.0)) == 2_500
+    assert client.info("commandstats")["cmdstat_hdel"]["calls"] == 3
+    assert drain(working) == 0
 
 
 def test_something_foreign_is_said_when_all_else_is_done(redis7: RedisServer) -> None:

@@ -189,7 +189,8 @@ def test_what_cannot_be_swept_is_refused(spark: SparkSession, redis7: RedisServe
         sweep(spark, "support.sweep_jobs:no_job")
     with pytest.raises(ConfigurationError, match="has no 'nowhere'"):
         sweep(spark, "support.sweep_jobs:nowhere")
-    for options in ({"limit": 0}, {"max_ops": 0}, {"partitions": 0}, {"seconds": 0}):
+    wrong = ({"limit": 0}, {"max_ops": 0}, {"partitions": 0}, {"seconds": 0}, {"max_share": 1.5})
+    for options in wrong:
         with pytest.raises(ConfigurationError):
             sweep(spark, "support.sweep_jobs:idle_job", **options)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="import path"):

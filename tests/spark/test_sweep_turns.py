@@ -17,10 +17,12 @@ from workstealing.recruiting.job import FunctionJob, Job, PartJob
 from workstealing.spark.making import Recipe
 from workstealing.spark.stages import (
     IDLE_IN_A_ROW,
+    SLICE_SECONDS,
     VAIN_IN_A_ROW,
     CommandRate,
     Orders,
     TurnResult,
+    checked_share,
     take_turn,
 )
 from workstealing.store.connection import SENT
@@ -125,6 +127,15 @@ def test_a_job_that_does_not_divide_is_drained_when_idle_in_a_row() -> None:
     assert turn.slices == 4 + IDLE_IN_A_ROW
 
 
+def test_a_script_for_many_keys_counts_as_many_commands() -> None:
+    def perform(slice: Slice) -> int:
+        SENT.commands += 1
+        slice.spend(64)
+        return 0
+
+    assert turn_of(FunctionJob(perform, name="plain")).operations == 64 * IDLE_IN_A_ROW
+
+
 def test_commands_are_counted_by_the_connections_or_by_the_items() -> None:
     def send() -> None:
         SENT.commands += 30
@@ -183,6 +194,79 @@ def test_a_paced_turn_sends_its_share_a_second() -> None:
     assert set(job.limits) == {100}
 
 
+@given(
+    share=st.floats(0.01, 1.0),
+    slices=st.lists(
+        st.tuples(st.integers(0, 200), st.floats(0, 0.05), st.floats(0, 0.1)),
+        min_size=1,
+        max_size=40,
+    ),
+)
+def test_round_trips_take_no_more_than_their_share_and_one_slice(
+    share: float, slices: list[tuple[int, float, float]]
+) -> None:
+    sleeper, todo = Sleeper(), list(slices)
+    spent: list[tuple[float, float]] = []
+
+    def work() -> None:
+        _, trips, own = todo.pop(0)
+        spent.append((sleeper.clock.monotonic(), trips))
+        SENT.seconds += trips
+        SENT.commands += 1
+        # The process's own work is a part of the pause.
+        sleeper.clock.advance(trips + own)
+
+    turn = take_turn(
+        Scripted([items for items, _, _ in slices], work),
+        Orders(200, 1.0, 1e9, max_share=share),
+        clock=sleeper.clock,
+        sleep=sleeper.sleep,
+    )
+    assert turn.is_drained
+    longest = max(trips for _, trips in spent)
+    for first, (begin, _) in enumerate(spent):
+        total = 0.0
+        for began, trips in spent[first:]:
+            total += trips
+            assert total <= share * (began + trips - begin) + longest + 1e-6
+
+
+def test_a_share_cuts_slices_until_their_round_trips_are_short() -> None:
+    sleeper = Sleeper()
+    job = Scripted([])
+
+    def work() -> None:
+        # 100 us an item, so that 1,000 would hold others up for 100 ms.
+        SENT.seconds += 0.0001 * job.limits[-1]
+        sleeper.clock.advance(0.0001 * job.limits[-1])
+
+    job.steps, job.during = [1_000] * 60, work
+    # What it answers does not matter, only that it fills its slices.
+    orders = Orders(1_000, 1.0, 1e9, max_share=0.2)
+    take_turn(job, orders, clock=sleeper.clock, sleep=sleeper.sleep)
+    assert job.limits[0] == 64
+    assert all(0.0001 * limit <= SLICE_SECONDS for limit in job.limits[1:])
+    quick = Scripted([1_000] * 60, lambda: sleeper.clock.advance(1e-6))
+    take_turn(quick, orders, clock=sleeper.clock, sleep=sleeper.sleep)
+    assert quick.limits[-1] == 1_000
+
+
+def test_a_share_takes_the_whole_slice_of_a_job_with_a_client_of_its_own() -> None:
+    sleeper = Sleeper()
+    job = Scripted([5] * 11, lambda: sleeper.clock.advance(0.01))
+    turn = take_turn(
+        job, Orders(10, 1.0, 1e9, max_share=0.2), clock=sleeper.clock, sleep=sleeper.sleep
+    )
+    assert turn.items == 55
+    assert sleeper.slept == pytest.approx(10 * 0.04)
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.01, True, "0.2", float("nan"), None])
+def test_what_is_no_share_is_refused(share: Any) -> None:
+    with pytest.raises(ConfigurationError, match="0 < share <= 1"):
+        checked_share(share, "max_share")
+
+
 class Rounds:
     """Runs the driver's part of a sweep, on turns that a list says."""
 
@@ -216,10 +300,11 @@ def test_rounds_go_on_with_what_is_left() -> None:
     drained = TurnResult(items=1, slices=2, seconds=0.5, is_drained=True)
     half = TurnResult(items=5, slices=1, aborted=1, seconds=0.5, error="late")
     rounds = Rounds({"a": [half, half, drained], "b": [drained], "c": [half, drained]})
-    rows = rounds.run(orders=Orders(100, 1.0, 60.0, max_ops=90.0))
+    rows = rounds.run(orders=Orders(100, 1.0, 60.0, max_ops=90.0, max_share=0.6))
     assert rounds.worked == [[0, 1, 2], [0, 2], [0]]
     # However many run at once, together they keep the bound.
     assert [told.max_ops for told in rounds.told] == [30.0, 45.0, 90.0]
+    assert [told.max_share for told in rounds.told] == pytest.approx([0.2, 0.3, 0.6])
     assert rows == [
         (0, 11, 4, 2, 0, 0, 1.5, True, "", 3),
         (1, 1, 2, 0, 0, 0, 0.5, True, "", 1),

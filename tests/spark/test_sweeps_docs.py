@@ -16,10 +16,11 @@ from workstealing.jobs import (
     MigrateToNative,
 )
 from workstealing.jobs.due_collecting import KEYS_A_CALL, SHARDS_A_LOOK
+from workstealing.jobs.hash_field_expiry import FIELDS_A_SCRIPT
 from workstealing.recruiting.job import DivisibleJob
 from workstealing.spark import reconcile, sweep
 from workstealing.spark.reconciling import IDS_A_STEP
-from workstealing.spark.stages import IDLE_IN_A_ROW
+from workstealing.spark.stages import IDLE_IN_A_ROW, SLICE_SECONDS
 from workstealing.spark.sweeping import SCHEMA, VAIN_ROUNDS
 
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "spark_sweeps.md").read_text()
@@ -59,4 +60,5 @@ def test_the_jobs_and_numbers_are_those_of_the_code() -> None:
         assert f"| {kind.__name__} |" in DOCS
     assert all(f"`{name}`" in DOCS for name in SCHEMA.fieldNames())
     assert (SHARDS_A_LOOK, KEYS_A_CALL, IDS_A_STEP) == (128, 64, 500)
+    assert (FIELDS_A_SCRIPT, SLICE_SECONDS) == (1_000, 0.002)
     assert (IDLE_IN_A_ROW, VAIN_ROUNDS) == (5, 3)

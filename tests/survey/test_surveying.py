@@ -20,7 +20,7 @@ from workstealing.errors import ConfigurationError
 from workstealing.jobs.leftovers.judging import Judging
 from workstealing.survey import Progress, Survey, report_of
 from workstealing.survey.garbage import Judges
-from workstealing.survey.scanning import LONGEST_BATCH, _Server
+from workstealing.survey.scanning import LONGEST_BATCH, paced
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "survey.md"
 READING = (
@@ -558,21 +558,21 @@ def test_the_load_is_kept(redis8: AnyServer) -> None:
 
 
 def test_a_server_that_answers_late_is_left_alone_for_longer() -> None:
-    quiet, busy = _Server(), _Server()
+    quiet, busy = paced(0.05), paced(0.05)
     for each in (quiet, busy):
-        each.paid(0.0, 0.001, 0.002, 0.05, 64)
-    quiet.paid(1.0, 0.001, 0.002, 0.05, 64)
-    busy.paid(1.0, 0.001, 0.031, 0.05, 64)
+        each.paid(0.0, 0.001, 0.002, 64)
+    quiet.paid(1.0, 0.001, 0.002, 64)
+    busy.paid(1.0, 0.001, 0.031, 64)
     assert quiet.next_at == pytest.approx(1.02)
     assert busy.next_at == pytest.approx(1.08)
 
 
 @pytest.mark.parametrize("command", [2e-6, 10e-6])
 def test_batches_are_cut_to_a_tenth_of_a_millisecond(command: float) -> None:
-    server = _Server()
+    pace = paced(0.05)
     for _ in range(60):
-        server.paid(0.0, server.room * command, 0.01, 0.05, server.room)
-    assert LONGEST_BATCH / 2 <= server.room * command < LONGEST_BATCH * 1.5
+        pace.paid(0.0, pace.room * command, 0.01, pace.room)
+    assert LONGEST_BATCH / 2 <= pace.room * command < LONGEST_BATCH * 1.5
 
 
 def test_a_page_of_names_is_cut_to_a_tenth_of_a_millisecond(

@@ -9,7 +9,8 @@ come to the driver, so that no task that is repeated can read newer ones:
 - An id is added if the table had it and the set did not. Had the application untracked it since,
   the generation would have changed as well.
 - The moment at which the set's ids are read does not matter: each change by the application changes
-  the generation. They are read before the table all the same, for fewer ids to be asked about.
+  the generation. A task reads those of its sub-sets when it has the table's, so they never go
+  through Spark, and a task that is repeated or runs twice reads them anew.
 
 Where the tracked set has a source, a step asks it once more between WATCH and EXEC, and needs none
 of this: then a table that is older, or cached, costs questions and nothing else.
@@ -22,7 +23,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Observation
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
     BinaryType,
@@ -52,12 +52,12 @@ from workstealing.structures.tracked_set import TrackedSet
 from workstealing.structures.tracked_set.sub_sets import generations, scan
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 IDS_A_STEP = 500
 PATIENCE_SECONDS = 5.0
-_IN_SET, _IN_TABLE = 1, 2
+_COUNTS = ("tracked", "in_table", "added", "removed", "left", "failed")
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 
 _log = logging.getLogger("workstealing.spark")
@@ -132,51 +132,29 @@ def reconcile(
             "the table's rows are held by Spark already, and may be older than the tracked set:"
             " give a table that is read anew, or give the tracked set a source"
         )
-    sub_sets = len(look.generations)
     known = dict(look.generations)
-    members = _members_of(spark, recipe, sub_sets, partitions).persist()
-    try:
-        with named(spark, group, "workstealing reconcile: ids of the set"):
-            members.count()
-        asked = ids.select(
-            (f.crc32(f.col("id")) % sub_sets).cast("int").alias("sub_set"),
-            "id",
-            f.lit(_IN_TABLE).alias("where"),
-        )
-        # One shuffle brings both sides of a sub-set together, and its candidates with them.
-        both = (
-            members.unionByName(asked)
-            .repartition(partitions, "sub_set")
-            .groupBy("sub_set", "id")
-            .agg(f.bit_or("where").alias("where"))
-        )
-        seen = Observation()
-        both = both.observe(
-            seen,
-            f.count_if(f.col("where").bitwiseAND(_IN_SET) > 0).alias("tracked"),
-            f.count_if(f.col("where").bitwiseAND(_IN_TABLE) > 0).alias("in_table"),
-        )
-        different = both.where(f.col("where") != _IN_SET | _IN_TABLE).sortWithinPartitions(
-            "sub_set"
-        )
+    sub_sets = len(known)
+    asked = ids.select((f.crc32(f.col("id")) % sub_sets).cast("int").alias("sub_set"), "id")
+    # A row without an id tells a task of a sub-set of which the table has nothing.
+    named_ones = spark.range(sub_sets).select(
+        f.col("id").cast("int").alias("sub_set"), f.lit(None).cast("binary").alias("id")
+    )
+    by_sub_set = (
+        asked.unionByName(named_ones)
+        .repartition(partitions, "sub_set")
+        .sortWithinPartitions("sub_set")
+    )
 
-        def apply(batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-            return _applied(recipe, known, seconds, batches)
+    def apply(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _applied(recipe, known, seconds, batches)
 
-        steps = different.mapInPandas(
-            apply, "added long, removed long, left long, failed long, error string"
-        )
-        with named(spark, group, "workstealing reconcile: steps"):
-            rows = steps.collect()
-        counts = seen.get
-    finally:
-        members.unpersist()
-    total = {
-        name: sum(int(row[name]) for row in rows) for name in ("added", "removed", "left", "failed")
-    }
+    steps = by_sub_set.mapInArrow(apply, f"{' long, '.join(_COUNTS)} long, error string")
+    with named(spark, group, "workstealing reconcile: steps"):
+        rows = steps.collect()
+    total = {name: sum(int(row[name]) for row in rows) for name in _COUNTS}
     done = Reconciled(
-        int(counts["tracked"]),
-        int(counts["in_table"]),
+        total["tracked"],
+        total["in_table"],
         total["added"],
         total["removed"],
         total["left"],
@@ -232,21 +210,6 @@ def _is_old(table: DataFrame) -> bool:
     return any(node in plan for node in ("InMemoryRelation", "LocalRelation", "LogicalRDD"))
 
 
-def _members_of(spark: SparkSession, recipe: Recipe, sub_sets: int, partitions: int) -> DataFrame:
-    """Return the ids of the set, read page by page by tasks that each have some sub-sets."""
-
-    def read(batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        import pandas as pd
-
-        tracked = recipe.made(TrackedSet)
-        for batch in batches:
-            for numbers, ids in scan(tracked.twin, tracked.names, [int(n) for n in batch["id"]]):
-                yield pd.DataFrame({"sub_set": numbers, "id": ids, "where": _IN_SET})
-
-    numbers = spark.range(0, sub_sets, 1, min(partitions, sub_sets))
-    return numbers.mapInPandas(read, "sub_set int, id binary, where int")
-
-
 def _look(recipe: Recipe) -> _Look:
     """Read the generations of all sub-sets, in a Python worker."""
     try:
@@ -268,25 +231,36 @@ def _applied(
     recipe: Recipe,
     known: Mapping[int, bytes],
     seconds: float,
-    batches: Iterable[pd.DataFrame],
-) -> Iterator[pd.DataFrame]:
-    """Apply the differences, in steps of at most 500 ids of one sub-set; yield what was done."""
-    import pandas as pd
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Compare sub-sets and apply the differences, in steps of at most 500 ids; yield the counts."""
+    import pyarrow as pa
 
-    tracked: TrackedSet | None = None
-    for batch in batches:
-        for sub_set, group in batch.groupby("sub_set", sort=False):
-            tracked = tracked or recipe.made(TrackedSet)
-            for start in range(0, len(group), IDS_A_STEP):
-                step = group.iloc[start : start + IDS_A_STEP]
-                stale = [bytes(each) for each in step["id"][step["where"] == _IN_SET]]
-                missing = [bytes(each) for each in step["id"][step["where"] == _IN_TABLE]]
-                number = int(sub_set)
-                settled, error = _step(tracked, number, known[number], (stale, missing), seconds)
-                left = len(step) - settled.added - settled.removed
-                done = (settled.added, settled.removed, left, int(bool(error)), error)
-                columns = ["added", "removed", "left", "failed", "error"]
-                yield pd.DataFrame([done], columns=columns)
+    from workstealing.spark.differences import difference, whole_sub_sets
+
+    tracked = recipe.made(TrackedSet)
+    for table in whole_sub_sets(batches):
+        found = difference(table, lambda numbers: scan(tracked.twin, tracked.names, numbers))
+        done, errors = Settled(), []
+        for sub_set, stale, missing in found.steps:
+            for ids in _steps_of(stale, missing):
+                settled, error = _step(tracked, sub_set, known[sub_set], ids, seconds)
+                done = Settled(done.added + settled.added, done.removed + settled.removed)
+                errors += [error] if error else []
+        left = sum(len(stale) + len(missing) for _, stale, missing in found.steps)
+        left -= done.added + done.removed
+        counts = (found.tracked, found.in_table, done.added, done.removed, left, len(errors))
+        row = {**dict(zip(_COUNTS, counts, strict=True)), "error": errors[0] if errors else ""}
+        yield pa.RecordBatch.from_pylist([row])
+
+
+def _steps_of(
+    stale: list[bytes], missing: list[bytes]
+) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Yield stale and missing ids of one sub-set, at most 500 together."""
+    for start in range(0, len(stale) + len(missing), IDS_A_STEP):
+        end = start + IDS_A_STEP
+        yield stale[start:end], missing[max(0, start - len(stale)) : max(0, end - len(stale))]
 
 
 def _step(

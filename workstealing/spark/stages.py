@@ -21,6 +21,7 @@ from workstealing.errors import (
 from workstealing.recruiting.checks import checked_items
 from workstealing.recruiting.job import Job, PartJob
 from workstealing.recruiting.slice import Slice
+from workstealing.store.budget import Pace
 from workstealing.store.connection import SENT
 
 
@@ -47,6 +48,15 @@ def refusal_of(error: Exception) -> Refusal | None:
     return None
 
 
+def checked_share(share: object, what: str) -> float:
+    """Return a share as a float. Raises: ConfigurationError unless 0 < share <= 1."""
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        raise ConfigurationError(
+            f"{what} is {share!r}; expected a share of the server's time, 0 < share <= 1"
+        )
+    return float(share)
+
+
 def checked_count(count: object, what: str) -> int:
     """Return a whole number. Raises: ConfigurationError unless it is 1 or more."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -61,18 +71,25 @@ VAIN_IN_A_ROW = 8
 _FIRST_PAUSE_SECONDS = 0.005
 
 
+SLICE_SECONDS = 0.002
+"""With max_share: the seconds of round trips that a slice should take; others wait behind it."""
+_FIRST_ITEMS, _LEAST_ITEMS = 64, 16
+
+
 @dataclass(frozen=True, slots=True)
 class Orders:
     """The orders of a task.
 
     Fields: limit: items a slice; seconds: the length of a slice; turn_seconds: after how long a
-    turn ends at the next slice; max_ops: Redis commands a second of this part, None for no bound.
+    turn ends at the next slice; max_ops: Redis commands a second of this part, None for no bound;
+    max_share: the share of the server's time that this part may take, None for no bound.
     """
 
     limit: int
     seconds: float
     turn_seconds: float
     max_ops: float | None = None
+    max_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +160,31 @@ def take_turn(
         # No slice sends much more than a second's commands at once.
         limit = max(1, min(limit, int(orders.max_ops)))
     pace = CommandRate(orders.max_ops, clock, sleep)
+    share: Pace | None = None
+    if orders.max_share is not None:
+        share = Pace(
+            orders.max_share,
+            first=min(_FIRST_ITEMS, limit),
+            least=min(_LEAST_ITEMS, limit),
+            most=limit,
+            longest=SLICE_SECONDS,
+        )
     started = clock.monotonic()
     while not _is_drained(job, idle) and vain < VAIN_IN_A_ROW and not is_failed:
         if clock.monotonic() - started >= orders.turn_seconds:
             break
         pace.wait()
-        before, handled, was_in_vain = SENT.commands, 0, False
+        began = clock.monotonic()
+        if share is not None:
+            if share.next_at > began:
+                sleep(share.next_at - began)
+                began = clock.monotonic()
+            limit = share.room
+        before, seconds_before, handled, was_in_vain = SENT.commands, SENT.seconds, 0, False
         slices += 1
+        slice = Slice(limit, orders.seconds, clock)
         try:
-            answer = job.perform(Slice(limit, orders.seconds, clock))
+            answer = job.perform(slice)
             handled = checked_items(answer, job.name)
         except Exception as problem:  # noqa: BLE001 - reported with the part
             if not (is_abort(problem) or isinstance(problem, OutOfTime | Skipped | Unmapped)):
@@ -160,9 +193,15 @@ def take_turn(
                 aborted += not isinstance(problem, OutOfTime)
                 was_in_vain = True
             error = f"{type(problem).__name__}: {problem}"
-        # The commands of a job with a client of its own are not counted here.
-        spent = (SENT.commands - before) or max(1, handled)
+        # The commands of a job with a client of its own are not counted here. A script that handles
+        # many keys is told as so many.
+        spent = max(SENT.commands - before, slice.operations) or max(1, handled)
         pace.pay(spent)
+        if share is not None:
+            # The server's own time for it is unknown, and is never longer than its round trips. A
+            # job with a client of its own is taken to use the server for the whole slice.
+            lasted = (SENT.seconds - seconds_before) or clock.monotonic() - began
+            share.paid(began, lasted, lasted, handled)
         operations += spent
         items += handled
         idle = 0 if handled or was_in_vain else idle + 1

@@ -32,6 +32,7 @@ from workstealing.spark.stages import (
     Refusal,
     TurnResult,
     checked_count,
+    checked_share,
     refusal_of,
     take_turn,
 )
@@ -84,6 +85,7 @@ def sweep(
     limit: int | None = None,
     seconds: float = 5.0,
     max_ops: float | None = None,
+    max_share: float | None = None,
     partitions: int | None = None,
     max_rounds: int = 100,
     turn_seconds: float = TURN_SECONDS,
@@ -94,9 +96,10 @@ def sweep(
     ("package.module:function"), or such a function that can be pickled: called once in each Python
     worker, which connects by its own environment; limit: items a slice, by default 1,000, or the
     job's own if it does not divide; seconds: the longest slice; max_ops: Redis commands a second of
-    the whole sweep, None for no bound; partitions: by default 4 for each core, or 1 with max_ops;
-    max_rounds: how many stages at most; turn_seconds: after how long a task reports, and the next
-    round goes on.
+    the whole sweep, None for no bound; max_share: the share of a server's time that the whole sweep
+    may take, by the length of its round trips, None for no bound; partitions: by default 4 for each
+    core, or 1 with max_ops or max_share; max_rounds: how many stages at most; turn_seconds: after
+    how long a task reports, and the next round goes on.
 
     Returns: a DataFrame of one row for each part: part, items, slices, aborted, failed, operations,
     seconds, drained, error, rounds. Parts that are not drained are logged as well. Raises:
@@ -113,10 +116,13 @@ def sweep(
         checked_seconds(seconds, "a slice's length"),
         checked_seconds(turn_seconds, "turn_seconds"),
         None if max_ops is None else _checked_rate(max_ops),
+        None if max_share is None else checked_share(max_share, "max_share"),
     )
     max_rounds = checked_count(max_rounds, "max_rounds")
     if partitions is None:
-        partitions = cores_of(spark) * (PARTS_A_CORE if max_ops is None else 1)
+        # A bound is divided among the parts, and only those that run can use their shares.
+        is_bounded = max_ops is not None or max_share is not None
+        partitions = cores_of(spark) * (1 if is_bounded else PARTS_A_CORE)
     partitions = checked_count(partitions, "partitions")
     group = f"workstealing-sweep-{recipe.token}"
     with named(spark, group, "workstealing sweep: division"):
@@ -197,7 +203,11 @@ def shared(orders: Orders, parts: int) -> Orders:
 
     All of them may run at once: the number of cores is unknown.
     """
-    return orders if orders.max_ops is None else replace(orders, max_ops=orders.max_ops / parts)
+    return replace(
+        orders,
+        max_ops=None if orders.max_ops is None else orders.max_ops / parts,
+        max_share=None if orders.max_share is None else orders.max_share / parts,
+    )
 
 
 def added(total: TurnResult, turn: TurnResult) -> TurnResult:

@@ -1,7 +1,8 @@
 """Budgets of time for a connection, and threads for calls that cannot be interrupted.
 
 A slice ends at its deadline, so each wait is bounded: the wait for a reply and the wait for a
-connection to open. Resolving a name and giving credentials run in threads of their own.
+connection to open. Resolving a name and giving credentials run in threads of their own. Long work,
+such as a survey or a sweep, keeps a pace, so that it takes only a share of a server's time.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ _WHOLE = 0.98
 # A slower round trip raises the expectation by the first share. A command that was not begun leaves
 # the second share of it.
 _RISE, _BELIEF = 0.25, 0.8
+# A reply that waits for so long, and for so many times as long as usual, means that the server is
+# busy with others; then the pause is longer, up to so many times.
+_LATE, _SLOW, _MOST_PATIENCE = 0.005, 4.0, 4.0
 
 
 class Trip:
@@ -70,6 +74,45 @@ class Trip:
     def was_not_begun(self) -> None:
         """Lower the expectation a little, so that after a few refused commands one is sent."""
         self._belief *= _BELIEF
+
+
+class Pace:
+    """The pace of batches that take at most a share of a server's time: a pause follows each.
+
+    Arguments: share: 0 < share <= 1; first, least, most: how many commands or items a batch has at
+    first, at least and at most; longest: the seconds of the server's time that a batch should take
+    at most, because others wait behind it. Attributes: room: the size of the next batch; next_at:
+    the time on the caller's monotonic clock at which it may begin.
+    """
+
+    __slots__ = ("_least", "_longest", "_most", "_share", "_usual", "next_at", "room")
+
+    def __init__(self, share: float, *, first: int, least: int, most: int, longest: float) -> None:
+        self._share, self._longest = share, longest
+        self._least, self._most = least, most
+        self.room = first
+        self.next_at = 0.0
+        self._usual = 0.0
+
+    def paid(self, began: float, cost: float, trip: float, size: int) -> None:
+        """Note the cost of a batch, and set the time and the size of the next one.
+
+        Arguments: began: when, on the caller's clock; cost: the seconds of the server's time; trip:
+        the seconds until the replies were there; size: how many commands or items it had.
+        """
+        waited = max(0.0, trip - cost)
+        slow = waited / self._usual if self._usual else 1.0
+        # Quick replies decide what is usual; a server that becomes slow for good becomes usual.
+        self._usual = waited if not self._usual else min(waited, self._usual * 1.02 + 1e-9)
+        is_late = waited > _LATE and slow > _SLOW
+        patience = min(_MOST_PATIENCE, slow / _SLOW) if is_late else 1.0
+        # From the batch's beginning, so that this process's own work is a part of the pause.
+        self.next_at = began + patience * cost / self._share
+        if size >= self.room // 2:
+            if cost > self._longest:
+                self.room = max(self._least, int(self.room * self._longest / cost * 0.8))
+            elif cost < self._longest / 2:
+                self.room = min(self._most, self.room + self.room // 4)
 
 
 class Budget:

@@ -47,16 +47,18 @@ Command = tuple[Any, ...]
 
 
 class Sent:
-    """The number of commands and round trips that this process's one-attempt connections have sent.
+    """The commands and round trips that this process's one-attempt connections have sent.
 
-    Fields: commands; round_trips. Threads that send at the same moment may lose a count. The counts
-    pace a process that does one slice at a time, and serve tests.
+    Fields: commands; round_trips; seconds: the length of all round trips. Threads that send at the
+    same moment may lose a count. The counts pace a process that does one slice at a time, and serve
+    tests.
     """
 
-    __slots__ = ("commands", "round_trips")
+    __slots__ = ("commands", "round_trips", "seconds")
 
     def __init__(self) -> None:
         self.commands = self.round_trips = 0
+        self.seconds = 0.0
 
 
 SENT = Sent()
@@ -299,7 +301,10 @@ class OneAttempt(AbstractConnection):
         except Unanswered:
             self.trip.lasts(SYSTEM_CLOCK.monotonic() - begun)
             raise
-        self.trip.took(SYSTEM_CLOCK.monotonic() - begun)
+        finally:
+            lasted = SYSTEM_CLOCK.monotonic() - begun
+            SENT.seconds += lasted
+        self.trip.took(lasted)
         if self._has_unread():
             raise ConnectionError("the server sent more replies than there were commands")
         return replies[len(before) :]

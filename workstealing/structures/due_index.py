@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from redis.exceptions import OutOfMemoryError, ResponseError
 
@@ -59,8 +59,7 @@ MOST_DRAWS = 1024
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class DueKey:
+class DueKey(NamedTuple):
     """A key that the due index names, its index shard, and its due time in ms."""
 
     key: bytes
@@ -201,9 +200,9 @@ class DueIndex:
                 continue
             if reply and layout.registers_shards and shard not in self._known:
                 lost.append(shard)
-            some = [DueKey(key, shard, due) for key, due in scored(reply)]
-            if overdue:
-                some = [each for each in some if each.due_ms <= now]
+            some = [
+                DueKey(key, shard, due) for key, due in scored(reply) if not overdue or due <= now
+            ]
             if len(some) == keys_a_shard:
                 full.append(shard)
             found += some

@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError
-from workstealing.store.budget import Budget
+from workstealing.store.budget import Budget, Pace
 from workstealing.store.connection import Command
 from workstealing.store.keys import to_bytes
 from workstealing.store.twin import Node, Twin
@@ -34,9 +34,6 @@ _LEAST_COMMANDS, _MOST_COMMANDS, _FIRST_COMMANDS = 8, 2_000, 64
 _LEAST_COUNT, _MOST_COUNT, _FIRST_COUNT = 10, 1_000, 100
 # What the two TIMEs do not see: the reading of a batch and the writing of its replies.
 _AROUND = 30e-6
-# A reply that waits for so long, and for so many times as long as usual, means that the server is
-# busy with others; then the pause is longer, up to so many times.
-_LATE, _SLOW, _MOST_PATIENCE = 0.005, 4.0, 4.0
 
 
 class Reader:
@@ -79,7 +76,7 @@ class Reader:
         replies: list[Any] = []
         at = 0
         while at < len(commands):
-            some = commands[at : at + server.room]
+            some = commands[at : at + server.pace.room]
             at += len(some)
             replies += self._batch(node, server, some)
         return replies
@@ -153,7 +150,7 @@ class Reader:
     def _server(self, node: Node) -> _Server:
         server = self._servers.get(node)
         if server is None:
-            server = self._servers[node] = _Server()
+            server = self._servers[node] = _Server(paced(self._load))
             touched, told = self._send(node, [("CLIENT", "NO-TOUCH", "ON"), ("TIME",)])
             server.has_no_touch = not isinstance(touched, Exception)
             server.tells_time = not isinstance(told, Exception)
@@ -162,7 +159,9 @@ class Reader:
         return server
 
     def _batch(self, node: Node, server: _Server, commands: Sequence[Command]) -> list[Any]:
-        self._wait(server)
+        pause = server.pace.next_at - self._monotonic()
+        if pause > 0:
+            self._sleep(pause)
         before: list[Command] = [("CLIENT", "NO-TOUCH", "ON")] if server.has_no_touch else []
         behind: list[Command] = []
         if server.tells_time:
@@ -180,7 +179,7 @@ class Reader:
         self.seconds += cost
         self.longest = max(self.longest, cost)
         self.commands += len(commands)
-        server.paid(began, cost, trip, self._load, len(commands))
+        server.pace.paid(began, cost, trip, len(commands))
         return replies[len(before) : len(before) + len(commands)]
 
     def _send(self, node: Node, commands: Sequence[Command]) -> list[Any]:
@@ -188,39 +187,27 @@ class Reader:
         replies, _ = self.twin.call_each(node, commands, Budget(None, _TIMEOUT))
         return replies
 
-    def _wait(self, server: _Server) -> None:
-        left = server.next_at - self._monotonic()
-        if left > 0:
-            self._sleep(left)
+
+def paced(load: float) -> Pace:
+    """Return the pace of a survey's commands on one server, within a share of its time."""
+    return Pace(
+        load,
+        first=_FIRST_COMMANDS,
+        least=_LEAST_COMMANDS,
+        most=_MOST_COMMANDS,
+        longest=LONGEST_BATCH,
+    )
 
 
 @dataclass
 class _Server:
-    """One server's state. Fields: next_at: when it may be asked again; room: commands a batch."""
+    """One server's state. Fields: pace: its commands'; count: names a page; now: its time."""
 
+    pace: Pace
     has_no_touch: bool = False
     tells_time: bool = True
-    next_at: float = 0.0
-    room: int = _FIRST_COMMANDS
     count: int = _FIRST_COUNT
     now: float = 0.0
-    usual: float = field(default=0.0)
-
-    def paid(self, began: float, cost: float, trip: float, load: float, commands: int) -> None:
-        """Note what a batch has cost, and set the time of the next one."""
-        waited = max(0.0, trip - cost)
-        slow = waited / self.usual if self.usual else 1.0
-        # Quick replies decide what is usual; a server that becomes slow for good becomes usual.
-        self.usual = waited if not self.usual else min(waited, self.usual * 1.02 + 1e-9)
-        is_late = waited > _LATE and slow > _SLOW
-        patience = min(_MOST_PATIENCE, slow / _SLOW) if is_late else 1.0
-        # From the batch's beginning, so that this process's own work is a part of the pause.
-        self.next_at = began + patience * cost / load
-        if commands >= self.room // 2:
-            if cost > LONGEST_BATCH:
-                self.room = max(_LEAST_COMMANDS, int(self.room * LONGEST_BATCH / cost * 0.8))
-            elif cost < LONGEST_BATCH / 2:
-                self.room = min(_MOST_COMMANDS, self.room + self.room // 4)
 
 
 @dataclass(frozen=True, slots=True)
