@@ -204,10 +204,17 @@ class IckStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end is before else end.as_dict()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return one partition for each ick shard that the batch has members of; no round trip."""
+        """Return one partition for each ick shard that the batch has members of.
+
+        Spark has written `end` into the checkpoint by now; see `IckConsumer.begin`. No round trip
+        but for a query's first batch.
+        """
         if start == end:
             return []
-        tokens = IckOffset.parse(end).tokens
+        batch = IckOffset.parse(end)
+        if self._consumer is not None:
+            self._consumer.begin(batch)
+        tokens = batch.tokens
         return [ReservationPartition(shard, token) for shard, token in sorted(tokens.items())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
