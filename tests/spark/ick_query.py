@@ -37,7 +37,7 @@ def main(url: str, checkpoint: str) -> None:
         time.sleep(0.5)
         client.rpush("seen", *rows[len(rows) // 2 :])
 
-    table = spark.readStream.format(ICK).options(url=url, maxMembersPerBatch=40).load("orders")
+    table = spark.readStream.format(ICK).options(url=url, maxMembersPerTrigger=40).load("orders")
     query = table.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint).start()
     query.awaitTermination()
 

@@ -470,7 +470,7 @@ class TestLimits:
         assert sharded.stats()["total_size"] == 0
 
     def test_the_default(self, redis7: RedisServer) -> None:
-        options = {"name": "orders", "maxMembersPerBatch": "70"}
+        options = {"name": "orders", "maxMembersPerTrigger": "70"}
         reader = IckStreamReader(IckOptions.parse(options))
         assert reader.getDefaultReadLimit() == ReadMaxRows(70)
         assert reader.initialOffset() == reader.initialOffset()

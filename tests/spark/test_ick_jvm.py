@@ -148,7 +148,7 @@ class TestStream:
 
         def started() -> StreamingQuery:
             # The limit of a batch, and one that the last batch of this run stops at.
-            writer = stream(session, redis7.url, maxMembersPerBatch=100).writeStream
+            writer = stream(session, redis7.url, maxMembersPerTrigger=100).writeStream
             writer = writer.foreachBatch(sink).option("checkpointLocation", str(tmp_path))
             return writer.trigger(availableNow=True).start()
 
@@ -184,7 +184,7 @@ class TestStream:
             found.update(row.member for row in batch.collect())
             sharded.add({f"added in batch {number}, {i}": 1e9 for i in range(200)})
 
-        writer = stream(session, redis7.url, maxMembersPerBatch=250).writeStream
+        writer = stream(session, redis7.url, maxMembersPerTrigger=250).writeStream
         writer = writer.foreachBatch(sink).option("checkpointLocation", str(tmp_path))
         ended(writer.trigger(availableNow=True).start())
         stats = sharded.stats()

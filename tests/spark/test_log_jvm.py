@@ -139,7 +139,7 @@ class TestStream:
             log.append(b"late")
 
         def started(**options: Any) -> StreamingQuery:
-            writer = stream(session, redis7.url, maxEntriesPerBatch=120, **options).writeStream
+            writer = stream(session, redis7.url, maxOffsetsPerTrigger=120, **options).writeStream
             writer = writer.foreachBatch(sink).option("checkpointLocation", str(tmp_path))
             return writer.trigger(availableNow=True).start()
 
@@ -163,7 +163,7 @@ class TestStream:
     ) -> None:
         log_on(redis7, "a").append(*ENTRIES)
         log_on(redis7, "b").append(*ENTRIES[:150])
-        table = stream(session, redis7.url, logs="a,b", maxEntriesPerBatch=200).select("value")
+        table = stream(session, redis7.url, logs="a,b", maxOffsetsPerTrigger=200).select("value")
         writer = table.writeStream.format(FORMAT).options(url=redis7.url, exactlyOnce=True)
 
         def started() -> StreamingQuery:

@@ -49,7 +49,7 @@ class IckSource(DataSource):
     """Reads and writes members of an Ick or a ShardedIck; see docs/spark_ick.md.
 
     Options: name (or a path) of a ShardedIck, or key of a single Ick; ickShards, for a ShardedIck
-    that is not there yet; members: string or binary; maxMembersPerBatch and leaseSeconds, of a
+    that is not there yet; members: string or binary; maxMembersPerTrigger and leaseSeconds, of a
     streaming read; client or url. Raises: ConfigurationError.
     """
 

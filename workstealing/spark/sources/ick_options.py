@@ -14,8 +14,8 @@ from workstealing.structures import Ick, ShardedIck
 from workstealing.structures.sharded_ick.layout import MOST_ICK_SHARDS
 
 FORMAT = "workstealing.ick"
-MEMBERS_A_BATCH = 10_000
-MOST_MEMBERS_A_BATCH = 1_000_000
+MEMBERS_A_TRIGGER = 10_000
+MOST_MEMBERS_A_TRIGGER = 1_000_000
 LEASE_SECONDS = 60
 
 
@@ -25,7 +25,7 @@ class IckOptions:
 
     Fields: name: of a ShardedIck, or None; key: of an Ick, or None; ick_shards: for a ShardedIck
     that is not there yet, or None; members: "string" or "binary", the type of that column;
-    max_members_per_batch and lease_seconds: of a streaming read, None where nothing was said;
+    max_members_per_trigger and lease_seconds: of a streaming read, None where nothing was said;
     client.
     """
 
@@ -33,7 +33,7 @@ class IckOptions:
     key: str | None
     ick_shards: int | None
     members: str
-    max_members_per_batch: int | None
+    max_members_per_trigger: int | None
     lease_seconds: int | None
     client: ClientSettings
 
@@ -48,7 +48,7 @@ class IckOptions:
         name, key = reader.text("name"), reader.text("key")
         ick_shards = reader.number("ickShards", 0, 1, MOST_ICK_SHARDS)
         members = reader.choice("members", ("string", "binary"))
-        most = reader.number("maxMembersPerBatch", 0, 1, MOST_MEMBERS_A_BATCH)
+        most = reader.number("maxMembersPerTrigger", 0, 1, MOST_MEMBERS_A_TRIGGER)
         lease = reader.number("leaseSeconds", 0, 1, 86_400)
         client = reader.client()
         reader.finish()
@@ -72,7 +72,7 @@ class IckOptions:
     @property
     def batch_size(self) -> int:
         """How many members a batch of a stream has at most."""
-        return self.max_members_per_batch or MEMBERS_A_BATCH
+        return self.max_members_per_trigger or MEMBERS_A_TRIGGER
 
     @property
     def lease(self) -> float:
@@ -85,7 +85,7 @@ class IckOptions:
         Arguments: use: what is done instead, for the error.
         """
         for option, value in (
-            ("maxMembersPerBatch", self.max_members_per_batch),
+            ("maxMembersPerTrigger", self.max_members_per_trigger),
             ("leaseSeconds", self.lease_seconds),
         ):
             if value is not None:

@@ -242,7 +242,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 class LogSource(DataSource):
     """Reads and appends entries of logs; see docs/spark_log.md.
 
-    Options: logs (or a path); of reads: values, startingOffset, endingOffset, maxEntriesPerBatch,
+    Options: logs (or a path); of reads: values, startingOffset, endingOffset, maxOffsetsPerTrigger,
     failOnDataLoss, partitions; of writes: block, exactlyOnce, query and batch; client or url.
     Raises: ConfigurationError.
     """

@@ -15,8 +15,8 @@ from workstealing.spark.sources.options import OptionReader, without_path
 from workstealing.structures.log.base import LogNames
 
 FORMAT = "workstealing.log"
-ENTRIES_A_BATCH = 100_000
-MOST_ENTRIES_A_BATCH = 100_000_000
+OFFSETS_A_TRIGGER = 100_000
+MOST_OFFSETS_A_TRIGGER = 100_000_000
 PARTITIONS, MOST_PARTITIONS = 16, 10_000
 # More of them would be asked for one by one before each batch.
 MOST_LOGS = 1_000
@@ -49,8 +49,9 @@ class LogOptions:
 
     Fields: logs: their names, () for a write by the column `log`; client. Of reads: values: that
     column's type, "binary" or "string"; starting and ending: where; fail_on_data_loss; partitions:
-    the most tasks of a read; max_entries_per_batch: of a stream. Of writes: block: entries a block
-    of a new log; exactly_once: of a stream; query and batch: of a batch write that is done once.
+    the most tasks of a read; max_offsets_per_trigger: the most entries of a stream's batch. Of
+    writes: block: entries a block of a new log; exactly_once: of a stream; query and batch: of a
+    batch write that is done once.
     """
 
     logs: tuple[str, ...]
@@ -60,7 +61,7 @@ class LogOptions:
     ending: Positions | None = None
     fail_on_data_loss: bool | None = None
     partitions: int | None = None
-    max_entries_per_batch: int | None = None
+    max_offsets_per_trigger: int | None = None
     block: int | None = None
     exactly_once: bool | None = None
     query: str | None = None
@@ -82,7 +83,9 @@ class LogOptions:
             ending=_positions(reader, "endingOffset", ("latest",), logs, "latest"),
             fail_on_data_loss=reader.boolean_or_none("failOnDataLoss"),
             partitions=reader.number("partitions", 0, 1, MOST_PARTITIONS) or None,
-            max_entries_per_batch=reader.number("maxEntriesPerBatch", 0, 1, MOST_ENTRIES_A_BATCH)
+            max_offsets_per_trigger=reader.number(
+                "maxOffsetsPerTrigger", 0, 1, MOST_OFFSETS_A_TRIGGER
+            )
             or None,
             block=reader.number("block", 0, 1) or None,
             exactly_once=reader.boolean_or_none("exactlyOnce"),
@@ -107,7 +110,7 @@ class LogOptions:
         if is_stream:
             self._refuse({"endingOffset": self.ending}, "read, not for readStream")
             return self
-        self._refuse({"maxEntriesPerBatch": self.max_entries_per_batch}, "readStream")
+        self._refuse({"maxOffsetsPerTrigger": self.max_offsets_per_trigger}, "readStream")
         for log in self.logs:
             start, end = (self.starting or EARLIEST).of(log), (self.ending or LATEST).of(log)
             # Of unlike signs they can only be compared when the log's end is known.
@@ -130,7 +133,7 @@ class LogOptions:
             "endingOffset": self.ending,
             "failOnDataLoss": self.fail_on_data_loss,
             "partitions": self.partitions,
-            "maxEntriesPerBatch": self.max_entries_per_batch,
+            "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
         }
         self._refuse(given, "reading, and this is a write")
         if len(self.logs) > 1:
@@ -184,7 +187,7 @@ class LogOptions:
     @property
     def batch_size(self) -> int:
         """How many entries a batch of a stream has at most."""
-        return self.max_entries_per_batch or ENTRIES_A_BATCH
+        return self.max_offsets_per_trigger or OFFSETS_A_TRIGGER
 
     def wrong(self, problem: str) -> ConfigurationError:
         """Return the error for a problem."""
