@@ -448,6 +448,20 @@ class TestLimits:
             run.until("done")
             assert len(run.rows) == count
 
+    def test_the_backlog_is_known_after_each_look(self, redis7: RedisServer) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        run = Run(redis7.url, Checkpoint(), limit=ReadMaxRows(30))
+        assert run.reader.reportLatestOffset() is None
+        run.until("latest")
+        assert run.reader.reportLatestOffset() == {"membersInBatch": 30, "membersBehind": 70}
+        sharded.add({f"more {i}": float(i) for i in range(7)})
+        run.until("done")
+        run.until("latest")
+        assert run.reader.reportLatestOffset() == {"membersInBatch": 30, "membersBehind": 47}
+        run.idle_twice()
+        assert run.reader.reportLatestOffset() == {"membersInBatch": 0, "membersBehind": 0}
+
     def test_all_that_there_is(self, redis7: RedisServer) -> None:
         sharded_on(redis7).add(MEMBERS)
         run = Run(redis7.url, Checkpoint(), limit=ReadAllAvailable())

@@ -175,7 +175,13 @@ class TestStream:
         query = started()
         wait_until(lambda: copied() == 650, "the copy", 60)
         query.processAllAvailable()
-        assert json.loads(query.lastProgress.sources[0].latestOffset) == {"a": 500, "b": 150}
+        progress = query.lastProgress.sources[0]
+        assert json.loads(progress.latestOffset) == {
+            "logs": {"a": 500, "b": 150},
+            "offsetsBehindLatest": 0,
+        }
+        end = json.loads(progress.endOffset)["logs"]
+        assert {log: place["next"] for log, place in end.items()} == {"a": 500, "b": 150}
         query.stop()
         # Its last batch is run again, as after a crash before Spark noted its end.
         notes = sorted((tmp_path / "commits").glob("[0-9]*"), key=lambda path: int(path.name))

@@ -203,6 +203,10 @@ class IckStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The very same where nothing is new: Spark compares texts.
         return start if end is before else end.as_dict()
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return the backlog for the query's progress; see `IckConsumer.seen`."""
+        return None if self._consumer is None else self._consumer.seen()
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return one partition for each ick shard that the batch has members of.
 

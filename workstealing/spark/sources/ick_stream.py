@@ -95,6 +95,8 @@ class IckConsumer:
         # For AvailableNow: how many members are still to be read; None: whatever comes.
         self._remaining: int | None = None
         self._is_first, self._is_second_try = True, False
+        # How many members there were at the last look, and how many of these are in a batch.
+        self._seen: tuple[int, int] | None = None
         self._idle_until = 0.0
 
     def prepare_available_now(self) -> None:
@@ -123,6 +125,7 @@ class IckConsumer:
         if self._is_resizing():
             return self._make_way(start)
         sizes = {shard: each.waiting + each.reserved for shard, each in enumerate(shards)}
+        self._seen = sum(sizes.values()), 0
         if self._leases is None and not start.tokens and not any(sizes.values()):
             # Until there is something it holds nothing.
             _refuse_others(self._sharded.name, _consumer(start), shards)
@@ -147,6 +150,17 @@ class IckConsumer:
             # Nor does it when there was nothing to reserve after all.
             self._release()
         return end
+
+    def seen(self) -> dict[str, int] | None:
+        """Return the backlog at the last look, None before it; no round trip.
+
+        Returns: membersInBatch: how many the batch that begins has; membersBehind: how many wait
+        for later ones.
+        """
+        if self._seen is None:
+            return None
+        there, in_batch = self._seen
+        return {"membersInBatch": in_batch, "membersBehind": there - in_batch}
 
     def begin(self, batch: IckOffset) -> None:
         """Hold the leases for their whole time, now that the checkpoint knows the query's name.
@@ -186,6 +200,9 @@ class IckConsumer:
             most = min(most, self._remaining)
         bounded = {shard: min(size, MOST_OF_A_SHARD) for shard, size in sizes.items()}
         reserved = leases.reserve(shared_out(bounded, most, start.seq))
+        in_batch = sum(count for _, count in reserved.values())
+        # Others may have added some between the look and this.
+        self._seen = max(sum(sizes.values()), in_batch), in_batch
         if not reserved:
             if self._remaining is not None:
                 # The end of this run: another query, or the next run, may come at once.
@@ -195,7 +212,7 @@ class IckConsumer:
             return self._nothing(start)
         self._is_first = self._is_second_try = False
         if self._remaining is not None:
-            self._remaining -= sum(count for _, count in reserved.values())
+            self._remaining -= in_batch
         return start.following({shard: token for shard, (token, _) in reserved.items()})
 
     def _once_more(self, start: IckOffset, limit: int | None) -> IckOffset:

@@ -190,6 +190,16 @@ def planned(
     return LogOffset(tasks, places), losses
 
 
+def behind(end: LogOffset, looks: Mapping[str, LogLook]) -> int:
+    """Return how many entries of the logs at hand a batch leaves to later ones.
+
+    Arguments: end: the offset behind the batch; looks: at the logs of the query.
+    """
+    return sum(
+        max(0, look.next - end.places[log].next) for log, look in looks.items() if log in end.places
+    )
+
+
 def cut(offset: LogOffset) -> list[tuple[Span, ...]]:
     """Return the tasks of the batch that an offset ends: of each what it reads, in order.
 
@@ -256,7 +266,7 @@ class LogPlanner:
         # For AvailableNow: log -> (epoch, offset) where it ended when the run began.
         self._ends: dict[str, tuple[str, int]] | None = None
         self._idle_until = 0.0
-        self._seen: Mapping[str, LogLook] | None = None
+        self._seen: dict[str, Any] | None = None
         self._missed: set[str] = set()
 
     def prepare_available_now(self) -> None:
@@ -274,21 +284,27 @@ class LogPlanner:
         if self._ends is None and self._clock.monotonic() < self._idle_until:
             self._sleep(max(0.0, self._idle_until - self._clock.monotonic()))
         options = self._options
-        looks = self._seen = self._look(options.logs)
+        looks = self._look(options.logs)
         end, losses = planned(
             start, looks, options.positions()[0], limit, options.tasks, ends=self._ends
         )
         report([str(loss) for loss in losses], options)
+        self._seen = {
+            "logs": {log: look.next for log, look in looks.items()},
+            "offsetsBehindLatest": behind(end, looks),
+        }
         self._warn_of_missing(looks)
         if end is start:
             self._idle_until = self._clock.monotonic() + IDLE_SECONDS
         return end
 
-    def seen(self) -> dict[str, int] | None:
-        """Return where each log ended at the last look, None before it; no round trip."""
-        if self._seen is None:
-            return None
-        return {log: look.next for log, look in self._seen.items()}
+    def seen(self) -> dict[str, Any] | None:
+        """Return the backlog at the last look, None before it; no round trip.
+
+        Returns: logs: the offset behind the last entry of each log; offsetsBehindLatest: how many
+        entries are left for later batches.
+        """
+        return self._seen
 
     def _warn_of_missing(self, looks: Mapping[str, LogLook]) -> None:
         for log, look in looks.items():
