@@ -91,6 +91,33 @@ class TestBatch:
         with pytest.raises(Exception, match="leave the option values=string out"):
             read.option("values", "string").load("activity").collect()
 
+    def test_filters_are_pushed_into_a_read_where_spark_is_told_to(
+        self, session: SparkSession, redis7: RedisServer
+    ) -> None:
+        log_on(redis7, "a").append(*ENTRIES)
+        read = session.read.format(FORMAT).options(url=redis7.url, values="string", logs="a,gone")
+        some = read.load().where("log = 'a' AND offset >= 100 AND offset < 103 AND value LIKE '{%'")
+        setting = "spark.sql.python.filterPushdown.enabled"
+        # Without it Spark reads everything, and there is no other log.
+        with pytest.raises(Exception, match="there is no log 'gone'"):
+            some.collect()
+        session.conf.set(setting, True)
+        try:
+            plan = session._jvm.PythonSQLUtils.explainString(  # type: ignore[union-attr]
+                some._jdf.queryExecution(), "formatted"
+            )
+            rows = some.collect()
+        finally:
+            session.conf.unset(setting)
+        (pushed,) = [line for line in plan.splitlines() if "PushedFilters" in line]
+        for name in ("EqualTo(log,a)", "GreaterThanOrEqual(offset,100)", "LessThan(offset,103)"):
+            assert name in pushed
+        assert "StringStartsWith" not in pushed
+        assert [row.offset for row in rows] == [100, 101, 102]
+        assert [row.value.encode() for row in rows] == ENTRIES[100:103]
+        # A reader that takes filters is read as well where the setting is off.
+        assert read.option("logs", "a").load().where("offset < 7").count() == 7
+
     def test_errors_come_before_any_task(self, session: SparkSession, redis7: RedisServer) -> None:
         def write(schema: str, mode: str = "append", **options: str) -> None:
             table = session.createDataFrame([], schema)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -335,6 +335,31 @@ def batch_offset(options: LogOptions, looks: Mapping[str, LogLook]) -> LogOffset
         places[log] = Place(look.epoch, start, max(start, stop), look.block)
     report(losses, options)
     return LogOffset(options.tasks, places)
+
+
+def within(offset: LogOffset, least: int | None, most: int | None) -> LogOffset:
+    """Return a batch without the entries outside of bounds, which belong to it; None: no bound."""
+    places = {}
+    for log, place in offset.places.items():
+        start = place.start if least is None else max(place.start, least)
+        stop = place.next if most is None else min(place.next, most + 1)
+        places[log] = place._replace(start=start, next=max(start, stop))
+    return LogOffset(offset.tasks, places)
+
+
+def spans_of(offset: LogOffset, offsets: Sequence[int]) -> list[Span]:
+    """Return those parts of a batch that have given offsets: neighbours are one part.
+
+    Arguments: offset; offsets: in ascending order, each once.
+    """
+    spans: list[Span] = []
+    for log, place in sorted(offset.places.items()):
+        for each in offsets[bisect_left(offsets, place.start) : bisect_left(offsets, place.next)]:
+            if spans and (spans[-1].log, spans[-1].stop) == (log, each):
+                spans[-1] = spans[-1]._replace(stop=each + 1)
+            else:
+                spans.append(Span(log, place.epoch, each, each + 1))
+    return spans
 
 
 def report(losses: Sequence[str], options: LogOptions) -> None:

@@ -135,6 +135,11 @@ def _is_a(value: Any, column: Column) -> bool:
     return type(value) is column.kind
 
 
+def as_key(value: str | bytes) -> bytes:
+    """Return a value of a text or binary column as Redis holds it."""
+    return value.encode() if isinstance(value, str) else value
+
+
 _BOUNDS: dict[str, Callable[[int], tuple[int | None, int | None]]] = {
     "GreaterThan": lambda value: (value + 1, None),
     "GreaterThanOrEqual": lambda value: (value, None),
