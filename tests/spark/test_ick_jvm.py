@@ -250,8 +250,7 @@ def test_a_driver_killed_at_each_phase_and_started_again_at_once(
     checkpoint = str(tmp_path / "checkpoint")
     script = Path(__file__).with_name("ick_query.py")
     for phase, trigger in DEATHS:
-        driver = dying_drivers.driver(script, [redis7.url, checkpoint, trigger], phase, log)
-        dying_drivers.died(driver, log)
+        dying_drivers.killed_at(phase, script, [redis7.url, checkpoint, trigger], log)
         assert sharded.stats()["shards"][0]["lease_ms"] > 0 or phase == dying_drivers.READ
         late = {f"added after {phase} {i}": float(i) for i in range(3)}
         sharded.add(late)

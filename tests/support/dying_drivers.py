@@ -23,6 +23,7 @@ from workstealing.structures.sharded_ick import Leases
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+TRIES, PATIENT_SECONDS = 5, 600.0
 TESTS = Path(__file__).resolve().parents[1]
 # By these a driver and its parts know where to die.
 _PHASE, _GROUP = "WORKSTEALING_TEST_DIE_AT", "WORKSTEALING_TEST_DRIVER"
@@ -104,13 +105,35 @@ def session() -> SparkSession:
     return made
 
 
-def driver(
-    script: str | Path, arguments: Sequence[str], phase: str, log: Path, **environment: str
-) -> subprocess.Popen[bytes]:
-    """Start a script as a driver that dies at a phase, "" for none.
+def killed_at(
+    phase: str, script: str | Path, arguments: Sequence[str], log: Path, **environment: str
+) -> None:
+    """Start a script as a driver, and wait until it has killed itself at a phase.
 
-    Arguments: script; arguments; phase; log: takes what it says; environment: more of it.
+    Arguments: phase; script; arguments; log: takes what it says; environment: more of it. Raises:
+    AssertionError if it ends otherwise.
     """
+    for _ in range(TRIES):
+        process = driver(phase, script, arguments, log, **environment)
+        try:
+            status: int | None = process.wait(PATIENT_SECONDS)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            end_group(process)
+        said = log.read_text("utf-8", "replace")
+        if status == -signal.SIGKILL:
+            return
+        # Spark gives a Python process ten seconds to start, which a busy machine does not.
+        assert "failed to connect back" in said[-5000:], f"{status} at {phase}: {said[-3000:]}"
+        log.write_text("")
+    raise AssertionError(f"Spark did not come to {phase} within {TRIES} tries")
+
+
+def driver(
+    phase: str, script: str | Path, arguments: Sequence[str], log: Path, **environment: str
+) -> subprocess.Popen[bytes]:
+    """Start a script as a driver that dies at a phase; as `killed_at`."""
     path = os.pathsep.join([str(TESTS), environment.pop("PYTHONPATH", "")]).rstrip(os.pathsep)
     with log.open("ab") as said:
         return spawn(
@@ -127,17 +150,6 @@ def driver(
             },
             start_new_session=True,
         )
-
-
-def died(process: subprocess.Popen[bytes], log: Path, seconds: float = 300.0) -> None:
-    """Wait until a driver has killed itself; raise an AssertionError if it ends otherwise."""
-    try:
-        status: int | None = process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        status = None
-    finally:
-        end_group(process)
-    assert status == -signal.SIGKILL, f"{status}: {log.read_text('utf-8')[-3000:]}"
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
