@@ -120,7 +120,7 @@ class IckConsumer:
         if self._remaining is None and self._clock.monotonic() < self._idle_until:
             self._sleep(max(0.0, self._idle_until - self._clock.monotonic()))
         shards = self._look()
-        if self._leases is None and not self._has_held:
+        if self._leases is None:
             shards = self._wait_for_others(start, shards)
         if self._is_resizing():
             return self._make_way(start)
