@@ -19,6 +19,7 @@ from pyspark.sql.types import (
 )
 from redis.client import NEVER_DECODE
 
+from workstealing.spark.sources.admission import Gathering
 from workstealing.spark.sources.arrow import (
     checked_columns,
     column_of,
@@ -59,8 +60,9 @@ class IckSource(DataSource):
     """Reads and writes members of an Ick or a ShardedIck; see docs/spark_ick.md.
 
     Options: name (or a path) of a ShardedIck, or key of a single Ick; ickShards, for a ShardedIck
-    that is not there yet; members: string or binary; maxMembersPerTrigger and leaseSeconds, of a
-    streaming read; client or url. Raises: ConfigurationError.
+    that is not there yet; members: string or binary; maxMembersPerTrigger, minMembersPerTrigger,
+    maxTriggerDelay and leaseSeconds, of a streaming read; client or url. Raises:
+    ConfigurationError.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -295,7 +297,8 @@ class IckStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _consuming(self) -> IckConsumer:
         if self._consumer is None:
             sharded = self._options.sharded(create=True)
-            self._consumer = IckConsumer(sharded, self._options.lease)
+            gathering = Gathering(self._options.minimum)
+            self._consumer = IckConsumer(sharded, self._options.lease, gathering)
         return self._consumer
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.spark.making import ClientSettings
+from workstealing.spark.sources.admission import Minimum, minimum_of
 from workstealing.spark.sources.options import OptionReader, without_path
 from workstealing.store.operations import drive
 from workstealing.structures import Ick, ShardedIck
@@ -25,8 +26,8 @@ class IckOptions:
 
     Fields: name: of a ShardedIck, or None; key: of an Ick, or None; ick_shards: for a ShardedIck
     that is not there yet, or None; members: "string" or "binary", the type of that column;
-    max_members_per_trigger and lease_seconds: of a streaming read, None where nothing was said;
-    client.
+    max_members_per_trigger, lease_seconds and minimum: of a streaming read, None where nothing was
+    said; client.
     """
 
     name: str | None
@@ -36,6 +37,7 @@ class IckOptions:
     max_members_per_trigger: int | None
     lease_seconds: int | None
     client: ClientSettings
+    minimum: Minimum | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> IckOptions:
@@ -49,6 +51,7 @@ class IckOptions:
         ick_shards = reader.number("ickShards", 0, 1, MOST_ICK_SHARDS)
         members = reader.choice("members", ("string", "binary"))
         most = reader.number("maxMembersPerTrigger", 0, 1, MOST_MEMBERS_A_TRIGGER)
+        minimum = minimum_of(reader, "minMembersPerTrigger", most or MEMBERS_A_TRIGGER)
         lease = reader.number("leaseSeconds", 0, 1, 86_400)
         client = reader.client()
         reader.finish()
@@ -67,7 +70,8 @@ class IckOptions:
                 "the option 'ickShards' belongs to a ShardedIck, but 'key' names a single Ick:"
                 " leave it out, or give 'name' instead"
             )
-        return cls(name, key, ick_shards or None, members, most or None, lease or None, client)
+        bounds = (most or None, lease or None)
+        return cls(name, key, ick_shards or None, members, *bounds, client, minimum)
 
     @property
     def batch_size(self) -> int:
@@ -86,6 +90,7 @@ class IckOptions:
         """
         for option, value in (
             ("maxMembersPerTrigger", self.max_members_per_trigger),
+            ("minMembersPerTrigger", self.minimum),
             ("leaseSeconds", self.lease_seconds),
         ):
             if value is not None:

@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, WorkStealingError
+from workstealing.spark.sources.admission import Gathering
 from workstealing.spark.sources.ick_options import FORMAT
 from workstealing.spark.sources.options import shared_out
 from workstealing.store.operations import drive
@@ -76,14 +77,20 @@ MOST_OF_A_SHARD = 50_000
 class IckConsumer:
     """Consumes a whole ShardedIck for one query.
 
-    Arguments: sharded; lease: how long its leases hold, in seconds; sleep: waits, for tests.
+    Arguments: sharded; lease: how long its leases hold, in seconds; gathering: holds small batches
+    back; sleep: waits, for tests.
     """
 
     def __init__(
-        self, sharded: ShardedIck, lease: float, sleep: Callable[[float], None] = time.sleep
+        self,
+        sharded: ShardedIck,
+        lease: float,
+        gathering: Gathering,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._sharded = sharded
         self._lease = lease
+        self._gathering = gathering
         self._sleep = sleep
         self._clock = SYSTEM_CLOCK
         self._leases: Leases | None = None
@@ -110,9 +117,10 @@ class IckConsumer:
         shard 50,000 at most. Returns: the offset behind the batch, or `start` itself if there is
         nothing to read, or a resize is to be waited for. Raises: NoLease if another query reads the
         same ShardedIck, or another run of this one has taken over; those of Redis: nothing is lost
-        by them. Others' leases that end within 10 s are waited for, 11 s at most: they may be those
-        of a run of this query that was killed before its checkpoint knew it. One round trip where
-        there is nothing to do, four at most else, and one more for each 5,000 members to be
+        by them. Fewer members than the option minMembersPerTrigger are held back, unless all are
+        asked for. Others' leases that end within 10 s are waited for, 11 s at most: they may be
+        those of a run of this query that was killed before its checkpoint knew it. One round trip
+        where there is nothing to do, four at most else, and one more for each 5,000 members to be
         finished.
         """
         if self._remaining == 0 and start == self._finished:
@@ -126,8 +134,9 @@ class IckConsumer:
             return self._make_way(start)
         sizes = {shard: each.waiting + each.reserved for shard, each in enumerate(shards)}
         self._seen = sum(sizes.values()), 0
-        if self._leases is None and not start.tokens and not any(sizes.values()):
-            # Until there is something it holds nothing.
+        holds_nothing = self._leases is None and not start.tokens
+        # Until there is something, and enough of it, that stays so.
+        if holds_nothing and (not any(sizes.values()) or self._holds_back(sizes, limit)):
             _refuse_others(self._sharded.name, _consumer(start), shards)
             return self._nothing(start)
         try:
@@ -195,6 +204,9 @@ class IckConsumer:
             if self._remaining is not None and self._is_first:
                 # It was there when this run began, and had been read before.
                 self._remaining -= done
+        if start.tokens and self._holds_back(sizes, limit):
+            self._seen = sum(sizes.values()), 0
+            return self._nothing(start)
         most = sum(sizes.values()) if limit is None else limit
         if self._remaining is not None:
             most = min(most, self._remaining)
@@ -225,6 +237,10 @@ class IckConsumer:
             )
         self._is_second_try, self._finished = True, None
         return self.latest(start, limit)
+
+    def _holds_back(self, sizes: Mapping[int, int], limit: int | None) -> bool:
+        asked_for_all = limit is None or self._remaining is not None
+        return not asked_for_all and self._gathering.holds_back(sum(sizes.values()))
 
     def _look(self) -> list[ShardLook]:
         return drive(self._sharded.client, look(self._sharded.core))[1]

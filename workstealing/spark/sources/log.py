@@ -261,8 +261,8 @@ class LogSource(DataSource):
     """Reads and appends entries of logs; see docs/spark_log.md.
 
     Options: logs (or a path); of reads: values, startingOffset, endingOffset, maxOffsetsPerTrigger,
-    failOnDataLoss, partitions; of writes: block, exactlyOnce, query and batch; client or url.
-    Raises: ConfigurationError.
+    minOffsetsPerTrigger, maxTriggerDelay, failOnDataLoss, partitions; of writes: block,
+    exactlyOnce, query and batch; client or url. Raises: ConfigurationError.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

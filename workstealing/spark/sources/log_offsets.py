@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, LostEntriesError
+from workstealing.spark.sources.admission import Gathering
 from workstealing.spark.sources.log_options import FORMAT, LogOptions, Position, Positions
 from workstealing.spark.sources.options import shared_out
 from workstealing.store.operations import Steps, drive
@@ -263,6 +264,7 @@ class LogPlanner:
         self._look = look
         self._sleep = sleep
         self._clock = SYSTEM_CLOCK
+        self._gathering = Gathering(options.minimum)
         # For AvailableNow: log -> (epoch, offset) where it ended when the run began.
         self._ends: dict[str, tuple[str, int]] | None = None
         self._idle_until = 0.0
@@ -278,8 +280,8 @@ class LogPlanner:
         """Return the offset behind the next batch, or `start` itself if there is nothing to read.
 
         Arguments: start; limit: how many entries at most, None for all. Raises: LostEntriesError if
-        entries that were to be read are gone and the user has not said that this may be. Costs
-        one look.
+        entries that were to be read are gone and the user has not said that this may be. Fewer than
+        the option minOffsetsPerTrigger are held back, unless all are asked for. Costs one look.
         """
         if self._ends is None and self._clock.monotonic() < self._idle_until:
             self._sleep(max(0.0, self._idle_until - self._clock.monotonic()))
@@ -288,12 +290,22 @@ class LogPlanner:
         end, losses = planned(
             start, looks, options.positions()[0], limit, options.tasks, ends=self._ends
         )
-        report([str(loss) for loss in losses], options)
+        if options.fails_on_loss:
+            report([str(loss) for loss in losses], options)
+        self._warn_of_missing(looks)
+        left = there = behind(end, looks)
+        if end is not start:
+            there += sum(each.next - each.start for each in end.places.values())
+        asked_for_all = limit is None or self._ends is not None
+        if not asked_for_all and self._gathering.holds_back(there):
+            end, left = start, there
+        elif not options.fails_on_loss:
+            # Once, when the batch that goes on behind them begins.
+            report([str(loss) for loss in losses], options)
         self._seen = {
             "logs": {log: look.next for log, look in looks.items()},
-            "offsetsBehindLatest": behind(end, looks),
+            "offsetsBehindLatest": left,
         }
-        self._warn_of_missing(looks)
         if end is start:
             self._idle_until = self._clock.monotonic() + IDLE_SECONDS
         return end
