@@ -28,8 +28,11 @@ def main(url: str, checkpoint: str, available_now: str) -> None:
         client.set("batch", number)
         die(SUNK)
 
-    table = spark.readStream.format(ICK).options(url=url, maxMembersPerTrigger=40).load("orders")
-    writer = table.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    table = spark.readStream.format(ICK).options(url=url, maxMembersPerTrigger=40)
+    table = table.option("leaseSeconds", 10_000)
+    writer = (
+        table.load("orders").writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    )
     if available_now == "now":
         writer = writer.trigger(availableNow=True)
     writer.start().awaitTermination()

@@ -292,7 +292,6 @@ class LogPlanner:
         )
         if options.fails_on_loss:
             report([str(loss) for loss in losses], options)
-        self._warn_of_missing(looks)
         left = there = behind(end, looks)
         if end is not start:
             there += sum(each.next - each.start for each in end.places.values())
@@ -306,6 +305,7 @@ class LogPlanner:
             "logs": {log: look.next for log, look in looks.items()},
             "offsetsBehindLatest": left,
         }
+        self._warn_of_missing(looks)
         if end is start:
             self._idle_until = self._clock.monotonic() + IDLE_SECONDS
         return end
