@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from pyspark.sql.datasource import DataSourceReader
+from workstealing.spark.sources.compat import DataSourceReader
 
 # The Python types of a column's values, as filters have them.
 TEXT, BYTES, NUMBER, FLAG = str, bytes, int, bool
