@@ -14,7 +14,7 @@ from workstealing.structures import ShardedIck
 
 pytest.importorskip("pyspark")
 
-from workstealing.spark.sources.admission import Gathering, Minimum
+from workstealing.spark.sources.admission import Admission, Minimum
 from workstealing.spark.sources.ick_options import IckOptions
 from workstealing.spark.sources.ick_stream import IckConsumer, IckOffset
 from workstealing.spark.sources.log_offsets import LogLook, LogOffset, LogPlanner
@@ -82,16 +82,16 @@ class TestOptions:
 
 
 def test_a_small_batch_waits_but_for_the_first_one_and_not_for_ever(time: Time) -> None:
-    gathering = Gathering(FIVE_OR_A_MINUTE, time)
-    assert [gathering.holds_back(count) for count in (0, 1, 1, 4, 5, 4)] == [
+    admission = Admission(FIVE_OR_A_MINUTE, time)
+    assert [admission.holds_back(count) for count in (0, 1, 1, 4, 5, 4)] == [
         *(False, False, True, True, False, True)
     ]
     time.now += 59
-    assert gathering.holds_back(4)
+    assert admission.holds_back(4)
     time.now += 1
-    assert not gathering.holds_back(4)
-    assert gathering.holds_back(4)
-    assert not any(Gathering(None, time).holds_back(count) for count in range(9))
+    assert not admission.holds_back(4)
+    assert admission.holds_back(4)
+    assert not any(Admission(None, time).holds_back(count) for count in range(9))
 
 
 class TestLog:
@@ -102,7 +102,7 @@ class TestLog:
             lambda names: {name: LogLook("epoch", 0, ends[name], 10) for name in names},
             lambda _: None,
         )
-        made._gathering = Gathering(FIVE_OR_A_MINUTE, time)
+        made._admission = Admission(FIVE_OR_A_MINUTE, time)
         return made
 
     def test_it_waits(self, time: Time) -> None:
@@ -140,8 +140,8 @@ def test_an_ick_waits_and_acknowledges_meanwhile(time: Time, redis7: RedisServer
     sharded.add({f"member {number}": 1.0 for number in range(3)})
 
     def consumer() -> IckConsumer:
-        gathering = Gathering(FIVE_OR_A_MINUTE, time)
-        return IckConsumer(ShardedIck(redis7.client(), "orders"), 60.0, gathering, lambda _: None)
+        admission = Admission(FIVE_OR_A_MINUTE, time)
+        return IckConsumer(ShardedIck(redis7.client(), "orders"), 60.0, admission, lambda _: None)
 
     def stats(name: str) -> Any:
         return sharded.stats()[name]
@@ -171,7 +171,7 @@ def test_an_ick_waits_and_acknowledges_meanwhile(time: Time, redis7: RedisServer
 def test_available_now_waits_for_nothing(time: Time, redis7: RedisServer) -> None:
     sharded: ShardedIck = ShardedIck(redis7.client(), "orders", 1)
     sharded.add({f"member {number}": 1.0 for number in range(3)})
-    reader = IckConsumer(sharded, 60.0, Gathering(FIVE_OR_A_MINUTE, time), lambda _: None)
+    reader = IckConsumer(sharded, 60.0, Admission(FIVE_OR_A_MINUTE, time), lambda _: None)
     reader.prepare_available_now()
     offset = IckOffset.new()
     for number in range(1, 4):

@@ -58,7 +58,7 @@ def _seconds(reader: OptionReader, text: str) -> float:
     return seconds
 
 
-class Gathering:
+class Admission:
     """Holds small batches of one query back.
 
     Arguments: minimum: None for none; monotonic: the clock, for tests.

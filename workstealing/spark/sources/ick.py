@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 from redis.client import NEVER_DECODE
 
-from workstealing.spark.sources.admission import Gathering
+from workstealing.spark.sources.admission import Admission
 from workstealing.spark.sources.arrow import (
     checked_columns,
     column_of,
@@ -297,8 +297,8 @@ class IckStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _consuming(self) -> IckConsumer:
         if self._consumer is None:
             sharded = self._options.sharded(create=True)
-            gathering = Gathering(self._options.minimum)
-            self._consumer = IckConsumer(sharded, self._options.lease, gathering)
+            admission = Admission(self._options.minimum)
+            self._consumer = IckConsumer(sharded, self._options.lease, admission)
         return self._consumer
 
 

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, WorkStealingError
-from workstealing.spark.sources.admission import Gathering
+from workstealing.spark.sources.admission import Admission
 from workstealing.spark.sources.ick_options import FORMAT
 from workstealing.spark.sources.options import shared_out
 from workstealing.store.operations import drive
@@ -77,7 +77,7 @@ MOST_OF_A_SHARD = 50_000
 class IckConsumer:
     """Consumes a whole ShardedIck for one query.
 
-    Arguments: sharded; lease: how long its leases hold, in seconds; gathering: holds small batches
+    Arguments: sharded; lease: how long its leases hold, in seconds; admission: holds small batches
     back; sleep: waits, for tests.
     """
 
@@ -85,12 +85,12 @@ class IckConsumer:
         self,
         sharded: ShardedIck,
         lease: float,
-        gathering: Gathering,
+        admission: Admission,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._sharded = sharded
         self._lease = lease
-        self._gathering = gathering
+        self._admission = admission
         self._sleep = sleep
         self._clock = SYSTEM_CLOCK
         self._leases: Leases | None = None
@@ -240,7 +240,7 @@ class IckConsumer:
 
     def _holds_back(self, sizes: Mapping[int, int], limit: int | None) -> bool:
         asked_for_all = limit is None or self._remaining is not None
-        return not asked_for_all and self._gathering.holds_back(sum(sizes.values()))
+        return not asked_for_all and self._admission.holds_back(sum(sizes.values()))
 
     def _look(self) -> list[ShardLook]:
         return drive(self._sharded.client, look(self._sharded.core))[1]

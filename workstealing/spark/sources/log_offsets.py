@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, LostEntriesError
-from workstealing.spark.sources.admission import Gathering
+from workstealing.spark.sources.admission import Admission
 from workstealing.spark.sources.log_options import FORMAT, LogOptions, Position, Positions
 from workstealing.spark.sources.options import shared_out
 from workstealing.store.operations import Steps, drive
@@ -264,7 +264,7 @@ class LogPlanner:
         self._look = look
         self._sleep = sleep
         self._clock = SYSTEM_CLOCK
-        self._gathering = Gathering(options.minimum)
+        self._admission = Admission(options.minimum)
         # For AvailableNow: log -> (epoch, offset) where it ended when the run began.
         self._ends: dict[str, tuple[str, int]] | None = None
         self._idle_until = 0.0
@@ -296,7 +296,7 @@ class LogPlanner:
         if end is not start:
             there += sum(each.next - each.start for each in end.places.values())
         asked_for_all = limit is None or self._ends is not None
-        if not asked_for_all and self._gathering.holds_back(there):
+        if not asked_for_all and self._admission.holds_back(there):
             end, left = start, there
         elif not options.fails_on_loss:
             # Once, when the batch that goes on behind them begins.
