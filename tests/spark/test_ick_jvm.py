@@ -244,11 +244,11 @@ def test_a_driver_killed_at_each_phase_and_started_again_at_once(
     # One partition a batch: a JVM is slow enough.
     sharded, client = sharded_on(redis7, 1), redis7.client()
     sharded.add(MEMBERS)
-    added, log = set(MEMBERS), tmp_path / "log"
-    checkpoint = str(tmp_path / "checkpoint")
+    added, checkpoint = set(MEMBERS), str(tmp_path / "checkpoint")
     script = Path(__file__).with_name("ick_query.py")
     for phase, trigger in DEATHS:
-        dying_drivers.killed_at(phase, script, [redis7.url, checkpoint, trigger], log)
+        arguments = [redis7.url, checkpoint, trigger]
+        dying_drivers.Drivers(script, arguments, tmp_path / "log").killed_at(phase)
         if phase in (dying_drivers.RESERVED, dying_drivers.SUNK):
             # The next run meets leases of its own that would hold for long.
             assert sharded.stats()["shards"][0]["lease_ms"] > 1_000_000

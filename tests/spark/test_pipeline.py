@@ -11,7 +11,7 @@ import pytest
 
 from support import dying_drivers
 from support.pipeline_runs import EXAMPLES, PipelineRun
-from support.servers import RedisServer, wait_until
+from support.servers import RedisServer
 
 REAL_LOG = Path(__file__).resolve().parents[3] / "shared" / "data" / "apache_access.log.gz"
 LINE = '127.0.0.1 - - [17/May/2015:10:05:{:02d} +0000] "GET {} HTTP/1.1" 200 1 "-" "-"\n'
@@ -139,9 +139,13 @@ def test_no_search_row_is_missing_when_the_driver_is_killed_at_each_phase(tmp_pa
     """SIGKILL of driver after driver on one checkpoint, started again at once by nobody's hand."""
     from spark_pipeline import documents, parts
 
-    ids, log = documents.made_up_ids(150), tmp_path / "log"
-    script, mine = Path(__file__).with_name("pipeline_query.py"), parts.parts()
-    arguments = [str(tmp_path / "checkpoint"), "20"]
+    ids, mine = documents.made_up_ids(150), parts.parts()
+    drivers = dying_drivers.Drivers(
+        Path(__file__).with_name("pipeline_query.py"),
+        [str(tmp_path / "checkpoint"), "20"],
+        tmp_path / "log",
+        {"PYTHONPATH": str(EXAMPLES)},
+    )
 
     def left() -> int:
         with parts.open_database() as database:
@@ -156,17 +160,12 @@ def test_no_search_row_is_missing_when_the_driver_is_killed_at_each_phase(tmp_pa
             dying_drivers.ACKNOWLEDGED,
             dying_drivers.RESERVED,
         ):
-            dying_drivers.killed_at(phase, script, arguments, log, PYTHONPATH=str(EXAMPLES))
+            drivers.killed_at(phase)
             assert left() > 0
         application.stop()
         assert application.problem is None
         assert application.changes > 0
-    last = dying_drivers.driver("", script, arguments, log, PYTHONPATH=str(EXAMPLES))
-    try:
-        wait_until(lambda: left() == 0 or last.poll() is not None, "the end of what is dirty", 600)
-        assert last.poll() is None, log.read_text("utf-8", "replace")[-3000:]
-    finally:
-        dying_drivers.end_group(last)
+    drivers.work(until=lambda: left() == 0)
     with parts.open_database() as database:
         rows = database.execute(
             "SELECT documents.version, search.version,"

@@ -12,7 +12,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, MutableMapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ from workstealing.structures.sharded_ick import Leases
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TRIES, PATIENT_SECONDS = 5, 600.0
+TRIES, PATIENT_SECONDS, POLL_SECONDS = 5, 600.0, 0.5
 TESTS = Path(__file__).resolve().parents[1]
 # By these a driver and its parts know where to die.
 _PHASE, _GROUP = "WORKSTEALING_TEST_DIE_AT", "WORKSTEALING_TEST_DRIVER"
@@ -87,7 +89,7 @@ class DyingSource(IckSource):
 
 
 def session() -> SparkSession:
-    """Return the session of a driver that a test has started by `driver`."""
+    """Return the session of a driver that a test has started."""
     from pyspark.sql import SparkSession
 
     os.environ[_GROUP] = str(os.getpid())
@@ -105,51 +107,70 @@ def session() -> SparkSession:
     return made
 
 
-def killed_at(
-    phase: str, script: str | Path, arguments: Sequence[str], log: Path, **environment: str
-) -> None:
-    """Start a script as a driver, and wait until it has killed itself at a phase.
+@dataclass
+class Drivers:
+    """Starts a script as a driver, again and again.
 
-    Arguments: phase; script; arguments; log: takes what it says; environment: more of it. Raises:
-    AssertionError if it ends otherwise.
+    Arguments: script; arguments: its own; log: takes what drivers say; environment: more of it.
     """
-    for _ in range(TRIES):
-        process = driver(phase, script, arguments, log, **environment)
-        try:
-            status: int | None = process.wait(PATIENT_SECONDS)
-        except subprocess.TimeoutExpired:
-            status = None
-        finally:
-            end_group(process)
-        said = log.read_text("utf-8", "replace")
-        if status == -signal.SIGKILL:
-            return
-        # Spark gives a Python process ten seconds to start, which a busy machine does not.
-        assert "failed to connect back" in said[-5000:], f"{status} at {phase}: {said[-3000:]}"
-        log.write_text("")
-    raise AssertionError(f"Spark did not come to {phase} within {TRIES} tries")
+
+    script: Path
+    arguments: Sequence[str]
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def killed_at(self, phase: str) -> None:
+        """Start one, and wait until it has killed itself at a phase."""
+        assert self._end(phase, lambda: False) == -signal.SIGKILL
+
+    def work(self, until: Callable[[], bool]) -> None:
+        """Start one that lives until something is so."""
+        assert self._end("", until) is None
+
+    def _end(self, phase: str, until: Callable[[], bool]) -> int | None:
+        """Return how a driver has ended; None if it was ended here, because something is so."""
+        for _ in range(TRIES):
+            process = self._start(phase)
+            try:
+                status = _ended(process, until)
+            finally:
+                end_group(process)
+            if status in (None, -signal.SIGKILL):
+                return status
+            said = self.log.read_text("utf-8", "replace")
+            # Spark gives a Python process ten seconds to start, which a busy machine does not.
+            busy = "failed to connect back" in said[-5000:]
+            assert busy, f"{status} at {phase!r}: {said[-3000:]}"
+            self.log.write_text("")
+        raise AssertionError(f"Spark did not come to {phase!r} within {TRIES} tries")
+
+    def _start(self, phase: str) -> subprocess.Popen[bytes]:
+        paths = [str(TESTS), *filter(None, [self.environment.get("PYTHONPATH")])]
+        with self.log.open("ab") as said:
+            return spawn(
+                [sys.executable, "-P", str(self.script), *self.arguments],
+                stdout=said,
+                stderr=said,
+                env={
+                    **os.environ,
+                    "PYSPARK_PYTHON": sys.executable,
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    **self.environment,
+                    "PYTHONPATH": os.pathsep.join(paths),
+                    _PHASE: phase,
+                },
+                start_new_session=True,
+            )
 
 
-def driver(
-    phase: str, script: str | Path, arguments: Sequence[str], log: Path, **environment: str
-) -> subprocess.Popen[bytes]:
-    """Start a script as a driver that dies at a phase; as `killed_at`."""
-    path = os.pathsep.join([str(TESTS), environment.pop("PYTHONPATH", "")]).rstrip(os.pathsep)
-    with log.open("ab") as said:
-        return spawn(
-            [sys.executable, "-P", str(script), *arguments],
-            stdout=said,
-            stderr=said,
-            env={
-                **os.environ,
-                "PYSPARK_PYTHON": sys.executable,
-                "SPARK_LOCAL_IP": "127.0.0.1",
-                "PYTHONPATH": path,
-                _PHASE: phase,
-                **environment,
-            },
-            start_new_session=True,
-        )
+def _ended(process: subprocess.Popen[bytes], until: Callable[[], bool]) -> int | None:
+    give_up = time.monotonic() + PATIENT_SECONDS
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(POLL_SECONDS)
+        if until():
+            return None
+        assert time.monotonic() < give_up, "the driver does not come to its end"
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
