@@ -96,13 +96,15 @@ class TestBatch:
     ) -> None:
         log_on(redis7, "a").append(*ENTRIES)
         read = session.read.format(FORMAT).options(url=redis7.url, values="string", logs="a,gone")
-        some = read.load().where("log = 'a' AND offset >= 100 AND offset < 103 AND value LIKE '{%'")
+        wanted = "log = 'a' AND offset >= 100 AND offset < 103 AND value LIKE '{%'"
         setting = "spark.sql.python.filterPushdown.enabled"
         # Without it Spark reads everything, and there is no other log.
         with pytest.raises(Exception, match="there is no log 'gone'"):
-            some.collect()
+            read.load().where(wanted).collect()
         session.conf.set(setting, True)
         try:
+            # Planned anew: a plan keeps what was pushed into it.
+            some = read.load().where(wanted)
             plan = session._jvm.PythonSQLUtils.explainString(  # type: ignore[union-attr]
                 some._jdf.queryExecution(), "formatted"
             )
