@@ -96,7 +96,7 @@ def start(spark: SparkSession, checkpoint: str, most: int) -> StreamingQuery:
     dirty = (
         spark.readStream.format("workstealing.ick")
         .option("name", DIRTY)
-        .option("maxMembersPerBatch", most)
+        .option("maxMembersPerTrigger", most)
         .load()
     )
     return (

@@ -1,15 +1,13 @@
-"""A driver with a streaming query on a ShardedIck, to be killed; argv: URL and checkpoint."""
+"""A driver with a streaming query on a ShardedIck, to be killed; argv: see `main`."""
 
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import redis
-from pyspark.sql import SparkSession
 
-from workstealing.spark.sources.ick import IckSource
+from support.dying_drivers import SUNK, DyingSource, die, session
 
 ICK = "workstealing.ick"
 
@@ -17,29 +15,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def main(url: str, checkpoint: str) -> None:
-    """Write the members of each batch to the list `seen`, slowly."""
-    spark = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "512m")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
-    )
-    spark.dataSource.register(IckSource)
+def main(url: str, checkpoint: str, available_now: str) -> None:
+    """Write the members of each batch to the list `seen`; argv: URL, checkpoint, "now" or "on"."""
+    spark = session()
+    spark.dataSource.register(DyingSource)
     client = redis.Redis.from_url(url)
 
     def sink(batch: DataFrame, number: int) -> None:
         rows = [row.member for row in batch.collect()]
-        client.rpush("seen", *rows[: len(rows) // 2])
+        if rows:
+            client.rpush("seen", *rows)
         client.set("batch", number)
-        time.sleep(0.5)
-        client.rpush("seen", *rows[len(rows) // 2 :])
+        die(SUNK)
 
-    table = spark.readStream.format(ICK).options(url=url, maxMembersPerBatch=40).load("orders")
-    query = table.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint).start()
-    query.awaitTermination()
+    table = spark.readStream.format(ICK).options(url=url, maxMembersPerTrigger=40)
+    table = table.option("leaseSeconds", 10_000)
+    writer = (
+        table.load("orders").writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    )
+    if available_now == "now":
+        writer = writer.trigger(availableNow=True)
+    writer.start().awaitTermination()
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def main(master: str, checkpoint: str) -> None:
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
     table = spark.readStream.format("workstealing.log").option("logs", "activity")
-    table = table.option("maxEntriesPerBatch", 2_000).option("partitions", 2)
+    table = table.option("maxOffsetsPerTrigger", 2_000).option("partitions", 2)
     rows = table.load().select("value").mapInArrow(held, "value binary")
     sink = rows.writeStream.format("workstealing.log").option("exactlyOnce", True)
     sink.option("checkpointLocation", checkpoint).start("copy").awaitTermination()

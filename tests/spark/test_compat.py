@@ -190,7 +190,7 @@ class TestRegister:
         said = [record.getMessage() for record in caplog.records]
         assert len(said) == 2
         assert "'workstealing.ick'" in said[0]
-        assert "at most maxMembersPerBatch" in said[0]
+        assert "at most maxMembersPerTrigger" in said[0]
         assert "'workstealing.log'" in said[1]
         assert "PySpark 4.2 or newer" in said[1]
 

@@ -40,6 +40,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from workstealing.spark.sources.ick import IckStreamReader
 from workstealing.spark.sources.ick_options import IckOptions
+from workstealing.spark.sources.ick_stream import BEGINNING_SECONDS
 
 MEMBERS = {f"member {i}": float(i) for i in range(100)}
 MINUTE_MS = 60_000
@@ -87,14 +88,23 @@ class Run:
         self.limit = limit or self.reader.getDefaultReadLimit()
         self.available_now = available_now
         self.batches = self.idle = 0
+        # How long it has waited for, by the servers' clock, and others' doings meanwhile.
+        self.slept = 0.0
+        self.meanwhile: Callable[[], object] = str
         self._steps = self._run()
 
     def step(self) -> str | None:
         """Do what Spark does next; None when the query has ended."""
         consumer = self.reader._consuming()
-        consumer._sleep = lambda _: None
+        consumer._sleep = self._sleep
         consumer._sharded.core.clock_shift_ms = self.clock.ahead_ms
         return next(self._steps, None)
+
+    def _sleep(self, seconds: float) -> None:
+        self.slept += seconds
+        self.clock.ahead_ms += round(seconds * 1000)
+        self.meanwhile()
+        self.reader._consuming()._sharded.core.clock_shift_ms = self.clock.ahead_ms
 
     def until(self, wanted: str | None) -> None:
         """Go on until a step has been done."""
@@ -189,14 +199,12 @@ class TestRestarts:
         for _ in range(batch):
             first.until(last)
         # Dead: it never gets to its next step.
-        if not checkpoint.offsets:
-            # Nobody knows its name yet. Its leases are not waited for here.
-            sharded.core.clock_shift_ms = 0
-            for leased in first.reader._consuming()._leases or ():
-                leased.release()
         sharded.add({"member 3": 3.0, "late": 1.0})
+        # Only leases whose name no checkpoint knows are waited for, and these are short.
+        most = 1.0 if checkpoint.offsets else BEGINNING_SECONDS + 1
         second = Run(server.url, checkpoint, limit=limit)
         second.idle_twice()
+        assert second.slept < most
         assert {*first.rows, *second.rows} == {*MEMBERS, "late"}
         assert "late" in second.rows
         assert "member 3" in second.rows
@@ -283,7 +291,7 @@ class TestRestarts:
         IckStreamReader(IckOptions.parse({"name": "orders"})).commit(offset)
 
 
-def _connection_lost(*_: object) -> None:
+def _connection_lost(*_: object, **__: object) -> None:
     raise redis.ConnectionError("lost")
 
 
@@ -293,7 +301,7 @@ class TestLeases:
         sharded.add(MEMBERS)
         clock = Clock()
         first = Run(server.url, Checkpoint(), clock=clock)
-        first.until("offset")
+        first.until("partitions")
         second = Run(server.url, Checkpoint(), clock=clock)
         with pytest.raises(NoLease, match=r"'orders' is being read by another consumer, 'spark qu"):
             second.step()
@@ -311,6 +319,73 @@ class TestLeases:
         first.idle = 0
         with pytest.raises(NoLease, match="is being read by another consumer"):
             first.idle_twice()
+
+    def test_a_second_query_waits_for_one_that_begins_and_then_fails(
+        self, redis7: RedisServer
+    ) -> None:
+        sharded_on(redis7).add(MEMBERS)
+        clock = Clock()
+        first = Run(redis7.url, Checkpoint(), clock=clock)
+        first.until("latest")
+        second = Run(redis7.url, Checkpoint(), clock=clock)
+        second.meanwhile = first.step
+        with pytest.raises(NoLease, match=r"'orders' is being read by another consumer, 'spark qu"):
+            second.step()
+        assert 0 < second.slept < BEGINNING_SECONDS
+        # It did no harm to the first one.
+        first.idle_twice()
+        assert sorted(first.rows) == sorted(MEMBERS)
+        # One that begins when nothing is there waits, too.
+        third = Run(redis7.url, Checkpoint(), clock=clock)
+        with pytest.raises(NoLease, match="is being read by another consumer"):
+            third.step()
+
+    def test_short_leases_that_are_renewed_are_not_waited_for_without_end(
+        self, redis7: RedisServer
+    ) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        with sharded.lease("worker 7", lease=5) as ick:
+            second = Run(redis7.url, Checkpoint())
+
+            def go_on() -> None:
+                sharded.core.clock_shift_ms = second.clock.ahead_ms
+                ick.renew()
+
+            second.meanwhile = go_on
+            with pytest.raises(NoLease, match="another consumer, 'worker 7'"):
+                second.step()
+        assert second.slept <= BEGINNING_SECONDS + 1
+
+    def test_a_query_that_begins_holds_its_leases_for_long_only_when_its_checkpoint_knows_it(
+        self, server: RedisServer | RedisCluster3
+    ) -> None:
+        sharded = sharded_on(server)
+        sharded.add(MEMBERS)
+
+        def are_short() -> set[bool]:
+            return {each["lease_ms"] <= 10_000 for each in sharded.stats()["shards"]}
+
+        run = Run(server.url, Checkpoint())
+        run.until("offset")
+        assert are_short() == {True}
+        run.until("partitions")
+        assert are_short() == {False}
+
+    def test_leases_that_could_not_be_prolonged_are_prolonged_by_the_next_batch(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        run = Run(redis7.url, Checkpoint(), limit=ReadMaxRows(60))
+        run.until("offset")
+        with monkeypatch.context() as patch:
+            patch.setattr(ShardedIck, "lease_all", _connection_lost)
+            # The batch goes on without.
+            run.until("done")
+        run.until("done")
+        assert sorted(run.rows) == sorted(MEMBERS)
+        assert min(each["lease_ms"] for each in sharded.stats()["shards"]) > 10_000
 
     def test_one_ick_shard_that_somebody_consumes(self, redis7: RedisServer) -> None:
         sharded = sharded_on(redis7)
@@ -373,6 +448,20 @@ class TestLimits:
             run.until("done")
             assert len(run.rows) == count
 
+    def test_the_backlog_is_known_after_each_look(self, redis7: RedisServer) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        run = Run(redis7.url, Checkpoint(), limit=ReadMaxRows(30))
+        assert run.reader.reportLatestOffset() is None
+        run.until("latest")
+        assert run.reader.reportLatestOffset() == {"membersInBatch": 30, "membersBehind": 70}
+        sharded.add({f"more {i}": float(i) for i in range(7)})
+        run.until("done")
+        run.until("latest")
+        assert run.reader.reportLatestOffset() == {"membersInBatch": 30, "membersBehind": 47}
+        run.idle_twice()
+        assert run.reader.reportLatestOffset() == {"membersInBatch": 0, "membersBehind": 0}
+
     def test_all_that_there_is(self, redis7: RedisServer) -> None:
         sharded_on(redis7).add(MEMBERS)
         run = Run(redis7.url, Checkpoint(), limit=ReadAllAvailable())
@@ -395,7 +484,7 @@ class TestLimits:
         assert sharded.stats()["total_size"] == 0
 
     def test_the_default(self, redis7: RedisServer) -> None:
-        options = {"name": "orders", "maxMembersPerBatch": "70"}
+        options = {"name": "orders", "maxMembersPerTrigger": "70"}
         reader = IckStreamReader(IckOptions.parse(options))
         assert reader.getDefaultReadLimit() == ReadMaxRows(70)
         assert reader.initialOffset() == reader.initialOffset()
@@ -572,14 +661,11 @@ def test_a_driver_killed_before_and_after_each_of_its_commands(
                     log.write_text(json.dumps(vars(run.checkpoint)))
 
         for death in every_death([door], work, prepare):
-            checkpoint, clock = Checkpoint(), Clock()
+            checkpoint = Checkpoint()
             vars(checkpoint).update(json.loads(log.read_text()))
-            if not checkpoint.offsets:
-                # Nobody knows its name, so that its leases are waited for.
-                clock.ahead_ms = 2 * MINUTE_MS
             sharded = sharded_on(redis7)
             sharded.add("late")
-            run = Run(redis7.url, checkpoint, available_now=True, clock=clock)
+            run = Run(redis7.url, checkpoint, available_now=True)
             run.until(None)
             read = seen.read_text().splitlines()
             assert {*read, *run.rows} == {f"member {i}" for i in range(12)} | {"late"}, death

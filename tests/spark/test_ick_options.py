@@ -30,7 +30,7 @@ class TestOptions:
             {
                 "path": "orders",
                 "ickshards": "8",
-                "MAXMEMBERSPERBATCH": "50",
+                "MAXMEMBERSPERTRIGGER": "50",
                 "leaseSeconds": "5",
                 "members": "binary",
                 "client": "my.module:make",
@@ -55,7 +55,7 @@ class TestOptions:
             ({"name": "a", "shards": "2", "x": "y"}, "unknown options: 'shards', 'x'"),
             ({"name": "a", "ickShards": "0"}, "'ickShards' is '0'"),
             ({"name": "a", "ickShards": "1025"}, "'ickShards' is '1025'"),
-            ({"name": "a", "maxMembersPerBatch": "many"}, "'maxMembersPerBatch' is 'many'"),
+            ({"name": "a", "maxMembersPerTrigger": "many"}, "'maxMembersPerTrigger' is 'many'"),
             ({"name": "a", "leaseSeconds": "0.5"}, "'leaseSeconds' is '0.5'"),
             ({"name": "a", "members": "text"}, "give string or binary"),
             ({"name": "a", "client": "nothing"}, "client is 'nothing'"),

@@ -91,6 +91,35 @@ class TestBatch:
         with pytest.raises(Exception, match="leave the option values=string out"):
             read.option("values", "string").load("activity").collect()
 
+    def test_filters_are_pushed_into_a_read_where_spark_is_told_to(
+        self, session: SparkSession, redis7: RedisServer
+    ) -> None:
+        log_on(redis7, "a").append(*ENTRIES)
+        read = session.read.format(FORMAT).options(url=redis7.url, values="string", logs="a,gone")
+        wanted = "log = 'a' AND offset >= 100 AND offset < 103 AND value LIKE '{%'"
+        setting = "spark.sql.python.filterPushdown.enabled"
+        # Without it Spark reads everything, and there is no other log.
+        with pytest.raises(Exception, match="there is no log 'gone'"):
+            read.load().where(wanted).collect()
+        session.conf.set(setting, True)
+        try:
+            # Planned anew: a plan keeps what was pushed into it.
+            some = read.load().where(wanted)
+            plan = session._jvm.PythonSQLUtils.explainString(  # type: ignore[union-attr]
+                some._jdf.queryExecution(), "formatted"
+            )
+            rows = some.collect()
+        finally:
+            session.conf.unset(setting)
+        (pushed,) = [line for line in plan.splitlines() if "PushedFilters" in line]
+        for name in ("EqualTo(log,a)", "GreaterThanOrEqual(offset,100)", "LessThan(offset,103)"):
+            assert name in pushed
+        assert "StringStartsWith" not in pushed
+        assert [row.offset for row in rows] == [100, 101, 102]
+        assert [row.value.encode() for row in rows] == ENTRIES[100:103]
+        # A reader that takes filters is read as well where the setting is off.
+        assert read.option("logs", "a").load().where("offset < 7").count() == 7
+
     def test_errors_come_before_any_task(self, session: SparkSession, redis7: RedisServer) -> None:
         def write(schema: str, mode: str = "append", **options: str) -> None:
             table = session.createDataFrame([], schema)
@@ -139,7 +168,7 @@ class TestStream:
             log.append(b"late")
 
         def started(**options: Any) -> StreamingQuery:
-            writer = stream(session, redis7.url, maxEntriesPerBatch=120, **options).writeStream
+            writer = stream(session, redis7.url, maxOffsetsPerTrigger=120, **options).writeStream
             writer = writer.foreachBatch(sink).option("checkpointLocation", str(tmp_path))
             return writer.trigger(availableNow=True).start()
 
@@ -163,7 +192,7 @@ class TestStream:
     ) -> None:
         log_on(redis7, "a").append(*ENTRIES)
         log_on(redis7, "b").append(*ENTRIES[:150])
-        table = stream(session, redis7.url, logs="a,b", maxEntriesPerBatch=200).select("value")
+        table = stream(session, redis7.url, logs="a,b", maxOffsetsPerTrigger=200).select("value")
         writer = table.writeStream.format(FORMAT).options(url=redis7.url, exactlyOnce=True)
 
         def started() -> StreamingQuery:
@@ -175,7 +204,13 @@ class TestStream:
         query = started()
         wait_until(lambda: copied() == 650, "the copy", 60)
         query.processAllAvailable()
-        assert json.loads(query.lastProgress.sources[0].latestOffset) == {"a": 500, "b": 150}
+        progress = query.lastProgress.sources[0]
+        assert json.loads(progress.latestOffset) == {
+            "logs": {"a": 500, "b": 150},
+            "offsetsBehindLatest": 0,
+        }
+        end = json.loads(progress.endOffset)["logs"]
+        assert {log: place["next"] for log, place in end.items()} == {"a": 500, "b": 150}
         query.stop()
         # Its last batch is run again, as after a crash before Spark noted its end.
         notes = sorted((tmp_path / "commits").glob("[0-9]*"), key=lambda path: int(path.name))

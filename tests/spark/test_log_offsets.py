@@ -163,6 +163,40 @@ class TestPlanning:
         assert ranges(offset) == {"a": (0, 0)}
         assert planner.latest(offset, 50) is offset
 
+    def test_a_run_that_died_amid_available_now_is_finished_by_the_next(self) -> None:
+        looks = {"a": look(), "b": look(0, 30)}
+        options = LogOptions.parse({"logs": "a,b"})
+        first = LogPlanner(options, lambda _: looks)
+        first.prepare_available_now()
+        offset = first.latest(LogOffset(4), 60)
+        assert ranges(offset) == {"a": (0, 30), "b": (0, 30)}
+        # Killed. Its batch is run again by what the checkpoint holds of it, and then:
+        offset = LogOffset.parse(json.loads(json.dumps(offset.as_dict())))
+        looks = {"a": look(0, 150), "b": look(0, 40)}
+        second = LogPlanner(options, lambda _: looks)
+        second.prepare_available_now()
+        looks = {"a": look(0, 1_000), "b": look(0, 1_000)}
+        read = []
+        while (end := second.latest(offset, 60)) is not offset:
+            read.append(ranges(end))
+            offset = end
+        assert read == [
+            {"a": (30, 80), "b": (30, 40)},
+            {"a": (80, 140), "b": (40, 40)},
+            {"a": (140, 150), "b": (40, 40)},
+        ]
+
+    def test_the_backlog_is_known_after_each_look(self) -> None:
+        looks = {"a": look(), "b": look(10, 30)}
+        planner = LogPlanner(LogOptions.parse({"logs": "a,b"}), lambda _: looks)
+        assert planner.seen() is None
+        offset = planner.latest(LogOffset(4), 50)
+        assert ranges(offset) == {"a": (0, 30), "b": (10, 30)}
+        logs = {"a": 100, "b": 30}
+        assert planner.seen() == {"logs": logs, "offsetsBehindLatest": 70}
+        offset = planner.latest(offset, None)
+        assert planner.seen() == {"logs": logs, "offsetsBehindLatest": 0}
+
     def test_redis_does_not_hear_each_question_of_an_idle_query(self) -> None:
         looks: list[Mapping[str, LogLook]] = []
         naps: list[float] = []

@@ -29,7 +29,7 @@ class TestParsing:
                 "endingOffset": "17",
                 "failOnDataLoss": "False",
                 "partitions": "3",
-                "maxEntriesPerBatch": "50",
+                "maxOffsetsPerTrigger": "50",
                 "block": "10",
                 "exactlyOnce": "true",
                 "query": "q",
@@ -46,7 +46,7 @@ class TestParsing:
             ending=Positions(17),
             fail_on_data_loss=False,
             partitions=3,
-            max_entries_per_batch=50,
+            max_offsets_per_trigger=50,
             block=10,
             exactly_once=True,
             query="q",
@@ -92,7 +92,7 @@ class TestParsing:
             ),
             ({"logs": "a", "failOnDataLoss": "maybe"}, "give true or false"),
             ({"logs": "a", "partitions": "0"}, "'partitions' is '0'"),
-            ({"logs": "a", "maxEntriesPerBatch": "all"}, "'maxEntriesPerBatch' is 'all'"),
+            ({"logs": "a", "maxOffsetsPerTrigger": "all"}, "'maxOffsetsPerTrigger' is 'all'"),
             ({"logs": "a", "block": "0"}, "'block' is '0'"),
             ({"logs": "a", "batch": "-1"}, "'batch' is '-1'"),
             ({"logs": "a", "client": "a:b", "url": "redis://x"}, "both a client and a url"),
@@ -122,7 +122,7 @@ class TestUse:
             (parsed(block="5"), False, "'block' is for writing, and this is a read"),
             (parsed(exactlyOnce="false"), True, "'exactlyOnce' is for writing"),
             (parsed(endingOffset="5"), True, "'endingOffset' is for read, not for readStream"),
-            (parsed(maxEntriesPerBatch="5"), False, "'maxEntriesPerBatch' is for readStream"),
+            (parsed(maxOffsetsPerTrigger="5"), False, "'maxOffsetsPerTrigger' is for readStream"),
             (parsed(startingOffset="5", endingOffset="4"), False, "startingOffset 5 is behind"),
             (parsed(startingOffset="-4", endingOffset="-5"), False, "startingOffset -4 is behind"),
         ):
@@ -131,7 +131,7 @@ class TestUse:
         for options, is_stream in (
             (parsed(startingOffset="5", endingOffset="5"), False),
             (parsed(startingOffset="5", endingOffset="-5"), False),
-            (parsed(startingOffset="5", maxEntriesPerBatch="5"), True),
+            (parsed(startingOffset="5", maxOffsetsPerTrigger="5"), True),
         ):
             assert options.for_reading(is_stream) is options
 

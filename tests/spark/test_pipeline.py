@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support import dying_drivers
 from support.pipeline_runs import EXAMPLES, PipelineRun
 from support.servers import RedisServer
 
@@ -130,6 +131,51 @@ def test_the_page_finds_documents_and_lets_none_speak_html() -> None:
     assert "0 of 2 documents" in nothing
     assert "<i>" not in nothing
     assert "2 documents" in page.get("/").text
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("at_home")
+def test_no_search_row_is_missing_when_the_driver_is_killed_at_each_phase(tmp_path: Path) -> None:
+    """SIGKILL of driver after driver on one checkpoint, started again at once by nobody's hand."""
+    from spark_pipeline import documents, parts
+
+    ids, mine = documents.made_up_ids(150), parts.parts()
+    drivers = dying_drivers.Drivers(
+        Path(__file__).with_name("pipeline_query.py"),
+        [str(tmp_path / "checkpoint"), "20"],
+        tmp_path / "log",
+        {"PYTHONPATH": str(EXAMPLES)},
+    )
+
+    def left() -> int:
+        with parts.open_database() as database:
+            (behind,) = database.execute("SELECT count(*) FROM behind").fetchone() or (0,)
+        return int(behind) + int(mine.dirty.stats()["total_size"])
+
+    with documents.Application(mine, ids, ids, pace=5.0) as application:
+        for phase in (
+            dying_drivers.FIRST_RESERVED,
+            dying_drivers.READ,
+            dying_drivers.SUNK,
+            dying_drivers.ACKNOWLEDGED,
+            dying_drivers.RESERVED,
+        ):
+            drivers.killed_at(phase)
+            assert left() > 0
+        application.stop()
+        assert application.problem is None
+        assert application.changes > 0
+    drivers.work(until=lambda: left() == 0)
+    with parts.open_database() as database:
+        rows = database.execute(
+            "SELECT documents.version, search.version,"
+            " search.words = to_tsvector('english', documents.title || ' ' || documents.body)"
+            " FROM documents LEFT JOIN search USING (id)"
+        ).fetchall()
+    assert len(rows) == len(ids)
+    assert all(version == indexed and is_right for version, indexed, is_right in rows)
+    for shard in mine.dirty.stats()["shards"]:
+        assert (shard["pset_size"], shard["cset_size"], shard["dead_size"]) == (0, 0, 0)
 
 
 @pytest.mark.slow

@@ -376,7 +376,7 @@ OF_SPARK = Access(
     keys=("ws:spark:recruits:*",),
     commands=CONNECTION
     | {"MULTI", "EXEC", "HINCRBY", "EXPIRE", "HGETALL"}
-    | {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "HMGET"},
+    | {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "HMGET", "SMISMEMBER", "ZMSCORE", "ZSCORE"},
     native=frozenset({"HPTTL"}),
 )
 """What Spark's tasks count with, and what its sources read, besides the rights to structures."""

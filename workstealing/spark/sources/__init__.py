@@ -22,7 +22,7 @@ _SOURCES = {
     "tracked_set": "TrackedSetSource",
 }
 # The formats that are sources of streams, and the option that bounds a batch of each.
-_BOUNDS = {"ick": "maxMembersPerBatch", "log": "maxEntriesPerBatch"}
+_BOUNDS = {"ick": "maxMembersPerTrigger", "log": "maxOffsetsPerTrigger"}
 
 logger = logging.getLogger("workstealing.spark")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -19,6 +19,7 @@ from pyspark.sql.types import (
 )
 from redis.client import NEVER_DECODE
 
+from workstealing.spark.sources.admission import Admission
 from workstealing.spark.sources.arrow import (
     checked_columns,
     column_of,
@@ -42,15 +43,26 @@ from workstealing.spark.sources.compat import (
 )
 from workstealing.spark.sources.ick_options import FORMAT, IckOptions
 from workstealing.spark.sources.ick_stream import IckConsumer, IckOffset
+from workstealing.spark.sources.pushing import (
+    BYTES,
+    FLAG,
+    NUMBER,
+    TEXT,
+    Column,
+    Pushing,
+    as_key,
+)
 from workstealing.structures import Ick, ShardedIck
+from workstealing.structures.sharded_ick.layout import shard_of
 
 
 class IckSource(DataSource):
     """Reads and writes members of an Ick or a ShardedIck; see docs/spark_ick.md.
 
     Options: name (or a path) of a ShardedIck, or key of a single Ick; ickShards, for a ShardedIck
-    that is not there yet; members: string or binary; maxMembersPerBatch and leaseSeconds, of a
-    streaming read; client or url. Raises: ConfigurationError.
+    that is not there yet; members: string or binary; maxMembersPerTrigger, minMembersPerTrigger,
+    maxTriggerDelay and leaseSeconds, of a streaming read; client or url. Raises:
+    ConfigurationError.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -115,13 +127,20 @@ Rows = list[tuple[bytes, float]]
 class SetPartition(InputPartition):
     """An ick shard of a batch read, or the only Ick (0).
 
-    Arguments: ick_shard; waiting: the keys of sorted sets with members that wait; reserved: that of
-    those that are reserved.
+    Arguments: ick_shard; waiting: the keys of sorted sets with members that wait; reserved: those
+    of sets with members that are reserved; members: those to look for, None for all.
     """
 
-    def __init__(self, ick_shard: int, waiting: tuple[bytes, ...], reserved: bytes) -> None:
+    def __init__(
+        self,
+        ick_shard: int,
+        waiting: tuple[bytes, ...] = (),
+        reserved: tuple[bytes, ...] = (),
+        members: tuple[bytes, ...] | None = None,
+    ) -> None:
         super().__init__(ick_shard)
         self.ick_shard, self.waiting, self.reserved = ick_shard, waiting, reserved
+        self.members = members
 
 
 class ReservationPartition(InputPartition):
@@ -132,37 +151,66 @@ class ReservationPartition(InputPartition):
         self.ick_shard, self.token = ick_shard, token
 
 
-class IckReader(DataSourceReader):
+class IckReader(Pushing, DataSourceReader):
     """Reads all members of a ShardedIck or an Ick, and changes nothing."""
 
     def __init__(self, options: IckOptions) -> None:
         self._options = options
 
+    def chooses_by(self) -> Mapping[str, Column]:
+        """Return the columns member, ick_shard and reserved: nothing else is asked for."""
+        return {
+            "member": Column(BYTES if self._options.members == "binary" else TEXT),
+            "ick_shard": Column(NUMBER, bounds=True),
+            "reserved": Column(FLAG),
+        }
+
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition for each ick shard; one round trip."""
+        whole = self._all_partitions()
+        is_wanted, state = self.wanted_of("ick_shard").lets_pass, self.wanted_of("reserved")
+        for each in whole:
+            each.waiting = each.waiting if state.lets_pass(False) else ()
+            each.reserved = each.reserved if state.lets_pass(True) else ()
+        # There must be one.
+        return [
+            each
+            for each in whole
+            if is_wanted(each.ick_shard) and (each.waiting or each.reserved) and each.members != ()
+        ] or [SetPartition(0)]
+
+    def _all_partitions(self) -> list[SetPartition]:
+        named = self.wanted_of("member").chosen()
+        members = None if named is None else tuple(sorted(map(as_key, named)))
         if self._options.key is not None:
             ick = Ick(self._options.client.connected(), self._options.key)
             # Refuses what is no Ick.
             ick.stats()
-            return [SetPartition(0, (ick.names.pset,), ick.names.cset)]
+            return [SetPartition(0, (ick.names.pset,), (ick.names.cset,), members)]
         sharded = self._options.sharded(create=False)
         # Foreign keys are refused here, too.
         count = len(sharded.stats()["shards"])
-        names = [sharded.core.names(shard) for shard in range(count)]
-        return [
-            SetPartition(shard, (each.pset, each.moving), each.cset)
-            for shard, each in enumerate(names)
-        ]
+        layout = sharded.core.layout
+        parts = []
+        for shard in range(count):
+            names, its = sharded.core.names(shard), members
+            # In a resize a member may be where it was, or where it belongs.
+            if members is not None and layout is not None and not layout.moving_from:
+                its = tuple(each for each in members if shard_of(each, count) == shard)
+            parts.append(SetPartition(shard, (names.pset, names.moving), (names.cset,), its))
+        return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read an ick shard, in pages of about 1,000 members; a round trip each."""
         assert isinstance(partition, SetPartition)
         client = self._options.client.connected()
-        for keys, is_reserved in ((partition.waiting, False), ((partition.reserved,), True)):
+        for keys, is_reserved in ((partition.waiting, False), (partition.reserved, True)):
             # A scan may return a member twice while the server makes room in its table.
             known: set[bytes] = set()
             for key in keys:
-                for page in _scanned(client, key):
+                members = partition.members
+                pages = _scanned(client, key) if members is None else _found(client, key, members)
+                for page in pages:
                     rows = [row for row in dict(page).items() if row[0] not in known]
                     known.update(member for member, _ in rows)
                     if rows:
@@ -203,11 +251,22 @@ class IckStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The very same where nothing is new: Spark compares texts.
         return start if end is before else end.as_dict()
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return the backlog for the query's progress; see `IckConsumer.seen`."""
+        return None if self._consumer is None else self._consumer.seen()
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return one partition for each ick shard that the batch has members of; no round trip."""
+        """Return one partition for each ick shard that the batch has members of.
+
+        Spark has written `end` into the checkpoint by now; see `IckConsumer.begin`. No round trip
+        but for a query's first batch.
+        """
         if start == end:
             return []
-        tokens = IckOffset.parse(end).tokens
+        batch = IckOffset.parse(end)
+        if self._consumer is not None:
+            self._consumer.begin(batch)
+        tokens = batch.tokens
         return [ReservationPartition(shard, token) for shard, token in sorted(tokens.items())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -238,7 +297,8 @@ class IckStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _consuming(self) -> IckConsumer:
         if self._consumer is None:
             sharded = self._options.sharded(create=True)
-            self._consumer = IckConsumer(sharded, self._options.lease)
+            admission = Admission(self._options.minimum)
+            self._consumer = IckConsumer(sharded, self._options.lease, admission)
         return self._consumer
 
 
@@ -252,6 +312,14 @@ def _scanned(client: Any, key: bytes) -> Iterator[Rows]:
         yield [(member, float(score)) for member, score in page]
         if not int(cursor):
             return
+
+
+def _found(client: Any, key: bytes, members: Sequence[bytes]) -> Iterator[Rows]:
+    for start in range(0, len(members), MEMBERS_A_PAGE):
+        asked = members[start : start + MEMBERS_A_PAGE]
+        scores = client.execute_command("ZMSCORE", key, *asked, **{NEVER_DECODE: True})
+        pairs = zip(asked, scores, strict=True)
+        yield [(member, float(score)) for member, score in pairs if score is not None]
 
 
 def _record_batch(

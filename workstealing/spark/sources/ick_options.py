@@ -8,14 +8,15 @@ from typing import Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.spark.making import ClientSettings
+from workstealing.spark.sources.admission import Minimum, minimum_of
 from workstealing.spark.sources.options import OptionReader, without_path
 from workstealing.store.operations import drive
 from workstealing.structures import Ick, ShardedIck
 from workstealing.structures.sharded_ick.layout import MOST_ICK_SHARDS
 
 FORMAT = "workstealing.ick"
-MEMBERS_A_BATCH = 10_000
-MOST_MEMBERS_A_BATCH = 1_000_000
+MEMBERS_A_TRIGGER = 10_000
+MOST_MEMBERS_A_TRIGGER = 1_000_000
 LEASE_SECONDS = 60
 
 
@@ -25,17 +26,18 @@ class IckOptions:
 
     Fields: name: of a ShardedIck, or None; key: of an Ick, or None; ick_shards: for a ShardedIck
     that is not there yet, or None; members: "string" or "binary", the type of that column;
-    max_members_per_batch and lease_seconds: of a streaming read, None where nothing was said;
-    client.
+    max_members_per_trigger, lease_seconds and minimum: of a streaming read, None where nothing was
+    said; client.
     """
 
     name: str | None
     key: str | None
     ick_shards: int | None
     members: str
-    max_members_per_batch: int | None
+    max_members_per_trigger: int | None
     lease_seconds: int | None
     client: ClientSettings
+    minimum: Minimum | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> IckOptions:
@@ -48,7 +50,8 @@ class IckOptions:
         name, key = reader.text("name"), reader.text("key")
         ick_shards = reader.number("ickShards", 0, 1, MOST_ICK_SHARDS)
         members = reader.choice("members", ("string", "binary"))
-        most = reader.number("maxMembersPerBatch", 0, 1, MOST_MEMBERS_A_BATCH)
+        most = reader.number("maxMembersPerTrigger", 0, 1, MOST_MEMBERS_A_TRIGGER)
+        minimum = minimum_of(reader, "minMembersPerTrigger", most or MEMBERS_A_TRIGGER)
         lease = reader.number("leaseSeconds", 0, 1, 86_400)
         client = reader.client()
         reader.finish()
@@ -67,12 +70,13 @@ class IckOptions:
                 "the option 'ickShards' belongs to a ShardedIck, but 'key' names a single Ick:"
                 " leave it out, or give 'name' instead"
             )
-        return cls(name, key, ick_shards or None, members, most or None, lease or None, client)
+        bounds = (most or None, lease or None)
+        return cls(name, key, ick_shards or None, members, *bounds, client, minimum)
 
     @property
     def batch_size(self) -> int:
         """How many members a batch of a stream has at most."""
-        return self.max_members_per_batch or MEMBERS_A_BATCH
+        return self.max_members_per_trigger or MEMBERS_A_TRIGGER
 
     @property
     def lease(self) -> float:
@@ -85,7 +89,8 @@ class IckOptions:
         Arguments: use: what is done instead, for the error.
         """
         for option, value in (
-            ("maxMembersPerBatch", self.max_members_per_batch),
+            ("maxMembersPerTrigger", self.max_members_per_trigger),
+            ("minMembersPerTrigger", self.minimum),
             ("leaseSeconds", self.lease_seconds),
         ):
             if value is not None:

@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, WorkStealingError
+from workstealing.spark.sources.admission import Admission
 from workstealing.spark.sources.ick_options import FORMAT
 from workstealing.spark.sources.options import shared_out
 from workstealing.store.operations import drive
@@ -65,6 +66,10 @@ logger = logging.getLogger("workstealing.spark")
 
 # Spark asks a source that has nothing a hundred times a second; Redis need not hear all of it.
 IDLE_SECONDS = 0.1
+# The leases of a query that its checkpoint does not know yet hold no longer. Should it be killed by
+# then, the next run, under another name, waits for their end.
+BEGINNING_SECONDS = 10.0
+PAUSE_SECONDS = 0.5
 # One script reserves them, and the server does nothing else meanwhile, for some 0.2 s.
 MOST_OF_A_SHARD = 50_000
 
@@ -72,23 +77,33 @@ MOST_OF_A_SHARD = 50_000
 class IckConsumer:
     """Consumes a whole ShardedIck for one query.
 
-    Arguments: sharded; lease: how long its leases hold, in seconds; sleep: waits, for tests.
+    Arguments: sharded; lease: how long its leases hold, in seconds; admission: holds small batches
+    back; sleep: waits, for tests.
     """
 
     def __init__(
-        self, sharded: ShardedIck, lease: float, sleep: Callable[[float], None] = time.sleep
+        self,
+        sharded: ShardedIck,
+        lease: float,
+        admission: Admission,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._sharded = sharded
         self._lease = lease
+        self._admission = admission
         self._sleep = sleep
         self._clock = SYSTEM_CLOCK
         self._leases: Leases | None = None
         # Whether this process has held them before: then its own name there is a successor's.
         self._has_held = False
+        # Whether they are those of a query that begins, and hold for a short time alone.
+        self._is_beginning = False
         self._finished: IckOffset | None = None
         # For AvailableNow: how many members are still to be read; None: whatever comes.
         self._remaining: int | None = None
         self._is_first, self._is_second_try = True, False
+        # How many members there were at the last look, and how many of these are in a batch.
+        self._seen: tuple[int, int] | None = None
         self._idle_until = 0.0
 
     def prepare_available_now(self) -> None:
@@ -102,20 +117,26 @@ class IckConsumer:
         shard 50,000 at most. Returns: the offset behind the batch, or `start` itself if there is
         nothing to read, or a resize is to be waited for. Raises: NoLease if another query reads the
         same ShardedIck, or another run of this one has taken over; those of Redis: nothing is lost
-        by them. One round trip where there is nothing to do, four at most else, and one more for
-        each 5,000 members to be finished.
+        by them. Fewer members than the option minMembersPerTrigger are held back, unless all are
+        asked for. Others' leases that end within 10 s are waited for, 11 s at most: they may be
+        those of a run of this query that was killed before its checkpoint knew it. One round trip
+        where there is nothing to do, four at most else, and one more for each 5,000 members to be
+        finished.
         """
         if self._remaining == 0 and start == self._finished:
             return start
         if self._remaining is None and self._clock.monotonic() < self._idle_until:
             self._sleep(max(0.0, self._idle_until - self._clock.monotonic()))
         shards = self._look()
+        if self._leases is None:
+            shards = self._wait_for_others(start, shards)
         if self._is_resizing():
             return self._make_way(start)
         sizes = {shard: each.waiting + each.reserved for shard, each in enumerate(shards)}
-        if self._leases is None and not start.tokens and not any(sizes.values()):
-            # Until there is something it holds nothing, so that a query which is started again
-            # before the checkpoint knows its name does not stand in its own way.
+        self._seen = sum(sizes.values()), 0
+        holds_nothing = self._leases is None and not start.tokens
+        # Until there is something, and enough of it, that stays so.
+        if holds_nothing and (not any(sizes.values()) or self._holds_back(sizes, limit)):
             _refuse_others(self._sharded.name, _consumer(start), shards)
             return self._nothing(start)
         try:
@@ -128,12 +149,40 @@ class IckConsumer:
             raise NoLease(f"format {FORMAT!r}: {error}") from None
         try:
             end = self._next(start, limit, sizes, leases)
-            return self._once_more(start, limit) if end is None else end
+            end = self._once_more(start, limit) if end is None else end
         except Exception:
             if start.seq == 0:
                 # The checkpoint does not know this query yet: a next run would be another one.
                 self._release()
             raise
+        if end.seq == 0:
+            # Nor does it when there was nothing to reserve after all.
+            self._release()
+        return end
+
+    def seen(self) -> dict[str, int] | None:
+        """Return the backlog at the last look, None before it; no round trip.
+
+        Returns: membersInBatch: how many the batch that begins has; membersBehind: how many wait
+        for later ones.
+        """
+        if self._seen is None:
+            return None
+        there, in_batch = self._seen
+        return {"membersInBatch": in_batch, "membersBehind": there - in_batch}
+
+    def begin(self, batch: IckOffset) -> None:
+        """Hold the leases for their whole time, now that the checkpoint knows the query's name.
+
+        Arguments: batch: the offset behind the batch that begins. Faults are passed over: the next
+        `latest` does it. Two round trips for a query's first batch, none for others.
+        """
+        if self._leases is None or not self._is_beginning or not batch.seq:
+            return
+        try:
+            self._take(batch, take_over=True)
+        except (RedisError, OSError, WorkStealingError) as error:
+            logger.info("the leases of %s stay short for now: %s", self._sharded.name, error)
 
     def commit(self, end: IckOffset) -> None:
         """Finish what was read up to `end`, if `latest` has not done so; faults are passed over.
@@ -155,11 +204,17 @@ class IckConsumer:
             if self._remaining is not None and self._is_first:
                 # It was there when this run began, and had been read before.
                 self._remaining -= done
+        if start.tokens and self._holds_back(sizes, limit):
+            self._seen = sum(sizes.values()), 0
+            return self._nothing(start)
         most = sum(sizes.values()) if limit is None else limit
         if self._remaining is not None:
             most = min(most, self._remaining)
         bounded = {shard: min(size, MOST_OF_A_SHARD) for shard, size in sizes.items()}
         reserved = leases.reserve(shared_out(bounded, most, start.seq))
+        in_batch = sum(count for _, count in reserved.values())
+        # Others may have added some between the look and this.
+        self._seen = max(sum(sizes.values()), in_batch), in_batch
         if not reserved:
             if self._remaining is not None:
                 # The end of this run: another query, or the next run, may come at once.
@@ -169,7 +224,7 @@ class IckConsumer:
             return self._nothing(start)
         self._is_first = self._is_second_try = False
         if self._remaining is not None:
-            self._remaining -= sum(count for _, count in reserved.values())
+            self._remaining -= in_batch
         return start.following({shard: token for shard, (token, _) in reserved.items()})
 
     def _once_more(self, start: IckOffset, limit: int | None) -> IckOffset:
@@ -183,6 +238,10 @@ class IckConsumer:
         self._is_second_try, self._finished = True, None
         return self.latest(start, limit)
 
+    def _holds_back(self, sizes: Mapping[int, int], limit: int | None) -> bool:
+        asked_for_all = limit is None or self._remaining is not None
+        return not asked_for_all and self._admission.holds_back(sum(sizes.values()))
+
     def _look(self) -> list[ShardLook]:
         return drive(self._sharded.client, look(self._sharded.core))[1]
 
@@ -190,11 +249,41 @@ class IckConsumer:
         layout = self._sharded.core.layout
         return layout is not None and layout.moving_from > 0
 
+    def _wait_for_others(self, start: IckOffset, shards: list[ShardLook]) -> list[ShardLook]:
+        """Wait for others' leases if they end soon; return the look after that."""
+        waited = 0.0
+        while waited < BEGINNING_SECONDS + 1:
+            others = [each.left_ms for each in shards if each.consumer != _consumer(start)]
+            left = max(others, default=0) / 1000
+            if not 0 < left <= BEGINNING_SECONDS:
+                break
+            if not waited:
+                logger.warning(
+                    "%s is leased for another %.0f s, perhaps by a run of this query that was"
+                    " killed when it began: this one waits for the end",
+                    *(self._sharded.name, left),
+                )
+            pause = min(left, PAUSE_SECONDS)
+            self._sleep(pause)
+            waited += pause
+            shards = self._look()
+        return shards
+
+    def _take(self, start: IckOffset, take_over: bool) -> Leases:
+        """Take the leases; those of a query that its checkpoint does not know for a short time."""
+        begins = start.seq == 0
+        lease = min(self._lease, BEGINNING_SECONDS) if begins else self._lease
+        taken = self._sharded.lease_all(_consumer(start), lease, take_over=take_over)
+        self._leases, self._has_held, self._is_beginning = taken, True, begins
+        return taken
+
     def _hold(self, start: IckOffset, shards: list[ShardLook]) -> Leases:
         """Return the leases of all ick shards: renewed, or taken anew. Raises: NoLease."""
         if self._leases is not None:
             now = [(each.lease_token, each.left_ms > 0) for each in shards]
             if now == [(leased.lease_token, True) for leased in self._leases]:
+                if self._is_beginning and start.seq:
+                    return self._take(start, take_over=True)
                 short = any(each.left_ms < self._lease * 500 for each in shards)
                 if not short or not self._leases.renew():
                     return self._leases
@@ -203,9 +292,7 @@ class IckConsumer:
             self._release()
         # A run that was started again takes over at once, and fences the one before. One that has
         # lost its leases takes them from no other.
-        taken = self._sharded.lease_all(_consumer(start), self._lease, take_over=not self._has_held)
-        self._leases, self._has_held = taken, True
-        return taken
+        return self._take(start, take_over=not self._has_held)
 
     def _finish(self, offset: IckOffset, leases: Leases) -> dict[int, int]:
         if not offset.tokens or offset == self._finished:

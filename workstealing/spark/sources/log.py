@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -39,9 +39,13 @@ from workstealing.spark.sources.log_offsets import (
     cut,
     looks,
     pages,
+    spans_of,
+    within,
 )
 from workstealing.spark.sources.log_once import Appender, Origin
 from workstealing.spark.sources.log_options import FORMAT, LogOptions
+from workstealing.spark.sources.options import runs
+from workstealing.spark.sources.pushing import NUMBER, TEXT, Column, Pushing
 
 
 class LogPartition(InputPartition):
@@ -81,13 +85,27 @@ class _Reader:
                 yield pa.RecordBatch.from_arrays(columns, ["log", "offset", "value"])
 
 
-class LogReader(_Reader, DataSourceReader):
+class LogReader(_Reader, Pushing, DataSourceReader):
     """Reads a range of the entries of logs."""
 
+    columns: ClassVar[Mapping[str, Column]] = {
+        "log": Column(TEXT, prefix=True),
+        "offset": Column(NUMBER, bounds=True),
+    }
+
     def partitions(self) -> Sequence[InputPartition]:
-        """Return tasks for what there is now; a round trip for each log."""
-        options = self._options
-        return _partitions(batch_offset(options, looks(options.client.connected(), options.logs)))
+        """Return tasks for what there is now; a round trip for each log that is wanted."""
+        options, wanted = self._options, self.wanted_of("offset")
+        names = list(filter(self.wanted_of("log").lets_pass, options.logs))
+        offset = batch_offset(options, looks(options.client.connected(), names))
+        offsets = wanted.chosen()
+        if offsets is None:
+            parts = _partitions(within(offset, wanted.least, wanted.most))
+        else:
+            spans = spans_of(offset, sorted(offsets))
+            parts = [LogPartition(*each) for each in enumerate(runs(spans, options.tasks))]
+        # There must be one.
+        return parts or [LogPartition(0, ())]
 
 
 class LogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -242,9 +260,9 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 class LogSource(DataSource):
     """Reads and appends entries of logs; see docs/spark_log.md.
 
-    Options: logs (or a path); of reads: values, startingOffset, endingOffset, maxEntriesPerBatch,
-    failOnDataLoss, partitions; of writes: block, exactlyOnce, query and batch; client or url.
-    Raises: ConfigurationError.
+    Options: logs (or a path); of reads: values, startingOffset, endingOffset, maxOffsetsPerTrigger,
+    minOffsetsPerTrigger, maxTriggerDelay, failOnDataLoss, partitions; of writes: block,
+    exactlyOnce, query and batch; client or url. Raises: ConfigurationError.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

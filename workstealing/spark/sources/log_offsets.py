@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, LostEntriesError
+from workstealing.spark.sources.admission import Admission
 from workstealing.spark.sources.log_options import FORMAT, LogOptions, Position, Positions
 from workstealing.spark.sources.options import shared_out
 from workstealing.store.operations import Steps, drive
@@ -190,6 +191,16 @@ def planned(
     return LogOffset(tasks, places), losses
 
 
+def behind(end: LogOffset, looks: Mapping[str, LogLook]) -> int:
+    """Return how many entries of the logs at hand a batch leaves to later ones.
+
+    Arguments: end: the offset behind the batch; looks: at the logs of the query.
+    """
+    return sum(
+        max(0, look.next - end.places[log].next) for log, look in looks.items() if log in end.places
+    )
+
+
 def cut(offset: LogOffset) -> list[tuple[Span, ...]]:
     """Return the tasks of the batch that an offset ends: of each what it reads, in order.
 
@@ -253,10 +264,11 @@ class LogPlanner:
         self._look = look
         self._sleep = sleep
         self._clock = SYSTEM_CLOCK
+        self._admission = Admission(options.minimum)
         # For AvailableNow: log -> (epoch, offset) where it ended when the run began.
         self._ends: dict[str, tuple[str, int]] | None = None
         self._idle_until = 0.0
-        self._seen: Mapping[str, LogLook] | None = None
+        self._seen: dict[str, Any] | None = None
         self._missed: set[str] = set()
 
     def prepare_available_now(self) -> None:
@@ -268,27 +280,43 @@ class LogPlanner:
         """Return the offset behind the next batch, or `start` itself if there is nothing to read.
 
         Arguments: start; limit: how many entries at most, None for all. Raises: LostEntriesError if
-        entries that were to be read are gone and the user has not said that this may be. Costs
-        one look.
+        entries that were to be read are gone and the user has not said that this may be. Fewer than
+        the option minOffsetsPerTrigger are held back, unless all are asked for. Costs one look.
         """
         if self._ends is None and self._clock.monotonic() < self._idle_until:
             self._sleep(max(0.0, self._idle_until - self._clock.monotonic()))
         options = self._options
-        looks = self._seen = self._look(options.logs)
+        looks = self._look(options.logs)
         end, losses = planned(
             start, looks, options.positions()[0], limit, options.tasks, ends=self._ends
         )
-        report([str(loss) for loss in losses], options)
+        if options.fails_on_loss:
+            report([str(loss) for loss in losses], options)
+        left = there = behind(end, looks)
+        if end is not start:
+            there += sum(each.next - each.start for each in end.places.values())
+        asked_for_all = limit is None or self._ends is not None
+        if not asked_for_all and self._admission.holds_back(there):
+            end, left = start, there
+        elif not options.fails_on_loss:
+            # Once, when the batch that goes on behind them begins.
+            report([str(loss) for loss in losses], options)
+        self._seen = {
+            "logs": {log: look.next for log, look in looks.items()},
+            "offsetsBehindLatest": left,
+        }
         self._warn_of_missing(looks)
         if end is start:
             self._idle_until = self._clock.monotonic() + IDLE_SECONDS
         return end
 
-    def seen(self) -> dict[str, int] | None:
-        """Return where each log ended at the last look, None before it; no round trip."""
-        if self._seen is None:
-            return None
-        return {log: look.next for log, look in self._seen.items()}
+    def seen(self) -> dict[str, Any] | None:
+        """Return the backlog at the last look, None before it; no round trip.
+
+        Returns: logs: the offset behind the last entry of each log; offsetsBehindLatest: how many
+        entries are left for later batches.
+        """
+        return self._seen
 
     def _warn_of_missing(self, looks: Mapping[str, LogLook]) -> None:
         for log, look in looks.items():
@@ -319,6 +347,31 @@ def batch_offset(options: LogOptions, looks: Mapping[str, LogLook]) -> LogOffset
         places[log] = Place(look.epoch, start, max(start, stop), look.block)
     report(losses, options)
     return LogOffset(options.tasks, places)
+
+
+def within(offset: LogOffset, least: int | None, most: int | None) -> LogOffset:
+    """Return a batch without the entries outside of bounds, which belong to it; None: no bound."""
+    places = {}
+    for log, place in offset.places.items():
+        start = place.start if least is None else max(place.start, least)
+        stop = place.next if most is None else min(place.next, most + 1)
+        places[log] = place._replace(start=start, next=max(start, stop))
+    return LogOffset(offset.tasks, places)
+
+
+def spans_of(offset: LogOffset, offsets: Sequence[int]) -> list[Span]:
+    """Return those parts of a batch that have given offsets: neighbours are one part.
+
+    Arguments: offset; offsets: in ascending order, each once.
+    """
+    spans: list[Span] = []
+    for log, place in sorted(offset.places.items()):
+        for each in offsets[bisect_left(offsets, place.start) : bisect_left(offsets, place.next)]:
+            if spans and (spans[-1].log, spans[-1].stop) == (log, each):
+                spans[-1] = spans[-1]._replace(stop=each + 1)
+            else:
+                spans.append(Span(log, place.epoch, each, each + 1))
+    return spans
 
 
 def report(losses: Sequence[str], options: LogOptions) -> None:

@@ -11,12 +11,13 @@ from typing import Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.spark.making import ClientSettings
+from workstealing.spark.sources.admission import Minimum, minimum_of
 from workstealing.spark.sources.options import OptionReader, without_path
 from workstealing.structures.log.base import LogNames
 
 FORMAT = "workstealing.log"
-ENTRIES_A_BATCH = 100_000
-MOST_ENTRIES_A_BATCH = 100_000_000
+OFFSETS_A_TRIGGER = 100_000
+MOST_OFFSETS_A_TRIGGER = 100_000_000
 PARTITIONS, MOST_PARTITIONS = 16, 10_000
 # More of them would be asked for one by one before each batch.
 MOST_LOGS = 1_000
@@ -49,8 +50,9 @@ class LogOptions:
 
     Fields: logs: their names, () for a write by the column `log`; client. Of reads: values: that
     column's type, "binary" or "string"; starting and ending: where; fail_on_data_loss; partitions:
-    the most tasks of a read; max_entries_per_batch: of a stream. Of writes: block: entries a block
-    of a new log; exactly_once: of a stream; query and batch: of a batch write that is done once.
+    the most tasks of a read; max_offsets_per_trigger and minimum: the most and the least entries of
+    a stream's batch. Of writes: block: entries a block of a new log; exactly_once: of a stream;
+    query and batch: of a batch write that is done once.
     """
 
     logs: tuple[str, ...]
@@ -60,7 +62,8 @@ class LogOptions:
     ending: Positions | None = None
     fail_on_data_loss: bool | None = None
     partitions: int | None = None
-    max_entries_per_batch: int | None = None
+    max_offsets_per_trigger: int | None = None
+    minimum: Minimum | None = None
     block: int | None = None
     exactly_once: bool | None = None
     query: str | None = None
@@ -75,6 +78,7 @@ class LogOptions:
         with OptionReader(FORMAT, {}).naming():
             reader = OptionReader(FORMAT, without_path(options, "logs"))
         logs = _names(reader)
+        most = reader.number("maxOffsetsPerTrigger", 0, 1, MOST_OFFSETS_A_TRIGGER)
         parsed = cls(
             logs=logs,
             values=reader.choice_or_none("values", ("binary", "string")),
@@ -82,8 +86,8 @@ class LogOptions:
             ending=_positions(reader, "endingOffset", ("latest",), logs, "latest"),
             fail_on_data_loss=reader.boolean_or_none("failOnDataLoss"),
             partitions=reader.number("partitions", 0, 1, MOST_PARTITIONS) or None,
-            max_entries_per_batch=reader.number("maxEntriesPerBatch", 0, 1, MOST_ENTRIES_A_BATCH)
-            or None,
+            max_offsets_per_trigger=most or None,
+            minimum=minimum_of(reader, "minOffsetsPerTrigger", most or OFFSETS_A_TRIGGER),
             block=reader.number("block", 0, 1) or None,
             exactly_once=reader.boolean_or_none("exactlyOnce"),
             query=reader.text("query"),
@@ -107,7 +111,11 @@ class LogOptions:
         if is_stream:
             self._refuse({"endingOffset": self.ending}, "read, not for readStream")
             return self
-        self._refuse({"maxEntriesPerBatch": self.max_entries_per_batch}, "readStream")
+        of_streams = {
+            "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
+            "minOffsetsPerTrigger": self.minimum,
+        }
+        self._refuse(of_streams, "readStream")
         for log in self.logs:
             start, end = (self.starting or EARLIEST).of(log), (self.ending or LATEST).of(log)
             # Of unlike signs they can only be compared when the log's end is known.
@@ -130,7 +138,8 @@ class LogOptions:
             "endingOffset": self.ending,
             "failOnDataLoss": self.fail_on_data_loss,
             "partitions": self.partitions,
-            "maxEntriesPerBatch": self.max_entries_per_batch,
+            "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
+            "minOffsetsPerTrigger": self.minimum,
         }
         self._refuse(given, "reading, and this is a write")
         if len(self.logs) > 1:
@@ -184,7 +193,7 @@ class LogOptions:
     @property
     def batch_size(self) -> int:
         """How many entries a batch of a stream has at most."""
-        return self.max_entries_per_batch or ENTRIES_A_BATCH
+        return self.max_offsets_per_trigger or OFFSETS_A_TRIGGER
 
     def wrong(self, problem: str) -> ConfigurationError:
         """Return the error for a problem."""

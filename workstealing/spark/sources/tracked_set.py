@@ -14,7 +14,8 @@ from workstealing.spark.making import ClientSettings
 from workstealing.spark.sources.arrow import column_of, require_schema, text_type
 from workstealing.spark.sources.compat import DataSource, DataSourceReader, InputPartition
 from workstealing.spark.sources.options import OptionReader, runs, without_path
-from workstealing.structures.tracked_set.sub_sets import laid_out_sub_sets, scan
+from workstealing.spark.sources.pushing import BYTES, NUMBER, TEXT, Column, Pushing, as_key
+from workstealing.structures.tracked_set.sub_sets import find, laid_out_sub_sets, scan
 
 if TYPE_CHECKING:
     from workstealing.store.twin import Twin
@@ -106,13 +107,17 @@ class TrackedSetSource(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class SubSets(InputPartition):
-    """Some sub-sets of a tracked set that is laid out over so many of them."""
+    """Some sub-sets of a tracked set that is laid out over so many of them.
+
+    Fields: ids: those of them to look for, None for all.
+    """
 
     sub_sets: tuple[int, ...]
     of: int
+    ids: tuple[bytes, ...] | None = None
 
 
-class TrackedSetReader(DataSourceReader):
+class TrackedSetReader(Pushing, DataSourceReader):
     """Reads a tracked set by runs of sub-sets.
 
     Arguments: options; schema: as Spark wants to read, which must be the source's own.
@@ -121,6 +126,11 @@ class TrackedSetReader(DataSourceReader):
     def __init__(self, options: TrackedSetOptions, schema: StructType) -> None:
         self._options = options
         require_schema(FORMAT, schema, _columns_of(options))
+
+    def chooses_by(self) -> Mapping[str, Column]:
+        """Return both columns: the ids that are asked for, and the sub-sets that are read."""
+        kind = BYTES if self._options.ids == "binary" else TEXT
+        return {"id": Column(kind), "sub_set": Column(NUMBER, bounds=True)}
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return runs of sub-sets; none for a tracked set without any use yet.
@@ -134,7 +144,18 @@ class TrackedSetReader(DataSourceReader):
         if found is None:
             return [SubSets((), 1)]
         options.require_sub_sets(found)
-        return [SubSets(each, found) for each in runs(range(found), options.partitions)]
+        wanted = list(filter(self.wanted_of("sub_set").lets_pass, range(found)))
+        ids = self.wanted_of("id").chosen()
+        if ids is None:
+            parts = [SubSets(each, found) for each in runs(wanted, options.partitions)]
+        else:
+            names = options.tracked_names(found)
+            asked = names.grouped(sorted(map(as_key, ids)))
+            parts = [
+                SubSets(each, found, tuple(one for sub_set in each for one in asked[sub_set]))
+                for each in runs([each for each in wanted if each in asked], options.partitions)
+            ]
+        return parts or [SubSets((), found)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the ids of one partition, page by page."""
@@ -143,7 +164,12 @@ class TrackedSetReader(DataSourceReader):
         options = self._options
         names = options.tracked_names(partition.of)
         remedy = "give the option ids=binary, for a binary column"
-        for sub_sets, ids in scan(options.twin(), names, partition.sub_sets):
+        found = (
+            scan(options.twin(), names, partition.sub_sets)
+            if partition.ids is None
+            else find(options.twin(), names, partition.ids)
+        )
+        for sub_sets, ids in found:
             if ids:
                 columns = [
                     column_of(ids, options.ids, "the id", remedy),

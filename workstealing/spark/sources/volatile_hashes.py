@@ -31,9 +31,10 @@ from workstealing.spark.sources.compat import (
     WriterCommitMessage,
 )
 from workstealing.spark.sources.options import OptionReader, runs, without_path
+from workstealing.spark.sources.pushing import BYTES, TEXT, Column, Pushing, as_key
 from workstealing.store.twin import Node
 from workstealing.structures.volatile_hashes import HashPipeline, VolatileHashes
-from workstealing.structures.volatile_hashes.scanning import HashScan, LiveField
+from workstealing.structures.volatile_hashes.scanning import HashScan, KeyChoice, LiveField
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -162,7 +163,7 @@ def columns_of(options: VolatileHashOptions) -> StructType:
     )
 
 
-class VolatileHashReader(DataSourceReader):
+class VolatileHashReader(Pushing, DataSourceReader):
     """Reads a namespace: by runs of index shards, or native ones by nodes.
 
     Arguments: options; schema: as Spark wants to read, which must be the source's own.
@@ -171,6 +172,11 @@ class VolatileHashReader(DataSourceReader):
     def __init__(self, options: VolatileHashOptions, schema: StructType) -> None:
         self._options = options.for_reading()
         require_schema(FORMAT, schema, columns_of(options))
+
+    def chooses_by(self) -> Mapping[str, Column]:
+        """Return the column key: only these hashes are read."""
+        is_text = self._options.names != "binary"
+        return {"key": Column(TEXT if is_text else BYTES, prefix=is_text)}
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return runs of index shards, or nodes; none for a namespace without any use yet.
@@ -182,9 +188,10 @@ class VolatileHashReader(DataSourceReader):
         if layout is None:
             return [IndexShards(())]
         if layout.is_native:
-            return [NodeKeys(node) for node in scan.nodes()]
+            return [NodeKeys(node) for node in scan.nodes()] or [IndexShards(())]
         shards = scan.shards(layout)
-        return [IndexShards(each) for each in runs(shards, self._options.partitions or PARTITIONS)]
+        most = self._options.partitions or PARTITIONS
+        return [IndexShards(each) for each in runs(shards, most)] or [IndexShards(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the live fields of one partition, page by page."""
@@ -206,7 +213,11 @@ class VolatileHashReader(DataSourceReader):
                 yield self._batch(fields)
 
     def _scan(self) -> HashScan:
-        return HashScan(self._options.hashes(), self._options.match)
+        wanted = self.wanted_of("key")
+        named = wanted.chosen()
+        keys = None if named is None else frozenset(map(as_key, named))
+        choice = KeyChoice(keys, as_key(wanted.prefix))
+        return HashScan(self._options.hashes(), self._options.match, choice)
 
     def _batch(self, fields: Sequence[LiveField]) -> pa.RecordBatch:
         names, values = self._options.names or "string", self._options.values or "string"

@@ -80,6 +80,37 @@ def laid_out_sub_sets(twin: Twin, names: TrackedSetNames) -> int | None:
     return known.sub_sets
 
 
+def find(
+    twin: Twin, names: TrackedSetNames, ids: Sequence[bytes]
+) -> Iterator[tuple[list[int], list[bytes]]]:
+    """Yield those of some ids that are tracked, as two lists of the same length: as `scan` does.
+
+    Arguments: twin; names; ids. Raises: LayoutError for a foreign key in a sub-set's place;
+    connection faults. One round trip to each node for each 500 ids.
+    """
+    for start in range(0, len(ids), IDS_A_PAGE):
+        groups = names.grouped(ids[start : start + IDS_A_PAGE])
+        asked = {
+            each: ("SMISMEMBER", names.keys(each)[0], *group) for each, group in groups.items()
+        }
+        try:
+            replies = ask_sub_sets(twin, names, asked, Budget(None, TIMEOUT_SECONDS))
+        except ResponseError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            raise LayoutError(
+                f"one of the keys {sorted(names.keys(each)[0] for each in groups)!r} does not hold"
+                f" a sub-set of the tracked set {names.key!r}: {error}"
+            ) from error
+        found = [
+            (sub_set, each)
+            for sub_set, group in groups.items()
+            for each, is_there in zip(group, replies[sub_set], strict=True)
+            if is_there
+        ]
+        yield [sub_set for sub_set, _ in found], [each for _, each in found]
+
+
 def scan(
     twin: Twin, names: TrackedSetNames, sub_sets: Sequence[int]
 ) -> Iterator[tuple[list[int], list[bytes]]]:

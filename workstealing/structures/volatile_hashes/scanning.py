@@ -9,6 +9,7 @@ may be seen twice.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command
+from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.operations import Operation, as_layout_error
 from workstealing.store.paging import BEGINNING, paged
 from workstealing.store.twin import Node
@@ -49,18 +51,53 @@ class LiveField:
     left_ms: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class KeyChoice:
+    """The keys whose hashes a scan is narrowed to.
+
+    Fields: named: these alone, None for all; prefix: the beginning of each.
+    """
+
+    named: frozenset[bytes] | None = None
+    prefix: bytes = b""
+
+    def lets_pass(self, key: bytes) -> bool:
+        """Say whether a key is among them."""
+        return key.startswith(self.prefix) and (self.named is None or key in self.named)
+
+
 class HashScan:
     """Reads the live fields of a namespace through one-attempt connections, in bounded replies.
 
-    Arguments: hashes; match: a pattern of Redis's for the keys, needed for a native namespace.
-    Every method raises: LayoutError for a namespace that is being migrated or is foreign;
-    ConfigurationError for a native namespace without a pattern; connection faults. A namespace that
-    nobody has used yet has no fields, and its layout is not written down.
+    Arguments: hashes; match: a pattern of Redis's for the keys, needed for a native namespace;
+    chosen: the keys to read of those that match. Where they are named, and the pattern is a mere
+    beginning ("item:*") or there is none, nothing else is looked at. Every method raises:
+    LayoutError for a namespace that is being migrated or is foreign; ConfigurationError for a
+    native namespace without a pattern; connection faults. A namespace that nobody has used yet has
+    no fields, and its layout is not written down.
     """
 
-    def __init__(self, hashes: VolatileHashes, match: str | bytes | None = None) -> None:
+    def __init__(
+        self,
+        hashes: VolatileHashes,
+        match: str | bytes | None = None,
+        chosen: KeyChoice = KeyChoice(),
+    ) -> None:
         self._hashes = hashes
         self._match = match
+        self._chosen = chosen
+        beginning = _beginning_of(match)
+        # Keys that need not be looked for; the pattern that the server goes by.
+        self._named: list[bytes] | None = None
+        self._pattern = match
+        if beginning is not None:
+            if chosen.named is not None:
+                named = filter(chosen.lets_pass, chosen.named)
+                self._named = sorted(key for key in named if key.startswith(beginning))
+            elif len(chosen.prefix) > len(beginning):
+                # Keys that begin with this, but not with that, are left out here.
+                self._pattern = _SPECIAL.sub(rb"\\\g<0>", chosen.prefix) + b"*"
+        self._beginning = beginning or b""
         self._index = DueIndex(hashes.twin, hashes.names, 0, random.random, SYSTEM_CLOCK)
 
     def layout(self) -> Layout | None:
@@ -88,11 +125,19 @@ class HashScan:
     def shards(self, layout: Layout) -> list[int]:
         """Return the index shards of an emulated namespace, in the order of their nodes."""
         by_node = self._index.shards_by_node(layout, _budget())
-        return [shard for shards in by_node.values() for shard in sorted(shards)]
+        found = [shard for shards in by_node.values() for shard in sorted(shards)]
+        if self._named is None:
+            return found
+        wanted = {layout.shard_of(key_slot(key)) for key in self._named}
+        return [shard for shard in found if shard in wanted]
 
     def nodes(self) -> list[Node]:
         """Return the nodes whose keyspaces hold a native namespace's hashes; no round trip."""
-        return self._hashes.twin.nodes()
+        nodes = self._hashes.twin.nodes()
+        if self._named is None:
+            return nodes
+        wanted = {self._hashes.twin.node_of(key_slot(key)) for key in self._named}
+        return [node for node in nodes if node in wanted]
 
     def of_shards(self, layout: Layout, shards: Sequence[int]) -> Iterator[list[LiveField]]:
         """Yield the live fields of the hashes that index shards of an emulated namespace name.
@@ -104,7 +149,7 @@ class HashScan:
         for shard in shards:
             by_node.setdefault(self._node_of(layout, shard), []).append(shard)
         for node, its_shards in by_node.items():
-            for keys in self._due_keys(node, its_shards):
+            for keys in self._due_keys(layout, node, its_shards):
                 yield from self._fields(layout, node, keys)
 
     def of_node(self, layout: Layout, node: Node) -> Iterator[list[LiveField]]:
@@ -114,40 +159,69 @@ class HashScan:
         """
         cursor = BEGINNING
         own = self._hashes.names.layout
+        if self._named is not None:
+            node_of = self._hashes.twin.node_of
+            keys = [key for key in self._named if key != own and node_of(key_slot(key)) == node]
+            yield from self._fields(layout, node, keys)
+            return
         while True:
             command = (
-                *("SCAN", cursor, "MATCH", self._match),
+                *("SCAN", cursor, "MATCH", self._pattern),
                 *("COUNT", KEYS_A_PAGE, "TYPE", "hash"),
             )
             ((cursor, keys),) = self._ask(node, [command])
-            yield from self._fields(layout, node, [key for key in keys if key != own])
+            keys = [key for key in keys if key != own and self._is_wanted(key)]
+            yield from self._fields(layout, node, keys)
             if cursor == BEGINNING:
                 return
+
+    def _is_wanted(self, key: bytes) -> bool:
+        return self._chosen.lets_pass(key) and key.startswith(self._beginning)
 
     def _node_of(self, layout: Layout, shard: int) -> Node:
         if layout.registers_shards:
             return self._hashes.twin.node_of(shard)
         return self._hashes.twin.nodes()[0]
 
-    def _due_keys(self, node: Node, shards: Sequence[int]) -> Iterator[list[bytes]]:
+    def _due_keys(self, layout: Layout, node: Node, shards: Sequence[int]) -> Iterator[list[bytes]]:
         names = self._hashes.names
-        match = () if self._match is None else ("MATCH", self._match)
+        if self._named is not None:
+            yield from self._due_of_named(layout, node, shards)
+            return
+        match = () if self._pattern is None else ("MATCH", self._pattern)
 
         def ask(asked: list[tuple[bytes, bytes]]) -> list[Any]:
             # By ZSCAN: a range by score or rank would miss entries that move down meanwhile.
             replies = self._ask(
                 node, [("ZSCAN", *each, *match, "COUNT", ENTRIES_A_PAGE) for each in asked]
             )
-            for (due, _), reply in zip(asked, replies, strict=True):
-                if isinstance(reply, ResponseError):
-                    raise LayoutError(
-                        f"the key {due!r} does not hold a due index of the namespace"
-                        f" {names.namespace!r}: {reply}"
-                    ) from reply
+            self._check_due([due for due, _ in asked], replies)
             return replies
 
         for pages in paged(map(names.due, shards), SHARDS_A_CALL, ask):
-            yield list(dict.fromkeys(key for _, entries in pages for key in entries[::2]))
+            found = dict.fromkeys(key for _, entries in pages for key in entries[::2])
+            yield [key for key in found if self._is_wanted(key)]
+
+    def _due_of_named(
+        self, layout: Layout, node: Node, shards: Sequence[int]
+    ) -> Iterator[list[bytes]]:
+        """Yield those of the named keys that the due index has."""
+        own = set(shards)
+        places = [(layout.shard_of(key_slot(key)), key) for key in self._named or ()]
+        mine = [(self._hashes.names.due(shard), key) for shard, key in places if shard in own]
+        for start in range(0, len(mine), ENTRIES_A_PAGE):
+            asked = mine[start : start + ENTRIES_A_PAGE]
+            replies = self._ask(node, [("ZSCORE", due, key) for due, key in asked])
+            self._check_due([due for due, _ in asked], replies)
+            yield [key for (_, key), score in zip(asked, replies, strict=True) if score is not None]
+
+    def _check_due(self, keys: Sequence[bytes], replies: Sequence[Any]) -> None:
+        for due, reply in zip(keys, replies, strict=True):
+            if isinstance(reply, ResponseError):
+                raise LayoutError(
+                    f"the key {due!r} does not hold a due index of the namespace"
+                    f" {self._hashes.names.namespace!r}: {reply}"
+                ) from reply
 
     def _fields(
         self, layout: Layout, node: Node, keys: Sequence[bytes]
@@ -190,6 +264,17 @@ class HashScan:
 
     def _ask(self, node: Node, commands: Sequence[Command]) -> list[Any]:
         return self._hashes.twin.call(node, commands, _budget()) if commands else []
+
+
+def _beginning_of(match: str | bytes | None) -> bytes | None:
+    """Return the text that a pattern asks keys to begin with, None if it asks for anything else."""
+    pattern = b"*" if match is None else to_bytes(match)
+    beginning = pattern[:-1]
+    return beginning if pattern.endswith(b"*") and not _SPECIAL.search(beginning) else None
+
+
+# The characters that mean something in a pattern of Redis's.
+_SPECIAL = re.compile(rb"[*?\[\]\\]")
 
 
 def _by_digest(operations: Sequence[Operation]) -> list[Command]:

@@ -1,0 +1,145 @@
+"""Filters of Spark's are sorted out without a JVM: those of a source, and those left to Spark."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import make_dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.datasource import DataSourceReader
+
+from workstealing.spark.sources.pushing import (
+    BYTES,
+    FLAG,
+    NUMBER,
+    TEXT,
+    Column,
+    Pushing,
+    Wanted,
+    sorted_out,
+)
+
+filters = pytest.importorskip("pyspark.sql.datasource")
+
+COLUMNS = {
+    "key": Column(TEXT, prefix=True),
+    "id": Column(BYTES),
+    "offset": Column(NUMBER, bounds=True),
+    "shard": Column(NUMBER),
+    "reserved": Column(FLAG),
+}
+
+
+def of(column: str, kind: str, *value: Any) -> Any:
+    """A filter, also on PySpark 4.0, which has none."""
+    fields = ["attribute", "value"][: 1 + len(value)]
+    made = getattr(filters, kind, None) or make_dataclass(kind, fields, frozen=True)
+    return made((column,), *value)
+
+
+class TestSortedOut:
+    def test_filters_that_a_source_applies_are_kept_from_spark(self) -> None:
+        wanted, left = sorted_out(
+            [
+                of("key", "IsNotNull"),
+                of("key", "StringStartsWith", "item:"),
+                of("key", "StringStartsWith", "item:1"),
+                of("offset", "GreaterThan", 9),
+                of("offset", "LessThanOrEqual", 20),
+                of("offset", "LessThan", 19),
+                of("id", "In", (b"a", None, b"b")),
+                of("reserved", "EqualTo", True),
+            ],
+            COLUMNS,
+        )
+        assert left == []
+        assert wanted == {
+            "key": Wanted(prefix="item:1"),
+            "offset": Wanted(least=10, most=18),
+            "id": Wanted(values=frozenset({b"a", b"b"})),
+            "reserved": Wanted(values=frozenset({True})),
+        }
+
+    def test_all_others_are_left_to_spark_as_they_are(self) -> None:
+        given = [
+            of("value", "EqualTo", "x"),
+            of("shard", "GreaterThan", 3),
+            of("id", "StringStartsWith", "x"),
+            of("key", "StringEndsWith", "x"),
+            of("key", "IsNull"),
+            of("key", "EqualTo", 5),
+            of("shard", "EqualTo", True),
+            of("shard", "In", (1, "2")),
+            getattr(filters, "Not", tuple)([of("key", "EqualTo", "x")]),
+            type(of("key", "EqualTo", "x"))(("key", "part"), "x"),
+        ]
+        wanted, left = sorted_out(given, COLUMNS)
+        assert wanted == {}
+        assert len(left) == len(given)
+        assert all(mine is theirs for mine, theirs in zip(left, given, strict=True))
+
+    def test_filters_that_contradict_each_other_leave_nothing(self) -> None:
+        wanted, _ = sorted_out(
+            [of("key", "StringStartsWith", "a"), of("key", "StringStartsWith", "b")], COLUMNS
+        )
+        assert wanted["key"].chosen() == frozenset()
+        wanted, _ = sorted_out([of("id", "EqualTo", b"a"), of("id", "In", (b"b",))], COLUMNS)
+        assert wanted["id"].chosen() == frozenset()
+
+    @given(st.lists(st.tuples(st.sampled_from("=<>≤≥i^"), st.integers(0, 12)), max_size=5))
+    def test_what_passes_is_what_spark_would_let_pass(self, said: list[tuple[str, int]]) -> None:
+        kinds = {
+            "=": ("EqualTo", lambda value, mine: mine == value),
+            "<": ("LessThan", lambda value, mine: mine < value),
+            ">": ("GreaterThan", lambda value, mine: mine > value),
+            "≤": ("LessThanOrEqual", lambda value, mine: mine <= value),
+            "≥": ("GreaterThanOrEqual", lambda value, mine: mine >= value),
+            "i": ("In", lambda value, mine: mine in (value, value + 2)),
+            "^": ("EqualNullSafe", lambda value, mine: mine == value),
+        }
+        pushed = [
+            of("offset", kinds[sign][0], (value, value + 2) if sign == "i" else value)
+            for sign, value in said
+        ]
+        wanted, left = sorted_out(pushed, COLUMNS)
+        assert left == []
+        mine = wanted.get("offset", Wanted())
+        for number in range(-1, 16):
+            assert mine.lets_pass(number) == all(kinds[s][1](v, number) for s, v in said)
+        chosen = mine.chosen()
+        if chosen is not None:
+            assert chosen == {number for number in range(16) if mine.lets_pass(number)}
+
+    def test_a_prefix_lets_the_same_pass_as_spark(self) -> None:
+        texts = ["", "a", "ab", "abc", "b", "ba"]
+        for one, two in itertools.product(texts, repeat=2):
+            pushed = [of("key", "StringStartsWith", each) for each in (one, two)]
+            wanted, _ = sorted_out(pushed, COLUMNS)
+            for text in texts:
+                passes = text.startswith(one) and text.startswith(two)
+                assert wanted.get("key", Wanted()).lets_pass(text) == passes
+
+
+class Reader(Pushing, DataSourceReader):
+    columns = COLUMNS
+
+    def read(self, partition: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_a_reader_is_read_although_the_setting_is_off() -> None:
+    reader = Reader()
+    # Spark's own test, in `pyspark.sql.worker.plan_data_source_read`.
+    theirs = getattr(DataSourceReader, "pushFilters", None)
+    assert getattr(reader.pushFilters, "__func__", None) is theirs
+    left = [of("key", "StringEndsWith", "x")]
+    assert reader.pushFilters([of("key", "EqualTo", "x"), *left]) == left
+    assert reader.wanted_of("key").chosen() == {"x"}
+    assert reader.wanted_of("offset") == Wanted()
+    assert Reader().wanted_of("key") == Wanted()
