@@ -98,7 +98,9 @@ class StandaloneCluster:
             "SPARK_DAEMON_MEMORY": "256m",
             # Compiling thoroughly costs more of two cores than it saves.
             "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-            "SPARK_MASTER_OPTS": "-Dspark.worker.timeout=10 -Dspark.port.maxRetries=0",
+            # Its REST server has a fixed port, on which the cluster of another run may listen.
+            "SPARK_MASTER_OPTS": "-Dspark.worker.timeout=10 -Dspark.port.maxRetries=0"
+            " -Dspark.master.rest.enabled=false",
             "SPARK_WORKER_OPTS": "-Dspark.worker.timeout=10",
             "PYSPARK_PYTHON": sys.executable,
             **(environment or {}),

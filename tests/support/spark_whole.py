@@ -33,12 +33,14 @@ from workstealing.spark import (
     enlist_batch,
     enlisting,
     install,
+    listen,
     recruits,
     register,
     sweep,
 )
 from workstealing.store.budget import Budget
 from workstealing.structures import Log, ShardedIck, TrackedSet, VolatileHashes
+from workstealing.testing import always
 
 THIS = "support.spark_whole"
 RECRUITS = "support.spark_recruits:make"
@@ -254,6 +256,23 @@ class Checks:
         (slice,) = self.redis.lrange(SLICES, len(before), -1)
         assert slice.startswith(NO_TASK.encode()), slice
 
+    def the_driver_enlists_when_queries_and_streams_have_ended(self) -> None:
+        """A listener hears of a query's end, of a batch's and of a stream's; of Connect not all."""
+        recruiter = always(seconds=5.0)
+        recruiter.job(rate=1.0, name="heard")(lambda slice: 1)
+        listener = listen(self.spark, recruiter, stages=False)
+        self.spark.range(7).coalesce(1).write.parquet(str(self.folder / "heard"))
+        if not self.is_remote:
+            wait_until(lambda: recruiter.stats()["enlisted"] > 0, "the query to be heard of", 60)
+        # A write may be heard of twice, as the command and as the query that it runs.
+        before = recruiter.stats()["enlisted"]
+        stream = self.spark.readStream.schema("id long").parquet(str(self.folder / "heard"))
+        writer = stream.writeStream.format("noop")
+        writer = writer.option("checkpointLocation", str(self.folder / "heard_to"))
+        self._ended(writer.trigger(availableNow=True).start())
+        wait_until(lambda: recruiter.stats()["enlisted"] >= before + 2, "the batch and the end", 60)
+        listener.stop()
+
     def what_connect_cannot_do_is_refused_in_a_sentence(self) -> None:
         """No accumulators, and no hook in executors that run already."""
         with pytest.raises(ConfigurationError, match="every_task=True needs a SparkSession with"):
@@ -278,6 +297,7 @@ class Checks:
             self.reconciling,
             self.tasks_enlist,
             self.batches_of_a_stream_enlist,
+            self.the_driver_enlists_when_queries_and_streams_have_ended,
             *([self.what_connect_cannot_do_is_refused_in_a_sentence] if self.is_remote else []),
         ]
 

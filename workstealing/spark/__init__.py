@@ -1,4 +1,4 @@
-"""Spark: tasks that enlist when they have finished, sources and sinks, and sweeps.
+"""Spark: tasks that enlist when they have finished, a driver's listener, sources, sinks, sweeps.
 
 Importing this package loads the standard library only, because Spark's Python daemon may not load
 more; every name loads what it needs when it is first used.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workstealing.spark.epilogue import enlist_batch, enlisting
     from workstealing.spark.installing import install
+    from workstealing.spark.listening import listen
     from workstealing.spark.reconciling import reconcile
     from workstealing.spark.sources import register
     from workstealing.spark.sweeping import sweep
@@ -22,6 +23,7 @@ _MODULES = {
     "enlist_batch": "workstealing.spark.epilogue",
     "enlisting": "workstealing.spark.epilogue",
     "install": "workstealing.spark.installing",
+    "listen": "workstealing.spark.listening",
     "reconcile": "workstealing.spark.reconciling",
     "recruits": "workstealing.spark.totals",
     "register": "workstealing.spark.sources",
@@ -33,6 +35,7 @@ __all__ = [
     "enlist_batch",
     "enlisting",
     "install",
+    "listen",
     "reconcile",
     "recruits",
     "register",

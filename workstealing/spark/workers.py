@@ -109,6 +109,11 @@ class WorkerRecruiter:
             self._guarded(counters.rouse)
         return outcome
 
+    @property
+    def recruiter(self) -> Recruiter | None:
+        """The recruiter, None as long as the factory has returned none."""
+        return self._recruiter
+
     def take(self) -> Mapping[str, int]:
         """Return what became of the last recruit, by field, if an accumulator wants it."""
         return {} if self._taking is None else self._taking.take()
