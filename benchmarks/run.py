@@ -32,6 +32,7 @@ import round_trips
 import shuffle_queue
 import shuffle_queue_pickup
 import spark_epilogue
+import spark_redis
 import spark_sweeps
 import spark_throughput
 import sql_expiry
@@ -68,6 +69,7 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "web": web.measure,
     "spark-sweeps": spark_sweeps.measure,
     "spark-throughput": _on_a_server(spark_throughput.measure),
+    "spark-redis": _on_a_server(spark_redis.measure),
     "leftovers": _on_a_server(leftovers.measure),
     "leftovers-time": leftovers_time.measure,
     "leftovers-kills": leftovers_kills.measure,

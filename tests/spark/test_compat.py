@@ -25,6 +25,7 @@ FORMATS = [
     "workstealing.volatile_hashes",
     "workstealing.log",
     "workstealing.tracked_set",
+    "workstealing.redis",
 ]
 
 
@@ -188,11 +189,12 @@ class TestRegister:
         monkeypatch.setattr(compat, "HAS_READ_LIMITS", False)
         register(Session())  # type: ignore[arg-type]
         said = [record.getMessage() for record in caplog.records]
-        assert len(said) == 2
+        assert len(said) == 3
         assert "'workstealing.ick'" in said[0]
         assert "at most maxMembersPerTrigger" in said[0]
         assert "'workstealing.log'" in said[1]
         assert "PySpark 4.2 or newer" in said[1]
+        assert "at most maxOffsetsPerTrigger" in said[2]
 
     def test_without_data_sources_the_sentence_names_the_version(
         self, monkeypatch: pytest.MonkeyPatch

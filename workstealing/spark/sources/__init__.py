@@ -20,9 +20,14 @@ _SOURCES = {
     "volatile_hashes": "VolatileHashSource",
     "log": "LogSource",
     "tracked_set": "TrackedSetSource",
+    "redis": "RedisSource",
 }
 # The formats that are sources of streams, and the option that bounds a batch of each.
-_BOUNDS = {"ick": "maxMembersPerTrigger", "log": "maxOffsetsPerTrigger"}
+_BOUNDS = {
+    "ick": "maxMembersPerTrigger",
+    "log": "maxOffsetsPerTrigger",
+    "redis": "maxOffsetsPerTrigger",
+}
 
 logger = logging.getLogger("workstealing.spark")
 

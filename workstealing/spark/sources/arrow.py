@@ -73,17 +73,29 @@ def as_bytes(column: Any) -> list[bytes | None]:
     """Return a column of text, bytes or numbers as Redis would hold it.
 
     Arguments: an Arrow array. Whole numbers and decimals are written as they are, others as the
-    shortest text that reads back as the same number.
+    shortest text that reads back as the same number; true and false as these words; a date and a
+    timestamp as ISO 8601 has them, the latter with a Z for UTC unless it has no time zone.
     """
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return list(column.cast(pa.binary()).to_pylist())
     if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         return list(column.cast(pa.large_binary()).to_pylist())
+    if pa.types.is_boolean(kind):
+        return [_WORDS[value] for value in column.to_pylist()]
+    if pa.types.is_date(kind):
+        return [None if value is None else str(value).encode() for value in column.to_pylist()]
+    if pa.types.is_timestamp(kind):
+        # Without the zone's name, which Python may not know; Arrow counts from UTC in any.
+        zone, times = "Z" if kind.tz else "", column.cast(pa.timestamp("us")).to_pylist()
+        return [None if value is None else f"{value.isoformat()}{zone}".encode() for value in times]
     if pa.types.is_float32(kind):
         # As a double it would be written with digits that the column never had.
         column = column.cast(pa.string()).cast(pa.float64())
     return [None if value is None else _number(value) for value in column.to_pylist()]
+
+
+_WORDS = {None: None, True: b"true", False: b"false"}
 
 
 def _number(value: Any) -> bytes:

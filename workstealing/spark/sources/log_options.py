@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -220,26 +218,10 @@ def _is_behind(start: Position, end: Position) -> bool:
 
 
 def _names(reader: OptionReader) -> tuple[str, ...]:
-    """Return the names of logs: words that commas part, or a list as JSON or Python writes it."""
-    text = reader.text("logs")
-    if text is None:
+    """Return the names of logs."""
+    names = reader.names("logs", "log")
+    if names is None:
         return ()
-    names: Any = None
-    if text.lstrip().startswith("["):
-        # The second one is what PySpark makes of a Python list.
-        for read in (json.loads, ast.literal_eval):
-            with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-                names = read(text.strip())
-                break
-    else:
-        names = [name.strip() for name in text.split(",")]
-    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise reader.wrong(
-            "the option 'logs' holds no names of logs: give them with commas in between, or as a"
-            ' list, ["a", "b"]'
-        )
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise reader.wrong(f"the log {repeated[0]!r} is named twice in the option 'logs'")
     if not 1 <= len(names) <= MOST_LOGS:
         raise reader.wrong(f"the option 'logs' has {len(names)} names: give 1 to {MOST_LOGS:,}")
     with reader.naming():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -89,6 +91,36 @@ class OptionReader:
         """Return an option as words that commas part, () without it."""
         value = self.text(name) or ""
         return tuple(word.strip() for word in value.split(",") if word.strip())
+
+    def names(self, name: str, of: str) -> list[str] | None:
+        """Return an option as names: commas part them, or it is a list as JSON or Python writes it.
+
+        Arguments: name; of: what they are names of, for errors. Returns: None without the option.
+        Raises: ConfigurationError for anything else, and for a name that is there twice.
+        """
+        text = self.text(name)
+        if text is None:
+            return None
+        names: Any = None
+        if text.lstrip().startswith("["):
+            # The second one is what PySpark makes of a Python list.
+            for read in (json.loads, ast.literal_eval):
+                with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+                    names = read(text.strip())
+                    break
+        else:
+            names = [each.strip() for each in text.split(",")]
+        if not isinstance(names, list) or not all(isinstance(each, str) and each for each in names):
+            raise self.wrong(
+                f"the option {name!r} holds no names of {of}s: give them with commas in between, or"
+                ' as a list, ["a", "b"]'
+            )
+        seen: set[str] = set()
+        for each in names:
+            if each in seen:
+                raise self.wrong(f"the {of} {each!r} is named twice in the option {name!r}")
+            seen.add(each)
+        return names
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         """Return one of several words; the first one is the default."""

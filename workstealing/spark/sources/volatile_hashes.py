@@ -31,6 +31,7 @@ from workstealing.spark.sources.compat import (
     WriterCommitMessage,
 )
 from workstealing.spark.sources.options import OptionReader, runs, without_path
+from workstealing.spark.sources.pipelines import Bounded, of_one_command
 from workstealing.spark.sources.pushing import BYTES, TEXT, Column, Pushing, as_key
 from workstealing.store.twin import Node
 from workstealing.structures.volatile_hashes import HashPipeline, VolatileHashes
@@ -245,8 +246,6 @@ def _changed(options: VolatileHashOptions) -> LayoutError:
     )
 
 
-FIELDS_A_COMMAND = 500
-COMMANDS_A_CALL, BYTES_A_CALL = 256, 4 * 1024 * 1024
 LAST_DEADLINE_MS = 2**46 - 1
 # Arrow batches have the names and types of the session's columns.
 _REQUIRED: dict[str, tuple[Callable[[DataType], bool], str]] = {
@@ -335,59 +334,28 @@ def write_batch(
     groups: dict[tuple[bytes, Deadline], list[tuple[bytes, bytes]]] = {}
     for (key, field), (value, deadline) in _last_rows(batch, ttl_seconds).items():
         groups.setdefault((key, deadline), []).append((field, value))
-    commands = size = 0
+    commands = 0
     with hashes.pipeline(transaction=False) as pipe:
-        queued: list[bytes] = []
+        calls: Bounded[tuple[bytes, Sequence[Any]]] = Bounded(lambda items: _send(pipe, items))
         for (key, deadline), pairs in groups.items():
-            for some, some_bytes in _of_one_command(pairs):
-                if size and size + some_bytes > BYTES_A_CALL:
-                    _send(pipe, queued)
-                    size = 0
-                if deadline is None:
-                    pipe.execute_command("HSET", key, *_flat(some))
-                else:
-                    pipe.execute_command(
-                        "HSETEX", key, *deadline, "FIELDS", len(some), *_flat(some)
-                    )
-                queued.append(key)
+            for some, size in of_one_command(pairs):
+                command: Sequence[Any] = ("HSET", key, *some)
+                if deadline is not None:
+                    command = ("HSETEX", key, *deadline, "FIELDS", len(some) // 2, *some)
+                calls.add((key, command), size)
                 commands += 1
-                size += some_bytes
-                if len(queued) == COMMANDS_A_CALL:
-                    _send(pipe, queued)
-                    size = 0
-        _send(pipe, queued)
+        calls.flush()
     return commands
 
 
-def _of_one_command(
-    pairs: list[tuple[bytes, bytes]],
-) -> Iterator[tuple[dict[bytes, bytes], int]]:
-    """Divide fields into what one command sets, and how many bytes that is."""
-    some: dict[bytes, bytes] = {}
-    size = 0
-    for field, value in pairs:
-        more = len(field) + len(value)
-        # A server stands still for a large command, and refuses one of a gigabyte.
-        if len(some) == FIELDS_A_COMMAND or (some and size + more > BYTES_A_CALL):
-            yield some, size
-            some, size = {}, 0
-        some[field] = value
-        size += more
-    yield some, size
-
-
-def _flat(pairs: dict[bytes, bytes]) -> Iterator[bytes]:
-    for pair in pairs.items():
-        yield from pair
-
-
-def _send(pipe: HashPipeline, keys: list[bytes]) -> None:
-    for key, result in zip(keys, pipe.execute(raise_on_error=False), strict=True):
+def _send(pipe: HashPipeline, items: Sequence[tuple[bytes, Sequence[Any]]]) -> None:
+    for _, command in items:
+        pipe.execute_command(*command)
+    for (key, _), result in zip(items, pipe.execute(raise_on_error=False), strict=True):
         if isinstance(result, ResponseError):
             raise ResponseError(f"the hash {key!r} was not written: {result}") from result
         if isinstance(result, Exception):
             raise result
-    keys.clear()
 
 
 def _last_rows(

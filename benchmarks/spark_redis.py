@@ -1,0 +1,216 @@
+"""Plain Redis by ``format("workstealing.redis")`` beside what a Spark user writes by hand.
+
+By hand: foreachPartition with redis-py's pipelines of 1,000 commands, and the same without a
+pipeline, to write; SCAN at the driver and HGETALL in pipelines by mapPartitions, to read. All are
+warm, work on the same rows of one server, and take turns in one session of two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import redis
+from figures import Figure, Target, in_turn, show, speed_figure
+from servers import RedisServer, newest_redis
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS, ROUNDS = 100_000, 3
+# Without a pipeline a row takes so long that a part of them says enough: figures are for each row.
+PART_WITHOUT_PIPELINE = 10
+COMMANDS_A_PIPELINE = 1000
+SCHEMA = "key string, name string, price double, stock bigint"
+FORMAT = "workstealing.redis"
+
+
+def measure(server: RedisServer, rows: int = ROWS) -> list[Figure]:
+    """Measure writes and reads of hashes.
+
+    Arguments: server; rows: how many hashes.
+    """
+    spark = _session()
+    try:
+        return _figures(spark, server, rows)
+    finally:
+        spark.stop()
+
+
+def _figures(spark: SparkSession, server: RedisServer, rows: int) -> list[Figure]:
+    from workstealing.spark import register
+
+    register(spark)
+    table = spark.range(0, rows, 1, 2).selectExpr(
+        "concat('item:', id) AS key",
+        "concat('item number ', id) AS name",
+        "id / 4 AS price",
+        "id % 1000 AS stock",
+    )
+    table = table.cache()
+    table.count()
+    part = table.sample(1 / PART_WITHOUT_PIPELINE, seed=1).cache()
+    some = part.count()
+    client = server.client()
+    url, port = server.url, server.port
+
+    def ours_writes(frame: DataFrame) -> Callable[[], None]:
+        write = frame.write.format(FORMAT).mode("append").option("url", url)
+        return lambda: write.options(type="hash").save()
+
+    def by_pipeline() -> None:
+        table.foreachPartition(lambda part: _write_by_pipeline(port, part))
+
+    def without_pipeline() -> None:
+        part.foreachPartition(lambda part: _write_one_by_one(port, part))
+
+    def ours_reads(**options: Any) -> Callable[[], None]:
+        given = {"url": url, "type": "hash", **options}
+        found = spark.read.format(FORMAT).options(**given).schema(SCHEMA)
+        return lambda: _all_of(found.load("item:*"), rows)
+
+    def keys_at_the_driver() -> None:
+        keys = list(client.scan_iter("item:*", count=1000))
+        parts = spark.sparkContext.parallelize(keys, 2)
+        _all_of(
+            spark.createDataFrame(parts.mapPartitions(lambda it: _read(port, it)), SCHEMA), rows
+        )
+
+    def scan_in_a_task() -> None:
+        one = spark.sparkContext.parallelize([0], 1)
+        _all_of(spark.createDataFrame(one.mapPartitions(lambda _: _scan(port)), SCHEMA), rows)
+
+    def timed(work: Callable[[], None], count: int, *, wipes: bool = False) -> Callable[[], float]:
+        def once() -> float:
+            if wipes:
+                client.flushall()
+            started = time.perf_counter()
+            work()
+            seconds = time.perf_counter() - started
+            if wipes and client.dbsize() != count:
+                raise RuntimeError(f"{client.dbsize()} hashes were written")
+            return seconds / count
+
+        return once
+
+    def figure(
+        name: str, ours: Callable[[], float], theirs: Callable[[], float], by: str, target: Target
+    ) -> Figure:
+        found = speed_figure(f"spark_redis_{name}", by, in_turn(ours, theirs, ROUNDS), target)
+        # With a million rows the whole takes many minutes.
+        print(f"{found.name}: {found.value}", file=sys.stderr, flush=True)
+        return found
+
+    least = Target(least=1.0)
+    figures = [
+        figure(
+            "write_without_pipeline",
+            timed(ours_writes(table), rows, wipes=True),
+            timed(without_pipeline, some, wipes=True),
+            "foreachPartition, a round trip each",
+            Target(least=3.0),
+        ),
+        figure(
+            "write",
+            timed(ours_writes(table), rows, wipes=True),
+            timed(by_pipeline, rows, wipes=True),
+            "foreachPartition, pipelines of 1,000",
+            least,
+        ),
+    ]
+    client.flushall()
+    ours_writes(table)()
+    for name, ours, theirs, by in (
+        ("read", ours_reads(), keys_at_the_driver, "keys at the driver, HGETALL by 2 tasks"),
+        ("read_in_one_task", ours_reads(), scan_in_a_task, "SCAN and HGETALL by 1 task"),
+        (
+            "read_in_two_tasks",
+            ours_reads(partitions=2),
+            keys_at_the_driver,
+            "keys at the driver, HGETALL by 2 tasks",
+        ),
+    ):
+        figures.append(figure(name, timed(ours, rows), timed(theirs, rows), by, least))
+    return figures
+
+
+def _all_of(frame: DataFrame, rows: int) -> None:
+    row = frame.selectExpr("count(1)", "sum(stock)", "max(price)", "max(name)").first()
+    if row is None or row[0] != rows:
+        raise RuntimeError(f"{row} was read")
+
+
+def _commands(port: int, rows: Iterable[Any], flush: int) -> None:
+    pipe = redis.Redis(port=port).pipeline(transaction=False)
+    for number, row in enumerate(rows, 1):
+        pipe.hset(row.key, mapping={"name": row.name, "price": row.price, "stock": row.stock})
+        if number % flush == 0:
+            pipe.execute()
+    pipe.execute()
+
+
+def _write_by_pipeline(port: int, rows: Iterable[Any]) -> None:
+    _commands(port, rows, COMMANDS_A_PIPELINE)
+
+
+def _write_one_by_one(port: int, rows: Iterable[Any]) -> None:
+    client = redis.Redis(port=port)
+    for row in rows:
+        client.hset(row.key, mapping={"name": row.name, "price": row.price, "stock": row.stock})
+
+
+def _read(port: int, keys: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
+    pipe = redis.Redis(port=port).pipeline(transaction=False)
+    asked: list[bytes] = []
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for key, found in zip(asked, pipe.execute(), strict=True):
+            name, price, stock = found[b"name"], found[b"price"], found[b"stock"]
+            yield key.decode(), name.decode(), float(price), int(stock)
+        asked.clear()
+
+    for key in keys:
+        pipe.hgetall(key)
+        asked.append(key)
+        if len(asked) == COMMANDS_A_PIPELINE:
+            yield from rows()
+    yield from rows()
+
+
+def _scan(port: int) -> Iterator[tuple[Any, ...]]:
+    return _read(port, redis.Redis(port=port).scan_iter("item:*", count=1000))
+
+
+def _session() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.executorEnv.PYTHONPATH", str(Path(__file__).parent))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def main() -> None:
+    """Measure and show the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--rows", type=int, default=ROWS, help=f"how many hashes; {ROWS}")
+    with newest_redis() as server:
+        show(measure(server, parser.parse_args().rows))
+
+
+if __name__ == "__main__":
+    main()

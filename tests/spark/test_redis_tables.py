@@ -1,0 +1,584 @@
+"""``format("workstealing.redis")`` on a server and a cluster, without a JVM."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import product
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+from redis.exceptions import ResponseError
+
+from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.servers import RedisCluster3, RedisServer
+from workstealing.errors import ConfigurationError, Moved
+from workstealing.spark.sources import (
+    pipelines,
+    redis_keys,
+    redis_reading,
+    redis_writing,
+)
+from workstealing.spark.sources import (
+    redis as redis_source,
+)
+from workstealing.spark.sources.compat import DataSourceReader
+from workstealing.spark.sources.pipelines import KeyCalls
+from workstealing.spark.sources.redis import RedisReader, RedisSource
+from workstealing.spark.sources.redis_keys import matcher
+from workstealing.spark.sources.redis_writing import WrittenKeys
+
+Server = RedisServer | RedisCluster3
+TEXT, NUMBER = StringType(), DoubleType()
+
+
+@pytest.fixture(params=["redis7", "cluster"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """All keys on one server, and keys on several."""
+    found: Server = request.getfixturevalue(request.param)
+    yield found
+    found.wipe()
+
+
+def schema(**columns: DataType) -> StructType:
+    found = StructType()
+    for name, kind in columns.items():
+        found = found.add(name, kind)
+    return found
+
+
+def source_of(server: Server, kind: str, **options: Any) -> RedisSource:
+    """Return the source with options as Spark hands them over, as texts."""
+    given = {"url": server.url, "type": kind, **options}
+    return RedisSource({name: str(value) for name, value in given.items()})
+
+
+def write(server: Server, kind: str, columns: StructType, *batches: Any, **options: Any) -> Any:
+    """Write batches, columns by their names, as one task."""
+    source = source_of(server, kind, **options)
+    writer = source.writer(columns, overwrite=False)
+    return writer.write(pa.record_batch(batch) for batch in batches)
+
+
+def reader(
+    server: Server, kind: str, columns: StructType | None = None, **options: Any
+) -> RedisReader:
+    source = source_of(server, kind, **options)
+    return source.reader(columns or source.schema())
+
+
+def rows_of(reading: RedisReader) -> list[tuple[Any, ...]]:
+    """Return the rows of all tasks, sorted."""
+    return sorted(
+        (
+            tuple(row.values())
+            for part in reading.partitions()
+            for batch in reading.read(part)
+            for row in batch.to_pylist()
+        ),
+        key=repr,
+    )
+
+
+def read(server: Server, kind: str, *args: Any, **options: Any) -> list[tuple[Any, ...]]:
+    return rows_of(reader(server, kind, *args, **options))
+
+
+def calls_of(server: Server, command: str) -> int:
+    """Return how often the nodes have run a command since they were asked to forget."""
+    nodes = server.nodes if isinstance(server, RedisCluster3) else [server]
+    stats = [node.client().info("commandstats") for node in nodes]
+    return sum(each.get(f"cmdstat_{command}", {"calls": 0})["calls"] for each in stats)
+
+
+def forget_calls(server: Server) -> None:
+    for node in server.nodes if isinstance(server, RedisCluster3) else [server]:
+        node.client().config_resetstat()
+
+
+class TestEachType:
+    def test_strings(self, server: Server) -> None:
+        columns = schema(key=TEXT, value=TEXT, ttl=NUMBER)
+        rows = {"key": ["a", "b", "a"], "value": ["1", "2", "3"], "ttl": [None, 100.5, None]}
+        assert write(server, "string", columns, rows) == WrittenKeys(3, 3)
+        client = server.client()
+        assert (client.get("a"), client.get("b")) == (b"3", b"2")
+        assert 0 < client.pttl("b") <= 100_500
+        found = read(server, "string", match="*")
+        assert [row[:2] for row in found] == [("a", "3"), ("b", "2")]
+        assert found[0][2] is None
+        assert 0 < found[1][2] <= 100.5
+        values = schema(value=IntegerType())
+        assert read(server, "string", values, match="*") == [(2,), (3,)]
+
+    def test_hashes_as_columns(self, server: Server) -> None:
+        at = datetime(2026, 11, 24, 22, tzinfo=UTC)
+        columns = schema(
+            id=LongType(),
+            name=TEXT,
+            price=NUMBER,
+            is_new=BooleanType(),
+            seen=TimestampType(),
+        )
+        batch = {
+            "id": pa.array([1, 2], pa.int64()),
+            "name": ["ä", None],
+            "price": [0.1, None],
+            "is_new": [True, False],
+            "seen": pa.array([at, None], pa.timestamp("us", tz="Europe/Berlin")),
+        }
+        given = {"keyPrefix": "item:", "keyColumn": "id"}
+        assert write(server, "hash", columns, batch, **given) == WrittenKeys(2, 2)
+        assert server.client().hgetall("item:1") == {
+            b"name": "ä".encode(),
+            b"price": b"0.1",
+            b"is_new": b"true",
+            b"seen": b"2026-11-24T22:00:00Z",
+        }
+        # A null leaves a field out.
+        assert server.client().hgetall("item:2") == {b"is_new": b"false"}
+        assert read(server, "hash", columns, **given) == [
+            (1, "ä", 0.1, True, at),
+            (2, None, None, False, None),
+        ]
+
+    def test_hashes_as_rows(self, server: Server) -> None:
+        # The columns stand in another order than the default one.
+        columns = schema(value=TEXT, key=TEXT, field=TEXT)
+        batch = {"value": ["1", "2", "3"], "key": ["a", "b", "a"], "field": ["f", "f", "f"]}
+        assert write(server, "hash", columns, batch) == WrittenKeys(3, 2)
+        assert read(server, "hash", match="*") == [("a", "f", "3"), ("b", "f", "2")]
+
+    def test_lists(self, server: Server) -> None:
+        columns = schema(key=TEXT, value=TEXT)
+        batch = {"key": ["a", "b", "a"], "value": ["1", "2", "3"]}
+        assert write(server, "list", columns, batch, batch) == WrittenKeys(6, 4)
+        assert server.client().lrange("a", 0, -1) == [b"1", b"3", b"1", b"3"]
+        assert read(server, "list", match="b") == [("b", 0, "2"), ("b", 1, "2")]
+        copied = schema(key=TEXT, position=LongType(), value=TEXT)
+        turned = {"key": ["a"] * 3, "position": [2, 0, 1], "value": ["z", "x", "y"]}
+        write(server, "list", copied, turned, writeMode="overwrite")
+        assert read(server, "list", match="a") == [("a", 0, "x"), ("a", 1, "y"), ("a", 2, "z")]
+
+    def test_sets_and_sorted_sets(self, server: Server) -> None:
+        members = {"key": ["s", "s", "t"], "member": ["1", "2", "1"]}
+        write(server, "set", schema(key=TEXT, member=TEXT), members, members)
+        assert read(server, "set", match="*") == [("s", "1"), ("s", "2"), ("t", "1")]
+        scored = {"key": ["z", "z"], "member": ["a", "b"], "score": [0.1, float("inf")]}
+        write(server, "zset", schema(key=TEXT, member=TEXT, score=NUMBER), scored, scored)
+        found = read(server, "zset", match="*")
+        assert found == [("z", "a", 0.1), ("z", "b", float("inf"))]
+
+    def test_streams(self, server: Server) -> None:
+        columns = schema(key=TEXT, user=TEXT, at=LongType())
+        batch = {"key": ["q", "q"], "user": ["x", "y"], "at": pa.array([1, None], pa.int64())}
+        write(server, "stream", columns, batch)
+        client = server.client()
+        entries = client.xrange("q")
+        assert [fields for _, fields in entries] == [{b"user": b"x", b"at": b"1"}, {b"user": b"y"}]
+        client.xadd("q", {"user": "z"})
+        found = reader(server, "stream", match="*")
+        assert [dict(row[2]) for row in rows_of(found)] == [
+            {"user": "x", "at": "1"},
+            {"user": "y"},
+            {"user": "z"},
+        ]
+        named = schema(id=TEXT, at=LongType(), user=TEXT)
+        ids = [entry_id.decode() for entry_id, _ in client.xrange("q")]
+        assert read(server, "stream", named, keys="q") == [
+            (ids[0], 1, "x"),
+            (ids[1], None, "y"),
+            (ids[2], None, "z"),
+        ]
+        # A stream is copied with its ids.
+        whole = schema(key=TEXT, id=TEXT, fields=MapType(TEXT, TEXT))
+        (copy,) = reader(server, "stream", match="q").read(
+            reader(server, "stream", keys="q").partitions()[0]
+        )
+        given = {"keyPrefix": "copy:", "writeMode": "overwrite"}
+        for _ in range(2):
+            source = source_of(server, "stream", **given)
+            source.writer(whole, overwrite=False).write(iter([copy]))
+        assert client.xrange("copy:q") == client.xrange("q")
+
+    def test_a_stream_is_kept_short(self, redis7: RedisServer) -> None:
+        columns = schema(key=TEXT, n=LongType())
+        batch = {"key": ["q"] * 1000, "n": list(range(1000))}
+        write(redis7, "stream", columns, batch, maxLength=100)
+        assert 100 <= redis7.client().xlen("q") < 400
+
+
+class TestReading:
+    def test_a_thousand_keys_come_once_each_from_several_tasks(self, server: Server) -> None:
+        keys = [f"item:{number}" for number in range(1000)]
+        columns = schema(key=TEXT, n=LongType())
+        write(server, "hash", columns, {"key": keys, "n": list(range(1000))})
+        server.client().set("item:string", "of another type")
+        wanted = sorted(((key, n) for n, key in enumerate(keys)), key=repr)
+        nodes = 3 if isinstance(server, RedisCluster3) else 1
+        for partitions in (None, 6):
+            given = {} if partitions is None else {"partitions": partitions}
+            reading = reader(server, "hash", columns, match="item:*", **given)
+            assert len(reading.partitions()) == (partitions or nodes)
+            assert rows_of(reading) == wanted
+        reading = reader(server, "hash", columns, keys=keys, partitions=5)
+        assert len(reading.partitions()) == 5
+        assert rows_of(reading) == wanted
+
+    def test_large_keys_come_page_by_page(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redis_reading, "ELEMENTS_A_PAGE", 10)
+        many = [str(number) for number in range(700)]
+        client = server.client()
+        client.rpush("l", *many)
+        client.sadd("s", *many)
+        client.zadd("z", dict(zip(many, range(700), strict=True)))
+        client.hset("h", mapping={each: each for each in many})
+        for each in many[:95]:
+            client.xadd("x", {"n": each})
+        forget_calls(server)
+        assert [row[1:] for row in sorted(read(server, "list", match="*"), key=lambda r: r[1])] == [
+            (number, str(number)) for number in range(700)
+        ]
+        assert {row[1] for row in read(server, "set", match="*")} == set(many)
+        assert {row[1:] for row in read(server, "zset", match="*")} == {
+            (each, float(each)) for each in many
+        }
+        assert {row[1:] for row in read(server, "hash", match="*")} == {
+            (each, each) for each in many
+        }
+        entries = {int(dict(row[2])["n"]): row[1] for row in read(server, "stream", match="*")}
+        assert sorted(entries) == list(range(95))
+        for command in ("smembers", "hgetall", "keys"):
+            assert calls_of(server, command) == 0
+        assert calls_of(server, "lrange") == 71
+        assert calls_of(server, "xrange") == 10
+        assert min(calls_of(server, each) for each in ("sscan", "zscan", "hscan")) > 30
+
+    def test_keys_that_are_missing_or_of_another_type(self, server: Server) -> None:
+        client = server.client()
+        client.hset("h", "a", "1")
+        client.set("s", "secret value")
+        columns = schema(key=TEXT, a=TEXT, b=TEXT)
+        # A hash without the field is there; a key that is not there makes no row.
+        assert read(server, "hash", columns, keys="h,none") == [("h", "1", None)]
+        with pytest.raises(ConfigurationError) as caught:
+            read(server, "hash", columns, keys="h,s")
+        assert "the key b's' is a string, and type=hash is given" in str(caught.value)
+        assert "secret" not in str(caught.value)
+
+    def test_a_key_that_goes_meanwhile_makes_no_row(self, server: Server) -> None:
+        client = server.client()
+        for key in ("a", "b", "c"):
+            client.hset(key, "x", "1")
+        reading = reader(server, "hash", schema(key=TEXT, x=TEXT, ttl=NUMBER), match="*")
+
+        class Late(KeyCalls):
+            def on_keys(self, groups: Any) -> Any:
+                # Found by the scan, and then gone, or another type.
+                client.delete("a", *["b"] if not isinstance(server, RedisCluster3) else ())
+                client.delete("b")
+                client.set("b", "now a string")
+                return super().on_keys(groups)
+
+        calls = Late(client)
+        found = redis_reading.PlainRead(reading._options, reading._shape, None, calls)
+        rows = [
+            row
+            for part in reading.partitions()
+            for batch in found.of_part(part)  # type: ignore[arg-type]
+            for row in batch.to_pylist()
+        ]
+        assert rows == [{"key": "c", "x": "1", "ttl": None}]
+
+    def test_a_value_that_does_not_fit(self, server: Server) -> None:
+        server.client().hset("item:1", mapping={"n": "12", "m": "top secret"})
+        columns = schema(key=TEXT, n=LongType(), m=LongType())
+        with pytest.raises(ConfigurationError) as caught:
+            read(server, "hash", columns, match="*")
+        said = str(caught.value)
+        assert "a value of the hash b'item:1', column 'm', is no bigint" in said
+        assert "mode=permissive" in said
+        assert "secret" not in said
+        assert read(server, "hash", columns, match="*", mode="permissive") == [("item:1", 12, None)]
+
+    def test_columns_that_are_not_asked_for_are_not_read(self, server: Server) -> None:
+        write(
+            server,
+            "hash",
+            schema(key=TEXT, a=TEXT, b=TEXT),
+            {"key": ["k1", "k2"], "a": ["1", "2"], "b": ["x" * 1000] * 2},
+        )
+        forget_calls(server)
+        assert read(server, "hash", schema(key=TEXT), match="*") == [("k1",), ("k2",)]
+        assert calls_of(server, "hmget") + calls_of(server, "hscan") == 0
+        assert read(server, "hash", schema(a=TEXT), match="*") == [("1",), ("2",)]
+        assert (calls_of(server, "hmget"), calls_of(server, "hscan")) == (2, 0)
+        server.client().set("s", "v")
+        forget_calls(server)
+        assert read(server, "string", schema(key=TEXT), match="*") == [("s",)]
+        assert calls_of(server, "get") + calls_of(server, "mget") + calls_of(server, "pttl") == 0
+
+    def test_chunks_shrink_for_large_values(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redis_reading, "BYTES_A_CALL", 100_000)
+        columns = schema(key=TEXT, value=TEXT)
+        batch = {"key": [f"k{n}" for n in range(300)], "value": ["x" * 10_000] * 300}
+        write(redis7, "string", columns, batch)
+        forget_calls(redis7)
+        assert len(read(redis7, "string", columns, match="*")) == 300
+        # The first 100 at once, and then by nine.
+        assert calls_of(redis7, "mget") > 20
+
+    def test_patterns_are_read_as_the_server_reads_them(self, redis7: RedisServer) -> None:
+        client = redis7.client()
+        keys = ["a", "ab", "abc", "a*c", "a[c", "a-c", "^", "b^", "a\nc", "a\\c", "]", "ä", "z"]
+        client.mset(dict.fromkeys(keys, "1"))
+        pieces = [
+            "a",
+            "*",
+            "?",
+            "[a-c]",
+            "[^a]",
+            "[c-a]",
+            r"\*",
+            "[]",
+            "[^]",
+            "[b",
+            r"[\]]",
+            "[-^]",
+        ]
+        patterns = ["".join(each) for each in product(pieces, repeat=2)] + pieces + ["[a-", "a\\"]
+        for pattern in patterns:
+            wanted = sorted(client.scan_iter(match=pattern, count=1000))
+            found = [
+                key.encode() for key in keys if matcher(pattern.encode()).fullmatch(key.encode())
+            ]
+            assert sorted(found) == wanted, pattern
+
+
+class TestWriting:
+    def test_appending_keeps_and_overwriting_replaces(self, server: Server) -> None:
+        client = server.client()
+        columns = schema(key=TEXT, a=TEXT)
+        for mode, kept in (("append", True), ("overwrite", False)):
+            client.hset("k", mapping={"a": "0", "old": "1"})
+            client.expire("k", 1000)
+            client.hset("other", "a", "0")
+            batch = {"key": ["k", "k"], "a": ["1", "2"]}
+            write(server, "hash", columns, batch, writeMode=mode)
+            found = client.hgetall("k")
+            assert found == ({b"a": b"2", b"old": b"1"} if kept else {b"a": b"2"})
+            assert (client.ttl("k") > 0) is kept
+            # Keys that the DataFrame does not have stay.
+            assert client.hgetall("other") == {b"a": b"0"}
+
+    @pytest.mark.parametrize(
+        ("kind", "columns", "batch"),
+        [
+            ("list", {"value": TEXT}, {"value": ["new"]}),
+            ("set", {"member": TEXT}, {"member": ["new"]}),
+            ("zset", {"member": TEXT, "score": NUMBER}, {"member": ["new"], "score": [1.0]}),
+            ("stream", {"f": TEXT}, {"f": ["new"]}),
+            ("hash", {"field": TEXT, "value": TEXT}, {"field": ["f"], "value": ["new"]}),
+            ("hash", {"f": TEXT}, {"f": ["new"]}),
+            ("string", {"value": TEXT}, {"value": ["new"]}),
+        ],
+    )
+    def test_a_key_is_replaced_whatever_it_was(
+        self, server: Server, kind: str, columns: dict[str, DataType], batch: dict[str, Any]
+    ) -> None:
+        client = server.client()
+        for old in ("string", "set"):
+            client.delete("k")
+            client.set("k", "old") if old == "string" else client.sadd("k", "old")
+            given = {"writeMode": "overwrite", "ttlSeconds": 1000}
+            for _ in range(2):
+                write(server, kind, schema(key=TEXT, **columns), {"key": ["k"], **batch}, **given)
+                assert client.type("k") == kind.encode()
+                assert 0 < client.ttl("k") <= 1000
+                (row,) = read(server, kind, match="*")
+                assert "old" not in str(row)
+
+    def test_a_key_without_a_value_left_goes(self, redis7: RedisServer) -> None:
+        redis7.client().hset("k", "a", "1")
+        batch = {"key": ["k"], "a": pa.array([None], pa.string())}
+        columns = schema(key=TEXT, a=TEXT)
+        assert write(redis7, "hash", columns, batch) == WrittenKeys(1, 0)
+        assert redis7.client().hgetall("k") == {b"a": b"1"}
+        write(redis7, "hash", columns, batch, writeMode="overwrite")
+        assert redis7.size() == 0
+
+    def test_rows_of_a_replaced_key_are_gathered_over_batches(self, server: Server) -> None:
+        columns = schema(key=TEXT, value=TEXT)
+        client = server.client()
+        client.rpush("b", "old")
+        batches = [
+            {"key": ["a", "b"], "value": ["1", "2"]},
+            {"key": ["b", "b"], "value": ["3", "4"]},
+            {"key": ["b", "c"], "value": ["5", "6"]},
+        ]
+        write(server, "list", columns, *batches, writeMode="overwrite")
+        assert client.lrange("b", 0, -1) == [b"2", b"3", b"4", b"5"]
+        assert (client.lrange("a", 0, -1), client.lrange("c", 0, -1)) == ([b"1"], [b"6"])
+        apart = [*batches, {"key": ["a"], "value": ["7"]}]
+        with pytest.raises(ConfigurationError, match=r"rows of the key b'a' stand apart.*repartit"):
+            write(server, "list", columns, *apart, writeMode="overwrite")
+
+    def test_a_key_that_is_too_large_to_replace(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redis_writing, "MOST_OF_A_KEY", 1 << 20)
+        redis7.client().rpush("k", "old")
+        batch = {"key": ["k"] * 20, "value": ["x" * 60_000] * 20}
+        with pytest.raises(ConfigurationError, match="more than 1 MiB"):
+            write(redis7, "list", schema(key=TEXT, value=TEXT), batch, writeMode="overwrite")
+        assert redis7.client().lrange("k", 0, -1) == [b"old"]
+
+    def test_commands_and_calls_are_bounded(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pipelines, "FIELDS_A_COMMAND", 10)
+        monkeypatch.setattr(pipelines, "COMMANDS_A_CALL", 4)
+        sent: list[int] = []
+        on_keys = KeyCalls.on_keys
+
+        def noted(self: KeyCalls, groups: Any) -> Any:
+            sent.append(sum(len(commands) for _, commands in groups))
+            return on_keys(self, groups)
+
+        monkeypatch.setattr(KeyCalls, "on_keys", noted)
+        batch = {"key": ["s"] * 95, "member": [str(number) for number in range(95)]}
+        assert write(redis7, "set", schema(key=TEXT, member=TEXT), batch) == WrittenKeys(95, 10)
+        assert sent == [4, 4, 2]
+        assert redis7.client().scard("s") == 95
+
+    @pytest.mark.parametrize(
+        ("kind", "batch", "problem"),
+        [
+            ("hash", {"key": ["a", None], "f": ["1", "2"]}, "row 2 of a batch: the key is null"),
+            ("set", {"key": ["a", "b"], "member": ["1", None]}, "the member of the key b'b' is nu"),
+            ("stream", {"key": ["a", "b"], "f": ["1", None]}, "stream b'b' has no field that is"),
+            (
+                "hash",
+                {"key": ["a", "b"], "f": ["1", "2"], "ttl": [1.0, 0.0]},
+                "time to live of the key b'b' is 0.0",
+            ),
+            ("hash", {"key": ["a", "ws:x:layout"], "f": ["1", "2"]}, "one of workstealing's own"),
+        ],
+    )
+    def test_a_bad_row_writes_nothing_of_its_batch(
+        self, redis7: RedisServer, kind: str, batch: dict[str, Any], problem: str
+    ) -> None:
+        columns = schema(**{name: NUMBER if name == "ttl" else TEXT for name in batch})
+        with pytest.raises(ConfigurationError) as caught:
+            write(redis7, kind, columns, batch)
+        assert problem in str(caught.value)
+        assert redis7.size() == 0
+
+    def test_a_refused_command_names_the_key(self, server: Server) -> None:
+        server.client().set("k", "v")
+        for mode, size in (("append", 1), ("overwrite", 300)):
+            server.client().set("k", "v")
+            batch = {"key": ["k"] * size, "member": ["m"] * size, "score": [float("nan")] * size}
+            columns = schema(key=TEXT, member=TEXT, score=NUMBER)
+            with pytest.raises(ResponseError, match="the zset b'k' was not written"):
+                write(server, "zset", columns, batch, writeMode=mode)
+        server.client().sadd("s", "m")
+        with pytest.raises(ResponseError, match=r"the list b's' was not written: WRONGTYPE"):
+            write(server, "list", schema(key=TEXT, value=TEXT), {"key": ["s"], "value": ["v"]})
+
+
+class TestMovingSlots:
+    """Commands that a cluster turns away are sent again, all others once."""
+
+    def test_a_slot_that_has_moved(self, cluster: RedisCluster3) -> None:
+        client = cluster.client()
+        client.get("x")
+        calls = KeyCalls(client, sleep=lambda _: None)
+        nodes = calls.twin.nodes()
+        slots = client.nodes_manager.slots_cache
+        before = dict(slots)
+        # The client's map is out of date: it takes every slot for the next node's.
+        found = {(each[0].host, each[0].port): each for each in before.values()}
+        turned = {node: nodes[number - 1] for number, node in enumerate(nodes)}
+        for slot, each in before.items():
+            slots[slot] = found[turned[(each[0].host, each[0].port)]]
+        try:
+            groups = [(b"k%d" % n, (("RPUSH", b"k%d" % n, n),)) for n in range(30)]
+            assert calls.on_keys(groups) == [[1]] * 30
+        finally:
+            slots.update(before)
+        assert all(client.llen(f"k{n}") == 1 for n in range(30))
+
+    def test_a_slot_that_keeps_moving(self, cluster: RedisCluster3) -> None:
+        client = cluster.client()
+        pauses: list[float] = []
+        calls = KeyCalls(client, sleep=pauses.append)
+        moving = Moved("the cluster is moving the slot", {})
+        asked: list[int] = []
+
+        class Turning:
+            is_cluster = True
+
+            def node_of(self, slot: int) -> tuple[str, int]:
+                asked.append(slot)
+                return ("node", 1)
+
+            def call_each(self, _: Any, commands: Any, __: Any) -> Any:
+                from redis.exceptions import TryAgainError
+
+                return [TryAgainError("TRYAGAIN")] * len(commands), moving
+
+        calls.twin = Turning()  # type: ignore[assignment]
+        with pytest.raises(Moved):
+            calls.on_keys([(b"k", (("GET", "k"),))])
+        assert len(asked) == len(pauses) + 1 == 5
+
+
+def test_names_are_sorted_by_slots_so_that_a_task_asks_few_nodes(cluster: RedisCluster3) -> None:
+    keys = [f"k{number}" for number in range(600)]
+    reading = reader(cluster, "string", keys=keys, partitions=6)
+    calls = KeyCalls(cluster.client())
+    of_a_task = [
+        {calls.twin.node_of(redis_keys.key_slot(key)) for key in part.keys}  # type: ignore[attr-defined]
+        for part in reading.partitions()
+    ]
+    assert sum(map(len, of_a_task)) <= 8
+
+
+def test_filters_are_pushed_only_where_spark_keeps_reads_apart(
+    redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # PySpark 4.0 has neither filters nor the method.
+    given = type("EqualTo", (), {"attribute": ("key",), "value": "a"})()
+    redis7.client().mset({"a": "1", "b": "2"})
+    for is_mended, option, rows in (
+        (False, {}, 2),
+        (False, {"pushFilters": "true"}, 1),
+        (True, {}, 1),
+        (True, {"pushFilters": "false"}, 2),
+    ):
+        monkeypatch.setattr(redis_source, "_KEEPS_READS_APART", is_mended)
+        reading = reader(redis7, "string", match="*", **option)
+        # Spark refuses a reader with this method of its own as long as the setting is off.
+        inherited = getattr(DataSourceReader, "pushFilters", None)
+        assert reading.pushFilters.__func__ is inherited
+        left = reading.pushFilters([given])
+        assert left == ([] if rows == 1 else [given])
+        assert len(rows_of(pickle.loads(pickle.dumps(reading)))) == rows

@@ -1,0 +1,148 @@
+"""Many commands in few round trips: pipelines of a bounded number of commands and bytes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from workstealing.errors import Moved
+from workstealing.store.budget import Budget
+from workstealing.store.connection import Command, is_elsewhere
+from workstealing.store.keys import key_slot
+from workstealing.store.twin import Node, twin_of
+
+FIELDS_A_COMMAND = 500
+COMMANDS_A_CALL, BYTES_A_CALL = 256, 4 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+def of_one_command(items: Iterable[tuple[bytes, ...]]) -> Iterator[tuple[list[bytes], int]]:
+    """Divide items into the arguments of commands: up to 500 items, or 4 MB, in each.
+
+    Arguments: items: the arguments that stay together, for instance a field and its value. Yields:
+    the arguments of one command in a row, and how many bytes they are; nothing without any item.
+    """
+    some: list[bytes] = []
+    count = size = 0
+    for item in items:
+        more = sum(map(len, item))
+        # A server stands still for a large command, and refuses one of a gigabyte.
+        if count == FIELDS_A_COMMAND or (count and size + more > BYTES_A_CALL):
+            yield some, size
+            some, count, size = [], 0, 0
+        some += item
+        count += 1
+        size += more
+    if some:
+        yield some, size
+
+
+class Bounded(Generic[T]):
+    """Collects items and sends them together, as soon as they are 256 commands or 4 MB.
+
+    Arguments: send: takes the items that go out in one call.
+    """
+
+    def __init__(self, send: Callable[[list[T]], None]) -> None:
+        self._send = send
+        self._items: list[T] = []
+        self._size = self._commands = 0
+
+    def add(self, item: T, size: int, commands: int = 1) -> None:
+        """Add an item.
+
+        Arguments: item; size: in bytes; commands: how many it has. Raises: what `send` raises. A
+        call of `send` if it completes one.
+        """
+        if self._size and self._size + size > BYTES_A_CALL:
+            self.flush()
+        self._items.append(item)
+        self._size += size
+        self._commands += commands
+        if self._commands >= COMMANDS_A_CALL:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is left."""
+        items, self._items = self._items, []
+        self._size = self._commands = 0
+        if items:
+            self._send(items)
+
+
+# A task waits for a busy server, unlike a slice.
+TIMEOUT_SECONDS = 30.0
+# A slot that moves is asked for anew after so many seconds.
+_PAUSES = (0.0, 0.05, 0.2, 1.0)
+
+# A key, and the commands on it that stay together.
+Group = tuple[bytes, Sequence[Command]]
+
+
+class KeyCalls:
+    """Sends commands on keys to the nodes that hold them, each once, in a pipeline for each node.
+
+    Arguments: client: one of redis-py; sleep: waits for a slot that moves, for tests. The
+    connections make one attempt: a command that was sent is never sent again, but for one that
+    the cluster has turned away with MOVED, ASK or TRYAGAIN, which did nothing.
+    """
+
+    def __init__(self, client: Any, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.twin = twin_of(client)
+        self._sleep = sleep
+
+    def on_node(self, node: Node, commands: Sequence[Command]) -> list[Any]:
+        """Send commands to one node; return the replies. One round trip.
+
+        Raises: connection faults. Error replies stand in their places.
+        """
+        return self.twin.call(node, commands, Budget(None, TIMEOUT_SECONDS))
+
+    def on_keys(self, groups: Sequence[Group]) -> list[list[Any]]:
+        """Send each group to its key's node; return the replies of each group, in this order.
+
+        Raises: Moved if a slot is still moving after a second; Unmapped; connection faults. Error
+        replies stand in their places. One round trip for each node; more while slots move.
+        """
+        results: list[list[Any]] = [[] for _ in groups]
+        waiting: Sequence[int] = range(len(groups))
+        moved: Moved | None = None
+        for pause in (*_PAUSES, None):
+            waiting, moved = self._once(groups, waiting, results)
+            if moved is None:
+                return results
+            if pause is not None:
+                self._sleep(pause)
+        assert moved is not None
+        raise moved
+
+    def _once(
+        self, groups: Sequence[Group], waiting: Sequence[int], results: list[list[Any]]
+    ) -> tuple[list[int], Moved | None]:
+        by_node: dict[Node, list[int]] = {}
+        if self.twin.is_cluster:
+            for position in waiting:
+                node = self.twin.node_of(key_slot(groups[position][0]))
+                by_node.setdefault(node, []).append(position)
+        elif waiting:
+            by_node[self.twin.nodes()[0]] = list(waiting)
+        again: list[int] = []
+        last: Moved | None = None
+        for node, positions in by_node.items():
+            commands = [command for position in positions for command in groups[position][1]]
+            budget = Budget(None, TIMEOUT_SECONDS)
+            replies, moved = self.twin.call_each(node, commands, budget)
+            last = moved or last
+            at = 0
+            for position in positions:
+                end = at + len(groups[position][1])
+                its = replies[at:end]
+                # Of a transaction, one command that was turned away aborts all others.
+                if moved is not None and any(is_elsewhere(reply) for reply in its):
+                    again.append(position)
+                else:
+                    results[position] = its
+                at = end
+        return again, last if again else None

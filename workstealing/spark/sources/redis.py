@@ -1,0 +1,216 @@
+"""``format("workstealing.redis")``: plain keys of Redis as a table, a sink, and a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workstealing.spark.sources.compat import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    WriterCommitMessage,
+)
+from workstealing.spark.sources.pipelines import KeyCalls
+from workstealing.spark.sources.redis_columns import Shape, default_schema, shape_of
+from workstealing.spark.sources.redis_keys import ListedKeys, Pushed, ScannedKeys, tasks
+from workstealing.spark.sources.redis_options import FORMAT, RedisOptions
+from workstealing.spark.sources.redis_reading import PlainRead
+from workstealing.spark.sources.redis_stream import StreamOffset, StreamPlanner, StreamSpans, cut
+from workstealing.spark.sources.redis_writing import PlainWrite, checked_for_writing
+from workstealing.store.twin import Node
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql.types import StructType
+
+
+# Spark 4.1 to 4.3 hands a read with its pushed filters on to all other queries on the same
+# DataFrame, which then lack rows. The version that can push limits has mended this.
+_KEEPS_READS_APART = hasattr(DataSourceReader, "pushLimit")
+
+
+class _Pushing:
+    """The method `pushFilters` of a reader.
+
+    With the setting spark.sql.python.filterPushdown.enabled off, which is its default, Spark
+    refuses a reader with a method of its own. To read all the same is better, so this one looks
+    like the inherited method there: Spark then evaluates all filters itself.
+    """
+
+    def __init__(self, push: Callable[[list[Any]], list[Any]]) -> None:
+        self._push = push
+        self.__func__ = getattr(DataSourceReader, "pushFilters", None)
+
+    def __call__(self, filters: list[Any]) -> list[Any]:
+        """Return the filters that Spark must evaluate."""
+        return self._push(filters)
+
+
+class RedisReader(DataSourceReader):
+    """Reads keys by a pattern or by their names.
+
+    Arguments: options; schema: of the user, or our own; see `shape_of`.
+    """
+
+    def __init__(self, options: RedisOptions, schema: StructType) -> None:
+        self._options = options.for_reading(is_stream=False)
+        self._shape = shape_of(options, schema)
+        self._pushed = Pushed()
+
+    @property
+    def pushFilters(self) -> _Pushing:  # noqa: N802 - Spark's name
+        """What takes filters from Spark; see `_Pushing`."""
+        return _Pushing(self._push)
+
+    def _push(self, filters: list[Any]) -> list[Any]:
+        pushes = self._options.pushes
+        if not (_KEEPS_READS_APART if pushes is None else pushes):
+            return filters
+        self._pushed, left = self._pushed.pushing(filters, self._options, self._shape)
+        return left
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the tasks; see `redis_keys.tasks`. At the driver, before any task."""
+        return tasks(self._options, self._pushed, self._nodes)
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """Yield the rows of a task, page by page; see `PlainRead.of_part`."""
+        assert isinstance(partition, ListedKeys | ScannedKeys)
+        reading = PlainRead(self._options, self._shape, self._pushed.fields, self._calls())
+        yield from reading.of_part(partition)
+
+    def _nodes(self) -> list[Node]:
+        return self._calls().twin.nodes()
+
+    def _calls(self) -> KeyCalls:
+        return KeyCalls(self._options.client.connected())
+
+
+class RedisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads Redis' streams: where a query stands is in Spark's checkpoint alone.
+
+    Arguments: as of `RedisReader`.
+    """
+
+    def __init__(self, options: RedisOptions, schema: StructType) -> None:
+        self._options = options.for_reading(is_stream=True)
+        self._shape = shape_of(options, schema)
+        if self._shape.has_ttl:
+            raise options.wrong(
+                f"a stream is read without the column {options.ttl_column!r}: leave it out"
+            )
+        # Made at the driver, when it is first needed; tasks have copies of this object.
+        self._planner: StreamPlanner | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        """Return the offset of a new query, in which no stream has a place yet; no round trip."""
+        return StreamOffset().as_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit on a batch, in entries; without maxOffsetsPerTrigger there is none."""
+        most = self._options.most_offsets
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Note where the streams end now; see `StreamPlanner.prepare_available_now`."""
+        self._planning().prepare_available_now()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the offset behind the next batch; see `StreamPlanner.latest`."""
+        before = StreamOffset.parse(start)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        end = self._planning().latest(before, most)
+        # The very same where nothing is new: Spark compares texts.
+        return start if end is before else end.as_dict()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return where the streams ended at the last look, for the progress; no round trip."""
+        return None if self._planner is None else self._planner.seen()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of a batch, the same ones at every time; no round trip."""
+        if start == end:
+            return []
+        return [*cut(StreamOffset.parse(end), self._options.tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """Yield the entries of a task; see `StreamSpans.entries`."""
+        assert isinstance(partition, StreamSpans)
+        calls = KeyCalls(self._options.client.connected())
+        reading = PlainRead(self._options, self._shape, None, calls)
+        for entries in partition.entries(self._options, calls):
+            yield reading.batch_of(entries)
+
+    def _planning(self) -> StreamPlanner:
+        if self._planner is None:
+            calls = KeyCalls(self._options.client.connected())
+            self._planner = StreamPlanner(self._options, calls)
+        return self._planner
+
+
+class _Sink:
+    """The common part of the batch writer and the stream writer."""
+
+    def __init__(self, options: RedisOptions, shape: Shape) -> None:
+        self._options = options
+        self._shape = shape
+
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a partition; see `PlainWrite.write`."""
+        calls = KeyCalls(self._options.client.connected())
+        return PlainWrite(self._options, self._shape, calls).write(iterator)
+
+
+class RedisWriter(_Sink, DataSourceArrowWriter):
+    """Writes a DataFrame's rows; what one task has written stays if another fails."""
+
+
+class RedisStreamWriter(_Sink, DataSourceStreamArrowWriter):
+    """Writes the rows of every micro-batch, each at least once."""
+
+
+class RedisSource(DataSource):
+    """Reads and writes plain keys of one type; see docs/spark_redis.md.
+
+    Arguments: options: see `RedisOptions`. Raises: ConfigurationError for wrong ones, before any
+    task runs.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._options = RedisOptions.parse(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return "workstealing.redis"."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the columns of a read without .schema(...)."""
+        return default_schema(self._options)
+
+    def reader(self, schema: StructType) -> RedisReader:
+        """Return what reads keys once."""
+        return RedisReader(self._options, schema)
+
+    def streamReader(self, schema: StructType) -> RedisStreamReader:  # noqa: N802 - Spark's name
+        """Return what reads Redis' streams as a stream."""
+        return RedisStreamReader(self._options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> RedisWriter:
+        """Return what writes the rows of a table, having checked options and columns."""
+        return RedisWriter(self._options, checked_for_writing(self._options, schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> RedisStreamWriter:  # noqa: N802
+        """Return what writes the rows of a stream, having checked the same."""
+        return RedisStreamWriter(
+            self._options, checked_for_writing(self._options, schema, overwrite)
+        )

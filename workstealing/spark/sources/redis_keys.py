@@ -1,0 +1,254 @@
+"""Which keys a read of plain Redis has: patterns, names, pushed filters, and the tasks for them."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import BinaryType, StringType
+
+from workstealing.spark.sources.compat import InputPartition
+from workstealing.spark.sources.options import runs
+from workstealing.spark.sources.pipelines import KeyCalls
+from workstealing.spark.sources.redis_columns import Shape
+from workstealing.spark.sources.redis_options import PARTITIONS, RedisOptions
+from workstealing.store.connection import checked
+from workstealing.store.keys import key_slot
+from workstealing.store.paging import BEGINNING
+from workstealing.store.twin import Node
+
+KEYS_A_PAGE = 1000
+# A task costs Spark about as long as so many keys cost it.
+LEAST_KEYS_A_TASK = 1000
+_SPECIAL = re.compile(rb"[*?\[\\]")
+# A pattern without any of them: each stands for itself, or is escaped.
+_LITERAL = re.compile(rb"(?:[^*?\[\\]|\\.)*", re.DOTALL)
+
+
+def escaped(text: bytes) -> bytes:
+    r"""Return a pattern of Redis's that matches a text alone: ``item[1]*`` is ``item\[1]\*``."""
+    return _SPECIAL.sub(rb"\\\g<0>", text)
+
+
+def matcher(pattern: bytes) -> re.Pattern[bytes]:
+    """Return a regular expression for a pattern of Redis's, as the server reads it."""
+    parts: list[bytes] = []
+    at, end = 0, len(pattern)
+    while at < end:
+        char = pattern[at : at + 1]
+        at += 1
+        if char == b"*":
+            parts.append(b".*")
+        elif char == b"?":
+            parts.append(b".")
+        elif char == b"[":
+            part, at = _class(pattern, at)
+            parts.append(part)
+        else:
+            if char == b"\\" and at < end:
+                char = pattern[at : at + 1]
+                at += 1
+            parts.append(re.escape(char))
+    return re.compile(b"".join(parts), re.DOTALL)
+
+
+def _class(pattern: bytes, at: int) -> tuple[bytes, int]:
+    """Return the expression for what follows a ``[``, and where it ends."""
+    is_not = pattern[at : at + 1] == b"^"
+    at += is_not
+    ranges: list[bytes] = []
+    end = len(pattern)
+    # As in the server: a class that nothing ends goes to the end of the pattern.
+    while at < end and pattern[at : at + 1] != b"]":
+        if pattern[at : at + 1] == b"\\" and at + 1 < end:
+            at += 1
+            ranges.append(re.escape(pattern[at : at + 1]))
+        elif pattern[at + 1 : at + 2] == b"-" and at + 2 < end:
+            low, high = sorted((pattern[at], pattern[at + 2]))
+            ranges.append(b"\\x%02x-\\x%02x" % (low, high))
+            at += 2
+        else:
+            ranges.append(re.escape(pattern[at : at + 1]))
+        at += 1
+    if not ranges:
+        # Nothing is in the empty class, and everything out of it.
+        return (b"." if is_not else b"(?!)"), at + 1
+    return b"[%s%s]" % (b"^" if is_not else b"", b"".join(ranges)), at + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """The filters that Spark has left to the source.
+
+    Fields: keys: the only ones, None for all; prefixes: with which all of them begin; fields: of
+    hashes that are read as rows, None for all.
+    """
+
+    keys: frozenset[bytes] | None = None
+    prefixes: tuple[bytes, ...] = ()
+    fields: frozenset[bytes] | None = None
+
+    def pushing(
+        self, filters: Iterable[Any], options: RedisOptions, shape: Shape
+    ) -> tuple[Pushed, list[Any]]:
+        """Return what there is with more filters, and the filters that Spark must evaluate.
+
+        Arguments: filters: those of PySpark 4.1 and later, which all hold; options; shape.
+        """
+        pushed, left = self, []
+        for each in filters:
+            more = pushed._with(each, options, shape)
+            if more is None:
+                left.append(each)
+            else:
+                pushed = more
+        return pushed, left
+
+    def _with(self, each: Any, options: RedisOptions, shape: Shape) -> Pushed | None:
+        # By name, because PySpark 4.0 has no such classes.
+        kind = type(each).__name__
+        path: tuple[str, ...] = getattr(each, "attribute", ())
+        if len(path) != 1 or path[0] not in shape.columns.fieldNames():
+            return None
+        is_key = path[0] == options.key_column
+        if not is_key and (path[0] != "field" or "field" not in shape.own):
+            return None
+        # Many texts may be the same number.
+        if not isinstance(shape.type_of(path[0]), StringType | BinaryType):
+            return None
+        if kind == "IsNotNull":
+            return self
+        if kind == "StringStartsWith" and is_key:
+            prefix = options.prefix + _bytes(each.value)
+            return Pushed(self.keys, (*self.prefixes, prefix), self.fields)
+        if kind == "In":
+            values = [value for value in each.value if value is not None]
+        elif kind == "EqualTo" or (kind == "EqualNullSafe" and each.value is not None):
+            values = [each.value]
+        else:
+            return None
+        if is_key:
+            keys = frozenset(options.prefix + _bytes(value) for value in values)
+            return Pushed(_both(self.keys, keys), self.prefixes, self.fields)
+        fields = frozenset(map(_bytes, values))
+        return Pushed(self.keys, self.prefixes, _both(self.fields, fields))
+
+
+def _bytes(value: str | bytes | bytearray) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _both(known: frozenset[bytes] | None, more: frozenset[bytes]) -> frozenset[bytes]:
+    return more if known is None else known & more
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKeys(InputPartition):
+    """Keys by name.
+
+    Fields: keys; is_strict: whether a key of another type is an error.
+    """
+
+    keys: tuple[bytes, ...]
+    is_strict: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedKeys(InputPartition):
+    """A share of the keys of one node that a SCAN finds.
+
+    Fields: node: None for the only server; pattern: None for all; prefixes: with which the keys
+    begin as well; share and shares: the task takes the keys whose checksum modulo `shares` is
+    `share`.
+    """
+
+    node: Node
+    pattern: bytes | None
+    prefixes: tuple[bytes, ...]
+    share: int = 0
+    shares: int = 1
+
+
+def tasks(
+    options: RedisOptions, pushed: Pushed, nodes: Callable[[], Sequence[Node]]
+) -> list[InputPartition]:
+    """Return the tasks of a read, at least one.
+
+    Arguments: options; pushed; nodes: says which there are. No round trip but for a cluster's map.
+    """
+    keys, is_strict = pushed.keys, False
+    if options.keys is not None:
+        named = frozenset(options.prefix + key.encode() for key in options.keys)
+        keys, is_strict = (named if keys is None else named & keys), True
+    pattern = _pattern(options)
+    if keys is None:
+        pattern, prefixes = _narrowed(pattern, pushed.prefixes)
+        if not all(prefixes[-1].startswith(prefix) for prefix in prefixes):
+            return [ListedKeys((), is_strict=False)]
+        found = nodes()
+        shares = -(-options.partitions // len(found)) if options.partitions else 1
+        return [
+            ScannedKeys(node, pattern, prefixes, share, shares)
+            for node in found
+            for share in range(shares)
+        ]
+    match = None if pattern is None or options.keys is not None else matcher(pattern)
+    kept = [
+        key
+        for key in keys
+        if all(map(key.startswith, pushed.prefixes))
+        and (match is None or match.fullmatch(key) is not None)
+    ]
+    most = options.partitions or min(PARTITIONS, -(-len(kept) // LEAST_KEYS_A_TASK) or 1)
+    in_order = sorted(kept, key=lambda key: (key_slot(key), key))
+    return [ListedKeys(some, is_strict) for some in runs(in_order, most)] or [
+        ListedKeys((), is_strict)
+    ]
+
+
+def _pattern(options: RedisOptions) -> bytes | None:
+    match = None if options.match is None else options.match.encode()
+    if options.key_prefix:
+        return escaped(options.prefix) + (b"*" if match is None else match)
+    return None if match == b"*" else match
+
+
+def _narrowed(
+    pattern: bytes | None, prefixes: tuple[bytes, ...]
+) -> tuple[bytes | None, tuple[bytes, ...]]:
+    """Return a pattern for the server, and the prefixes that are to be looked at besides."""
+    prefixes = tuple(sorted(set(prefixes), key=len))
+    if not prefixes:
+        return pattern, ()
+    longest = escaped(prefixes[-1])
+    # Of "item:*" and the prefix "item:1" the server can look for both at once.
+    if pattern is None or (
+        pattern.endswith(b"*")
+        and longest.startswith(pattern[:-1])
+        and _LITERAL.fullmatch(pattern[:-1]) is not None
+    ):
+        pattern = longest + b"*"
+    return pattern, prefixes
+
+
+def scanned(calls: KeyCalls, part: ScannedKeys, kind: str) -> Iterator[list[bytes]]:
+    """Yield the keys of a task, page by page; one round trip for each thousand keys of the node.
+
+    Arguments: calls; part; kind: the type that the keys must have. A key may come twice if the
+    server resizes its table meanwhile. Raises: connection faults.
+    """
+    match = () if part.pattern is None else ("MATCH", part.pattern)
+    cursor: Any = BEGINNING
+    while True:
+        command = ("SCAN", cursor, *match, "COUNT", KEYS_A_PAGE, "TYPE", kind)
+        ((cursor, keys),) = checked(calls.on_node(part.node, [command]))
+        if part.prefixes:
+            keys = [key for key in keys if key.startswith(part.prefixes[-1])]
+        if part.shares > 1:
+            keys = [key for key in keys if zlib.crc32(key) % part.shares == part.share]
+        yield keys
+        if int(cursor) == 0:
+            return

@@ -1,0 +1,247 @@
+"""The options of ``format("workstealing.redis")``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from workstealing.errors import ConfigurationError
+from workstealing.spark.making import ClientSettings
+from workstealing.spark.sources.options import OptionReader, without_path
+
+FORMAT = "workstealing.redis"
+KINDS = ("hash", "string", "list", "set", "zset", "stream")
+PARTITIONS, MOST_PARTITIONS = 16, 10_000
+# They travel with each task.
+MOST_KEYS = 100_000
+MOST_STREAMS = 1_000
+MOST_OFFSETS = 100_000_000
+# A deadline must stay below 2^46 ms since the epoch, the servers' own limit.
+MOST_SECONDS = 60_000_000_000
+_ID = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """The place in each stream after which a read begins.
+
+    Fields: default: "earliest" or "latest"; by_key: (key, one of these or an id) of the others.
+    """
+
+    default: str
+    by_key: tuple[tuple[str, str], ...] = ()
+
+    def of(self, key: str) -> str:
+        """Return the place in a stream."""
+        return dict(self.by_key).get(key, self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class RedisOptions:
+    """The options of plain keys; picklable, made at the driver. None: nothing was said.
+
+    Fields: kind: the type of the keys; client; key_prefix: of all keys, which no column shows;
+    key_column and ttl_column: their names; hash_as: "rows" or "columns". Of reads: match: a
+    pattern for the keys; keys: their names; partitions: the most tasks; permissive: whether a value
+    that does not fit is null; pushes: whether Spark's filters are taken; starting, most_offsets and
+    fail_on_data_loss: of a stream. Of writes: replaces: whether a key's old value goes;
+    ttl_seconds; max_length: of streams.
+    """
+
+    kind: str
+    client: ClientSettings
+    key_prefix: str = ""
+    key_column: str = "key"
+    ttl_column: str = "ttl"
+    hash_as: str | None = None
+    match: str | None = None
+    keys: tuple[str, ...] | None = None
+    partitions: int | None = None
+    permissive: bool | None = None
+    pushes: bool | None = None
+    starting: Starting | None = None
+    most_offsets: int | None = None
+    fail_on_data_loss: bool | None = None
+    replaces: bool | None = None
+    ttl_seconds: float | None = None
+    max_length: int | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> RedisOptions:
+        """Read Spark's options. No round trip.
+
+        Raises: ConfigurationError for unknown, missing, contradictory or unusable ones.
+        """
+        with OptionReader(FORMAT, {}).naming():
+            reader = OptionReader(FORMAT, without_path(options, "match"))
+        reader.required("type", f"the type of the keys, {', '.join(KINDS)}")
+        reader = OptionReader(FORMAT, without_path(options, "match"))
+        kind = reader.choice("type", KINDS)
+        keys = reader.names("keys", "key")
+        mode = reader.text("mode")
+        if mode is not None and mode.upper() not in _MODES:
+            raise reader.wrong(
+                f"the option 'mode' is {mode!r}: give failfast, for an error at a value that does"
+                " not fit its column, or permissive, for null"
+            )
+        write_mode = reader.choice_or_none("writeMode", ("append", "overwrite"))
+        parsed = cls(
+            kind=kind,
+            key_prefix=reader.text("keyPrefix") or "",
+            key_column=reader.text("keyColumn") or "key",
+            ttl_column=reader.text("ttlColumn") or "ttl",
+            hash_as=reader.choice_or_none("hashAs", ("rows", "columns")),
+            match=reader.text("match"),
+            keys=None if keys is None else tuple(keys),
+            partitions=reader.number("partitions", 0, 1, MOST_PARTITIONS) or None,
+            pushes=reader.boolean_or_none("pushFilters"),
+            permissive=None if mode is None else _MODES[mode.upper()],
+            starting=_starting(reader, keys or ()),
+            most_offsets=reader.number("maxOffsetsPerTrigger", 0, 1, MOST_OFFSETS) or None,
+            fail_on_data_loss=reader.boolean_or_none("failOnDataLoss"),
+            replaces=None if write_mode is None else write_mode == "overwrite",
+            ttl_seconds=reader.seconds("ttlSeconds"),
+            max_length=reader.number("maxLength", 0, 1) or None,
+            client=reader.client(),
+        )
+        reader.finish()
+        return parsed._checked()
+
+    def _checked(self) -> RedisOptions:
+        if self.key_column == self.ttl_column:
+            raise self.wrong(
+                f"both the key and the time to live are to be the column {self.key_column!r}: give"
+                " 'keyColumn' and 'ttlColumn' different names"
+            )
+        if self.hash_as is not None and self.kind != "hash":
+            raise self.wrong(f"the option 'hashAs' is for hashes, not for type={self.kind}")
+        if self.match is not None and self.keys is not None:
+            raise self.wrong(
+                "both the options 'keys' and 'match' (or a path) say what is read: give one"
+            )
+        if self.keys is not None and not 1 <= len(self.keys) <= MOST_KEYS:
+            raise self.wrong(
+                f"the option 'keys' has {len(self.keys):,} names: give 1 to {MOST_KEYS:,}, or a"
+                " pattern by the option 'match'"
+            )
+        if self.ttl_seconds is not None and self.ttl_seconds > MOST_SECONDS:
+            raise self.wrong(f"the option 'ttlSeconds' is above {MOST_SECONDS:,} seconds")
+        return self
+
+    def for_reading(self, *, is_stream: bool) -> RedisOptions:
+        """Return these options, or raise an error for what does not go with a read.
+
+        Arguments: is_stream: whether it is read by readStream.
+        """
+        given = {
+            "writeMode": self.replaces,
+            "ttlSeconds": self.ttl_seconds,
+            "maxLength": self.max_length,
+        }
+        self._refuse(given, "writing, and this is a read")
+        if is_stream:
+            return self._for_streaming()
+        self._refuse(self._of_streams(), "readStream")
+        if self.match is None and self.keys is None and not self.key_prefix:
+            raise self.wrong(
+                "nothing says which keys are read: give a pattern, as a path in load('item:*') or"
+                " as the option 'match' ('*' for all), or names as the option 'keys'"
+            )
+        return self
+
+    def _for_streaming(self) -> RedisOptions:
+        if self.kind != "stream":
+            raise self.wrong(
+                f"readStream reads Redis' streams, but type={self.kind} is given: read other keys"
+                " by spark.read"
+            )
+        self._refuse({"pushFilters": self.pushes}, "spark.read")
+        self._refuse({"match": self.match}, "spark.read: give the streams as the option 'keys'")
+        if self.keys is None:
+            raise self.wrong("the option 'keys' is missing: give the names of streams")
+        if len(self.keys) > MOST_STREAMS:
+            raise self.wrong(
+                f"the option 'keys' has {len(self.keys):,} names: a query reads up to"
+                f" {MOST_STREAMS:,} streams, so divide them among several"
+            )
+        return self
+
+    def for_writing(self) -> RedisOptions:
+        """Return these options, or raise an error for what does not go with a write."""
+        given = {
+            "match": self.match,
+            "keys": self.keys,
+            "partitions": self.partitions,
+            "mode": self.permissive,
+            "pushFilters": self.pushes,
+            **self._of_streams(),
+        }
+        self._refuse(given, "reading, and this is a write")
+        if self.max_length is not None and self.kind != "stream":
+            raise self.wrong(f"the option 'maxLength' is for streams, not for type={self.kind}")
+        return self
+
+    @property
+    def fails_on_loss(self) -> bool:
+        """Whether lost entries are an error."""
+        return self.fail_on_data_loss is not False
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks a read by names has at most."""
+        return self.partitions or PARTITIONS
+
+    @property
+    def prefix(self) -> bytes:
+        """The beginning of all keys, as bytes."""
+        return self.key_prefix.encode()
+
+    def wrong(self, problem: str) -> ConfigurationError:
+        """Return the error for a problem."""
+        return ConfigurationError(f"format {FORMAT!r}: {problem}")
+
+    def _of_streams(self) -> dict[str, object]:
+        return {
+            "startingOffsets": self.starting,
+            "maxOffsetsPerTrigger": self.most_offsets,
+            "failOnDataLoss": self.fail_on_data_loss,
+        }
+
+    def _refuse(self, options: Mapping[str, object], why: str) -> None:
+        for name, value in options.items():
+            if value is not None:
+                raise self.wrong(f"the option {name!r} is for {why}: leave it out")
+
+
+_MODES = {"FAILFAST": False, "PERMISSIVE": True}
+
+
+def _starting(reader: OptionReader, keys: list[str] | tuple[str, ...]) -> Starting | None:
+    text = reader.text("startingOffsets")
+    if text is None:
+        return None
+    if text in ("earliest", "latest"):
+        return Starting(text)
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(map(_is_place, found.values())):
+        raise reader.wrong(
+            f"the option 'startingOffsets' is {text!r}: give earliest, latest, or for each stream"
+            ' one of these or the id after which to begin, as JSON, {"clicks": "1700000000000-0"}'
+        )
+    if strangers := sorted(set(found) - set(keys)):
+        raise reader.wrong(
+            f"the option 'startingOffsets' names the stream {strangers[0]!r}, which the option"
+            " 'keys' does not"
+        )
+    return Starting("earliest", tuple(sorted(found.items())))
+
+
+def _is_place(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    return value in ("earliest", "latest") or _ID.fullmatch(value) is not None
