@@ -163,7 +163,7 @@ class _Settings:
         return next(speed for level, speed in speeds if (self.level or 0) <= level)
 
 
-class Pace:
+class PackingPace:
     """How many bytes a second are handled here, as this process has measured it last.
 
     A slower pace than expected counts at once, and a faster pace by half, so a slice begins only
@@ -249,7 +249,7 @@ class Compactor(LogEngine):
         # The bytes of what has been said to be too large, by epoch and number.
         self._left: dict[tuple[bytes, int], int] = {}
         self._cold = 0
-        self._pace = Pace(settings.bytes_a_second)
+        self._pace = PackingPace(settings.bytes_a_second)
         # How long the two round trips behind the compression took last: they must fit, too.
         self._trip_seconds = 0.0
 

@@ -104,7 +104,7 @@ class TestBatch:
         session.conf.set(setting, True)
         try:
             # Planned anew: a plan keeps what was pushed into it.
-            some = read.load().where(wanted)
+            some = read.option("pushFilters", True).load().where(wanted)
             plan = session._jvm.PythonSQLUtils.explainString(  # type: ignore[union-attr]
                 some._jdf.queryExecution(), "formatted"
             )

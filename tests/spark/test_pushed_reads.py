@@ -27,6 +27,7 @@ from workstealing.spark.sources.volatile_hashes import VolatileHashSource
 
 Rows = list[dict[str, Any]]
 Said = tuple[str, str, Any]
+PUSH = {"pushFilters": "true"}
 
 # What a filter means, by the name of its class.
 MEANINGS: dict[str, Callable[[Any, Any], bool]] = {
@@ -116,7 +117,7 @@ class TestLog:
                 log.append(*[f"{name} {number}".encode() for number in range(count)])
         Log(client, "c", 25).evict(52)
         given = {"logs": "a,b,c", "url": server.url, "partitions": "3", **options}
-        return LogSource(given)
+        return LogSource({**given, **PUSH})
 
     @pytest.mark.parametrize("filters", FILTERS)
     def test_as_spark(self, server: AnyServer, filters: tuple[Said, ...]) -> None:
@@ -165,7 +166,7 @@ class TestIck:
             ick.reserve(20)
         # Dirty and reserved: these have two rows.
         sharded.add({f"member {number}": float(number) for number in range(10)})
-        return IckSource({"name": "orders", "url": server.url, **options})
+        return IckSource({"name": "orders", "url": server.url, **PUSH, **options})
 
     @pytest.mark.parametrize("filters", FILTERS)
     def test_as_spark(self, server: AnyServer, filters: tuple[Said, ...]) -> None:
@@ -193,7 +194,7 @@ class TestIck:
     def test_a_single_ick_of_bytes(self, redis7: RedisServer) -> None:
         ick: Ick = Ick(redis7.client(), "dirty")
         ick.add({b"\xff": 1.0, b"b": 2.0, b"c": 3.0})
-        source = IckSource({"key": "dirty", "url": redis7.url, "members": "binary"})
+        source = IckSource({"key": "dirty", "url": redis7.url, "members": "binary", **PUSH})
         found = assert_as_spark(source, ("member", "In", (b"\xff", b"c", b"d")))
         assert [row["score"] for row in found] == [1.0, 3.0]
         assert assert_as_spark(source, ("ick_shard", "GreaterThan", 0)) == []
@@ -213,7 +214,7 @@ class TestTrackedSet:
     def source(self, server: AnyServer, **options: str) -> TrackedSetSource:
         tracked = TrackedSet(server.client(), "ids", sub_sets=20)
         tracked.track({f"id {number}" for number in range(300)})
-        return TrackedSetSource({"path": "ids", "url": server.url, **options})
+        return TrackedSetSource({"path": "ids", "url": server.url, **PUSH, **options})
 
     @pytest.mark.parametrize("filters", FILTERS)
     def test_as_spark(self, server: AnyServer, filters: tuple[Said, ...]) -> None:
@@ -270,7 +271,7 @@ class TestVolatileHashes:
         client: Any = place.server.client()
         client.set("no hash", 1)
         given = {"path": NAMESPACE, **place.options, "match": "*", **options}
-        return VolatileHashSource(given)
+        return VolatileHashSource({**given, **PUSH})
 
     @pytest.mark.parametrize("match", ["*", "item:*", "item:1", "[io]t*", "other:\\*"])
     def test_as_spark(self, place: Place, match: str) -> None:

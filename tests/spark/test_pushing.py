@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import make_dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.datasource import DataSourceReader
 
+from workstealing.spark.sources import pushing
 from workstealing.spark.sources.pushing import (
     BYTES,
     FLAG,
@@ -129,6 +131,9 @@ class TestSortedOut:
 class Reader(Pushing, DataSourceReader):
     columns = COLUMNS
 
+    def __init__(self, pushes: bool | None = True) -> None:
+        self._options = SimpleNamespace(pushes=pushes)
+
     def read(self, partition: Any) -> Any:
         raise NotImplementedError
 
@@ -143,3 +148,14 @@ def test_a_reader_is_read_although_the_setting_is_off() -> None:
     assert reader.wanted_of("key").chosen() == {"x"}
     assert reader.wanted_of("offset") == Wanted()
     assert Reader().wanted_of("key") == Wanted()
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("given", [None, False, True])
+def test_filters_are_taken_where_each_query_has_its_own_read(
+    keeps: bool, given: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pushing, "KEEPS_READS_APART", keeps)
+    filters = [of("key", "EqualTo", "x")]
+    is_taken = keeps if given is None else given
+    assert Reader(given).pushFilters(filters) == ([] if is_taken else filters)

@@ -28,12 +28,14 @@ from pyspark.sql.types import (
 
 from workstealing.errors import ConfigurationError
 from workstealing.spark.making import ClientSettings
+from workstealing.spark.sources.pushing import sorted_out
 from workstealing.spark.sources.redis_columns import default_schema, shape_of, typed
 from workstealing.spark.sources.redis_keys import (
     ListedKeys,
-    Pushed,
     ScannedKeys,
+    columns_of,
     escaped,
+    pushed_of,
     tasks,
 )
 from workstealing.spark.sources.redis_options import KINDS, RedisOptions, Starting
@@ -315,8 +317,8 @@ class TestTasks:
         """Return the tasks, and the filters that are left."""
         given = parsed(**options)
         shape = shape_of(given, schema(key=TEXT, field=TEXT, value=TEXT))
-        pushed, left = Pushed().pushing(filters, given, shape)
-        return tasks(given, pushed, lambda: list(self.NODES)), left
+        wanted, left = sorted_out(filters, columns_of(given, shape))
+        return tasks(given, pushed_of(given, wanted), lambda: list(self.NODES)), left
 
     def test_a_task_for_each_node_or_for_shares_of_it(self) -> None:
         found, _ = self.of([], match="item:*")
@@ -394,7 +396,7 @@ class TestTasks:
         options = parsed(match="*")
         given = a_filter("EqualTo", "key", 5)
         shape = shape_of(options, schema(key=LongType(), a=TEXT))
-        assert Pushed().pushing([given], options, shape) == (Pushed(), [given])
+        assert sorted_out([given], columns_of(options, shape)) == ({}, [given])
 
     def test_a_pattern_of_a_text(self) -> None:
         assert escaped(rb"a*[b]?\c") == rb"a\*\[b]\?\\c"

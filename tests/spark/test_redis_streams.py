@@ -17,7 +17,13 @@ from workstealing.spark.sources.compat import ReadAllAvailable, ReadMaxRows
 from workstealing.spark.sources.redis import RedisSource, RedisStreamReader
 from workstealing.spark.sources.redis_options import RedisOptions
 from workstealing.spark.sources.redis_reading import id_of, number_of
-from workstealing.spark.sources.redis_stream import Place, StreamLook, StreamOffset, begun, cut
+from workstealing.spark.sources.redis_stream import (
+    StreamLook,
+    StreamOffset,
+    StreamPlace,
+    begun,
+    cut,
+)
 
 Server = RedisServer | RedisCluster3
 ALL = ReadAllAvailable()
@@ -263,7 +269,7 @@ def test_a_stream_that_was_deleted_or_made_anew(server: Server) -> None:
 
 def test_a_server_that_does_not_count_says_that_entries_may_be_lost() -> None:
     options = RedisOptions.parse({"type": "stream", "keys": "a"})
-    before = Place(0, 5 << 64, -1, -1)
+    before = StreamPlace(0, 5 << 64, -1, -1)
     there = StreamLook(last=9 << 64, first=6 << 64, length=4, added=None)
     assert begun(options, "a", before, there._replace(first=5 << 64)) == (5 << 64, -1, None)
     at, _, loss = begun(options, "a", before, there)
@@ -281,7 +287,7 @@ def test_ids_are_numbers_in_the_same_order() -> None:
 
 
 def test_offsets_are_json_and_foreign_ones_are_refused() -> None:
-    offset = StreamOffset({"a": Place(1, 5 << 64, -1, 7)})
+    offset = StreamOffset({"a": StreamPlace(1, 5 << 64, -1, 7)})
     assert StreamOffset.parse(json.loads(json.dumps(offset.as_dict()))) == offset
     for foreign in ({}, {"streams": 7}, {"streams": {"a": {"from": "x"}}}, None):
         with pytest.raises(ConfigurationError, match="give this query a checkpoint of its own"):
@@ -289,7 +295,7 @@ def test_offsets_are_json_and_foreign_ones_are_refused() -> None:
 
 
 def test_tasks_have_whole_streams() -> None:
-    places = {f"s{number}": Place(0, number, 0, number) for number in range(5)}
+    places = {f"s{number}": StreamPlace(0, number, 0, number) for number in range(5)}
     parts = cut(StreamOffset(places), 3)
     names = [[span.name for span in part.spans] for part in parts]
     # Nothing is new in the first one.

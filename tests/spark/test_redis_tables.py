@@ -28,12 +28,10 @@ from support.servers import RedisCluster3, RedisServer
 from workstealing.errors import ConfigurationError, Moved
 from workstealing.spark.sources import (
     pipelines,
+    pushing,
     redis_keys,
     redis_reading,
     redis_writing,
-)
-from workstealing.spark.sources import (
-    redis as redis_source,
 )
 from workstealing.spark.sources.compat import DataSourceReader
 from workstealing.spark.sources.pipelines import KeyCalls
@@ -574,7 +572,7 @@ def test_filters_are_pushed_only_where_spark_keeps_reads_apart(
         (True, {}, 1),
         (True, {"pushFilters": "false"}, 2),
     ):
-        monkeypatch.setattr(redis_source, "_KEEPS_READS_APART", is_mended)
+        monkeypatch.setattr(pushing, "KEEPS_READS_APART", is_mended)
         reading = reader(redis7, "string", match="*", **option)
         # Spark refuses a reader with this method of its own as long as the setting is off.
         inherited = getattr(DataSourceReader, "pushFilters", None)

@@ -35,6 +35,7 @@ from workstealing.structures.access import (
     CONTAINERS,
     JOBS,
     MOVING,
+    OF_PLAIN_KEYS,
     OF_SPARK,
     OF_SURVEY,
     Access,
@@ -106,6 +107,11 @@ SENDERS: dict[str, tuple[Access, ...]] = {
     "cli/survey.py": (OF_SURVEY,),
     "spark/counters.py": (OF_SPARK,),
     "spark/sources/ick.py": (OF_SPARK,),
+    **{
+        f"spark/sources/{path.name}": (OF_PLAIN_KEYS,)
+        for path in (PACKAGE / "spark" / "sources").glob("redis*.py")
+    },
+    "spark/sources/pipelines.py": (OF_PLAIN_KEYS,),
     "spark/sources/volatile_hashes.py": (_HASHES,),
     "cli/checks.py": (DOCTOR,),
     "store/attempt.py": (_HASHES, ACCESS["Ick"], ACCESS["log"], ACCESS["tracked set"]),

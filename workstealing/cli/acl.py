@@ -233,13 +233,14 @@ def _snake(name: str) -> str:
 def _own_parts() -> dict[str, Access]:
     from workstealing.cli.server_checks import DOCTOR
     from workstealing.metrics.minutes import DASHBOARD, LEDGER
-    from workstealing.structures.access import OF_SENTINELS, OF_SPARK, OF_SURVEY
+    from workstealing.structures.access import OF_PLAIN_KEYS, OF_SENTINELS, OF_SPARK, OF_SURVEY
 
     return {
         "ledger": LEDGER,
         "dashboard": DASHBOARD,
         "doctor": DOCTOR,
         "spark": OF_SPARK,
+        "spark_redis": OF_PLAIN_KEYS,
         "survey": OF_SURVEY,
         "sentinels": OF_SENTINELS,
     }

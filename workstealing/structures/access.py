@@ -381,6 +381,17 @@ OF_SPARK = Access(
 )
 """What Spark's tasks count with, and what its sources read, besides the rights to structures."""
 
+OF_PLAIN_KEYS = Access(
+    keys=(),
+    commands=CONNECTION
+    | {"MULTI", "EXEC", "EXISTS", "TYPE", "PTTL", "PEXPIRE", "UNLINK"}
+    | {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "LRANGE", "XRANGE", "XINFO|STREAM"}
+    | {"GET", "MGET", "HGETALL", "HMGET", "HLEN", "LLEN", "SCARD", "ZCARD", "XLEN"}
+    | {"SET", "HSET", "RPUSH", "SADD", "ZADD", "XADD"},
+    users_keys=True,
+)
+"""What Spark's format "workstealing.redis" reads and writes, on keys that its user names."""
+
 OF_SURVEY = Access(
     keys=(),
     commands=CONNECTION

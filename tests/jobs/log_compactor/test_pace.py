@@ -12,7 +12,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing.errors import OutOfTime
 from workstealing.jobs import LogCompactor, log_compactor
-from workstealing.jobs.log_compactor import Pace
+from workstealing.jobs.log_compactor import PackingPace
 from workstealing.recruiting import Outcome, Slice
 from workstealing.store.attempt import Attempt
 from workstealing.structures import Log
@@ -177,7 +177,7 @@ def test_a_dry_run_counts_what_fits_and_ends_well(redis7: RedisServer, machine: 
 
 
 def test_pace_learns_and_hopes() -> None:
-    pace = Pace(10e6)
+    pace = PackingPace(10e6)
     pace.note(1_000_000, 1.0)
     assert pace.bytes_a_second == 1e6
     pace.note(4_000_000, 1.0)

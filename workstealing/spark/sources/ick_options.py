@@ -27,7 +27,7 @@ class IckOptions:
     Fields: name: of a ShardedIck, or None; key: of an Ick, or None; ick_shards: for a ShardedIck
     that is not there yet, or None; members: "string" or "binary", the type of that column;
     max_members_per_trigger, lease_seconds and minimum: of a streaming read, None where nothing was
-    said; client.
+    said; client; pushes: the option `pushFilters` of a batch read.
     """
 
     name: str | None
@@ -38,6 +38,7 @@ class IckOptions:
     lease_seconds: int | None
     client: ClientSettings
     minimum: Minimum | None = None
+    pushes: bool | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> IckOptions:
@@ -53,6 +54,7 @@ class IckOptions:
         most = reader.number("maxMembersPerTrigger", 0, 1, MOST_MEMBERS_A_TRIGGER)
         minimum = minimum_of(reader, "minMembersPerTrigger", most or MEMBERS_A_TRIGGER)
         lease = reader.number("leaseSeconds", 0, 1, 86_400)
+        pushes = reader.boolean_or_none("pushFilters")
         client = reader.client()
         reader.finish()
         if name is None and key is None:
@@ -71,7 +73,7 @@ class IckOptions:
                 " leave it out, or give 'name' instead"
             )
         bounds = (most or None, lease or None)
-        return cls(name, key, ick_shards or None, members, *bounds, client, minimum)
+        return cls(name, key, ick_shards or None, members, *bounds, client, minimum, pushes)
 
     @property
     def batch_size(self) -> int:

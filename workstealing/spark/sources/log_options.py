@@ -48,9 +48,9 @@ class LogOptions:
 
     Fields: logs: their names, () for a write by the column `log`; client. Of reads: values: that
     column's type, "binary" or "string"; starting and ending: where; fail_on_data_loss; partitions:
-    the most tasks of a read; max_offsets_per_trigger and minimum: the most and the least entries of
-    a stream's batch. Of writes: block: entries a block of a new log; exactly_once: of a stream;
-    query and batch: of a batch write that is done once.
+    the most tasks of a read; pushes: the option `pushFilters`; max_offsets_per_trigger and minimum:
+    the most and the least entries of a stream's batch. Of writes: block: entries a block of a new
+    log; exactly_once: of a stream; query and batch: of a batch write that is done once.
     """
 
     logs: tuple[str, ...]
@@ -60,6 +60,7 @@ class LogOptions:
     ending: Positions | None = None
     fail_on_data_loss: bool | None = None
     partitions: int | None = None
+    pushes: bool | None = None
     max_offsets_per_trigger: int | None = None
     minimum: Minimum | None = None
     block: int | None = None
@@ -84,6 +85,7 @@ class LogOptions:
             ending=_positions(reader, "endingOffset", ("latest",), logs, "latest"),
             fail_on_data_loss=reader.boolean_or_none("failOnDataLoss"),
             partitions=reader.number("partitions", 0, 1, MOST_PARTITIONS) or None,
+            pushes=reader.boolean_or_none("pushFilters"),
             max_offsets_per_trigger=most or None,
             minimum=minimum_of(reader, "minOffsetsPerTrigger", most or OFFSETS_A_TRIGGER),
             block=reader.number("block", 0, 1) or None,
@@ -107,7 +109,8 @@ class LogOptions:
             )
         self._refuse(self._of_writes(), "writing, and this is a read")
         if is_stream:
-            self._refuse({"endingOffset": self.ending}, "read, not for readStream")
+            of_tables = {"endingOffset": self.ending, "pushFilters": self.pushes}
+            self._refuse(of_tables, "read, not for readStream")
             return self
         of_streams = {
             "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
@@ -136,6 +139,7 @@ class LogOptions:
             "endingOffset": self.ending,
             "failOnDataLoss": self.fail_on_data_loss,
             "partitions": self.partitions,
+            "pushFilters": self.pushes,
             "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
             "minOffsetsPerTrigger": self.minimum,
         }

@@ -7,6 +7,10 @@ Columns here are never null, so that "is not null" is kept by doing nothing.
 Spark asks only where `spark.sql.python.filterPushdown.enabled` is true. Where it is not, it refuses
 readers that have a `pushFilters` of their own; ours are read all the same, and Spark applies every
 filter itself.
+
+Spark 4.1 to 4.3 hands a read with its filters on to all other queries on the same DataFrame, which
+then lack rows. So nothing is taken there but by the option `pushFilters`, for a DataFrame that one
+query uses.
 """
 
 from __future__ import annotations
@@ -16,6 +20,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from workstealing.spark.sources.compat import DataSourceReader
+
+# The version that can push limits has mended it.
+KEEPS_READS_APART = hasattr(DataSourceReader, "pushLimit")
 
 # The Python types of a column's values, as filters have them.
 TEXT, BYTES, NUMBER, FLAG = str, bytes, int, bool
@@ -157,6 +164,9 @@ class _Push:
         self.__func__ = getattr(DataSourceReader, "pushFilters", None)
 
     def __call__(self, filters: list[Any]) -> list[Any]:
+        given = self.reader.pushes()
+        if not (KEEPS_READS_APART if given is None else given):
+            return filters
         self.reader.wanted, left = sorted_out(filters, self.reader.chooses_by())
         return left
 
@@ -165,9 +175,10 @@ class Pushing:
     """The part of a batch reader that filters are pushed into; `DataSourceReader` comes after it.
 
     Before Spark asks for partitions it may call `pushFilters`, which keeps in `wanted` the values
-    that filters let pass.
+    that filters let pass. The reader keeps its options in `_options`, with a field `pushes`.
     """
 
+    _options: Any
     wanted: Mapping[str, Wanted] = {}
     columns: ClassVar[Mapping[str, Column]] = {}
 
@@ -175,6 +186,11 @@ class Pushing:
     def pushFilters(self) -> Callable[[list[Any]], Iterable[Any]]:  # noqa: N802 - Spark's name
         """Return the method that takes filters, and returns those that Spark must apply."""
         return _Push(self)
+
+    def pushes(self) -> bool | None:
+        """Return the option `pushFilters`, None where it was not given."""
+        given: bool | None = self._options.pushes
+        return given
 
     def chooses_by(self) -> Mapping[str, Column]:
         """Return the columns by which this reader chooses its rows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workstealing.spark.sources.compat import (
@@ -19,8 +19,16 @@ from workstealing.spark.sources.compat import (
     WriterCommitMessage,
 )
 from workstealing.spark.sources.pipelines import KeyCalls
+from workstealing.spark.sources.pushing import Column, Pushing
 from workstealing.spark.sources.redis_columns import Shape, default_schema, shape_of
-from workstealing.spark.sources.redis_keys import ListedKeys, Pushed, ScannedKeys, tasks
+from workstealing.spark.sources.redis_keys import (
+    ListedKeys,
+    Pushed,
+    ScannedKeys,
+    columns_of,
+    pushed_of,
+    tasks,
+)
 from workstealing.spark.sources.redis_options import FORMAT, RedisOptions
 from workstealing.spark.sources.redis_reading import PlainRead
 from workstealing.spark.sources.redis_stream import StreamOffset, StreamPlanner, StreamSpans, cut
@@ -32,29 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-# Spark 4.1 to 4.3 hands a read with its pushed filters on to all other queries on the same
-# DataFrame, which then lack rows. The version that can push limits has mended this.
-_KEEPS_READS_APART = hasattr(DataSourceReader, "pushLimit")
-
-
-class _Pushing:
-    """The method `pushFilters` of a reader.
-
-    With the setting spark.sql.python.filterPushdown.enabled off, which is its default, Spark
-    refuses a reader with a method of its own. To read all the same is better, so this one looks
-    like the inherited method there: Spark then evaluates all filters itself.
-    """
-
-    def __init__(self, push: Callable[[list[Any]], list[Any]]) -> None:
-        self._push = push
-        self.__func__ = getattr(DataSourceReader, "pushFilters", None)
-
-    def __call__(self, filters: list[Any]) -> list[Any]:
-        """Return the filters that Spark must evaluate."""
-        return self._push(filters)
-
-
-class RedisReader(DataSourceReader):
+class RedisReader(Pushing, DataSourceReader):
     """Reads keys by a pattern or by their names.
 
     Arguments: options; schema: of the user, or our own; see `shape_of`.
@@ -63,29 +49,23 @@ class RedisReader(DataSourceReader):
     def __init__(self, options: RedisOptions, schema: StructType) -> None:
         self._options = options.for_reading(is_stream=False)
         self._shape = shape_of(options, schema)
-        self._pushed = Pushed()
 
-    @property
-    def pushFilters(self) -> _Pushing:  # noqa: N802 - Spark's name
-        """What takes filters from Spark; see `_Pushing`."""
-        return _Pushing(self._push)
-
-    def _push(self, filters: list[Any]) -> list[Any]:
-        pushes = self._options.pushes
-        if not (_KEEPS_READS_APART if pushes is None else pushes):
-            return filters
-        self._pushed, left = self._pushed.pushing(filters, self._options, self._shape)
-        return left
+    def chooses_by(self) -> Mapping[str, Column]:
+        """Return the column of keys, and that of the fields of hashes that are read as rows."""
+        return columns_of(self._options, self._shape)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks; see `redis_keys.tasks`. At the driver, before any task."""
-        return tasks(self._options, self._pushed, self._nodes)
+        return tasks(self._options, self._pushed(), self._nodes)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the rows of a task, page by page; see `PlainRead.of_part`."""
         assert isinstance(partition, ListedKeys | ScannedKeys)
-        reading = PlainRead(self._options, self._shape, self._pushed.fields, self._calls())
+        reading = PlainRead(self._options, self._shape, self._pushed().fields, self._calls())
         yield from reading.of_part(partition)
+
+    def _pushed(self) -> Pushed:
+        return pushed_of(self._options, self.wanted)
 
     def _nodes(self) -> list[Node]:
         return self._calls().twin.nodes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from pyspark.sql.types import BinaryType, StringType
 from workstealing.spark.sources.compat import InputPartition
 from workstealing.spark.sources.options import runs
 from workstealing.spark.sources.pipelines import KeyCalls
+from workstealing.spark.sources.pushing import ANYTHING, BYTES, TEXT, Column, Wanted, as_key
 from workstealing.spark.sources.redis_columns import Shape
 from workstealing.spark.sources.redis_options import PARTITIONS, RedisOptions
 from workstealing.store.connection import checked
@@ -23,6 +24,7 @@ from workstealing.store.twin import Node
 KEYS_A_PAGE = 1000
 # A task costs Spark about as long as so many keys cost it.
 LEAST_KEYS_A_TASK = 1000
+_KINDS: dict[type, type] = {StringType: TEXT, BinaryType: BYTES}
 _SPECIAL = re.compile(rb"[*?\[\\]")
 # A pattern without any of them: each stands for itself, or is escaped.
 _LITERAL = re.compile(rb"(?:[^*?\[\\]|\\.)*", re.DOTALL)
@@ -91,58 +93,32 @@ class Pushed:
     prefixes: tuple[bytes, ...] = ()
     fields: frozenset[bytes] | None = None
 
-    def pushing(
-        self, filters: Iterable[Any], options: RedisOptions, shape: Shape
-    ) -> tuple[Pushed, list[Any]]:
-        """Return what there is with more filters, and the filters that Spark must evaluate.
 
-        Arguments: filters: those of PySpark 4.1 and later, which all hold; options; shape.
-        """
-        pushed, left = self, []
-        for each in filters:
-            more = pushed._with(each, options, shape)
-            if more is None:
-                left.append(each)
-            else:
-                pushed = more
-        return pushed, left
+def columns_of(options: RedisOptions, shape: Shape) -> dict[str, Column]:
+    """Return the columns by which a read chooses its rows.
 
-    def _with(self, each: Any, options: RedisOptions, shape: Shape) -> Pushed | None:
-        # By name, because PySpark 4.0 has no such classes.
-        kind = type(each).__name__
-        path: tuple[str, ...] = getattr(each, "attribute", ())
-        if len(path) != 1 or path[0] not in shape.columns.fieldNames():
-            return None
-        is_key = path[0] == options.key_column
-        if not is_key and (path[0] != "field" or "field" not in shape.own):
-            return None
-        # Many texts may be the same number.
-        if not isinstance(shape.type_of(path[0]), StringType | BinaryType):
-            return None
-        if kind == "IsNotNull":
-            return self
-        if kind == "StringStartsWith" and is_key:
-            prefix = options.prefix + _bytes(each.value)
-            return Pushed(self.keys, (*self.prefixes, prefix), self.fields)
-        if kind == "In":
-            values = [value for value in each.value if value is not None]
-        elif kind == "EqualTo" or (kind == "EqualNullSafe" and each.value is not None):
-            values = [each.value]
-        else:
-            return None
-        if is_key:
-            keys = frozenset(options.prefix + _bytes(value) for value in values)
-            return Pushed(_both(self.keys, keys), self.prefixes, self.fields)
-        fields = frozenset(map(_bytes, values))
-        return Pushed(self.keys, self.prefixes, _both(self.fields, fields))
+    They are that of keys, and that of the fields of hashes that are read as rows. Of a number none
+    is chosen: many texts may be the same number.
+    """
+    found = {}
+    for name in (options.key_column, "field"):
+        is_key = name == options.key_column
+        if name in shape.columns.fieldNames() and (is_key or "field" in shape.own):
+            kind = _KINDS.get(type(shape.type_of(name)))
+            if kind is not None:
+                found[name] = Column(kind, prefix=is_key)
+    return found
 
 
-def _bytes(value: str | bytes | bytearray) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
-
-
-def _both(known: frozenset[bytes] | None, more: frozenset[bytes]) -> frozenset[bytes]:
-    return more if known is None else known & more
+def pushed_of(options: RedisOptions, wanted: Mapping[str, Wanted]) -> Pushed:
+    """Return the filters that Spark has left to the source, as they say which keys are read."""
+    of_keys = wanted.get(options.key_column, ANYTHING)
+    keys, fields = of_keys.chosen(), wanted.get("field", ANYTHING).chosen()
+    return Pushed(
+        None if keys is None else frozenset(options.prefix + as_key(key) for key in keys),
+        (options.prefix + as_key(of_keys.prefix),) if of_keys.prefix else (),
+        None if fields is None else frozenset(map(as_key, fields)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class StreamLook(NamedTuple):
     deleted: int = 0
 
 
-class Place(NamedTuple):
+class StreamPlace(NamedTuple):
     """The part of one stream in a batch, and where the batch after it goes on.
 
     Fields: start: the id behind which the batch begins; next: its last one; before and added: how
@@ -64,7 +64,7 @@ class StreamOffset:
     Fields: places: the name of a stream -> its part.
     """
 
-    places: Mapping[str, Place] = field(default_factory=dict)
+    places: Mapping[str, StreamPlace] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, offset: Mapping[str, Any]) -> StreamOffset:
@@ -72,7 +72,7 @@ class StreamOffset:
         try:
             return cls(
                 {
-                    str(name): Place(
+                    str(name): StreamPlace(
                         number_of(each["from"]),
                         number_of(each["next"]),
                         int(each["before"]),
@@ -138,7 +138,7 @@ def _look(options: RedisOptions, key: bytes, reply: Any) -> StreamLook:
 
 
 def begun(
-    options: RedisOptions, name: str, place: Place | None, look: StreamLook
+    options: RedisOptions, name: str, place: StreamPlace | None, look: StreamLook
 ) -> tuple[int, int, str | None]:
     """Return behind which id the next batch begins, how many entries there were, and a loss.
 
@@ -152,7 +152,7 @@ def begun(
             return 0, first, None
         if starting == "latest":
             return look.last, -1 if look.added is None else look.added, None
-        place = Place(0, number_of(starting), -1, -1)
+        place = StreamPlace(0, number_of(starting), -1, -1)
         if place.next > look.last:
             # Entries that come with these ids are not wanted.
             return place.next, -1, None
@@ -227,7 +227,7 @@ class StreamPlanner:
             at, added, loss = begun(self._options, name, start.places.get(name), look)
             if loss is not None:
                 losses.append(loss)
-            places[name] = Place(at, at, added, added)
+            places[name] = StreamPlace(at, at, added, added)
             end = look if self._ends is None else self._ends.get(name, StreamLook())
             if at < min(end.last, look.last):
                 ends[name] = end if end.last <= look.last else look
@@ -244,10 +244,12 @@ class StreamPlanner:
         for name in set(places) - set(found):
             # The query does not read it any more; should it do so again, it goes on there.
             kept = places[name]
-            places[name] = Place(kept.next, kept.next, kept.added, kept.added)
+            places[name] = StreamPlace(kept.next, kept.next, kept.added, kept.added)
         return StreamOffset(places)
 
-    def _walk(self, places: dict[str, Place], ends: Mapping[str, StreamLook], limit: int) -> None:
+    def _walk(
+        self, places: dict[str, StreamPlace], ends: Mapping[str, StreamLook], limit: int
+    ) -> None:
         """Move the places on by as many entries as the limit allows, an even share of each."""
         names = sorted(ends)
         if names:
@@ -285,7 +287,7 @@ class StreamPlanner:
         return {name: id_of(look.last) for name, look in self._seen.items()}
 
 
-def _ended(place: Place, end: StreamLook) -> Place:
+def _ended(place: StreamPlace, end: StreamLook) -> StreamPlace:
     return place._replace(next=end.last, added=-1 if end.added is None else end.added)
 
 
@@ -305,7 +307,7 @@ def _next_page(entries: Sequence[Any]) -> int:
     return max(1, min(MOST_OF_A_PAGE, BYTES_A_CALL // size))
 
 
-class Span(NamedTuple):
+class StreamSpan(NamedTuple):
     """Entries of one stream: those behind start, up to stop; size: how many, -1 if unknown."""
 
     name: str
@@ -318,7 +320,7 @@ class Span(NamedTuple):
 class StreamSpans(InputPartition):
     """The part of a batch that one task reads."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[StreamSpan, ...]
 
     def entries(self, options: RedisOptions, calls: KeyCalls) -> Iterator[list[tuple[bytes, Any]]]:
         """Yield the entries page by page, each with its key.
@@ -342,7 +344,7 @@ class StreamSpans(InputPartition):
                 _report_gone(options, calls, span, read)
 
 
-def _report_gone(options: RedisOptions, calls: KeyCalls, span: Span, read: int) -> None:
+def _report_gone(options: RedisOptions, calls: KeyCalls, span: StreamSpan, read: int) -> None:
     look = looks(options, calls)[span.name]
     # XDEL takes single entries out on purpose; a trim takes all up to an id, and leaves no trace.
     if not span.start < look.deleted <= span.stop:
@@ -357,12 +359,12 @@ def cut(offset: StreamOffset, tasks: int) -> list[StreamSpans]:
     Arguments: offset; tasks: how many at most. O(streams). The same for the same offset.
     """
     spans = [
-        Span(name, place.start, place.next, _size(place))
+        StreamSpan(name, place.start, place.next, _size(place))
         for name, place in sorted(offset.places.items())
         if place.next > place.start
     ]
     return [StreamSpans(some) for some in runs(spans, tasks)]
 
 
-def _size(place: Place) -> int:
+def _size(place: StreamPlace) -> int:
     return place.added - place.before if min(place.added, place.before) >= 0 else -1

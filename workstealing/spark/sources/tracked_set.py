@@ -31,7 +31,8 @@ class TrackedSetOptions:
     """The options of a tracked set; hashable and safe to pickle.
 
     Fields: name; client; sub_sets: how many it should have, None: as many as it has; partitions:
-    the most; ids: "string" or "binary", the type of the column id.
+    the most; ids: "string" or "binary", the type of the column id; pushes: the option
+    `pushFilters`, None where it was not given.
     """
 
     name: str
@@ -39,6 +40,7 @@ class TrackedSetOptions:
     sub_sets: int | None = None
     partitions: int = PARTITIONS
     ids: str = "string"
+    pushes: bool | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> TrackedSetOptions:
@@ -56,6 +58,7 @@ class TrackedSetOptions:
             sub_sets=reader.number("subSets", 0, most=MOST_SUB_SETS) or None,
             partitions=reader.number("partitions", PARTITIONS),
             ids=reader.choice("ids", ("string", "binary")),
+            pushes=reader.boolean_or_none("pushFilters"),
         )
         reader.finish()
         return parsed

@@ -59,7 +59,7 @@ class VolatileHashOptions:
     Fields: namespace; client; backend and allow_eviction: as `VolatileHashes` takes them. For
     writing: ttl_seconds: of every row. For reading: names and values: "string" or "binary", the
     type of the columns key and field, and of the column value; match: a pattern for the keys;
-    partitions: the most. None: not given.
+    partitions: the most; pushes: the option `pushFilters`. None: not given.
     """
 
     namespace: str
@@ -71,6 +71,7 @@ class VolatileHashOptions:
     values: str | None = None
     match: str | None = None
     partitions: int | None = None
+    pushes: bool | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> VolatileHashOptions:
@@ -98,6 +99,7 @@ class VolatileHashOptions:
             values=reader.choice_or_none("values", _KINDS),
             match=reader.text("match"),
             partitions=reader.number("partitions", 0) or None,
+            pushes=reader.boolean_or_none("pushFilters"),
         )
         reader.finish()
         return parsed
@@ -114,6 +116,7 @@ class VolatileHashOptions:
             "values": self.values,
             "match": self.match,
             "partitions": self.partitions,
+            "pushFilters": self.pushes,
         }
         self._refuse(given, "reading, and this is a write")
         return self
