@@ -568,14 +568,15 @@ def test_a_server_that_answers_late_is_left_alone_for_longer() -> None:
 
 
 @pytest.mark.parametrize("command", [2e-6, 10e-6])
-def test_batches_are_cut_to_a_tenth_of_a_millisecond(command: float) -> None:
+def test_batches_are_cut_to_the_longest(command: float) -> None:
     pace = paced(0.05)
     for _ in range(60):
         pace.paid(0.0, pace.room * command, 0.01, pace.room)
-    assert LONGEST_BATCH / 2 <= pace.room * command < LONGEST_BATCH * 1.5
+    # Eight commands at the least, however slow they are.
+    assert LONGEST_BATCH / 2 <= pace.room * command < max(LONGEST_BATCH * 1.5, 9 * command)
 
 
-def test_a_page_of_names_is_cut_to_a_tenth_of_a_millisecond(
+def test_a_page_of_names_is_cut_to_the_longest(
     redis8: AnyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     redis8.client().mset({f"page:{number}": 1 for number in range(20_000)})

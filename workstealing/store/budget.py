@@ -111,7 +111,7 @@ class Pace:
         if size >= self.room // 2:
             if cost > self._longest:
                 self.room = max(self._least, int(self.room * self._longest / cost * 0.8))
-            elif cost < self._longest / 2:
+            elif cost < self._longest * 3 / 4:
                 self.room = min(self._most, self.room + self.room // 4)
 
 

@@ -21,11 +21,11 @@ from workstealing.store.connection import Command
 from workstealing.store.keys import to_bytes
 from workstealing.store.twin import Node, Twin
 
-LONGEST_BATCH = 0.0001
+LONGEST_BATCH = 0.00005
 """The seconds of a server's time that a batch takes at most, once its commands' cost is known.
 
-Others wait behind a batch. With 1 ms the p99 of an application beside a survey was 1.40 times its
-own, and with 0.2 ms 1.12 times.
+Others wait behind a batch. Beside a survey the p99 of an application was 1.22 to 1.34 times its own
+with 0.1 ms, and 1.09 times with 0.05 ms. Smaller ones cost more around them than in them.
 """
 
 BEGINNING = b"0"
@@ -94,7 +94,7 @@ class Reader:
         cost = self.seconds - before
         if cost > LONGEST_BATCH:
             server.count = max(_LEAST_COUNT, server.count // 2)
-        elif cost < LONGEST_BATCH / 4:
+        elif cost < LONGEST_BATCH * 3 / 4:
             server.count = min(_MOST_COUNT, server.count + server.count // 2)
         return to_bytes(reply[0]), [to_bytes(each) for each in reply[1]]
 
