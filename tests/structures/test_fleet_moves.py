@@ -115,7 +115,6 @@ def work_off(job: FleetRebalance, most: int = 2_000) -> int:
     raise AssertionError("the job came to no end")
 
 
-@pytest.mark.slow
 def test_the_job_carries_the_share_of_the_further_node(servers: dict[str, RedisServer]) -> None:
     before = fleet(servers, OLD)
     fill(before)
@@ -184,7 +183,6 @@ def test_a_backlog_that_lacks_a_node_is_not_exact(
     assert found.count < whole.count
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 3, 100])
 def test_a_sweep_carries_all(servers: dict[str, RedisServer], n: int) -> None:
     fill(fleet(servers, OLD))
@@ -204,7 +202,6 @@ def test_a_sweep_carries_all(servers: dict[str, RedisServer], n: int) -> None:
     check(fleet(servers, NEW), servers)
 
 
-@pytest.mark.slow
 def test_a_node_that_leaves_gives_all_its_keys_away(servers: dict[str, RedisServer]) -> None:
     fill(fleet(servers, NEW))
     clients = {name: servers[name].client() for name in NEW}
@@ -294,7 +291,6 @@ def test_the_code_of_the_page_runs(
     ]
 
 
-@pytest.mark.slow
 def test_a_key_is_carried_at_its_first_use(servers: dict[str, RedisServer]) -> None:
     fill(fleet(servers, OLD))
     after = fleet(servers, NEW, previous=OLD)
@@ -314,7 +310,6 @@ def moving(on: Fleet, kind: str) -> str:
     return next(n for n in (f"{kind}:{i}" for i in range(1000)) if on.former_home(n))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("change", ["delete", "overwrite", "nothing"])
 @pytest.mark.parametrize("kind", ["h", "k"])
 def test_a_carrier_that_comes_late_changes_nothing(
@@ -368,7 +363,6 @@ def test_a_carrier_that_comes_late_changes_nothing(
         assert not servers[after.former_home(name) or ""].client().exists(name)
 
 
-@pytest.mark.slow
 def test_readers_see_each_value_at_all_times(servers: dict[str, RedisServer]) -> None:
     fill(fleet(servers, OLD), 100)
     after = fleet(servers, NEW, previous=OLD)
