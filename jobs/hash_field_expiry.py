@@ -37,7 +37,7 @@ __all__ = ["HashFieldExpiry"]
 
 # The most hashes of one attempt.
 TOGETHER = 25
-# The most fields that one script of a sweep removes: others wait meanwhile.
+# The most fields that one script removes: others wait meanwhile.
 FIELDS_A_SCRIPT = 1_000
 # The deadlines of a hash that ended as a whole may wait for so long; see `_Garbage.needs_end`.
 SOON_MS = 24 * 3_600_000
@@ -494,8 +494,11 @@ class _Collector(DueCollector):
         commands: list[tuple[Any, ...]] = []
         each, rest = divmod(limit, len(some))
         for number, due in enumerate(some):
-            command = self._collecting(script, due.shard, [due], each + (number < rest))
-            commands.append(("EVAL", script.body, *command[2:]))
+            its = each + (number < rest)
+            for done in range(0, its, FIELDS_A_SCRIPT):
+                most = min(its - done, FIELDS_A_SCRIPT)
+                command = self._collecting(script, due.shard, [due], most)
+                commands.append(("EVAL", script.body, *command[2:]))
         node = self._twin.node_of(some[0].shard)
         replies = checked(self._twin.call(node, commands, Budget(slice.remaining())))
         return sum(int(fields) for fields, _, _ in replies)
