@@ -322,10 +322,10 @@ class TestTasks:
 
     def test_a_task_for_each_node_or_for_shares_of_it(self) -> None:
         found, _ = self.of([], match="item:*")
-        assert found == [ScannedKeys(node, b"item:*", ()) for node in self.NODES]
+        assert found == [ScannedKeys(node, b"item:*", b"") for node in self.NODES]
         found, _ = self.of([], match="*", partitions="4")
         assert found == [
-            ScannedKeys(node, None, (), share, 2) for node in self.NODES for share in (0, 1)
+            ScannedKeys(node, None, b"", share, 2) for node in self.NODES for share in (0, 1)
         ]
 
     def test_names_are_divided_by_slots(self) -> None:
@@ -386,7 +386,7 @@ class TestTasks:
         found, left = self.of(filters, match=match)
         assert left == []
         assert {part.pattern for part in found} == {pattern}
-        assert found[0].prefixes[-1] == prefixes[-1].encode()
+        assert found[0].prefix == prefixes[-1].encode()
 
     def test_prefixes_that_no_key_can_have_read_nothing(self) -> None:
         filters = [a_filter("StringStartsWith", "key", prefix) for prefix in ("a", "b")]

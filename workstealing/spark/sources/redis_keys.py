@@ -85,12 +85,12 @@ def _class(pattern: bytes, at: int) -> tuple[bytes, int]:
 class Pushed:
     """The filters that Spark has left to the source.
 
-    Fields: keys: the only ones, None for all; prefixes: with which all of them begin; fields: of
+    Fields: keys: the only ones, None for all; prefix: with which all of them begin; fields: of
     hashes that are read as rows, None for all.
     """
 
     keys: frozenset[bytes] | None = None
-    prefixes: tuple[bytes, ...] = ()
+    prefix: bytes = b""
     fields: frozenset[bytes] | None = None
 
 
@@ -116,7 +116,7 @@ def pushed_of(options: RedisOptions, wanted: Mapping[str, Wanted]) -> Pushed:
     keys, fields = of_keys.chosen(), wanted.get("field", ANYTHING).chosen()
     return Pushed(
         None if keys is None else frozenset(options.prefix + as_key(key) for key in keys),
-        (options.prefix + as_key(of_keys.prefix),) if of_keys.prefix else (),
+        options.prefix + as_key(of_keys.prefix) if of_keys.prefix else b"",
         None if fields is None else frozenset(map(as_key, fields)),
     )
 
@@ -136,14 +136,14 @@ class ListedKeys(InputPartition):
 class ScannedKeys(InputPartition):
     """A share of the keys of one node that a SCAN finds.
 
-    Fields: node: None for the only server; pattern: None for all; prefixes: with which the keys
+    Fields: node: None for the only server; pattern: None for all; prefix: with which the keys
     begin as well; share and shares: the task takes the keys whose checksum modulo `shares` is
     `share`.
     """
 
     node: Node
     pattern: bytes | None
-    prefixes: tuple[bytes, ...]
+    prefix: bytes
     share: int = 0
     shares: int = 1
 
@@ -161,13 +161,11 @@ def tasks(
         keys, is_strict = (named if keys is None else named & keys), True
     pattern = _pattern(options)
     if keys is None:
-        pattern, prefixes = _narrowed(pattern, pushed.prefixes)
-        if not all(prefixes[-1].startswith(prefix) for prefix in prefixes):
-            return [ListedKeys((), is_strict=False)]
+        pattern = _narrowed(pattern, pushed.prefix)
         found = nodes()
         shares = -(-options.partitions // len(found)) if options.partitions else 1
         return [
-            ScannedKeys(node, pattern, prefixes, share, shares)
+            ScannedKeys(node, pattern, pushed.prefix, share, shares)
             for node in found
             for share in range(shares)
         ]
@@ -175,8 +173,7 @@ def tasks(
     kept = [
         key
         for key in keys
-        if all(map(key.startswith, pushed.prefixes))
-        and (match is None or match.fullmatch(key) is not None)
+        if key.startswith(pushed.prefix) and (match is None or match.fullmatch(key) is not None)
     ]
     most = options.partitions or min(PARTITIONS, -(-len(kept) // LEAST_KEYS_A_TASK) or 1)
     in_order = sorted(kept, key=lambda key: (key_slot(key), key))
@@ -192,14 +189,11 @@ def _pattern(options: RedisOptions) -> bytes | None:
     return None if match == b"*" else match
 
 
-def _narrowed(
-    pattern: bytes | None, prefixes: tuple[bytes, ...]
-) -> tuple[bytes | None, tuple[bytes, ...]]:
-    """Return a pattern for the server, and the prefixes that are to be looked at besides."""
-    prefixes = tuple(sorted(set(prefixes), key=len))
-    if not prefixes:
-        return pattern, ()
-    longest = escaped(prefixes[-1])
+def _narrowed(pattern: bytes | None, prefix: bytes) -> bytes | None:
+    """Return a pattern for the server; keys are compared with the prefix besides."""
+    if not prefix:
+        return pattern
+    longest = escaped(prefix)
     # Of "item:*" and the prefix "item:1" the server can look for both at once.
     if pattern is None or (
         pattern.endswith(b"*")
@@ -207,7 +201,7 @@ def _narrowed(
         and _LITERAL.fullmatch(pattern[:-1]) is not None
     ):
         pattern = longest + b"*"
-    return pattern, prefixes
+    return pattern
 
 
 def scanned(calls: KeyCalls, part: ScannedKeys, kind: str) -> Iterator[list[bytes]]:
@@ -221,8 +215,8 @@ def scanned(calls: KeyCalls, part: ScannedKeys, kind: str) -> Iterator[list[byte
     while True:
         command = ("SCAN", cursor, *match, "COUNT", KEYS_A_PAGE, "TYPE", kind)
         ((cursor, keys),) = checked(calls.on_node(part.node, [command]))
-        if part.prefixes:
-            keys = [key for key in keys if key.startswith(part.prefixes[-1])]
+        if part.prefix:
+            keys = [key for key in keys if key.startswith(part.prefix)]
         if part.shares > 1:
             keys = [key for key in keys if zlib.crc32(key) % part.shares == part.share]
         yield keys
