@@ -98,6 +98,12 @@ auto_bootstrap: false
 memtable_allocation_type: heap_buffers
 hinted_handoff_enabled: {hints}
 concurrent_compactors: 1
+# Three nodes share two cores with other work: a slow answer is not a fault.
+read_request_timeout: 20s
+range_request_timeout: 20s
+write_request_timeout: 20s
+cas_contention_timeout: 20s
+request_timeout: 20s
 # A plain queue is to become slow in the benchmark, and not to fail.
 tombstone_failure_threshold: 10000000
 """
@@ -305,7 +311,7 @@ def connected(*nodes: CassandraNode, **options: Any) -> Iterator[Any]:
     from cassandra.connection import DefaultEndPoint
     from cassandra.policies import ConstantReconnectionPolicy, RoundRobinPolicy
 
-    profile = ExecutionProfile(load_balancing_policy=RoundRobinPolicy(), request_timeout=30)
+    profile = ExecutionProfile(load_balancing_policy=RoundRobinPolicy(), request_timeout=60)
     cluster = Cluster(
         [DefaultEndPoint(each.address, each.cql) for each in nodes],
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},

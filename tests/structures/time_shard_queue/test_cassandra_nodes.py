@@ -69,6 +69,14 @@ def clock() -> SetClock:
     return SetClock()
 
 
+def create_table_anew(session: Any, table: str, *grace_seconds: int) -> None:
+    """Create a table; a second try of a test meets nothing of its first."""
+    session.execute(f"DROP TABLE IF EXISTS {KEYSPACE}.{table}")
+    agreed(session, 3)
+    CassandraStore(session, KEYSPACE, table).create_table(*grace_seconds)
+    agreed(session, 3)
+
+
 def queue_of(session: Any, clock: SetClock, table: str, ahead_ms: int = 0) -> TimeShardQueue:
     store = CassandraStore(session, KEYSPACE, table, clock_shift_ms=ahead_ms)
     return TimeShardQueue(store, "letters", 6, 60, clock=clock)
@@ -77,8 +85,7 @@ def queue_of(session: Any, clock: SetClock, table: str, ahead_ms: int = 0) -> Ti
 def test_consumers_go_on_when_a_node_dies_that_held_their_leases(
     nodes: list[CassandraNode], session: Any, clock: SetClock
 ) -> None:
-    CassandraStore(session, KEYSPACE, "dying").create_table()
-    agreed(session, 3)
+    create_table_anew(session, "dying")
     queue = queue_of(session, clock, "dying")
     ids = [queue.put(str(number), due=1000.0 + number) for number in range(30)]
     clock.go(TURN)
@@ -109,11 +116,7 @@ def test_consumers_go_on_when_a_node_dies_that_held_their_leases(
 def test_what_a_node_brings_back_that_was_down_for_too_long(
     nodes: list[CassandraNode], session: Any, clock: SetClock
 ) -> None:
-    # A second try begins anew, too.
-    session.execute(f"DROP TABLE IF EXISTS {KEYSPACE}.grace")
-    agreed(session, 3)
-    CassandraStore(session, KEYSPACE, "grace").create_table(GRACE_SECONDS)
-    agreed(session, 3)
+    create_table_anew(session, "grace", GRACE_SECONDS)
     queue = queue_of(session, clock, "grace")
     ids = [queue.put(str(number), due=1000.0 + number) for number in range(20)]
     nodes[2].tool("flush", KEYSPACE, "grace")
