@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
 import statistics
 import subprocess
@@ -49,6 +50,12 @@ class Callers:
         theirs.close()
         self._pipe.recv()
         self.calls = 0
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        assert self._process.pid is not None
+        return self._process.pid
 
     def latencies(self, seconds: float) -> list[float]:
         """Return the seconds that each call of a span took, from when it was due."""
@@ -145,6 +152,21 @@ def p99_figure(
     figure = cost_figure(name, "the same work on another server", costs, target)
     figure.details["calls_a_side"] = (callers.calls - before) * rounds // (2 * rounds + 1)
     return figure
+
+
+def apart(pid: int, *, cpu: int, last: bool = False) -> None:
+    """Keep a process on one CPU; where there is one alone, or no such choice, change nothing.
+
+    A busy scheduler moves processes to the CPU of those that wake them. So work for the callers'
+    server and for another one would not only wait elsewhere, but run elsewhere, too. Arguments:
+    last: whether it runs only while nobody else wants the CPU, as if on another machine.
+    """
+    if not hasattr(os, "sched_setaffinity") or cpu not in os.sched_getaffinity(0):
+        return
+    for thread in map(int, os.listdir(f"/proc/{pid}/task")):
+        os.sched_setaffinity(thread, {cpu})
+        if last:
+            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
 
 @contextlib.contextmanager
