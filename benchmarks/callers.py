@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from figures import Figure, Target, cost_figure
 
@@ -163,10 +164,10 @@ def apart(pid: int, *, cpu: int, last: bool = False) -> None:
     """
     if not hasattr(os, "sched_setaffinity") or cpu not in os.sched_getaffinity(0):
         return
-    for thread in map(int, os.listdir(f"/proc/{pid}/task")):
-        os.sched_setaffinity(thread, {cpu})
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(task.name), {cpu})
         if last:
-            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+            os.sched_setscheduler(int(task.name), os.SCHED_IDLE, os.sched_param(0))
 
 
 @contextlib.contextmanager

@@ -5,7 +5,8 @@ of its server take turns with rounds in which another server with the same keys 
 servers run on the first CPU, the application and the survey on the second, and whatever stands for
 another machine takes only the time that others leave: see `apart`. Without that, the places that
 the scheduler chose made 1.19 of the same ratio. Compared is a reader like redis-cli --memkeys:
-SCAN, then TYPE and MEMORY USAGE of each key, without a pause. Alone: ``python benchmarks/survey.py --keys 1000000``; ``--only-p99`` leaves the bytes out.
+SCAN, then TYPE and MEMORY USAGE of each key, without a pause. Alone:
+``python benchmarks/survey.py --keys 1000000``; ``--only-p99`` leaves the bytes out.
 """
 
 from __future__ import annotations
