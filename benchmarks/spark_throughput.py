@@ -270,7 +270,8 @@ def _ranges(client: Any) -> list[tuple[str, str]]:
     )
     step = (last + 1 - first) / TASKS
     bounds = [first + round(n * step) for n in range(TASKS + 1)]
-    return [(str(one), f"({other}") for one, other in pairwise(bounds)]
+    # An end without a number after the dash would be that moment's last entry.
+    return [(str(one), f"({other}-0") for one, other in pairwise(bounds)]
 
 
 def _xrange(port: int) -> Any:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from workstealing.structures import VolatileHashes
-from workstealing.structures.volatile_hashes.scanning import HashScan, LiveField
+from workstealing.structures.volatile_hashes.scanning import HashScan
 
 NAMESPACE = "items"
+
+
+class LiveField(NamedTuple):
+    """A field that a scan has found; left_ms: None without a deadline."""
+
+    key: bytes
+    field: bytes
+    value: bytes
+    left_ms: int | None
 
 
 @dataclass
@@ -34,8 +43,16 @@ class Place:
         layout = scan.layout()
         assert layout is not None
         if layout.is_native:
-            return [page for node in scan.nodes() for page in scan.of_node(layout, node)]
-        return list(scan.of_shards(layout, scan.shards(layout)))
+            pages = [page for node in scan.nodes() for page in scan.of_node(layout, node)]
+        else:
+            pages = list(scan.of_shards(layout, scan.shards(layout)))
+        return [
+            [
+                LiveField(key, field, value, None if left < 0 else left)
+                for key, field, value, left in zip(*page, strict=True)
+            ]
+            for page in pages
+        ]
 
     def read(self, match: str = "*") -> list[LiveField]:
         """Return all that a scan finds, in order."""

@@ -7,6 +7,7 @@ side key therefore begins with a short tag from a fixed table, one per slot: ``{
 from __future__ import annotations
 
 import re
+import zlib
 from binascii import crc_hqx
 from importlib.resources import files
 
@@ -58,6 +59,11 @@ def key_slot(key: bytes) -> int:
         if end > start + 1:
             key = key[start + 1 : end]
     return crc_hqx(key, 0) % SLOTS
+
+
+def is_in_share(key: bytes, share: int, shares: int) -> bool:
+    """Say whether a key belongs to a share of all keys: its checksum modulo `shares` says which."""
+    return shares == 1 or zlib.crc32(key) % shares == share
 
 
 def spread_tag(name: bytes, part: int) -> bytes:

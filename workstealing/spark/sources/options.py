@@ -213,6 +213,16 @@ def runs(items: Sequence[T], most: int) -> list[tuple[T, ...]]:
     return [tuple(items[start:end]) for start, end in pairwise(ends)]
 
 
+SCAN_TASKS = 2
+"""So many tasks scan the keys of a server by default. A SCAN cannot be divided: each task walks all
+keys of a node and reads those of its share, so more tasks cost the server more walks."""
+
+
+def shares_of_a_node(wanted: int | None, nodes: int) -> int:
+    """Return how many tasks scan each node. Arguments: wanted: in all; None: the default."""
+    return -(-(wanted or SCAN_TASKS) // max(1, nodes))
+
+
 def shared_out(sizes: Mapping[int, int], limit: int, turn: int) -> dict[int, int]:
     """Share a batch out among the parts of a source, as evenly as they allow.
 

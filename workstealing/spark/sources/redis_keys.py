@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +10,13 @@ from typing import Any
 from pyspark.sql.types import BinaryType, StringType
 
 from workstealing.spark.sources.compat import InputPartition
-from workstealing.spark.sources.options import runs
+from workstealing.spark.sources.options import runs, shares_of_a_node
 from workstealing.spark.sources.pipelines import KeyCalls
 from workstealing.spark.sources.pushing import ANYTHING, BYTES, TEXT, Column, Wanted, as_key
 from workstealing.spark.sources.redis_columns import Shape
 from workstealing.spark.sources.redis_options import PARTITIONS, RedisOptions
 from workstealing.store.connection import checked
-from workstealing.store.keys import key_slot
+from workstealing.store.keys import is_in_share, key_slot
 from workstealing.store.paging import BEGINNING
 from workstealing.store.twin import Node
 
@@ -137,8 +136,7 @@ class ScannedKeys(InputPartition):
     """A share of the keys of one node that a SCAN finds.
 
     Fields: node: None for the only server; pattern: None for all; prefix: with which the keys
-    begin as well; share and shares: the task takes the keys whose checksum modulo `shares` is
-    `share`.
+    begin as well; share and shares: the task takes the keys of this share, see `is_in_share`.
     """
 
     node: Node
@@ -163,7 +161,7 @@ def tasks(
     if keys is None:
         pattern = _narrowed(pattern, pushed.prefix)
         found = nodes()
-        shares = -(-options.partitions // len(found)) if options.partitions else 1
+        shares = shares_of_a_node(options.partitions, len(found))
         return [
             ScannedKeys(node, pattern, pushed.prefix, share, shares)
             for node in found
@@ -218,7 +216,7 @@ def scanned(calls: KeyCalls, part: ScannedKeys, kind: str) -> Iterator[list[byte
         if part.prefix:
             keys = [key for key in keys if key.startswith(part.prefix)]
         if part.shares > 1:
-            keys = [key for key in keys if zlib.crc32(key) % part.shares == part.share]
+            keys = [key for key in keys if is_in_share(key, part.share, part.shares)]
         yield keys
         if int(cursor) == 0:
             return

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import DataType, DoubleType, StructType, TimestampType
 from redis.exceptions import ResponseError
 
@@ -30,12 +31,12 @@ from workstealing.spark.sources.compat import (
     InputPartition,
     WriterCommitMessage,
 )
-from workstealing.spark.sources.options import OptionReader, runs, without_path
+from workstealing.spark.sources.options import OptionReader, runs, shares_of_a_node, without_path
 from workstealing.spark.sources.pipelines import Bounded, of_one_command
 from workstealing.spark.sources.pushing import BYTES, TEXT, Column, Pushing, as_key
 from workstealing.store.twin import Node
 from workstealing.structures.volatile_hashes import HashPipeline, VolatileHashes
-from workstealing.structures.volatile_hashes.scanning import HashScan, KeyChoice, LiveField
+from workstealing.structures.volatile_hashes.scanning import HashScan, KeyChoice, LiveFields
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -150,9 +151,14 @@ class IndexShards(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class NodeKeys(InputPartition):
-    """The keys of a native namespace on one node; None: the only server."""
+    """A share of the keys of a native namespace on one node.
+
+    Fields: node: None for the only server; share and shares: as of `KeyChoice`.
+    """
 
     node: Node
+    share: int
+    shares: int
 
 
 def columns_of(options: VolatileHashOptions) -> StructType:
@@ -183,7 +189,7 @@ class VolatileHashReader(Pushing, DataSourceReader):
         return {"key": Column(TEXT if is_text else BYTES, prefix=is_text)}
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return runs of index shards, or nodes; none for a namespace without any use yet.
+        """Return runs of index shards, or shares of nodes; none for an unused namespace.
 
         At the driver, before any task. Raises: those of `HashScan.layout`. Some five round trips.
         """
@@ -192,53 +198,56 @@ class VolatileHashReader(Pushing, DataSourceReader):
         if layout is None:
             return [IndexShards(())]
         if layout.is_native:
-            return [NodeKeys(node) for node in scan.nodes()] or [IndexShards(())]
+            nodes = scan.nodes()
+            shares = shares_of_a_node(self._options.partitions, len(nodes))
+            found = [NodeKeys(node, share, shares) for node in nodes for share in range(shares)]
+            return found or [IndexShards(())]
         shards = scan.shards(layout)
         most = self._options.partitions or PARTITIONS
         return [IndexShards(each) for each in runs(shards, most)] or [IndexShards(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the live fields of one partition, page by page."""
-        scan = self._scan()
         if isinstance(partition, NodeKeys):
+            scan = self._scan(partition.share, partition.shares)
             layout = scan.layout()
             if layout is None or not layout.is_native:
                 raise _changed(self._options)
             pages = scan.of_node(layout, partition.node)
         elif isinstance(partition, IndexShards) and partition.shards:
+            scan = self._scan()
             layout = scan.layout()
             if layout is None or not layout.is_emulated:
                 raise _changed(self._options)
             pages = scan.of_shards(layout, partition.shards)
         else:
             return
-        for fields in pages:
-            if fields:
-                yield self._batch(fields)
+        yield from map(self._batch, pages)
 
-    def _scan(self) -> HashScan:
+    def _scan(self, share: int = 0, shares: int = 1) -> HashScan:
         wanted = self.wanted_of("key")
         named = wanted.chosen()
         keys = None if named is None else frozenset(map(as_key, named))
-        choice = KeyChoice(keys, as_key(wanted.prefix))
+        choice = KeyChoice(keys, as_key(wanted.prefix), share, shares)
         return HashScan(self._options.hashes(), self._options.match, choice)
 
-    def _batch(self, fields: Sequence[LiveField]) -> pa.RecordBatch:
+    def _batch(self, page: LiveFields) -> pa.RecordBatch:
         names, values = self._options.names or "string", self._options.values or "string"
         as_names = "give the option names=binary, for binary columns"
         as_values = "give the option values=binary, for a binary column"
 
         def value_of(position: int) -> str:
             # Not the value itself: errors are logged.
-            each = fields[position]
-            return f"format {FORMAT!r}: a value of the key {each.key!r}, field {each.field!r},"
+            key, field = page.keys[position], page.fields[position]
+            return f"format {FORMAT!r}: a value of the key {key!r}, field {field!r},"
 
-        lefts = [None if each.left_ms is None else each.left_ms / 1000 for each in fields]
+        left = pa.array(page.left_ms, pa.int64())
+        seconds = pc.divide(left.cast(pa.float64()), 1000.0)
         columns = [
-            column_of([each.key for each in fields], names, "the key", as_names),
-            column_of([each.field for each in fields], names, "the field", as_names),
-            column_of([each.value for each in fields], values, value_of, as_values),
-            pa.array(lefts, pa.float64()),
+            column_of(page.keys, names, "the key", as_names),
+            column_of(page.fields, names, "the field", as_names),
+            column_of(page.values, values, value_of, as_values),
+            pc.if_else(pc.less(left, 0), pa.scalar(None, pa.float64()), seconds),
         ]
         return pa.RecordBatch.from_arrays(columns, ["key", "field", "value", "ttl"])
 

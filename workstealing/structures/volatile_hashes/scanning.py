@@ -12,7 +12,8 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import compress
+from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -20,7 +21,7 @@ from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command
-from workstealing.store.keys import key_slot, to_bytes
+from workstealing.store.keys import is_in_share, key_slot, to_bytes
 from workstealing.store.operations import Operation, as_layout_error
 from workstealing.store.paging import BEGINNING, paged
 from workstealing.store.twin import Node
@@ -31,35 +32,39 @@ from workstealing.structures.volatile_hashes.hashes import VolatileHashes
 # The number of index shards, and of hashes, that one round trip asks; and the approximate number of
 # entries, fields and keys in a reply.
 SHARDS_A_CALL, ENTRIES_A_PAGE = 32, 100
-HASHES_A_CALL, FIELDS_A_PAGE = 64, 256
+HASHES_A_CALL, FIELDS_A_PAGE = 256, 128
 KEYS_A_PAGE = 1000
 # An export waits for a busy server, unlike a slice.
 TIMEOUT_SECONDS = 30.0
+# HPTTL's answer for a field that is not there.
+_GONE = -2
 
 
-@dataclass(frozen=True, slots=True)
-class LiveField:
-    """A field that had not expired when it was read.
+class LiveFields(NamedTuple):
+    """Fields that had not expired when they were read, as columns: objects would cost more.
 
-    Fields: key: of its hash; field; value; left_ms: the rest of its life in ms, None without a
-    deadline.
+    Fields: keys: of their hashes; fields; values; left_ms: the rest of their lives in ms, -1
+    without a deadline.
     """
 
-    key: bytes
-    field: bytes
-    value: bytes
-    left_ms: int | None
+    keys: list[bytes]
+    fields: list[bytes]
+    values: list[bytes]
+    left_ms: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class KeyChoice:
     """The keys whose hashes a scan is narrowed to.
 
-    Fields: named: these alone, None for all; prefix: the beginning of each.
+    Fields: named: these alone, None for all; prefix: the beginning of each; share and shares: of
+    a node's keys those of this share, see `is_in_share`.
     """
 
     named: frozenset[bytes] | None = None
     prefix: bytes = b""
+    share: int = 0
+    shares: int = 1
 
     def lets_pass(self, key: bytes) -> bool:
         """Say whether a key is among them."""
@@ -139,7 +144,7 @@ class HashScan:
         wanted = {self._hashes.twin.node_of(key_slot(key)) for key in self._named}
         return [node for node in nodes if node in wanted]
 
-    def of_shards(self, layout: Layout, shards: Sequence[int]) -> Iterator[list[LiveField]]:
+    def of_shards(self, layout: Layout, shards: Sequence[int]) -> Iterator[LiveFields]:
         """Yield the live fields of the hashes that index shards of an emulated namespace name.
 
         Hashes without any deadline are not found. One round trip for some dozen index shards, and
@@ -152,16 +157,21 @@ class HashScan:
             for keys in self._due_keys(layout, node, its_shards):
                 yield from self._fields(layout, node, keys)
 
-    def of_node(self, layout: Layout, node: Node) -> Iterator[list[LiveField]]:
+    def of_node(self, layout: Layout, node: Node) -> Iterator[LiveFields]:
         """Yield the live fields of the hashes on one node whose keys match the pattern.
 
         One round trip for each thousand keys of the node, and two for some dozen hashes found.
         """
         cursor = BEGINNING
         own = self._hashes.names.layout
+        share, shares = self._chosen.share, self._chosen.shares
         if self._named is not None:
             node_of = self._hashes.twin.node_of
-            keys = [key for key in self._named if key != own and node_of(key_slot(key)) == node]
+            keys = [
+                key
+                for key in self._named
+                if key != own and node_of(key_slot(key)) == node and is_in_share(key, share, shares)
+            ]
             yield from self._fields(layout, node, keys)
             return
         while True:
@@ -170,6 +180,8 @@ class HashScan:
                 *("COUNT", KEYS_A_PAGE, "TYPE", "hash"),
             )
             ((cursor, keys),) = self._ask(node, [command])
+            if shares > 1:
+                keys = [key for key in keys if is_in_share(key, share, shares)]
             keys = [key for key in keys if key != own and self._is_wanted(key)]
             yield from self._fields(layout, node, keys)
             if cursor == BEGINNING:
@@ -223,9 +235,7 @@ class HashScan:
                     f" {self._hashes.names.namespace!r}: {reply}"
                 ) from reply
 
-    def _fields(
-        self, layout: Layout, node: Node, keys: Sequence[bytes]
-    ) -> Iterator[list[LiveField]]:
+    def _fields(self, layout: Layout, node: Node, keys: Sequence[bytes]) -> Iterator[LiveFields]:
 
         def ask(asked: list[tuple[bytes, bytes]]) -> list[Any]:
             # None: another type stands there by now.
@@ -234,18 +244,24 @@ class HashScan:
 
         for pages in paged(keys, HASHES_A_CALL, ask):
             found = [(key, _as_dict(values)) for key, values in pages if values]
-            times = self._read(
+            replies = self._read(
                 layout,
                 node,
                 [("HPTTL", key, "FIELDS", len(values), *values) for key, values in found],
             )
-            # A field that expired between the two looks has -2, and so has a hash that is gone.
-            yield [
-                LiveField(key, field, value, left if left >= 0 else None)
-                for (key, values), lefts in zip(found, times, strict=True)
-                for (field, value), left in zip(values.items(), lefts or (), strict=bool(lefts))
-                if left != -2
-            ]
+            page = LiveFields([], [], [], [])
+            for (key, seen), times in zip(found, replies, strict=True):
+                if not times:
+                    continue
+                lasts = [left != _GONE for left in times]
+                # It may have expired between the two looks, and so may all of a hash.
+                values = seen if all(lasts) else dict(compress(seen.items(), lasts))
+                page.keys.extend([key] * len(values))
+                page.fields.extend(values)
+                page.values.extend(values.values())
+                page.left_ms.extend(compress(times, lasts))
+            if page.keys:
+                yield page
 
     def _read(self, layout: Layout, node: Node, commands: list[Command]) -> list[Any]:
         """Run reading commands on hashes of one node; a key of another type gives None."""
