@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.faulty_server import FaultyServer
-from support.patience import left
+from support.patience import PATIENT_SECONDS, left
 from support.processes import free_port
 from support.servers import RedisServer, wait_until
 from workstealing import Recruiter, connect
@@ -57,6 +57,12 @@ def found(redis: Any) -> dict[str, int]:
 
 class TestSending:
     """What stands in Redis after a send."""
+
+    @pytest.fixture(autouse=True)
+    def unhurried(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let a send wait longer than 250 ms for a reply: a busy machine is no dead server."""
+        monkeypatch.setattr(counters, "_SEND_SECONDS", PATIENCE)
+        monkeypatch.setattr(counters, "_WAIT_SECONDS", PATIENT_SECONDS)
 
     def test_processes_add_up(
         self, make: Callable[..., RecruitCounters], redis7: RedisServer
