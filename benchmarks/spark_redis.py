@@ -8,16 +8,15 @@ warm, work on the same rows of one server, and take turns in one session of two 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import redis
 from figures import Figure, Target, in_turn, show, speed_figure
 from servers import RedisServer, newest_redis
+from spark_throughput import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,19 +29,19 @@ SCHEMA = "key string, name string, price double, stock bigint"
 FORMAT = "workstealing.redis"
 
 
-def measure(server: RedisServer, rows: int = ROWS) -> list[Figure]:
+def measure(server: RedisServer, rows: int = ROWS, only: str = "") -> list[Figure]:
     """Measure writes and reads of hashes.
 
-    Arguments: server; rows: how many hashes.
+    Arguments: server; rows: how many hashes; only: names of figures that have this in them.
     """
-    spark = _session()
+    spark = session()
     try:
-        return _figures(spark, server, rows)
+        return _figures(spark, server, rows, only)
     finally:
         spark.stop()
 
 
-def _figures(spark: SparkSession, server: RedisServer, rows: int) -> list[Figure]:
+def _figures(spark: SparkSession, server: RedisServer, rows: int, only: str) -> list[Figure]:
     from workstealing.spark import register
 
     register(spark)
@@ -99,30 +98,30 @@ def _figures(spark: SparkSession, server: RedisServer, rows: int) -> list[Figure
         return once
 
     def figure(
-        name: str, ours: Callable[[], float], theirs: Callable[[], float], by: str, target: Target
-    ) -> Figure:
-        found = speed_figure(f"spark_redis_{name}", by, in_turn(ours, theirs, ROUNDS), target)
+        name: str, ours: Callable[[], float], theirs: Callable[[], float], by: str, least: float = 1.0
+    ) -> None:
+        if only not in name:
+            return
+        costs = in_turn(ours, theirs, ROUNDS)
+        found = speed_figure(f"spark_redis_{name}", by, costs, Target(least=least))
         # With a million rows the whole takes many minutes.
         print(f"{found.name}: {found.value}", file=sys.stderr, flush=True)
-        return found
+        figures.append(found)
 
-    least = Target(least=1.0)
-    figures = [
-        figure(
-            "write_without_pipeline",
-            timed(ours_writes(table), rows, wipes=True),
-            timed(without_pipeline, some, wipes=True),
-            "foreachPartition, a round trip each",
-            Target(least=3.0),
-        ),
-        figure(
-            "write",
-            timed(ours_writes(table), rows, wipes=True),
-            timed(by_pipeline, rows, wipes=True),
-            "foreachPartition, pipelines of 1,000",
-            least,
-        ),
-    ]
+    figures: list[Figure] = []
+    figure(
+        "write_without_pipeline",
+        timed(ours_writes(table), rows, wipes=True),
+        timed(without_pipeline, some, wipes=True),
+        "foreachPartition, a round trip each",
+        3.0,
+    )
+    figure(
+        "write",
+        timed(ours_writes(table), rows, wipes=True),
+        timed(by_pipeline, rows, wipes=True),
+        "foreachPartition, pipelines of 1,000",
+    )
     client.flushall()
     ours_writes(table)()
     for name, ours, theirs, by in (
@@ -134,7 +133,7 @@ def _figures(spark: SparkSession, server: RedisServer, rows: int) -> list[Figure
             "SCAN and HGETALL by 1 task",
         ),
     ):
-        figures.append(figure(name, timed(ours, rows), timed(theirs, rows), by, least))
+        figure(name, timed(ours, rows), timed(theirs, rows), by)
     return figures
 
 
@@ -185,30 +184,14 @@ def _scan(port: int) -> Iterator[tuple[Any, ...]]:
     return _read(port, redis.Redis(port=port).scan_iter("item:*", count=1000))
 
 
-def _session() -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.executorEnv.PYTHONPATH", str(Path(__file__).parent))
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    return session
-
-
 def main() -> None:
     """Measure and show the figures."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--rows", type=int, default=ROWS, help=f"how many hashes; {ROWS}")
+    parser.add_argument("--only", default="", metavar="NAME", help="figures with this in the name")
+    options = parser.parse_args()
     with newest_redis() as server:
-        show(measure(server, parser.parse_args().rows))
+        show(measure(server, options.rows, options.only))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def measure(server: RedisServer, rows: int = ROWS, only: str = "") -> list[Figur
     """Measure each pair in turn; only: names of pairs that have this in them."""
     from workstealing.spark.sources import register
 
-    spark = _session()
+    spark = session()
     register(spark)
     figures = []
     try:
@@ -61,7 +61,8 @@ def measure(server: RedisServer, rows: int = ROWS, only: str = "") -> list[Figur
     return figures
 
 
-def _session() -> SparkSession:
+def session() -> SparkSession:
+    """Return a session on two cores of this machine, whose tasks find these modules."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
