@@ -98,7 +98,11 @@ def _figures(spark: SparkSession, server: RedisServer, rows: int, only: str) -> 
         return once
 
     def figure(
-        name: str, ours: Callable[[], float], theirs: Callable[[], float], by: str, least: float = 1.0
+        name: str,
+        ours: Callable[[], float],
+        theirs: Callable[[], float],
+        by: str,
+        least: float = 1.0,
     ) -> None:
         if only not in name:
             return
