@@ -1,4 +1,4 @@
-"""The standalone cluster that other tests rely on: it works, and nothing of it is left."""
+"""The standalone cluster that other tests rely on: it works, speculates, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from support.hash_checks import check_index
+from support.patience import GUARD_SECONDS
 from support.servers import RedisServer
 from support.spark_cluster import StandaloneCluster
 from support.spark_recruits import FACTORIES, SLICES
+from support.sweep_jobs import ATTEMPTS, NAMESPACE
+from workstealing.jobs import HashFieldExpiry
+from workstealing.structures import VolatileHashes
 
 pytestmark = [pytest.mark.spark_cluster, pytest.mark.slow]
 
@@ -102,3 +107,72 @@ def test_a_session_runs_on_it_and_what_is_killed_takes_its_children_along(
             driver.wait(60)
     assert driver.returncode == 0
     assert cluster.stop() == []
+
+
+SPECULATING = """
+import sys
+from types import SimpleNamespace
+from pyspark.sql import SparkSession
+from support.sweep_jobs import straggling
+from workstealing.spark import sweep
+
+spark = (
+    SparkSession.builder.master({url!r})
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.driver.memory", "512m")
+    .config("spark.executor.memory", "512m")
+    .config("spark.executor.cores", "1")
+    .config("spark.cores.max", "2")
+    .config("spark.ui.enabled", "false")
+    .config("spark.speculation", "true")
+    .config("spark.speculation.interval", "100ms")
+    .config("spark.speculation.multiplier", "1.1")
+    .config("spark.speculation.quantile", "0.5")
+    .getOrCreate()
+)
+spark.sparkContext.setLogLevel("ERROR")
+server = SimpleNamespace(port={port}, is_cluster=False)
+found = sweep(spark, straggling(server, {ahead_ms}), partitions=4, turn_seconds=3_600)
+for row in found.collect():
+    print(row.part, row.items, row.drained, row.failed, row.rounds, flush=True)
+spark.stop()
+"""
+
+
+def test_a_sweep_survives_the_speculation_of_spark(
+    spark_cluster: Callable[..., StandaloneCluster], redis7: RedisServer
+) -> None:
+    ahead_ms, hashes_count, fields = 3_600_000_000, 400, 5
+    tests = str(Path(__file__).resolve().parents[1])
+    hashes: VolatileHashes = VolatileHashes(redis7.client(), NAMESPACE, backend="emulated")
+    with hashes.pipeline(transaction=False) as pipe:
+        for i in range(hashes_count):
+            pipe.hsetex(f"h{i}", mapping={f"f{j}": "v" for j in range(fields)}, ex=60)
+            pipe.hset(f"h{i}", "lasting", i)
+        pipe.execute()
+    cluster = spark_cluster(workers=2, cores=1, environment={"PYTHONPATH": tests}, apart=True)
+    code = SPECULATING.format(url=cluster.url, port=redis7.port, ahead_ms=ahead_ms)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": tests},
+        capture_output=True,
+        text=True,
+        timeout=GUARD_SECONDS * 4,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = [line.split() for line in done.stdout.splitlines()]
+    # The first attempt would have gone on for an hour: another one has done its part.
+    assert {tuple(row[2:]) for row in rows} == {("True", "0", "1")}
+    client = redis7.client(decode_responses=True)
+    assert {"0:0", "0:1"} <= client.smembers(ATTEMPTS)
+    # What both attempts have removed is removed once, and counted by the one whose row counts.
+    assert sum(int(row[1]) for row in rows) <= hashes_count * fields
+    later: VolatileHashes = VolatileHashes(
+        redis7.client(), NAMESPACE, backend="emulated", clock_shift_ms=ahead_ms
+    )
+    assert HashFieldExpiry(later).backlog().count == 0
+    for i in range(hashes_count):
+        assert client.hgetall(f"h{i}") == {"lasting": str(i)}
+    check_index(later)

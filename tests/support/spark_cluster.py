@@ -79,12 +79,19 @@ class StandaloneCluster:
     """A master and workers; they run when the constructor returns.
 
     Arguments: workers: how many; cores: of each; environment: what the master, the workers and so
-    the executors find in theirs beside this process's own.
+    the executors find in theirs beside this process's own; apart: whether each worker has an
+    address of its own: Spark starts no second attempt of a task on the same host.
     """
 
     def __init__(
-        self, workers: int = 2, cores: int = 2, environment: Mapping[str, str] | None = None
+        self,
+        workers: int = 2,
+        cores: int = 2,
+        environment: Mapping[str, str] | None = None,
+        *,
+        apart: bool = False,
     ) -> None:
+        self._apart = apart
         self.directory = Path(tempfile.mkdtemp(prefix="workstealing-spark-", dir="/tmp"))
         self._mark = uuid.uuid4().hex
         spec = find_spec("pyspark")
@@ -208,7 +215,8 @@ class StandaloneCluster:
     def _start_worker(self, number: int, cores: int) -> subprocess.Popen[bytes]:
         return self._start(
             f"worker{number}",
-            *("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1"),
+            *("org.apache.spark.deploy.worker.Worker", "--host"),
+            f"127.0.0.{1 + number * self._apart}",
             *("--port", "0", "--webui-port", "0", "--cores", str(cores), "--memory", "1g"),
             *("--work-dir", str(self.directory / f"work{number}"), self.url),
         )
@@ -232,13 +240,17 @@ class StandaloneCluster:
 
 @contextlib.contextmanager
 def standalone_cluster(
-    workers: int = 2, cores: int = 2, environment: Mapping[str, str] | None = None
+    workers: int = 2,
+    cores: int = 2,
+    environment: Mapping[str, str] | None = None,
+    *,
+    apart: bool = False,
 ) -> Iterator[StandaloneCluster]:
     """Start a cluster, end it, and fail if anything of it outlived its end.
 
     Arguments: as of `StandaloneCluster`.
     """
-    running = StandaloneCluster(workers, cores, environment)
+    running = StandaloneCluster(workers, cores, environment, apart=apart)
     try:
         yield running
     except BaseException:

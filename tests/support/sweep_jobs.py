@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from workstealing.jobs import (
     TagSetLeftovers,
     migrate_to_emulated,
 )
+from workstealing.recruiting import Slice
 from workstealing.recruiting.job import FunctionJob, Job
 from workstealing.store.budget import Budget
 from workstealing.structures import TrackedSet, VolatileHashes
@@ -51,6 +53,47 @@ def field_expiry(server: Any, ahead_ms: int) -> Callable[[], Job]:
         return HashFieldExpiry(hashes)
 
     return make
+
+
+ATTEMPTS = "attempts"
+"""A set of the numbers of attempts, as `part:attempt`, that `straggling` has seen."""
+
+
+def straggling(server: Any, ahead_ms: int) -> Callable[[], Job]:
+    """Return a factory of the same job, of which a first attempt at the first part never ends.
+
+    It goes on removing some fields while it hangs, and Spark's speculation has to start a second
+    attempt.
+    """
+    port, make = server.port, field_expiry(server, ahead_ms)
+
+    def straggler() -> Job:
+        job = make()
+        for_part = job.for_part  # type: ignore[attr-defined]
+
+        def noted(part: Any) -> Any:
+            from pyspark import TaskContext
+
+            task = TaskContext.get()
+            assert task is not None
+            working = for_part(part)
+            notes = client_of(port, is_cluster=False)
+            notes.sadd(ATTEMPTS, f"{task.partitionId()}:{task.attemptNumber()}")
+            if (task.partitionId(), task.attemptNumber()) == (0, 0):
+                perform = working.perform
+
+                def slowly(slice: Any) -> Any:
+                    time.sleep(0.2)
+                    perform(Slice(1, 5.0))
+                    return slice and 1
+
+                working.perform = slowly
+            return working
+
+        job.for_part = noted  # type: ignore[attr-defined]
+        return job
+
+    return straggler
 
 
 def adoption(server: Any, number: int) -> Callable[[], Job]:
