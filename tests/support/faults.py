@@ -60,11 +60,12 @@ Result = TypeVar("Result")
 def reaching(server: FaultyServer, at: int, run: Callable[[], Result]) -> Result:
     """Run until the command with the fault was really sent.
 
-    A machine that is too busy makes the run fail at an earlier command; then it begins again.
+    A machine that is too busy makes the run fail at an earlier command; then it begins again, as it
+    does after a ServerBrokenError of its own.
     """
     for _ in range(10):
-        result = run()
         with contextlib.suppress(ServerBrokenError):
+            result = run()
             wait_until(lambda: len(server.seen) >= at, f"command {at} to be seen", seconds=0.3)
             return result
     pytest.fail(f"this machine was too busy ten times to come to command {at}")
