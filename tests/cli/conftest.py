@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from workstealing.cli import main
 
 _NUMBERS = itertools.count()

@@ -13,7 +13,6 @@ from redis.exceptions import NoPermissionError
 
 from support.acl import say_line
 from support.dashboards import TOKEN, make_app
-from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer, sentinel_of
 from workstealing import Recruiter, connect
 from workstealing.dashboard.security import counted_by_fleet

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer, wait_until
 from workstealing.cli.demo.app import Books, last_deadlines, total_figures
 from workstealing.cli.demo.running import (

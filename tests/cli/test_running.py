@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from support.terminals import on_terminal
 from workstealing.metrics.ledger import read
