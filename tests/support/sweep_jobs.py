@@ -79,6 +79,10 @@ def straggling(server: Any, ahead_ms: int) -> Callable[[], Job]:
             working = for_part(part)
             notes = client_of(port, is_cluster=False)
             notes.sadd(ATTEMPTS, f"{task.partitionId()}:{task.attemptNumber()}")
+            give_up = time.monotonic() + 120.0
+            # Speculation begins when others have ended: not before the first attempt is at work.
+            while not notes.sismember(ATTEMPTS, "0:0") and time.monotonic() < give_up:
+                time.sleep(0.1)
             if (task.partitionId(), task.attemptNumber()) == (0, 0):
                 perform = working.perform
 
