@@ -148,7 +148,7 @@ class HashScan:
         """Yield the live fields of the hashes that index shards of an emulated namespace name.
 
         Hashes without any deadline are not found. One round trip for some dozen index shards, and
-        two for some dozen hashes or pages of large hashes.
+        two for up to 256 hashes or pages of large hashes.
         """
         by_node: dict[Node, list[int]] = {}
         for shard in shards:
@@ -160,7 +160,7 @@ class HashScan:
     def of_node(self, layout: Layout, node: Node) -> Iterator[LiveFields]:
         """Yield the live fields of the hashes on one node whose keys match the pattern.
 
-        One round trip for each thousand keys of the node, and two for some dozen hashes found.
+        One round trip for each thousand keys of the node, and two for up to 256 hashes found.
         """
         cursor = BEGINNING
         own = self._hashes.names.layout
