@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import queue
 import socket
 import subprocess
 import sys
@@ -783,6 +784,29 @@ def test_a_closed_ledger_writes_no_more(redis7: RedisServer, make: Callable[...,
         assert ledger._thread is not None
         ledger._thread.join(PATIENCE)
         assert client.dbsize() == 0
+
+
+def test_a_thread_that_is_woken_twice_for_one_batch_sends_once(
+    redis7: RedisServer, make: Callable[..., Ledger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = make(redis7.client())
+    heard: list[Sequence[Any]] = []
+
+    def hear(replies: Sequence[Any]) -> None:
+        heard.append(replies)
+        if len(heard) == 1:
+            # As by another caller of flush(), whose counts were in this batch too.
+            ledger._wake.put(None)
+
+    ends = queue.SimpleQueue[bool]()
+    deliver = ledger._deliver
+    monkeypatch.setattr(ledger, "_deliver", lambda: ends.put(deliver()))
+    ledger.accompany(lambda: [("TIME",)], hear)
+    work(ledger, "expiry", Outcome.WORKED, 1)
+    ledger._rouse()
+    ends.get(timeout=PATIENCE)
+    ends.get(timeout=PATIENCE)
+    assert len(heard) == 1
 
 
 # ---- what went wrong, and who reports ------------------------------------------------------------

@@ -249,6 +249,10 @@ class Ledger(Gathering["_Unsent"]):
         self._twin.close()
 
     def _deliver(self) -> bool:
+        with self._lock:
+            if not self._batch:
+                # Woken twice for one batch. Not even this process's name is written then.
+                return True
         budget = Budget(_SEND_SECONDS, _WAIT_SECONDS)
         node = self._twin.node_of(self._slot)
         layout: Layout = drive(_OneAttemptClient(self._twin, budget), self.hashes.layout_steps())
