@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support import spark_archive
 from support.postgres import PostgresServer
 from support.spark_cluster import StandaloneCluster, standalone_cluster
 
@@ -45,6 +46,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"spark", "spark_cluster"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Make the starts of JVMs cheaper, where many will come."""
+    here = str(Path(__file__).parent)
+    mine = [each for each in session.items if str(each.path).startswith(here)]
+    if starts := sum(each.get_closest_marker("slow") is not None for each in mine):
+        spark_archive.use(starts)
 
 
 @pytest.fixture(scope="session")

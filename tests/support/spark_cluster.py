@@ -24,6 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from support import spark_archive
 from support.processes import end, free_port, spawn
 
 # Of patience: three JVMs on a busy machine take their time.
@@ -105,6 +106,8 @@ class StandaloneCluster:
             "SPARK_DAEMON_MEMORY": "256m",
             # Compiling thoroughly costs more of two cores than it saves.
             "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            # Executors have it too, which inherit what a worker finds.
+            "JAVA_TOOL_OPTIONS": spark_archive.options(),
             # Its REST server has a fixed port, on which the cluster of another run may listen.
             "SPARK_MASTER_OPTS": "-Dspark.worker.timeout=10 -Dspark.port.maxRetries=0"
             " -Dspark.master.rest.enabled=false",
