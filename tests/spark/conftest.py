@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support import spark_archive
+from support import spark_jvms
 from support.postgres import PostgresServer
 from support.spark_cluster import StandaloneCluster, standalone_cluster
 
@@ -53,25 +53,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     here = str(Path(__file__).parent)
     mine = [each for each in session.items if str(each.path).startswith(here)]
     if starts := sum(each.get_closest_marker("slow") is not None for each in mine):
-        spark_archive.use(starts)
+        spark_jvms.use(starts)
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One session, `local[2]`, whose Python workers can import `support` and the tests' modules."""
-    from pyspark.sql import SparkSession
-
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     session = (
-        SparkSession.builder.master("local[2]")
+        spark_jvms.builder("local[2]")
         .appName("workstealing tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "512m")
-        # Small data: compiling thoroughly costs more of two cores than it saves.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.default.parallelism", "2")
         .config("spark.executorEnv.PYTHONPATH", str(TESTS))

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import redis
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
 
+from support import spark_jvms
 from workstealing.spark import register
 
 # A task that is held has written some of its rows by then, but not all.
@@ -33,16 +33,8 @@ def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def main(master: str, checkpoint: str) -> None:
     """Copy `activity` into `copy`, batch by batch, until it is killed."""
     spark = (
-        SparkSession.builder.master(master)
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "512m")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .config("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .config("spark.executor.memory", "512m")
-        .config("spark.executor.cores", "1")
-        .config("spark.cores.max", "2")
+        spark_jvms.builder(master)
+        .config(map=spark_jvms.EXECUTORS)
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
         .getOrCreate()
     )

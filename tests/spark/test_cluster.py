@@ -21,23 +21,17 @@ from workstealing.structures import VolatileHashes
 
 pytestmark = [pytest.mark.spark_cluster, pytest.mark.slow]
 
+TESTS = str(Path(__file__).resolve().parents[1])
 # A driver of its own: this process may have another session already.
 DRIVER = """
 import os
 import sys
-from pyspark.sql import SparkSession
+from support.spark_jvms import EXECUTORS, builder
 from workstealing.spark import install
 
 spark = (
-    install(SparkSession.builder, "support.spark_recruits:make", every_task=True)
-    .master({url!r})
-    .config("spark.driver.host", "127.0.0.1")
-    .config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.driver.memory", "512m")
-    .config("spark.executor.memory", "512m")
-    .config("spark.executor.cores", "1")
-    .config("spark.cores.max", "2")
-    .config("spark.ui.enabled", "false")
+    install(builder({url!r}), "support.spark_recruits:make", every_task=True)
+    .config(map=EXECUTORS)
     .getOrCreate()
 )
 spark.sparkContext.setLogLevel("ERROR")
@@ -60,14 +54,14 @@ def test_a_session_runs_on_it_and_what_is_killed_takes_its_children_along(
         environment={
             "TOLD": "by the environment",
             "WORKSTEALING_REDIS_URL": redis7.url,
-            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+            "PYTHONPATH": TESTS,
         },
     )
     assert cluster.alive_workers() == 2
     assert not cluster.executors()
     driver = subprocess.Popen(
         [sys.executable, "-P", "-c", DRIVER.format(url=cluster.url)],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": TESTS},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -112,19 +106,13 @@ def test_a_session_runs_on_it_and_what_is_killed_takes_its_children_along(
 SPECULATING = """
 import sys
 from types import SimpleNamespace
-from pyspark.sql import SparkSession
+from support.spark_jvms import EXECUTORS, builder
 from support.sweep_jobs import straggling
 from workstealing.spark import sweep
 
 spark = (
-    SparkSession.builder.master({url!r})
-    .config("spark.driver.host", "127.0.0.1")
-    .config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.driver.memory", "512m")
-    .config("spark.executor.memory", "512m")
-    .config("spark.executor.cores", "1")
-    .config("spark.cores.max", "2")
-    .config("spark.ui.enabled", "false")
+    builder({url!r})
+    .config(map=EXECUTORS)
     .config("spark.speculation", "true")
     .config("spark.speculation.interval", "100ms")
     .config("spark.speculation.multiplier", "1.1")
@@ -144,18 +132,17 @@ def test_a_sweep_survives_the_speculation_of_spark(
     spark_cluster: Callable[..., StandaloneCluster], redis7: RedisServer
 ) -> None:
     ahead_ms, hashes_count, fields = 3_600_000_000, 400, 5
-    tests = str(Path(__file__).resolve().parents[1])
     hashes: VolatileHashes = VolatileHashes(redis7.client(), NAMESPACE, backend="emulated")
     with hashes.pipeline(transaction=False) as pipe:
         for i in range(hashes_count):
             pipe.hsetex(f"h{i}", mapping={f"f{j}": "v" for j in range(fields)}, ex=60)
             pipe.hset(f"h{i}", "lasting", i)
         pipe.execute()
-    cluster = spark_cluster(workers=2, cores=1, environment={"PYTHONPATH": tests}, apart=True)
+    cluster = spark_cluster(workers=2, cores=1, environment={"PYTHONPATH": TESTS}, apart=True)
     code = SPECULATING.format(url=cluster.url, port=redis7.port, ahead_ms=ahead_ms)
     done = subprocess.run(
         [sys.executable, "-P", "-c", code],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": tests},
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": TESTS},
         capture_output=True,
         text=True,
         timeout=GUARD_SECONDS * 4,

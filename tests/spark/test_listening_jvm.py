@@ -185,15 +185,13 @@ def test_the_block_of_the_docs(spark: SparkSession, monkeypatch: pytest.MonkeyPa
 
 DRIVER = """
 import sys
-from pyspark.sql import SparkSession
+from support.spark_jvms import builder
 from workstealing.spark import listen
 from workstealing.testing import always
 
 spark = (
-    SparkSession.builder.master("local[2]")
-    .config("spark.driver.memory", "512m")
-    .config("spark.driver.host", "127.0.0.1")
-    .config("spark.driver.bindAddress", "127.0.0.1")
+    builder("local[2]")
+    .config("spark.ui.enabled", "true")
     .config("spark.ui.port", "0")
     .config("spark.metrics.conf.*.sink.prometheusServlet.class",
             "org.apache.spark.metrics.sink.PrometheusServlet")
@@ -225,7 +223,12 @@ def test_the_ui_and_the_metrics_show_the_totals() -> None:
     # A driver of its own, because the tests' session has no UI.
     driver = subprocess.Popen(
         [sys.executable, "-P", "-c", DRIVER],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

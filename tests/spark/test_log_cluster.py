@@ -74,6 +74,7 @@ def driver(
             stderr=log,
             env={
                 **os.environ,
+                "PYTHONPATH": str(script.parents[1]),
                 "PYSPARK_PYTHON": sys.executable,
                 "SPARK_LOCAL_IP": "127.0.0.1",
                 "WORKSTEALING_REDIS_URL": server.url,

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from support import spark_jvms
 from support.processes import spawn
 from workstealing.spark.sources.ick import IckSource, IckStreamReader
 from workstealing.structures.sharded_ick import Leases
@@ -90,18 +91,9 @@ class DyingSource(IckSource):
 
 def session() -> SparkSession:
     """Return the session of a driver that a test has started."""
-    from pyspark.sql import SparkSession
-
     os.environ[_GROUP] = str(os.getpid())
-    made = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "512m")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m")
-        .config("spark.sql.shuffle.partitions", "1")
-        .getOrCreate()
+    made: SparkSession = (
+        spark_jvms.builder("local[1]").config("spark.sql.shuffle.partitions", "1").getOrCreate()
     )
     made.sparkContext.setLogLevel("ERROR")
     return made

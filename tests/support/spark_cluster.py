@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from support import spark_archive
+from support import spark_jvms
 from support.processes import end, free_port, spawn
 
 # Of patience: three JVMs on a busy machine take their time.
@@ -104,10 +104,9 @@ class StandaloneCluster:
             "SPARK_HOME": str(self._home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            # Compiling thoroughly costs more of two cores than it saves.
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_DAEMON_JAVA_OPTS": spark_jvms.SHORT_LIVED,
             # Executors have it too, which inherit what a worker finds.
-            "JAVA_TOOL_OPTIONS": spark_archive.options(),
+            "JAVA_TOOL_OPTIONS": spark_jvms.options(),
             # Its REST server has a fixed port, on which the cluster of another run may listen.
             "SPARK_MASTER_OPTS": "-Dspark.worker.timeout=10 -Dspark.port.maxRetries=0"
             " -Dspark.master.rest.enabled=false",

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from support import spark_jvms
 from support.processes import end, free_port, spawn
 from support.spark_cluster import START_SECONDS
 
@@ -30,21 +31,16 @@ def connect_server(folder: Path, environment: Mapping[str, str]) -> Iterator[str
     home = Path(spec.origin).parent
     port = free_port()
     settings = {
+        **spark_jvms.SETTINGS,
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        # Small data: compiling thoroughly costs more of two cores than it saves.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m",
     }
     with (folder / "connect.log").open("wb") as log:
         server = spawn(
             [
                 *(home / "bin" / "spark-submit", "--class", _CLASS, "--master", "local[2]"),
-                *("--driver-memory", "512m"),
                 *(each for pair in settings.items() for each in ("--conf", "=".join(pair))),
             ],
             stdout=log,

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import pandas_udf, udf
 
 import workstealing
+from support import spark_jvms
 from support.servers import wait_until
 from support.spark_recruits import FACTORIES, SLICES, TASKS
 from workstealing.spark import enlisting, install, recruits
@@ -139,14 +140,8 @@ KINDS: list[Callable[[SparkSession], None]] = [
 def builder() -> Any:
     """Return what all sessions here have in common."""
     return (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "512m")
-        # A JVM that lives this short has no time for its better compiler and its threads.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        spark_jvms.builder("local[2]")
         .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.executorEnv.PYTHONPATH", sys.argv[1])
     )
 

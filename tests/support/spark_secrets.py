@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from support import spark_jvms
 from workstealing.spark import register
 
 HASHES = "workstealing.volatile_hashes"
@@ -40,13 +41,10 @@ def session(directory: Path) -> SparkSession:
     (directory / "log4j2.properties").write_text(LOG.format(directory=directory))
     (directory / "events").mkdir()
     return (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
+        spark_jvms.builder("local[1]")
         .config(
             "spark.driver.extraJavaOptions",
-            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
+            f"{spark_jvms.SHORT_LIVED}"
             f" -Dlog4j2.configurationFile=file:{directory}/log4j2.properties",
         )
         .config("spark.eventLog.enabled", "true")

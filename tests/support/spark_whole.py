@@ -23,6 +23,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import workstealing
+from support import spark_jvms
 from support.servers import wait_until
 from support.spark_recruits import NO_TASK, SLICES
 from workstealing.clock import SYSTEM_CLOCK
@@ -86,12 +87,7 @@ def make_unsourced() -> TrackedSet:
 def builder() -> Any:
     """Return the builder of a session with a SparkContext."""
     return (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "512m")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
+        spark_jvms.builder("local[2]")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.executorEnv.PYTHONPATH", TESTS)
     )
@@ -176,6 +172,29 @@ class Checks:
             copy: Any = Log(self.redis, "copy")
             assert copy.read(0, 100) == [str(n).encode() for n in wanted]
             log.append(str(len(wanted)).encode())
+
+    def plain_keys_as_a_sink_a_table_and_a_stream(self) -> None:
+        """Hashes are written and read; a stream's entries become hashes, in two runs."""
+        plain = "workstealing.redis"
+        rows = self.spark.range(0, 40, 1, 2).selectExpr("id", "concat('n', id) AS name")
+        as_items = {"type": "hash", "keyPrefix": "item:", "keyColumn": "id"}
+        rows.write.format(plain).options(**as_items, ttlSeconds=900).mode("append").save()
+        assert self.redis.hgetall("item:7") == {b"name": b"n7"}
+        assert 0 < self.redis.pttl("item:7") <= 900_000
+        read = self.spark.read.format(plain).options(**as_items).schema("id bigint, name string")
+        found = read.load().where("id >= 30").collect()
+        assert {(row.id, row.name) for row in found} == {(n, f"n{n}") for n in range(30, 40)}
+        entries = rows.selectExpr("'clicks' AS key", "concat('seen:', id) AS user", "id AS n")
+        clicks = self.spark.readStream.format(plain).options(type="stream", keys="clicks")
+        stream = clicks.schema("key string, user string, n bigint")
+        for last in (20, 40)[: 1 if self.is_remote else 2]:
+            added = entries.where(f"n >= {last - 20} AND n < {last}")
+            added.write.format(plain).option("type", "stream").mode("append").save()
+            seen = stream.load().selectExpr("user AS key", "n").writeStream.format(plain)
+            seen = seen.options(type="hash", checkpointLocation=str(self.folder / "clicks"))
+            self._ended(seen.trigger(availableNow=True).start())
+            wanted = {f"seen:{n}".encode() for n in range(last)}
+            assert set(self.redis.scan_iter("seen:*", count=1000)) == wanted
 
     def formats_are_refused_in_a_sentence(self) -> None:
         """PySpark 3.5 has no data sources of Python."""
@@ -290,6 +309,7 @@ class Checks:
             self.tracked_ids_as_a_table,
             self.an_ick_as_a_sink_a_table_and_a_stream,
             self.logs_as_a_sink_a_table_and_a_stream,
+            self.plain_keys_as_a_sink_a_table_and_a_stream,
         ]
         return [
             *(with_formats if HAS_FORMATS else [self.formats_are_refused_in_a_sentence]),

@@ -1,36 +1,63 @@
-"""Spark's classes as an archive that JVMs share: with it a driver starts in half the CPU time.
+"""How the JVMs of Spark start in the tests: small, on loopback, with an archive of their classes.
 
-Each driver, master and executor of the tests loads some ten thousand classes, and reading and
-checking them is most of its start. An archive that does not fit a JVM is left aside by the JVM.
+Each driver, master and executor loads some ten thousand classes; to read and check them is most of
+its start. An archive that they share halves the CPU time. A JVM that it does not fit leaves it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-CACHE = Path(__file__).resolve().parents[2] / ".cache"
+# Small data: compiling thoroughly costs more of two cores than it saves.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
+# Of a driver.
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "512m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": SHORT_LIVED,
+}
+# And of its two executors, on a cluster.
+EXECUTORS = {
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.executor.extraJavaOptions": SHORT_LIVED,
+    "spark.cores.max": "2",
+}
+TESTS = Path(__file__).resolve().parents[1]
+CACHE = TESTS.parent / ".cache"
 # Starts of a JVM that pay for making it.
 WORTH = 5
 # Batches, a Python worker and a stream, so that their classes are in it.
 LOADS = """
 import sys
-from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
+from support.spark_jvms import builder
 
-builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.memory", "512m")
-spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+spark = builder("local[1]").getOrCreate()
 spark.range(9).select(udf(str)("id").alias("name")).groupBy("name").count().collect()
 writer = spark.readStream.format("rate").load().writeStream.format("noop")
 writer = writer.trigger(availableNow=True).option("checkpointLocation", sys.argv[1])
 writer.start().awaitTermination()
 spark.stop()
 """
+
+
+def builder(master: str) -> Any:
+    """Return the builder of a session with a SparkContext."""
+    from pyspark.sql import SparkSession
+
+    made: Any = SparkSession.builder
+    return made.master(master).config(map=SETTINGS)
 
 
 def options() -> str:
@@ -60,19 +87,22 @@ def _archive() -> Path:
 
 def _make(archive: Path) -> None:
     """Make it beside its place, so that no other process finds half of it."""
-    import tempfile
-
     with tempfile.TemporaryDirectory(prefix="workstealing-archive-", dir="/tmp") as folder:
         made = Path(folder, "spark.jsa")
-        options = f"-XX:ArchiveClassesAtExit={made} -Xlog:disable -XX:+UseSerialGC -Xss4m"
-        environment = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-        subprocess.run(
-            [sys.executable, "-P", "-c", LOADS, str(Path(folder, "checkpoint"))],
-            env={**os.environ, **environment, "SPARK_SUBMIT_OPTS": options},
-            capture_output=True,
-            check=False,
-            timeout=300,
-        )
+        environment = {
+            "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={made} -Xlog:disable",
+            "PYTHONPATH": str(TESTS),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [sys.executable, "-P", "-c", LOADS, str(Path(folder, "checkpoint"))],
+                env={**os.environ, **environment},
+                capture_output=True,
+                check=False,
+                timeout=300,
+            )
         if made.exists():
             CACHE.mkdir(exist_ok=True)
             part = archive.with_suffix(f".{os.getpid()}")
