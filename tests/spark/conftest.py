@@ -50,8 +50,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Make the starts of JVMs cheaper, where many will come."""
-    here = str(Path(__file__).parent)
-    mine = [each for each in session.items if str(each.path).startswith(here)]
+    here = Path(__file__).parent
+    mine = [each for each in session.items if each.path.is_relative_to(here)]
     if starts := sum(each.get_closest_marker("slow") is not None for each in mine):
         spark_jvms.use(starts)
 

@@ -7,6 +7,7 @@ its start. An archive that they share halves the CPU time. A JVM that it does no
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import subprocess
@@ -77,6 +78,7 @@ def use(starts: int) -> None:
         os.environ["SPARK_SUBMIT_OPTS"] = f"{before} {said}".strip()
 
 
+@functools.cache
 def _archive() -> Path:
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
     said = subprocess.run([java, "-version"], capture_output=True, check=True).stderr

@@ -44,8 +44,8 @@ def session(directory: Path) -> SparkSession:
         spark_jvms.builder("local[1]")
         .config(
             "spark.driver.extraJavaOptions",
-            f"{spark_jvms.SHORT_LIVED}"
-            f" -Dlog4j2.configurationFile=file:{directory}/log4j2.properties",
+            f"{spark_jvms.SHORT_LIVED} "
+            f"-Dlog4j2.configurationFile=file:{directory}/log4j2.properties",
         )
         .config("spark.eventLog.enabled", "true")
         .config("spark.eventLog.compress", "false")
