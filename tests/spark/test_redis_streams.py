@@ -12,7 +12,7 @@ from pyspark.sql.types import StringType, StructType
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisCluster3, RedisServer
 from workstealing.errors import ConfigurationError, LostEntriesError
-from workstealing.spark.sources import redis_stream
+from workstealing.spark.sources import batches, redis_stream
 from workstealing.spark.sources.compat import ReadAllAvailable, ReadMaxRows
 from workstealing.spark.sources.redis import RedisSource, RedisStreamReader
 from workstealing.spark.sources.redis_options import RedisOptions
@@ -40,7 +40,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_stream, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(batches, "IDLE_SECONDS", 0.0)
 
 
 class Query:

@@ -19,7 +19,6 @@ from pyspark.sql.types import (
 )
 from redis.client import NEVER_DECODE
 
-from workstealing.spark.sources.admission import Admission
 from workstealing.spark.sources.arrow import (
     checked_columns,
     column_of,
@@ -28,6 +27,7 @@ from workstealing.spark.sources.arrow import (
     require_schema,
     text_type,
 )
+from workstealing.spark.sources.batches import Admission
 from workstealing.spark.sources.compat import (
     DataSource,
     DataSourceArrowWriter,

@@ -12,9 +12,8 @@ from uuid import uuid4
 
 from redis.exceptions import RedisError
 
-from workstealing.clock import SYSTEM_CLOCK
-from workstealing.errors import ConfigurationError, WorkStealingError
-from workstealing.spark.sources.admission import Admission
+from workstealing.errors import WorkStealingError
+from workstealing.spark.sources.batches import Admission, Rest, wrong_offset
 from workstealing.spark.sources.ick_options import FORMAT
 from workstealing.spark.sources.options import shared_out
 from workstealing.store.operations import drive
@@ -47,10 +46,7 @@ class IckOffset:
             query, seq, tokens = offset["query"], offset["seq"], offset["tokens"]
             return cls(str(query), int(seq), {int(i): str(token) for i, token in tokens.items()})
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise ConfigurationError(
-                f"the offset {offset!r} in the checkpoint is not one of format {FORMAT!r}: give"
-                " this query a checkpoint of its own"
-            ) from None
+            raise wrong_offset(FORMAT, offset) from None
 
     def as_dict(self) -> dict[str, Any]:
         """Return what Spark writes into the checkpoint, as JSON."""
@@ -64,8 +60,6 @@ class IckOffset:
 
 logger = logging.getLogger("workstealing.spark")
 
-# Spark asks a source that has nothing a hundred times a second; Redis need not hear all of it.
-IDLE_SECONDS = 0.1
 # The leases of a query that its checkpoint does not know yet hold no longer. Should it be killed by
 # then, the next run, under another name, waits for their end.
 BEGINNING_SECONDS = 10.0
@@ -92,7 +86,7 @@ class IckConsumer:
         self._lease = lease
         self._admission = admission
         self._sleep = sleep
-        self._clock = SYSTEM_CLOCK
+        self._rest = Rest()
         self._leases: Leases | None = None
         # Whether this process has held them before: then its own name there is a successor's.
         self._has_held = False
@@ -104,7 +98,6 @@ class IckConsumer:
         self._is_first, self._is_second_try = True, False
         # How many members there were at the last look, and how many of these are in a batch.
         self._seen: tuple[int, int] | None = None
-        self._idle_until = 0.0
 
     def prepare_available_now(self) -> None:
         """Note what is there now; what comes later is not read. One round trip."""
@@ -125,8 +118,8 @@ class IckConsumer:
         """
         if self._remaining == 0 and start == self._finished:
             return start
-        if self._remaining is None and self._clock.monotonic() < self._idle_until:
-            self._sleep(max(0.0, self._idle_until - self._clock.monotonic()))
+        if self._remaining is None:
+            self._rest.wait(self._sleep)
         shards = self._look()
         if self._leases is None:
             shards = self._wait_for_others(start, shards)
@@ -312,7 +305,7 @@ class IckConsumer:
         return self._nothing(start)
 
     def _nothing(self, start: IckOffset) -> IckOffset:
-        self._idle_until = self._clock.monotonic() + IDLE_SECONDS
+        self._rest.begin()
         return start
 
     def _release(self) -> bool:

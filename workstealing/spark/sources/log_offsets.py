@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from workstealing.clock import SYSTEM_CLOCK
-from workstealing.errors import ConfigurationError, LostEntriesError
-from workstealing.spark.sources.admission import Admission
+from workstealing.errors import ConfigurationError
+from workstealing.spark.sources.batches import Admission, Rest, report_losses, wrong_offset
 from workstealing.spark.sources.log_options import FORMAT, LogOptions, Position, Positions
 from workstealing.spark.sources.options import shared_out
+from workstealing.spark.sources.pipelines import FIRST_PAGE, next_page
 from workstealing.store.operations import Steps, drive
 from workstealing.structures import Log
 
@@ -76,10 +76,7 @@ class LogOffset:
             }
             return cls(int(offset["tasks"]), places)
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise ConfigurationError(
-                f"the offset {offset!r} in the checkpoint is not one of format {FORMAT!r}: give"
-                " this query a checkpoint of its own"
-            ) from None
+            raise wrong_offset(FORMAT, offset) from None
 
     def as_dict(self) -> dict[str, Any]:
         """Return what Spark writes into the checkpoint, as JSON."""
@@ -243,9 +240,6 @@ def _before(offset: int) -> str:
 
 logger = logging.getLogger("workstealing.spark")
 
-# Spark asks a source that has nothing a hundred times a second; Redis need not hear all of it.
-IDLE_SECONDS = 0.1
-
 
 class LogPlanner:
     """Plans the batches of one query.
@@ -263,11 +257,10 @@ class LogPlanner:
         self._options = options
         self._look = look
         self._sleep = sleep
-        self._clock = SYSTEM_CLOCK
+        self._rest = Rest()
         self._admission = Admission(options.minimum)
         # For AvailableNow: log -> (epoch, offset) where it ended when the run began.
         self._ends: dict[str, tuple[str, int]] | None = None
-        self._idle_until = 0.0
         self._seen: dict[str, Any] | None = None
         self._missed: set[str] = set()
 
@@ -283,15 +276,16 @@ class LogPlanner:
         entries that were to be read are gone and the user has not said that this may be. Fewer than
         the option minOffsetsPerTrigger are held back, unless all are asked for. Costs one look.
         """
-        if self._ends is None and self._clock.monotonic() < self._idle_until:
-            self._sleep(max(0.0, self._idle_until - self._clock.monotonic()))
+        if self._ends is None:
+            self._rest.wait(self._sleep)
         options = self._options
         looks = self._look(options.logs)
         end, losses = planned(
             start, looks, options.positions()[0], limit, options.tasks, ends=self._ends
         )
+        said = [str(loss) for loss in losses]
         if options.fails_on_loss:
-            report([str(loss) for loss in losses], options)
+            report_losses(FORMAT, said, fails=True)
         left = there = behind(end, looks)
         if end is not start:
             there += sum(each.next - each.start for each in end.places.values())
@@ -300,14 +294,14 @@ class LogPlanner:
             end, left = start, there
         elif not options.fails_on_loss:
             # Once, when the batch that goes on behind them begins.
-            report([str(loss) for loss in losses], options)
+            report_losses(FORMAT, said, fails=False)
         self._seen = {
             "logs": {log: look.next for log, look in looks.items()},
             "offsetsBehindLatest": left,
         }
         self._warn_of_missing(looks)
         if end is start:
-            self._idle_until = self._clock.monotonic() + IDLE_SECONDS
+            self._rest.begin()
         return end
 
     def seen(self) -> dict[str, Any] | None:
@@ -345,7 +339,7 @@ def batch_offset(options: LogOptions, looks: Mapping[str, LogLook]) -> LogOffset
             losses.append(str(loss))
         stop = min(resolved(ending.of(log), look), look.next)
         places[log] = Place(look.epoch, start, max(start, stop), look.block)
-    report(losses, options)
+    report_losses(FORMAT, losses, options.fails_on_loss)
     return LogOffset(options.tasks, places)
 
 
@@ -373,25 +367,6 @@ def spans_of(offset: LogOffset, offsets: Sequence[int]) -> list[Span]:
                 spans.append(Span(log, place.epoch, each, each + 1))
     return spans
 
-
-def report(losses: Sequence[str], options: LogOptions) -> None:
-    """Raise a LostEntriesError for what was lost, or log it if the user has said that this may be.
-
-    Arguments: losses: sentences; options.
-    """
-    if not losses:
-        return
-    if options.fails_on_loss:
-        raise LostEntriesError(
-            f"format {FORMAT!r}: {'; '.join(losses)}. Give the option failOnDataLoss=false to go on"
-            " with what is there"
-        )
-    for loss in losses:
-        logger.warning("%s; going on with what is there, as failOnDataLoss=false says", loss)
-
-
-FIRST_PAGE, MOST_OF_A_PAGE = 100, 5_000
-BYTES_A_PAGE = 4 * 1024 * 1024
 
 # Offsets, and the entries that have them.
 Page = tuple[list[int], list[bytes]]
@@ -438,10 +413,10 @@ def pages(options: LogOptions, span: Span) -> Iterator[Page]:
         if found:
             yield list(range(at, at + len(found))), found
             at += len(found)
-            size = sum(map(len, found)) // len(found) + 1
-            most = max(1, min(MOST_OF_A_PAGE, BYTES_A_PAGE // size))
+            most = next_page(list(map(len, found)))
 
 
 def _report_lost(options: LogOptions, span: Span, start: int, stop: int) -> None:
     why = f"has no entries {start:,} to {stop - 1:,} any more, which this batch was to read"
-    report([f"the log {span.log!r} {why}: they were evicted, or the log was deleted"], options)
+    loss = f"the log {span.log!r} {why}: they were evicted, or the log was deleted"
+    report_losses(FORMAT, [loss], options.fails_on_loss)

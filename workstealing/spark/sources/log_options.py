@@ -9,7 +9,7 @@ from typing import Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.spark.making import ClientSettings
-from workstealing.spark.sources.admission import Minimum, minimum_of
+from workstealing.spark.sources.batches import Minimum, minimum_of
 from workstealing.spark.sources.options import OptionReader, without_path
 from workstealing.structures.log.base import LogNames
 

@@ -14,6 +14,8 @@ from workstealing.store.twin import Node, twin_of
 
 FIELDS_A_COMMAND = 500
 COMMANDS_A_CALL, BYTES_A_CALL = 256, 4 * 1024 * 1024
+# Of entries, of which it is not known at first how large they are.
+FIRST_PAGE, MOST_OF_A_PAGE = 100, 5_000
 
 T = TypeVar("T")
 
@@ -37,6 +39,14 @@ def of_one_command(items: Iterable[tuple[bytes, ...]]) -> Iterator[tuple[list[by
         size += more
     if some:
         yield some, size
+
+
+def next_page(sizes: Sequence[int]) -> int:
+    """Return how many entries the page after this one has: 4 MB of them, 5,000 at most.
+
+    Arguments: sizes: of the entries of this page, in bytes; one or more.
+    """
+    return max(1, min(MOST_OF_A_PAGE, BYTES_A_CALL // (sum(sizes) // len(sizes) + 1)))
 
 
 class Bounded(Generic[T]):

@@ -6,7 +6,6 @@ is therefore walked at the driver, in bounded pages, to find the id at which it 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,19 +13,12 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from workstealing.clock import SYSTEM_CLOCK
-from workstealing.errors import ConfigurationError, LostEntriesError
+from workstealing.spark.sources.batches import Rest, report_losses, wrong_offset
 from workstealing.spark.sources.compat import InputPartition
 from workstealing.spark.sources.options import runs
-from workstealing.spark.sources.pipelines import BYTES_A_CALL, KeyCalls
+from workstealing.spark.sources.pipelines import FIRST_PAGE, KeyCalls, next_page
 from workstealing.spark.sources.redis_options import FORMAT, RedisOptions
 from workstealing.spark.sources.redis_reading import id_of, number_of
-
-logger = logging.getLogger("workstealing.spark")
-
-# Spark asks a source that has nothing a hundred times a second; Redis need not hear all of it.
-IDLE_SECONDS = 0.1
-FIRST_PAGE, MOST_OF_A_PAGE = 100, 5_000
 
 
 class StreamLook(NamedTuple):
@@ -82,10 +74,7 @@ class StreamOffset:
                 }
             )
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise ConfigurationError(
-                f"the offset {offset!r} in the checkpoint is not one of format {FORMAT!r}: give"
-                " this query a checkpoint of its own"
-            ) from None
+            raise wrong_offset(FORMAT, offset) from None
 
     def as_dict(self) -> dict[str, Any]:
         """Return what Spark writes into the checkpoint, as JSON."""
@@ -172,19 +161,6 @@ def begun(
     return at, added, None
 
 
-def report(options: RedisOptions, losses: Sequence[str]) -> None:
-    """Raise a LostEntriesError for losses, or log them if the user has said that they may be."""
-    if not losses:
-        return
-    if options.fails_on_loss:
-        raise LostEntriesError(
-            f"format {FORMAT!r}: {'; '.join(losses)}. Give the option failOnDataLoss=false to go on"
-            " with what is there"
-        )
-    for loss in losses:
-        logger.warning("%s; going on with what is there, as failOnDataLoss=false says", loss)
-
-
 class StreamPlanner:
     """Plans the batches of one query.
 
@@ -200,10 +176,9 @@ class StreamPlanner:
         self._options = options
         self._calls = calls
         self._sleep = sleep
-        self._clock = SYSTEM_CLOCK
+        self._rest = Rest()
         # For AvailableNow: where each stream ended when the run began.
         self._ends: Mapping[str, StreamLook] | None = None
-        self._idle_until = 0.0
         self._seen: Mapping[str, StreamLook] | None = None
         self._turn = 0
 
@@ -219,8 +194,8 @@ class StreamPlanner:
         has not said that this may be. Costs one look, and with a limit a page of entries for each
         5,000 of them or 4 MB.
         """
-        if self._ends is None and self._clock.monotonic() < self._idle_until:
-            self._sleep(max(0.0, self._idle_until - self._clock.monotonic()))
+        if self._ends is None:
+            self._rest.wait(self._sleep)
         self._seen = found = looks(self._options, self._calls)
         places, losses, ends = dict(start.places), [], {}
         for name, look in found.items():
@@ -231,7 +206,7 @@ class StreamPlanner:
             end = look if self._ends is None else self._ends.get(name, StreamLook())
             if at < min(end.last, look.last):
                 ends[name] = end if end.last <= look.last else look
-        report(self._options, losses)
+        report_losses(FORMAT, losses, self._options.fails_on_loss)
         if limit is None:
             for name, end in ends.items():
                 places[name] = _ended(places[name], end)
@@ -239,7 +214,7 @@ class StreamPlanner:
             self._walk(places, ends, limit)
         known = {name: place.next for name, place in start.places.items()}
         if known == {name: place.next for name, place in places.items()}:
-            self._idle_until = self._clock.monotonic() + IDLE_SECONDS
+            self._rest.begin()
             return start
         for name in set(places) - set(found):
             # The query does not read it any more; should it do so again, it goes on there.
@@ -272,7 +247,7 @@ class StreamPlanner:
                     places[name] = _ended(place, end)
                     names.remove(name)
                     continue
-                pages[name] = _next_page(entries)
+                pages[name] = next_page(_sizes(entries))
                 last = number_of(entries[-1][0])
                 added = place.added + asked if place.added >= 0 else -1
                 places[name] = place._replace(next=last, added=added)
@@ -301,10 +276,8 @@ def _page(calls: KeyCalls, key: bytes, start: int, stop: int, count: int) -> lis
     return entries
 
 
-def _next_page(entries: Sequence[Any]) -> int:
-    """Return how many entries of such a size are one page."""
-    size = sum(sum(map(len, fields or ())) for _, fields in entries) // len(entries) + 1
-    return max(1, min(MOST_OF_A_PAGE, BYTES_A_CALL // size))
+def _sizes(entries: Sequence[Any]) -> list[int]:
+    return [sum(map(len, fields or ())) for _, fields in entries]
 
 
 class StreamSpan(NamedTuple):
@@ -339,7 +312,7 @@ class StreamSpans(InputPartition):
                     at = number_of(entries[-1][0])
                 if len(entries) < asked:
                     break
-                asked = _next_page(entries)
+                asked = next_page(_sizes(entries))
             if 0 <= read < span.size:
                 _report_gone(options, calls, span, read)
 
@@ -350,7 +323,8 @@ def _report_gone(options: RedisOptions, calls: KeyCalls, span: StreamSpan, read:
     if not span.start < look.deleted <= span.stop:
         lost = f"{span.size - read:,} of the {span.size:,} entries of this batch"
         why = "they were trimmed after it was planned"
-        report(options, [f"the stream {span.name!r} has lost {lost}: {why}"])
+        losses = [f"the stream {span.name!r} has lost {lost}: {why}"]
+        report_losses(FORMAT, losses, options.fails_on_loss)
 
 
 def cut(offset: StreamOffset, tasks: int) -> list[StreamSpans]:

@@ -1,13 +1,20 @@
-"""How small a batch of a stream may be: two options, in the words of Kafka's source."""
+"""The rules that the batches of all streams keep: small ones wait, and losses are told.
+
+The two options of a minimum are in the words of Kafka's source.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from workstealing.clock import SYSTEM_CLOCK
+from workstealing.errors import ConfigurationError, LostEntriesError
 from workstealing.spark.sources.options import OptionReader
+
+logger = logging.getLogger("workstealing.spark")
 
 DELAY = "maxTriggerDelay"
 DELAY_SECONDS = 15 * 60.0
@@ -87,3 +94,51 @@ class Admission:
             return True
         self._last = now
         return False
+
+
+# Spark asks a source that has nothing a hundred times a second; Redis need not hear all of it.
+IDLE_SECONDS = 0.1
+
+
+class Rest:
+    """Lets a query that has found nothing look again after 0.1 s only."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def begin(self) -> None:
+        """Note that nothing was found."""
+        self._until = SYSTEM_CLOCK.monotonic() + IDLE_SECONDS
+
+    def wait(self, sleep: Callable[[float], None]) -> None:
+        """Wait for the rest's end, if there is one.
+
+        Arguments: sleep: waits so many seconds.
+        """
+        left = self._until - SYSTEM_CLOCK.monotonic()
+        if left > 0:
+            sleep(left)
+
+
+def wrong_offset(format: str, offset: object) -> ConfigurationError:  # noqa: A002 - Spark's word
+    """Return the error for an offset that a checkpoint holds and the format has not made."""
+    return ConfigurationError(
+        f"the offset {offset!r} in the checkpoint is not one of format {format!r}: give this query"
+        " a checkpoint of its own"
+    )
+
+
+def report_losses(format: str, losses: Sequence[str], fails: bool) -> None:  # noqa: A002
+    """Raise a LostEntriesError for losses, or log them if the user has said that they may be.
+
+    Arguments: format; losses: sentences; fails: whether the option failOnDataLoss holds.
+    """
+    if not losses:
+        return
+    if fails:
+        raise LostEntriesError(
+            f"format {format!r}: {'; '.join(losses)}. Give the option failOnDataLoss=false to go on"
+            " with what is there"
+        )
+    for loss in losses:
+        logger.warning("%s; going on with what is there, as failOnDataLoss=false says", loss)
