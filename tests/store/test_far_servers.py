@@ -150,10 +150,11 @@ class TestRoundTrips:
         assert relay.connections == 1
         (line,) = {record.message for record in caplog.records}
         assert "its slice of 10 ms, the longest that is allowed" in line
-        # It can only know that 10 ms are too little, or a busy machine's measure of them.
-        found = re.search(r"at round trips of [\d.]+ ms: .* \(seconds=([\d.]+)\)", line)
+        # On a busy machine the first slice may end before its first round trip has told anything:
+        # then it is only known that 10 ms are too little.
+        found = re.search(r"install it with longer slices \(seconds=([\d.]+)\)", line)
         assert found, line
-        assert found[1] in ("0.05", "0.1", "0.2", "0.5", "1", "2")
+        assert float(found[1]) >= 2 * 0.010
         client.close()
 
     def test_it_is_not_begun_where_it_does_not_fit(
