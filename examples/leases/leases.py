@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from workstealing import Recruiter, connect
@@ -57,8 +58,8 @@ class Worker:
         self.archive = archive
         self.counts: Counter[str] = Counter()
 
-    def rebuild(self, name: str, seconds: float, *, dies: bool = False) -> str:
-        """Try once to rebuild a report, which takes so many seconds; return what became of it."""
+    def rebuild(self, name: str, work: Callable[[], object], *, dies: bool = False) -> str:
+        """Try once to rebuild a report by some work; return what became of it."""
         token = self.keys.acquire(f"report:{name}", LEASE_SECONDS)
         if token is None:
             self.recruiter.enlist()  # a fast exit
@@ -66,12 +67,17 @@ class Worker:
         elif dies:
             became = "died"  # and gave nothing back
         else:
-            time.sleep(seconds)
+            work()
             stored = self.archive.store(name, f"{name} by lease {token}", token)
             became = "stored" if stored else "refused, too late"
             self.keys.release(f"report:{name}", token)
         self.counts[became] += 1
         return became
+
+
+def brief() -> None:
+    """Do the work of a report that takes no time to speak of."""
+    time.sleep(0.01)
 
 
 def run(client: Any) -> tuple[Counter[str], int]:
@@ -83,18 +89,24 @@ def run(client: Any) -> tuple[Counter[str], int]:
     worker = Worker(keys, recruiter, archive)
 
     # One stalls for longer than its lease: meanwhile another takes the report, and finishes it.
-    stalled = threading.Thread(target=worker.rebuild, args=("stalled", 3 * LEASE_SECONDS))
+    begun, finished = threading.Event(), threading.Event()
+
+    def stall() -> None:
+        begun.set()
+        finished.wait(PATIENT_SECONDS)
+
+    stalled = threading.Thread(target=worker.rebuild, args=("stalled", stall))
     stalled.start()
-    while not keys.exists("report:stalled"):
-        time.sleep(0.001)
+    begun.wait(PATIENT_SECONDS)
     while not archive.reports:
-        worker.rebuild("stalled", 0.01)
+        worker.rebuild("stalled", brief)
         time.sleep(0.01)
+    finished.set()
     stalled.join()
 
     # Some die with the lease in their hands, and nobody ever asks for their reports again.
     for number in range(REPORTS):
-        worker.rebuild(f"abandoned {number}", 0.0, dies=True)
+        worker.rebuild(f"abandoned {number}", brief, dies=True)
     time.sleep(LEASE_SECONDS)
 
     # The others go on. Whoever finds a report held enlists, and the leases of the dead are gone. A
@@ -103,7 +115,7 @@ def run(client: Any) -> tuple[Counter[str], int]:
     with keys.lock("report:busy", lease=2 * PATIENT_SECONDS):
         tries = 0
         while tries < 100 or (expiry.backlog().count and time.monotonic() < give_up):
-            worker.rebuild("busy", 0.0)
+            worker.rebuild("busy", brief)
             tries += 1
     return worker.counts, expiry.backlog().count
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ def address(redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[tu
     monkeypatch.delenv("WORKSTEALING_DASHBOARD_VIEW_TOKEN", raising=False)
     monkeypatch.setenv("WORKSTEALING_DASHBOARD_TOKEN", TOKEN)
     monkeypatch.delenv("WORKSTEALING_APP", raising=False)
-    monkeypatch.setattr(dashboard, "CLIENT_SECONDS", 0.2)
+    monkeypatch.setattr(dashboard, "CLIENT_SECONDS", 0.5)
     options = argparse.Namespace(
         app=None,
         url=redis7.url,
@@ -45,6 +46,19 @@ def address(redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[tu
     server.server_close()
 
 
+def answer_of(address: Any, path: str) -> bytes:
+    """Ask again where a busy machine has taken longer to ask than the server waits."""
+    found = b""
+    while not found:
+        with (
+            socket.create_connection(address, timeout=120) as client,
+            contextlib.suppress(ConnectionError),
+        ):
+            client.sendall(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode())
+            found = client.recv(65536)
+    return found
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -55,19 +69,18 @@ def address(redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[tu
     ids=["nothing", "half a header", "half a form"],
 )
 def test_who_stops_in_the_midst_is_left(address: Any, said: bytes) -> None:
-    with socket.create_connection(address, timeout=120) as client:
+    with (
+        socket.create_connection(address, timeout=120) as client,
+        contextlib.suppress(ConnectionError),
+    ):
         client.sendall(said)
         while client.recv(65536):
             pass
     # The others are answered.
-    with socket.create_connection(address, timeout=120) as client:
-        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert client.recv(12) == b"HTTP/1.1 401"
+    assert answer_of(address, "/").startswith(b"HTTP/1.1 401")
 
 
 def test_answers_do_not_name_the_versions_beneath(address: Any) -> None:
-    with socket.create_connection(address, timeout=120) as client:
-        client.sendall(b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        head = client.recv(65536).partition(b"\r\n\r\n")[0]
+    head = answer_of(address, "/nothing").partition(b"\r\n\r\n")[0]
     assert b"Server: workstealing\r\n" in head
     assert b"Content-Security-Policy: default-src 'none'" in head

@@ -22,7 +22,7 @@ def check(counts: dict[str, int]) -> None:
     assert counts["stored"] == 1
     assert counts["refused, too late"] == 1
     assert counts["died"] == 5
-    assert counts["held by another"] > 100
+    assert counts["held by another"] >= 100
     assert counts["leases of the dead left in Redis"] == 0
 
 

@@ -43,7 +43,11 @@ def check(figures: dict[str, tuple[int, ...]]) -> None:
     # On a busy machine a slice's last reply may come too late to be counted; its work was done.
     assert all(more >= n or any(late) for more, n, *late in zip(reaped, again, *cut, strict=True))
     # The idle queue was there, and has gone.
-    assert sum(figures["enlisted / recruited to delete idle queues / items"]) > 0
+    deleted = {
+        each: sum(figures[f"enlisted / recruited to delete idle queues / {each}"])
+        for each in ("items", "failed", "out of time")
+    }
+    assert any(deleted.values())
     assert figures["idle queues left"] == (0,)
     # Who trickles waits for a few turns, not for all that was submitted before.
     for tenant in ("the realtime tenant", "the libraries"):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ from redis.retry import Retry
 from support.children import ended_well, in_child
 from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
-from support.servers import RedisServer
+from support.servers import RedisServer, wait_until
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Outcome
 from workstealing.recruiting.slice import OUTCOMES, Slice
@@ -202,18 +202,23 @@ class TestThreads:
 
 
 @contextmanager
-def raising(error: BaseException, after: float) -> Iterator[None]:
-    """Raise the error in the main thread, wherever it is, after some seconds."""
+def raising(error: BaseException, when: Callable[[], bool]) -> Iterator[None]:
+    """Raise the error in the main thread, wherever it is, as soon as something holds."""
 
     def handler(*_: object) -> None:
         raise error
 
+    def wait() -> None:
+        wait_until(when, "the moment to raise an error")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+
     before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, after)
+    waiting = threading.Thread(target=wait)
+    waiting.start()
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        waiting.join()
         signal.signal(signal.SIGALRM, before)
 
 
@@ -222,7 +227,8 @@ def test_a_watch_error_that_stands_for_a_lost_connection_opens_the_breaker(
 ) -> None:
     with FaultyServer(redis7.port) as server:
         client = redis.Redis(port=server.port, protocol=2, retry=Retry(NoBackoff(), 0))
-        recruiter, hooks = always(), RecordingHooks()
+        # So that its rest, a twentieth of that or more, does not end before the next line.
+        recruiter, hooks = always(breaker=1_000.0), RecordingHooks()
         recruiter.add_hook(hooks)
 
         @recruiter.job(rate=0.5)
@@ -265,7 +271,10 @@ class TestWhatIsNoException:
             server.reset()
             # Command 3 is in the first look: the slice waits for its reply when it is interrupted.
             server.fail(3, "silent")
-            with raising(kind("of the host"), 0.1), pytest.raises(kind, match="of the host"):
+            with (
+                raising(kind("of the host"), lambda: len(server.seen) >= 3),
+                pytest.raises(kind, match="of the host"),
+            ):
                 recruiter.enlist()
             assert not any(twin_of(client)._idle.values())
             assert server.connections == 1
@@ -308,7 +317,7 @@ client = redis.Redis(host="127.0.0.1", port=silent.getsockname()[1])
 recruiter = always(seconds=20.0)
 job = job_on(client)
 recruiter.install(job, rate=1.0)
-mine = Timeout(0.1)
+mine = Timeout(2.0)
 mine.start()
 try:
     recruiter.enlist()
@@ -353,7 +362,7 @@ def test_greenlets(redis7: RedisServer) -> None:
         [sys.executable, "-c", textwrap.dedent(GREENLETS), str(redis7.port)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.stdout == "all well\n", done.stderr

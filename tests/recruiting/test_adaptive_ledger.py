@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from support.patience import GUARD_SECONDS, patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing import Adaptive, Outcome
 from workstealing.jobs import HashFieldExpiry
@@ -36,12 +37,12 @@ def test_what_one_process_spends_stops_the_others(redis7: RedisServer) -> None:
     assert ledger.spent_today() == 20 * figures["idle"]
     # A slice may begin just below 98 %, and the next recruit has been drawn by then.
     assert 490 <= ledger.spent_today() < 490 + 2 * 20
-    ledger.flush()
+    assert ledger.flush(GUARD_SECONDS)
     clock, other, recruiter = fleet[1]
     clock.advance(1.0)
     assert recruiter.enlist() is Outcome.IDLE
     recruiter.flush()
-    other.flush()
+    assert other.flush(GUARD_SECONDS)
     assert other.spent_today() > 490
     for _ in range(3):
         clock.advance(1.0)

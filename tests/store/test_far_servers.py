@@ -18,7 +18,7 @@ import redis
 
 from support.delaying_relay import DelayingRelay
 from support.faulty_server import FaultyServer
-from support.patience import ROUNDING_SECONDS
+from support.patience import PATIENT_SECONDS, ROUNDING_SECONDS, set_timeout
 from support.processes import end, spawn
 from support.servers import RedisServer
 from workstealing import Outcome, Recruiter
@@ -88,9 +88,16 @@ def learn_a_quick_way(client: redis.Redis) -> None:
     until = time.monotonic() + LIMIT_SECONDS
     while (twin.round_trip() or 1.0) > 0.003:
         assert time.monotonic() < until
-        twin.call(None, [("PING",)], Budget(None, 2.0))
+        twin.call(None, [("PING",)], Budget(None, PATIENT_SECONDS))
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let deadlines alone end the waits of jobs: a busy machine is no silent server."""
+    set_timeout(monkeypatch, PATIENT_SECONDS)
+
+
+@pytest.mark.usefixtures("patient")
 class TestRoundTrips:
     @pytest.mark.parametrize("milliseconds", [0.1, 1, 3, 5, 10])
     def test_collecting_goes_on_with_the_default_slice(
@@ -100,12 +107,10 @@ class TestRoundTrips:
         relay.seconds = milliseconds / 1000
         recruiter, client = recruiter_on(relay.port)
         outcomes = until_collected(recruiter, backend)
-        # A late reply costs neither a connection nor a breaker; only a whole time-out does, which
-        # a busy machine may bring about now and then, and a slice that ends while it connects.
+        # A late reply costs neither a connection nor a breaker. A slice may end while it connects.
         connecting = next(i for i, each in enumerate(outcomes) if each is not Outcome.OUT_OF_TIME)
-        fewest = 1 + outcomes.count(Outcome.FAILED)
-        assert fewest <= relay.connections <= fewest + connecting
-        assert outcomes.count(Outcome.FAILED) <= 3
+        assert 1 <= relay.connections <= 1 + connecting
+        assert Outcome.FAILED not in outcomes
         client.close()
 
     @pytest.mark.parametrize("milliseconds", [3, 10])
@@ -128,11 +133,13 @@ class TestRoundTrips:
         fill(backend, hashes=400)
         relay.seconds = 0.010
         recruiter, client = recruiter_on(relay.port)
-        until_collected(recruiter, backend, 390)
         installed = recruiter._roster.get("hash_field_expiry.far")
-        assert installed.stretch.seconds(0.010) > 0.020
-        relay.seconds = 0.0
         until = time.monotonic() + LIMIT_SECONDS
+        while installed.stretch.seconds(0.010) <= 0.020:
+            assert time.monotonic() < until
+            recruiter.enlist()
+            time.sleep(0.002)
+        relay.seconds = 0.0
         while installed.stretch.seconds(0.010) > 0.010:
             assert time.monotonic() < until
             recruiter.enlist()
@@ -162,14 +169,14 @@ class TestRoundTrips:
     ) -> None:
         client = redis.Redis(host="127.0.0.1", port=relay.port)
         twin = twin_of(client)
-        relay.seconds = 0.020
+        relay.seconds = 0.3
         for _ in range(3):
-            twin.call(None, [("PING",)], Budget(None, 2.0))
-        assert 0.015 < (twin.round_trip() or 0) < 1.0
+            twin.call(None, [("PING",)], Budget(None, PATIENT_SECONDS))
+        assert 0.25 < (twin.round_trip() or 0) < 10.0
         before = backend.client().info("commandstats").get("cmdstat_get", {"calls": 0})["calls"]
         with (
             pytest.raises(OutOfTime, match=r"too little for 2 round trips of \d+"),
-            attempt(client, "k", slice=Slice(1, 0.025)) as current,
+            attempt(client, "k", slice=Slice(1, 0.5)) as current,
         ):
             current.read(("GET", "k"))
         stats = backend.client().info("commandstats")
@@ -180,6 +187,7 @@ class TestRoundTrips:
 class TestLateReplies:
     """Replies that a deadline has cut off are taken off the connection before anything else."""
 
+    @pytest.mark.usefixtures("patient")
     def test_a_late_reply_is_never_taken_for_the_next_one(
         self, backend: RedisServer, relay: DelayingRelay
     ) -> None:
@@ -187,27 +195,36 @@ class TestLateReplies:
         client = redis.Redis(host="127.0.0.1", port=relay.port)
         twin = twin_of(client)
         learn_a_quick_way(client)
-        for _ in range(10):
+        late, until = 0, time.monotonic() + LIMIT_SECONDS
+        while late < 10:
+            assert time.monotonic() < until
             learn_a_quick_way(client)
             relay.seconds = 0.020
-            with pytest.raises(OutOfTime):
-                twin.call(None, [("GET", "a"), ("GET", "a")], Budget(0.005))
+            try:
+                found = twin.call(None, [("GET", "a"), ("GET", "a")], Budget(0.005))
+                # A process that was kept from running finds the late reply before it looks.
+                assert found == [b"1", b"1"]
+            except Unanswered:
+                late += 1
+            except OutOfTime:
+                pass
             relay.seconds = 0.0
             for _ in range(3):
-                assert twin.call(None, [("GET", "b")], Budget(None, 2.0)) == [b"2"]
+                assert twin.call(None, [("GET", "b")], Budget(None, PATIENT_SECONDS)) == [b"2"]
         assert relay.connections == 1
         client.close()
 
+    @pytest.mark.usefixtures("patient")
     def test_the_watch_that_may_still_stand_is_undone(
         self, backend: RedisServer, relay: DelayingRelay
     ) -> None:
         client = redis.Redis(host="127.0.0.1", port=relay.port)
         twin = twin_of(client)
         learn_a_quick_way(client)
-        relay.seconds = 0.030
+        relay.seconds = 1.0
         with (
             pytest.raises(Unanswered),
-            attempt(client, "k", slice=Slice(1, 0.010)) as current,
+            attempt(client, "k", slice=Slice(1, 0.5)) as current,
         ):
             current.read(("GET", "k"))
         relay.seconds = 0.0
@@ -219,14 +236,15 @@ class TestLateReplies:
         assert relay.connections == 1
         client.close()
 
+    @pytest.mark.usefixtures("patient")
     def test_a_commit_without_an_answer_is_not_reported_as_done(
         self, backend: RedisServer, relay: DelayingRelay
     ) -> None:
         client = redis.Redis(host="127.0.0.1", port=relay.port)
         learn_a_quick_way(client)
-        with attempt(client, "k", slice=Slice(1, 0.020)) as current:
+        with attempt(client, "k", slice=Slice(1, 0.5)) as current:
             current.read(("GET", "k"))
-            relay.seconds = 0.040
+            relay.seconds = 1.0
             with pytest.raises(Unanswered):
                 current.commit(("SET", "k", "late"))
         relay.seconds = 0.0
@@ -247,7 +265,9 @@ class TestLateReplies:
         while redis.TimeoutError not in ends:
             with pytest.raises((OutOfTime, redis.TimeoutError)) as raised:
                 twin.call(None, [("GET", "k")], Budget(0.010))
-            ends.append(raised.type)
+            # A slice may be over before it has asked.
+            if ends or raised.type is not OutOfTime:
+                ends.append(raised.type)
         assert ends[0] is Unanswered
         assert time.monotonic() - begun >= 0.050 - ROUNDING_SECONDS
         # It was asked once, whatever came after.
@@ -267,7 +287,9 @@ class TestLateReplies:
         while redis.TimeoutError not in ends:
             with pytest.raises((OutOfTime, redis.TimeoutError)) as raised:
                 twin.call(None, [("ECHO", text)], Budget(0.010))
-            ends.append(raised.type)
+            # A slice may be over before it has asked.
+            if ends or raised.type is not OutOfTime:
+                ends.append(raised.type)
             assert len(ends) < 30
         assert ends[0] is Unanswered
         assert faulty.names().count("ECHO") == 1

@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from support.many_owners import reply_of_celery
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError
 from workstealing.jobs.leftovers.judging import Judging

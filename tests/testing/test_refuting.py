@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import FunctionJob
 from workstealing.store.attempt import attempt

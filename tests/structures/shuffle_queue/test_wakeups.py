@@ -161,9 +161,12 @@ def test_a_sleeper_knows_when_a_delayed_message_returns(server: RedisServer) -> 
     queue = queue_of(server.client())
     queue.write("tenant", {"n": 1})
     message = queue.read("workers", "other")
-    assert queue.nack(message, delay=0.2) == 1
-    started = time.monotonic()
-    assert queue.read("workers", "one") is None
+    looked = message
+    while looked is not None:
+        # On a busy machine it may be back before the look.
+        assert queue.nack(looked, delay=0.2) == 1
+        started = time.monotonic()
+        looked = queue.read("workers", "one")
     again = queue.read("workers", "one", block=LONG_SECONDS)
     assert again.id == message.id
     assert time.monotonic() - started < LONG_SECONDS / 2
