@@ -22,7 +22,7 @@ from workstealing.testing import always
 pytestmark = pytest.mark.real
 
 HOUR_MS = 3_600_000
-# So that no rest of a tenth of it ends while a busy machine comes to the next line.
+# So that no rest of a twentieth of it ends while a busy machine comes to the next line.
 BREAKER_SECONDS = 1_000.0
 
 
