@@ -2,7 +2,7 @@
 -- KEYS: due index, key, and so on with keys. Returns how many entries were removed.
 -- A script, not a WATCH: a new deadline changes only the due index, which many keys share. The script
 -- deletes and writes nothing, so a full server lets it run.
---@include now
+--@include clock
 local due, at = KEYS[1], now()
 local past, ours = {}, {}
 -- In runs, because unpack() has its limits.

@@ -1,10 +1,8 @@
 --@library
 -- The functions of the scripts on durable keys.
---@include now
---@include layout_error
---@include refuse_mark
---@include integer
---@include token
+--@include clock
+--@include layout
+--@include values
 
 -- What scripts on durable keys share: how a key is looked at.
 --   key: the user's own, a string without a time to live of the server's

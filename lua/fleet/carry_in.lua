@@ -2,9 +2,7 @@
 -- KEYS: key, the set of carried keys, mark, due index, deadlines (only of a volatile hash). ARGV:
 -- mark ('' for a native namespace), then the reply of carry_out. Returns 1; 0 if the key has been
 -- carried before or is here already, and nothing is changed then.
---@include layout_error
---@include refuse_mark
---@include refuse_key
+--@include layout
 local key, carried, mark, due, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local problem = refuse_key('SCARD', carried, 'the keys that were carried')
 if problem then

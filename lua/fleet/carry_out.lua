@@ -3,8 +3,8 @@
 -- of the key. Returns its dump, when it ends as a whole, its score in the due index and the dump of
 -- its deadlines ('' for none), times in ms; nil if there is none or it has expired. Expired fields
 -- are deleted, so that a clock that is behind does not bring them back.
---@include now
---@include call_in_runs
+--@include clock
+--@include bounded
 local key, due, deadlines = KEYS[1], KEYS[2], KEYS[3]
 if redis.call('TYPE', key).ok ~= ARGV[1] then
   return false

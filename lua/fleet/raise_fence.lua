@@ -1,6 +1,6 @@
 -- Raises the last fencing token of an index shard to that of a key's former node.
 -- KEYS: fence. ARGV: the former node's token. Returns 1 if it was raised, else 0.
---@include token
+--@include clock
 local last = redis.call('GET', KEYS[1])
 if last and not is_greater(ARGV[1], last) then
   return 0

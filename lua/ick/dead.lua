@@ -3,7 +3,7 @@
 -- from ('0' at the beginning).
 -- Returns { how many there are, next cursor ('0' at the end), member, history, ... }; one member may come twice.
 --@include ick
---@include some_of
+--@include bounded
 local problem = refuse_grave(false)
 if problem then
   return problem

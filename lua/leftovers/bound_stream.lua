@@ -3,7 +3,7 @@
 -- age in ms after which entries go, -1 for any.
 -- Returns how many entries were removed.
 --@include note
---@include now
+--@include clock
 --@include trim
 local stream, most, age = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 if redis.call('TYPE', stream).ok ~= 'stream' then

@@ -3,7 +3,7 @@
 -- a second, the most members.
 -- Returns how many members were removed: none if the highest score is no time of this century.
 --@include note
---@include now
+--@include clock
 local key, window, unit, most = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 if redis.call('TYPE', key).ok ~= 'zset' then
   return 0

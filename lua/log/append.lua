@@ -8,7 +8,7 @@
 -- woken; or, having changed nothing, { -1, next, kept, block, group in which somebody may wait, ... } if the caller does not know the
 -- end, or a group, while all of them could have been passed; or { -2, batch, rows, digest } of what the partition has written, if that
 -- is not what was said.
---@include now
+--@include clock
 --@include log
 --@include free
 local HEAD = 11

@@ -1,7 +1,7 @@
 --@library
 -- read_entries(): entries of blocks in any form, list, raw or compressed, without moving more than is asked for.
---@include is_error
---@include layout_error
+--@include values
+--@include layout
 
 local function u32(text, at)
   local a, b, c, d = string.byte(text, at, at + 3)

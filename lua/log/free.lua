@@ -1,8 +1,8 @@
 --@library
 -- free_blocks(): the memory of blocks all of whose entries are evicted.
 --   KEYS[3] full, KEYS[4] raw, KEYS[5] times, as in the catalogue
---@include refuse_key
---@include whole
+--@include layout
+--@include values
 local full, raw, times = KEYS[3], KEYS[4], KEYS[5]
 
 local function refuse_sets()

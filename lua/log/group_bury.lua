@@ -2,7 +2,7 @@
 -- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting.
 -- ARGV: group, kind, then of each: offset, its history as the caller has seen it, the entry.
 -- Returns { 0, how many were set aside: not those that were acknowledged or handed out since }; and as open_group() does.
---@include now
+--@include clock
 --@include group
 local problem, group = open_group()
 if problem then

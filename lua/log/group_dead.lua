@@ -4,7 +4,7 @@
 -- Returns { 0, how many there are, next cursor or '0', offset, "<ms of the last delivery> <ms when set aside> <length of the
 -- history>:<history><entry>", ... }; and as open_group() does.
 --@include group
---@include some_of
+--@include bounded
 local problem = open_group(true)
 if problem then
   return problem

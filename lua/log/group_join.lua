@@ -2,7 +2,7 @@
 -- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting.
 -- ARGV: group, kind, where it starts (first, last or an offset, from the end if negative), entries a block of a new log.
 -- Returns { 0 }, or { -2, kind } if there is one of another kind.
---@include now
+--@include clock
 --@include group
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'first', 'epoch', 'group:' .. ARGV[1], 'joined')
 local problem = refuse(facts) or refuse_all()

@@ -2,7 +2,7 @@
 -- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting.
 -- ARGV: group, kind, how many at most, the last one that the caller has and when it was handed out, or '' twice.
 -- Returns { 0, server's time in ms, offset, when (ms) it was handed out, its history, ... }; and as open_group() does.
---@include now
+--@include clock
 --@include group
 local problem = open_group(true)
 if problem then

@@ -7,7 +7,7 @@
 -- one, attempts of the new ones if any was handed out before, { { offset, attempts, delivery, entry or nil } handed out again, ... },
 -- { offset, its history } of those handed out too often, kinds, item, ... as read_entries() has them }; { 1, ms until to look again, ms
 -- until an entry is due or -1 } if there is nothing; { 2, block, entries a block, epoch } if another block is needed; and as open_group() does.
---@include now
+--@include clock
 --@include group
 --@include entries
 local problem, group = open_group()

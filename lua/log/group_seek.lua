@@ -2,7 +2,7 @@
 -- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting.
 -- ARGV: group, kind, first, last or an offset, from the end if negative.
 -- Returns { 0, the offset }; and as open_group() does.
---@include now
+--@include clock
 --@include group
 local problem, group = open_group()
 if problem then

@@ -1,7 +1,7 @@
 -- Says how far a group of a log is.
 -- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting. ARGV: group, kind.
 -- Returns { 0, offset, next offset of the log, its first one, lost, waiting, pending, dead }; and as open_group() does.
---@include now
+--@include clock
 --@include group
 local problem, group = open_group(true)
 if problem then

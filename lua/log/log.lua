@@ -1,11 +1,8 @@
 --@library
 -- What every script on a log shares: the facts that its `meta` holds.
 --   KEYS[1] meta, a hash: mark, block, next, first, kept, epoch, joined, group:<G>, written:<Q>
---@include layout_error
---@include is_error
---@include refuse_key
---@include refuse_mark
---@include whole
+--@include layout
+--@include values
 
 -- What `mark` of a log's meta says.
 local LOG_VERSION = '1'

@@ -6,7 +6,7 @@
 --   block in KEYS, how many of KEYS are the groups', 1 to change nothing.
 -- Returns { 1, blocks freed, entries evicted, blocks still to be freed, for how many ms the oldest has been due }, on a dry run what it
 -- would do; { 0 } if there is no log, or was none at the look, whose epoch is '' then; { -1 } if there is another one, or a new group.
---@include now
+--@include clock
 --@include log
 --@include free
 -- A group with more in its members' hands than this is taken to need all that is there.

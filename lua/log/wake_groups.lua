@@ -1,7 +1,7 @@
 -- Wakes those who wait in groups of a log, for entries that were appended before.
 -- KEYS: meta, then state, line, turns and granted of each group, as log.lua has them. ARGV: nothing.
 -- Returns in how many of them there is anybody.
---@include now
+--@include clock
 --@include log
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'first')
 local problem = refuse(facts)

@@ -8,7 +8,7 @@
 -- is out of date.
 --@include reservation
 --@include shard
---@include refuse_key
+--@include layout
 local problem, exists = refuse(false)
 local wrong, lease = held_lease(KEYS[6], ARGV[2])
 local unmarked, state = mark_state(KEYS[7], ARGV[1])

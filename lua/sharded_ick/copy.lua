@@ -4,7 +4,7 @@
 -- Returns 1; nil, with nothing changed, if the caller's layout is out of date.
 --@include shard
 --@include ick
---@include refuse_key
+--@include layout
 local unmarked, state = mark_state(KEYS[4], ARGV[1])
 if unmarked or state == 'newer' then
   return unmarked or false

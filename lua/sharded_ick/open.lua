@@ -2,6 +2,6 @@
 -- KEYS: the layout, a hash. ARGV: the fields and values of a new layout, without its generation; none
 -- if it is only to be read.
 -- Returns field, value, ... of the layout that holds. Errors: WSLAYOUT for a foreign key.
---@include token
---@include open_layout
+--@include clock
+--@include layout
 return open_layout(#ARGV == 0 and ARGV or { 'generation', next_token('', server_time()), unpack(ARGV) })

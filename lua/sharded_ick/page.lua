@@ -1,7 +1,7 @@
 -- Reads members that were set aside to be moved.
 -- KEYS: moving, moving dead, moving attempts. ARGV: how many at most. Returns { { member, score, attempts
 -- ('' for none), ... }, { dead member, history, ... } }, the dead ones once there are no others.
---@include layout_error
+--@include layout
 local list = redis.call('ZRANGE', KEYS[1], 0, ARGV[1] - 1, 'WITHSCORES')
 if #list == 0 then
   return { list, redis.call('HRANDFIELD', KEYS[2], ARGV[1], 'WITHVALUES') }

@@ -1,7 +1,7 @@
 -- Changes the layout of a ShardedIck, if it is still what the caller read; its generation grows.
 -- KEYS: the layout. ARGV: the generation that the caller read, ick_shards, moving_from (0: nothing is
 -- being moved). Returns 1 if it was changed, else 0.
---@include token
+--@include clock
 if redis.call('HGET', KEYS[1], 'generation') ~= ARGV[1] then
   return 0
 end

@@ -1,7 +1,7 @@
 --@library
 -- What the scripts on an ick shard share: its mark, and its lease.
 --@include reservation
---@include now
+--@include clock
 
 -- Compares the mark of an ick shard, "version:generation:ick_shards", with
 -- the caller's. Returns an error reply, or nil and one of

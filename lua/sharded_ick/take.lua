@@ -3,7 +3,7 @@
 -- to live in ms, 1 to take it over from a holder of the same name or 0. Returns the new token, '' if
 -- somebody holds it; nil, with nothing changed, if the caller's layout is out of date.
 --@include shard
---@include token
+--@include clock
 local problem = refuse(false)
 local wrong, lease = read_lease(KEYS[4])
 local unmarked, state = mark_state(KEYS[5], ARGV[1])

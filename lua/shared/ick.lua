@@ -6,8 +6,7 @@
 -- Scripts that touch all of it: KEYS[4] held, a string; KEYS[5] attempts, KEYS[6] seen, KEYS[7] dead,
 -- hashes: see the catalogue. Scripts on the dead alone: KEYS[4] dead, a hash: member -> history, JSON that
 -- begins with the score.
---@include refuse_mark
---@include refuse_key
+--@include layout
 local version, pset, cset = KEYS[1], KEYS[2], KEYS[3]
 local IS_ICK = 'ick.v1'
 

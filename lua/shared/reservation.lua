@@ -7,7 +7,7 @@
 --           a reservation. Of what a reaper has returned the entries are masked (ick/listed).
 --   KEYS[5] attempts, a hash: how often a reaper has returned a member; an acknowledgement ends that
 --@include ick
---@include token
+--@include clock
 local held, attempts = KEYS[4], KEYS[5]
 local has_attempts, held_head
 

@@ -5,7 +5,7 @@
 -- Returns { how many there are, next cursor or '0', { place, attempts, ms of the last delivery, ms
 -- of its end, fields and values }, ... }.
 --@include upkeep
---@include some_of
+--@include bounded
 local dead = KEYS[2]
 local problem = refuse_meta(true) or refuse_key('HLEN', dead, 'messages set aside')
 if problem then

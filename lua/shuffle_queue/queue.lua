@@ -6,12 +6,9 @@
 --   KEYS[2] the due index, a sorted set: queue -> the moment from which it is idle for its ttl
 --   KEYS[3] the layout mark of the index shard, a string
 --   ARGV[1] the mark that the caller was written for; ARGV[2] the queue; ARGV[3] its ttl in ms
---@include now
---@include layout_error
---@include is_error
---@include whole
---@include refuse_mark
---@include refuse_key
+--@include clock
+--@include layout
+--@include values
 
 -- What `mark` of a queue's meta says.
 local QUEUE_VERSION = '1'

@@ -2,7 +2,7 @@
 -- KEYS: mark, waiting, leased, consumed, released, dead. ARGV: the caller's mark.
 -- Returns { waiting, due, leased, consumed, dead, for how many ms the first due message has been due }.
 --@include time_shard
---@include now
+--@include clock
 local problem = refuse({ 'zset', 'zset', 'set', 'zset', 'zset' })
 if problem then
   return problem

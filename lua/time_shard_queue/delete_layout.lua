@@ -2,7 +2,7 @@
 -- that note.
 -- KEYS: the layout. ARGV: the time shards and the period in ms that it must name; 1 to remove it, else 0.
 -- Returns 1, or 0 if that layout has gone. Errors: WSLAYOUT for a layout that names others.
---@include layout_error
+--@include layout
 local found = redis.pcall('HMGET', KEYS[1], 'structure', 'time_shards', 'period_ms', 'dropping')
 if found.err then
   return refusal(found, KEYS[1], 'does not hold a layout')

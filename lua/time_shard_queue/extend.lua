@@ -4,7 +4,7 @@
 -- for how many ms from now on.
 -- Returns 1, or 0 if the lease no longer holds.
 --@include time_shard
---@include now
+--@include clock
 local problem = refuse({ 'zset', 'hash', 'set', 'zset' })
 if problem then
   return problem

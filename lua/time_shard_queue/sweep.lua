@@ -6,7 +6,7 @@
 -- Returns { how many messages wait again, how many were set aside, how many were cleared }. A void entry
 -- counts as cleared. The first write removes something, so a full server allows the later ones.
 --@include settle
---@include now
+--@include clock
 local problem = refuse(KINDS)
 if problem then
   return problem

@@ -6,7 +6,7 @@
 -- Returns { 1 if there is more to look at, else 0; the end of the leases; then for each message its id,
 -- text, due time, attempts and token }.
 --@include settle
---@include now
+--@include clock
 local problem = refuse(KINDS)
 if problem then
   return problem

@@ -2,8 +2,8 @@
 -- What scripts on a time shard share.
 --   KEYS[1] the mark, a string: version:time shards:period in ms
 --   ARGV[1] the mark that the caller was written for
---@include layout_error
---@include now
+--@include layout
+--@include clock
 
 -- Refuses another layout and foreign keys before anything is written.
 -- kinds: the types that the keys behind the mark must have, if they exist. Returns an error reply, or

@@ -4,8 +4,8 @@
 --   KEYS[2] the state, a hash: mark -> the layout's, generation -> a number that grows with each
 --           call that has tracked or untracked ids of this sub-set
 --   ARGV[1] the mark that the caller was written for
---@include call_in_runs
---@include refuse_mark
+--@include bounded
+--@include layout
 local ids, state = KEYS[1], KEYS[2]
 
 -- Refuses a foreign layout and wrong types before anything is written. Returns an error reply, or nil.

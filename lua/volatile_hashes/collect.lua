@@ -4,8 +4,8 @@
 -- counted from the first on, were looked at; and the deadlines keys that hold something foreign, whose
 -- hashes were left alone. Complexity: four commands for each hash whose deadlines have all passed.
 -- A full server lets a script delete, and then lets it write: so the deletes come first.
---@include now
---@include call_in_runs
+--@include clock
+--@include bounded
 local due, room, at = KEYS[1], tonumber(ARGV[1]), now()
 local by_now = string.format('%.0f', at)
 local fields, looked, seen, ended, later, foreign, problem = 0, 0, {}, {}, {}, {}, nil

@@ -2,7 +2,7 @@
 -- KEYS: hash, mark, and for a command with two hashes the destination and its mark. ARGV: the mark of
 -- a native namespace, the command's word, its arguments behind the names of hashes.
 -- Returns the command's reply, or an error reply; then nothing was changed.
---@include refuse_mark
+--@include layout
 for i = 2, #KEYS, 2 do
   local problem = refuse_mark(KEYS[i], redis.pcall('GET', KEYS[i]), ARGV[1], 'a layout mark')
   if problem then

@@ -1,10 +1,9 @@
 --@library
 -- The functions of the scripts on one volatile hash.
---@include now
---@include layout_error
---@include refuse_mark
---@include integer
---@include call_in_runs
+--@include clock
+--@include layout
+--@include values
+--@include bounded
 
 -- What every script on a volatile hash shares: no more than that, since a server makes each function
 -- of a script anew at each call.

@@ -1,6 +1,6 @@
 -- HMGET hash field [field ...], and HGETEX without an option, for a volatile hash.
 -- KEYS: hash, deadlines. ARGV: fields. Returns a list of values, nil for what is missing or expired.
---@include now
+--@include clock
 local at = now()
 if #ARGV <= 4000 then
   -- The usual case, without the functions of the other: nothing of this hash has expired.

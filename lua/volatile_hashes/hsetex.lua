@@ -1,7 +1,7 @@
 -- HSETEX hash [FNX | FXX] [EX | PX | EXAT | PXAT time | KEEPTTL] FIELDS n field value ...
 -- KEYS: hash, deadlines, due, mark. ARGV: mark, then as the command takes them.
 -- Returns 1, or 0 when FNX or FXX is not met and nothing was changed.
---@include now
+--@include clock
 local at = now()
 -- The usual call, EX or PX and some fields, as one run of commands: a server makes each function of a
 -- script anew at each call. Whatever is unusual has changed nothing here, and is dealt with below.

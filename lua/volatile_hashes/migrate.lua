@@ -4,7 +4,7 @@
 -- Returns how many fields were handed over or, having expired, deleted.
 -- From the first hash on, the index shard refuses writers that do not know of the migration.
 --@include hash
---@include layout_error
+--@include layout
 local due, mark = KEYS[3], KEYS[4]
 local found = redis.call('GET', mark)
 -- What a full server would refuse as a script's first write, it allows behind another one: and this makes room.

@@ -1,7 +1,7 @@
 -- HGETDEL hash FIELDS n field [field ...] on a server that expires fields but lacks the command.
 -- KEYS: hash, [mark]. ARGV: the mark of a native namespace if its mark is given, FIELDS, n, fields.
 -- Returns a list of values, nil for what is missing, or an error reply; then nothing was changed.
---@include refuse_mark
+--@include layout
 if KEYS[2] then
   local problem = refuse_mark(KEYS[2], redis.pcall('GET', KEYS[2]), ARGV[1], 'a layout mark')
   if problem then

@@ -3,7 +3,7 @@
 -- 1 for all fields of the hash, else 0, then fields. Returns how many had a deadline.
 -- From the first hash on, the index shard refuses native commands of processes that know of the change.
 --@include hash
---@include layout_error
+--@include layout
 local due, mark = KEYS[3], KEYS[4]
 local found = redis.call('GET', mark)
 -- What a full server would refuse as a script's first write, it allows behind another one.

@@ -1,7 +1,7 @@
 --@library
 -- The functions of RENAME, RENAMENX and COPY.
 --@include hash
---@include refuse_key
+--@include layout
 
 -- What RENAME, RENAMENX and COPY of a volatile hash share: the second hash.
 --   KEYS[5..8] hash, deadlines, due and mark of the destination

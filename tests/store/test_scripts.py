@@ -53,7 +53,7 @@ def _header(text: str) -> str:
 def test_there_are_scripts() -> None:
     assert len(SCRIPTS) > 40
     assert any(name.endswith("hsetex") for name in SCRIPTS)
-    assert any(name.endswith("/now") for name in INCLUDES)
+    assert any(name.endswith("/clock") for name in INCLUDES)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -1,7 +1,16 @@
 --@library
+-- The clock of the server that holds the keys, and the tokens that are made of it.
+
+-- Tests set CLOCK_SHIFT_MS through the script loader; it is 0 for everybody else.
+local CLOCK_SHIFT_MS = 0
+-- Whole milliseconds since the epoch.
+local function now()
+  local clock = redis.call('TIME')
+  return clock[1] * 1000 + math.floor(clock[2] / 1000) + CLOCK_SHIFT_MS
+end
+
 -- Tokens: microseconds since the epoch as text, 16 digits until the year 2286 and 17 from then on. A number of
 -- Lua is exact up to 2255 only, so they are never made numbers.
---@include now
 
 -- The clock of the server as TIME gives it, in seconds and microseconds.
 local function server_time()
