@@ -19,8 +19,8 @@ from typing import Any, ClassVar, NamedTuple
 from redis.exceptions import ResponseError
 
 from workstealing.errors import LayoutError, Moved, OutOfTime, Skipped, is_connection_fault
-from workstealing.recruiting.breaker import Servers
 from workstealing.recruiting.checks import checked_limit
+from workstealing.recruiting.health import Servers
 from workstealing.recruiting.job import (
     Backlog,
     DivisibleJob,

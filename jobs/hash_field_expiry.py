@@ -30,8 +30,8 @@ from workstealing.store.scripts import Script
 from workstealing.store.twin import Node
 from workstealing.structures.due_index import DueIndex, DueKey, scored
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
+from workstealing.structures.volatile_hashes.commands import HashNames
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
-from workstealing.structures.volatile_hashes.layout import HashNames
 
 __all__ = ["HashFieldExpiry"]
 

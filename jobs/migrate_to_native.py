@@ -36,9 +36,12 @@ from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.namespace import EMULATED, MIGRATING, NATIVE, Layout
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
-from workstealing.structures.volatile_hashes.commands import HashTranslator
+from workstealing.structures.volatile_hashes.commands import (
+    NATIVE_COMMANDS,
+    HashNames,
+    HashTranslator,
+)
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
-from workstealing.structures.volatile_hashes.layout import NATIVE_COMMANDS, HashNames
 
 __all__ = ["MigrateToNative"]
 

@@ -260,7 +260,6 @@ def test_every_error_survives_being_pickled() -> None:
 LEVELS = {
     "errors": 0,
     "clock": 0,
-    "config": 0,
     "lua": 0,
     "recruiting": 1,
     "store": 1,

@@ -28,7 +28,7 @@ from workstealing.recruiting.job import DivisibleJob, PartJob
 from workstealing.store.connection import SENT
 from workstealing.store.keys import key_slot
 from workstealing.structures import DurableKeys, Ick, ShardedIck, VolatileHashes
-from workstealing.structures.volatile_hashes.layout import HashNames
+from workstealing.structures.volatile_hashes.commands import HashNames
 
 HOUR_MS = 3_600_000
 AHEAD_MS = 1_000 * HOUR_MS

@@ -17,7 +17,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing import Outcome, Recruiter
 from workstealing.jobs import HashFieldExpiry
-from workstealing.recruiting.flight import FLIGHT
+from workstealing.recruiting.slice import FLIGHT
 from workstealing.store.attempt import Attempt, attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import OneAttempt

@@ -10,7 +10,7 @@ import pytest
 
 from workstealing import Aborted, Outcome, Recruiter, Slice
 from workstealing.recruiting import FunctionJob
-from workstealing.recruiting.breaker import Breaker
+from workstealing.recruiting.health import Breaker
 from workstealing.testing import ManualClock, always
 
 

@@ -11,9 +11,9 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from workstealing import Job, Outcome, Recruiter, Slice
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime, blame
-from workstealing.recruiting.breaker import Server, Servers
 from workstealing.recruiting.explaining import Circumstances, Explanation, explain
-from workstealing.recruiting.flight import FLIGHT, Flight
+from workstealing.recruiting.health import Server, Servers
+from workstealing.recruiting.slice import FLIGHT, Flight
 from workstealing.testing import ManualClock
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from workstealing import Aborted, Recruiter, Slice
 from workstealing.errors import OutOfTime
-from workstealing.recruiting.flight import FLIGHT
 from workstealing.recruiting.health import ERRORS_NAMED, Findings, Verdict, error_name, judge
+from workstealing.recruiting.slice import FLIGHT
 from workstealing.testing import ManualClock, always
 
 

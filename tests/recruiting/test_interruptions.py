@@ -13,7 +13,7 @@ import pytest
 from support.interruptions import Interruption, alarms, interrupt, place_of, points_of
 from workstealing import Outcome, Recruiter, Slice
 from workstealing.recruiting import Adaptive, Hooks
-from workstealing.recruiting.flight import FLIGHT, Run
+from workstealing.recruiting.slice import FLIGHT, Run
 from workstealing.testing import always
 
 

@@ -18,7 +18,7 @@ from workstealing.jobs import HashFieldExpiry, UntrackDone
 from workstealing.recruiting.job import FunctionJob
 from workstealing.spark import sweep
 from workstealing.structures import TrackedSet, VolatileHashes
-from workstealing.structures.volatile_hashes.layout import HashNames
+from workstealing.structures.volatile_hashes.commands import HashNames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -112,7 +112,7 @@ def raised(folder: Path, *, readable_from: int = 1, writable_from: int = 1) -> P
         r'"readable_from", 1, "writable_from", 1',
         f'"readable_from", {readable_from}, "writable_from", {writable_from}',
     )
-    for path in ("durable_keys/commands", "shuffle_queue/names", "volatile_hashes/layout"):
+    for path in ("durable_keys/commands", "shuffle_queue/names", "volatile_hashes/commands"):
         change(f"workstealing/structures/{path}.py", r"\bversion=1,", "version=2,")
     assert changed == 5
     return source

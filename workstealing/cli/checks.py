@@ -15,18 +15,19 @@ from typing import Any
 from workstealing.cli.clients import FAULTS, is_moving, said
 from workstealing.cli.output import printable
 from workstealing.cli.server_checks import cluster, field_expiry, fields, memory, rights
-from workstealing.config import DISABLED_VARIABLE, URL_VARIABLES, is_disabled
 from workstealing.errors import Moved, Unmapped, WorkStealingError
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import LEDGER
 from workstealing.recruiting import Recruiter
+from workstealing.recruiting.lottery import DISABLED_VARIABLE, is_disabled
 from workstealing.recruiting.slice import TRIPS, seconds_for
 from workstealing.store.budget import Budget
+from workstealing.store.client import URL_VARIABLES
 from workstealing.store.redis_versions import retries_of
 from workstealing.store.twin import Node, Twin, is_async, is_cluster
 from workstealing.structures.access import access_of
 from workstealing.structures.structure import FAULT, NOTE, OK, WARNING, Check, Structure
-from workstealing.structures.volatile_hashes.layout import (
+from workstealing.structures.volatile_hashes.commands import (
     NATIVE_COMMANDS,
     OPTIONAL_NATIVE_COMMANDS,
 )

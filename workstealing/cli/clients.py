@@ -16,10 +16,10 @@ from redis.retry import Retry
 
 from workstealing.cli.apps import add_app_option
 from workstealing.cli.output import printable
-from workstealing.config import URL_VARIABLES, redis_url
 from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.recruiting import Recruiter
 from workstealing.store import connect
+from workstealing.store.client import URL_VARIABLES, redis_url
 from workstealing.store.fleet import AnyFleet
 from workstealing.store.twin import AsyncClient, BlockingClient, is_async
 

@@ -12,9 +12,9 @@ from workstealing.cli.apps import application_prints_to_stderr, load_app, named_
 from workstealing.cli.clients import add_fleet_options, client_for
 from workstealing.cli.output import add_json_option, print_json, say
 from workstealing.cli.values import whole
-from workstealing.config import URL_VARIABLES
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Recruiter
+from workstealing.store.client import URL_VARIABLES
 
 TOKEN_VARIABLE = "WORKSTEALING_DASHBOARD_TOKEN"  # noqa: S105 - where it is, not what it is
 VIEW_TOKEN_VARIABLE = "WORKSTEALING_DASHBOARD_VIEW_TOKEN"  # noqa: S105

@@ -22,8 +22,8 @@ from workstealing.cli.clients import (
     said,
 )
 from workstealing.cli.output import add_json_option, print_json, printable, say
-from workstealing.config import URL_VARIABLES
 from workstealing.errors import ConfigurationError, WorkStealingError
+from workstealing.store.client import URL_VARIABLES
 
 if TYPE_CHECKING:
     from workstealing.recruiting import Recruiter

@@ -23,7 +23,7 @@ from workstealing.structures.access import ATTEMPT, Access, names_of
 from workstealing.structures.layout import ask_server
 from workstealing.structures.namespace import EMULATED, read_layout
 from workstealing.structures.structure import FAULT, NOTE, OK, WARNING, Check, Structure
-from workstealing.structures.volatile_hashes.layout import NATIVE_COMMANDS
+from workstealing.structures.volatile_hashes.commands import NATIVE_COMMANDS
 
 SECONDS = 2.0
 FULL_SHARE = 0.9

@@ -26,9 +26,9 @@ from workstealing.cli.output import (
     spell,
     table,
 )
-from workstealing.config import URL_VARIABLES, names_redis
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.slice import PERFORMED
+from workstealing.store.client import URL_VARIABLES, names_redis
 
 if TYPE_CHECKING:
     from workstealing.dashboard.figures import JobFigures

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry, KeyExpiry
-from workstealing.recruiting.breaker import Servers
+from workstealing.recruiting.health import Servers
 from workstealing.recruiting.job import Backlog, Job
 from workstealing.structures.structure import DeadBox, DeadItem, Structure
 

@@ -27,7 +27,7 @@ from workstealing.store.fleet import Fleet
 from workstealing.structures.volatile_hashes import VolatileHashes
 from workstealing.structures.volatile_hashes.cached_results import Policy
 from workstealing.structures.volatile_hashes.caching import CachedFunction
-from workstealing.structures.volatile_hashes.layout import COUNT_EXISTING
+from workstealing.structures.volatile_hashes.commands import COUNT_EXISTING
 
 T = TypeVar("T")
 

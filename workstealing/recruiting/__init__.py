@@ -2,15 +2,15 @@
 
 Each module imports modules of lower lines only; a test reads these lines and holds them:
 
-    recruiter                        Recruiter: the jobs, their rates and figures
-    decorators explaining            functions that enlist when they have ended; why a job ran
-    enlisting                        enlist(): the countdown of the dismissed, and the draw
-    performing                       a recruit's slice, from the single flight to the outcome
-    lottery                          the installed jobs, and the draw among them
-    adaptive breaker health hooks    rates; faults of servers; verdicts; listeners
-    deferral job                     enlists after a response; Job
-    slice                            Slice and Outcome
-    checks faults flight forecast    arguments; errors; one slice a process; what a rate achieves
+    recruiter                 Recruiter: the jobs, their rates and figures
+    decorators explaining     functions that enlist when they have ended; why a job ran
+    enlisting                 enlist(): the countdown of the dismissed, and the draw
+    performing                a recruit's slice, from the single flight to the outcome
+    lottery                   the installed jobs, and the draw among them
+    adaptive health hooks     rates; breakers and verdicts; listeners
+    deferral job              enlists after a response; Job
+    slice                     Slice and Outcome; one slice a process
+    checks faults forecast    arguments; errors; what a rate achieves
 """
 
 from __future__ import annotations

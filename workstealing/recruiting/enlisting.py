@@ -15,13 +15,11 @@ from itertools import repeat
 from operator import length_hint
 
 from workstealing.clock import Clock
-from workstealing.config import is_disabled
 from workstealing.recruiting.faults import FaultLog, HostTimeouts
-from workstealing.recruiting.flight import Run
 from workstealing.recruiting.hooks import HookList
-from workstealing.recruiting.lottery import Draw, Installed
+from workstealing.recruiting.lottery import Draw, Installed, is_disabled
 from workstealing.recruiting.performing import Drawn, LoopSlices, Performer
-from workstealing.recruiting.slice import Outcome
+from workstealing.recruiting.slice import Outcome, Run
 
 BLOCK_LIMIT = 1024
 # The look-up of an enum's member costs as much as a whole dismissal.

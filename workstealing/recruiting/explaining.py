@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from workstealing.config import DISABLED_VARIABLE
 from workstealing.recruiting.health import STALE_SECONDS, roughly
+from workstealing.recruiting.lottery import DISABLED_VARIABLE
 from workstealing.recruiting.slice import PERFORMED, Outcome
 
 FLEET = "the fleet"

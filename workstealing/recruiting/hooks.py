@@ -7,8 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from workstealing.errors import ConfigurationError
-from workstealing.recruiting.flight import Run
-from workstealing.recruiting.slice import Outcome
+from workstealing.recruiting.slice import Outcome, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,6 +7,7 @@ serves all of them. This is the same lottery as one draw for each caller, at a f
 from __future__ import annotations
 
 import math
+import os
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
@@ -15,15 +16,21 @@ from itertools import accumulate
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import DuplicateJobError, RateError, UnknownJobError
 from workstealing.recruiting.adaptive import Adaptive, Controller
-from workstealing.recruiting.breaker import JobBreakers
 from workstealing.recruiting.checks import checked_rate
-from workstealing.recruiting.health import Tally
+from workstealing.recruiting.health import JobBreakers, Tally
 from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import OUTCOMES, Outcome, Stretch
 
+DISABLED_VARIABLE = "WORKSTEALING_DISABLED"
+_OFF = frozenset({"", "0", "false", "no", "off"})
 NEVER = sys.maxsize
 _ROUNDING = 1e-9
 _NAMED_IN_ERRORS = 20
+
+
+def is_disabled() -> bool:
+    """Say whether WORKSTEALING_DISABLED asks every enlist to be a dismissal."""
+    return os.environ.get(DISABLED_VARIABLE, "").strip().lower() not in _OFF
 
 
 class Installed:

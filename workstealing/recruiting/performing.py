@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 from workstealing.clock import Clock
 from workstealing.errors import OutOfTime, Skipped, blamed, is_abort, is_connection_fault
 from workstealing.recruiting.adaptive import Adaptive, Traffic
-from workstealing.recruiting.breaker import Server
 from workstealing.recruiting.checks import checked_items
 from workstealing.recruiting.faults import FaultLog, HostTimeouts
-from workstealing.recruiting.flight import FLIGHT, Run
-from workstealing.recruiting.health import RaisedError, Verdict
+from workstealing.recruiting.health import RaisedError, Server, Verdict
 from workstealing.recruiting.hooks import HookList
 from workstealing.recruiting.lottery import Installed
-from workstealing.recruiting.slice import Outcome, Report, Slice, seconds_for
+from workstealing.recruiting.slice import FLIGHT, Outcome, Report, Run, Slice, seconds_for
 
 if TYPE_CHECKING:
     from asyncio import Future

@@ -10,21 +10,18 @@ from typing import Any, TypedDict, TypeVar, overload
 from weakref import WeakSet
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
-from workstealing.config import is_disabled
 from workstealing.errors import ConfigurationError, RateError
 from workstealing.recruiting.adaptive import Adaptive, Traffic
-from workstealing.recruiting.breaker import Breakers, JobBreakers
 from workstealing.recruiting.checks import checked_limit, checked_name, checked_seconds
 from workstealing.recruiting.decorators import enlisting
 from workstealing.recruiting.deferral import When
 from workstealing.recruiting.enlisting import Enlisting
 from workstealing.recruiting.explaining import Circumstances, Explanation, explain
-from workstealing.recruiting.flight import FLIGHT
-from workstealing.recruiting.health import RaisedError
+from workstealing.recruiting.health import Breakers, JobBreakers, RaisedError
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.job import DEFAULT_LIMIT, FunctionJob, Job, dry_run_of
-from workstealing.recruiting.lottery import Draw, Installed, Roster
-from workstealing.recruiting.slice import OUTCOMES, Outcome, Slice
+from workstealing.recruiting.lottery import Draw, Installed, Roster, is_disabled
+from workstealing.recruiting.slice import FLIGHT, OUTCOMES, Outcome, Slice
 
 SliceFunction = TypeVar("SliceFunction", bound=Callable[[Slice], "int | None"])
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])

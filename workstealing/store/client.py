@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from inspect import signature
@@ -15,9 +16,11 @@ from redis.cluster import REDIS_ALLOWED_KEYS
 from redis.connection import parse_url
 from redis.sentinel import Sentinel
 
-from workstealing import config
 from workstealing.errors import ConfigurationError
 from workstealing.store.embedded import EmbeddedServer
+
+URL_VARIABLES = ("WORKSTEALING_REDIS_URL", "REDIS_URL")
+"""The environment's variables that name a Redis; each is read when it is needed."""
 
 _PLAIN = ("redis", "rediss", "unix")
 _CLUSTER = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
@@ -40,6 +43,27 @@ _KNOWN = (
     "redis://, rediss://, unix://, redis+cluster://, rediss+cluster://, redis+sentinel://,"
     " rediss+sentinel:// or embedded://"
 )
+
+
+def names_redis() -> bool:
+    """Say whether the environment names a Redis."""
+    return any(os.environ.get(variable, "").strip() for variable in URL_VARIABLES)
+
+
+def redis_url() -> str:
+    """Return the Redis URL that the environment names.
+
+    Returns: the value of WORKSTEALING_REDIS_URL, else of REDIS_URL. Raises: ConfigurationError if
+    neither is set, so a forgotten setting never writes into a throw-away server.
+    """
+    for variable in URL_VARIABLES:
+        url = os.environ.get(variable, "").strip()
+        if url:
+            return url
+    raise ConfigurationError(
+        "no Redis URL was given: pass one to connect(), or set WORKSTEALING_REDIS_URL or REDIS_URL"
+        ' ("embedded://" starts a private throw-away server)'
+    )
 
 
 def connect(url: str | None = None, **options: Any) -> redis.Redis | redis.RedisCluster:
@@ -194,7 +218,7 @@ def checked_url(url: str | None) -> tuple[str, str]:
     URL.
     """
     if url is None:
-        url = config.redis_url()
+        url = redis_url()
     if not isinstance(url, str):
         raise ConfigurationError(
             f"a URL was expected as text, not {type(url).__name__}; a structure takes a client"

@@ -21,7 +21,7 @@ from redis.connection import Connection, SSLConnection, UnixDomainSocketConnecti
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from workstealing.errors import ConfigurationError, Moved, Unmapped, blamed
-from workstealing.recruiting.breaker import Server
+from workstealing.recruiting.health import Server
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget, Trip
 from workstealing.store.connection import (

@@ -32,8 +32,8 @@ from workstealing.cli.demo.traffic import (
 from workstealing.cli.demo.web import Client, Load, WebServer
 from workstealing.cli.live import StopWish, stop_wish
 from workstealing.cli.output import note, print_json, say, table
-from workstealing.config import DISABLED_VARIABLE, is_disabled
 from workstealing.errors import MissingExtraError, WorkStealingError
+from workstealing.recruiting.lottery import DISABLED_VARIABLE, is_disabled
 from workstealing.recruiting.slice import OUTCOMES, spoken
 from workstealing.store import EmbeddedServer
 

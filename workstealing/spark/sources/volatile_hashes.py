@@ -80,7 +80,7 @@ class VolatileHashOptions:
 
         Raises: ConfigurationError for unknown, missing or contradictory ones. No round trip.
         """
-        from workstealing.structures.volatile_hashes.layout import HashNames
+        from workstealing.structures.volatile_hashes.commands import HashNames
 
         with OptionReader(FORMAT, {}).naming():
             reader = OptionReader(FORMAT, without_path(options, "namespace"))

@@ -1,4 +1,4 @@
-"""The script of each command on an emulated namespace, and the reader of its reply.
+"""The keys beside a hash, and the script of each command on an emulated namespace.
 
 The signatures and the checks of arguments are redis-py's own, because the public methods are
 redis-py's own: they end in ``execute_command("HSETEX", ...)``, and here that command is looked up.
@@ -13,16 +13,71 @@ from typing import Any
 from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
-from workstealing.store.keys import key_slot, require_users_key, to_bytes
+from workstealing.store.keys import SLOT_TAGS, key_slot, require_users_key, to_bytes
 from workstealing.store.operations import AS_BYTES, Operation
 from workstealing.store.operations import command as plain
 from workstealing.store.scripts import Script, load
-from workstealing.structures.namespace import EMULATED, MIGRATING, NATIVE, Layout
-from workstealing.structures.volatile_hashes.layout import COUNT_EXISTING, HashNames
+from workstealing.structures.namespace import (
+    EMULATED,
+    LEAVING,
+    MIGRATING,
+    NATIVE,
+    RETURNING,
+    Layout,
+    Names,
+    NamespaceKind,
+)
 
 Arguments = Sequence[Any]
 # unpack() in a script has its limits.
 _GUARDED_ARGUMENTS = 4000
+
+NATIVE_COMMANDS = ("HSETEX", "HGETEX", "HPEXPIREAT", "HPEXPIRETIME", "HPERSIST")
+OPTIONAL_NATIVE_COMMANDS = ("HGETDEL",)
+COUNT_EXISTING = "HINCRBYFXX"
+"""A command of this package's own, HINCRBY of a field that exists: hash, field, amount, FXX.
+
+The reply is the sum, or None: there is no such field.
+"""
+VOLATILE_HASHES = NamespaceKind(
+    name="volatile_hashes",
+    called="volatile hashes",
+    version=1,
+    backends=(EMULATED, MIGRATING, NATIVE, LEAVING, RETURNING),
+    evicted="a hash's deadlines without the hash",
+    remedy=" a server that expires fields itself,",
+)
+
+
+class HashNames(Names):
+    """The names of the keys beside the user's own; see the catalogue in ``lua/README.md``."""
+
+    kind = VOLATILE_HASHES
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__(namespace)
+        self._deadlines_middle = self._middle + b":ttl:"
+
+    def deadlines(self, key: bytes) -> bytes:
+        """Return the key of a hash's deadlines, in the hash's own slot."""
+        return b"{" + SLOT_TAGS[key_slot(key)] + self._deadlines_middle + key
+
+    def adoption(self, which: str, node: object) -> bytes:
+        """Return the key of an adoption's place on one node: a cursor and counters."""
+        where = "server" if node is None else ":".join(map(str, node))  # type: ignore[call-overload]
+        return f"ws:{self.namespace}:adopt:{which}:{where}".encode()
+
+    def for_reading(self, key: bytes) -> tuple[bytes, ...]:
+        """Return the keys of a reading script: the hash and its deadlines."""
+        return (key, b"{" + SLOT_TAGS[key_slot(key)] + self._deadlines_middle + key)
+
+    def for_writing(self, key: bytes, layout: Layout) -> tuple[bytes, ...]:
+        """Return the keys of a writing script: the hash, its deadlines, due index and mark."""
+        slot = key_slot(key)
+        shard = slot % layout.index_shards
+        # Without a call of index_keys(): every write runs this line.
+        index = self._index_keys.get(shard) or self.index_keys(shard)
+        return (key, b"{" + SLOT_TAGS[slot] + self._deadlines_middle + key, *index)
 
 
 def _same(reply: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
@@ -27,18 +28,21 @@ from workstealing.store.pipeline import (
     Pipeline,
     checked_results,
 )
+from workstealing.store.redis_versions import MISREAD_COMMANDS
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
-from workstealing.structures.layout import as_text
+from workstealing.structures.layout import as_text, ask_server, require_policy
 from workstealing.structures.namespace import (
     EMULATED,
     INDEX_SHARDS_OF_A_SERVER,
     LEAVING,
+    MIGRATING,
     NATIVE,
     RETURNING,
     Layout,
     NamespaceStructure,
     read_layout,
     register_shards,
+    write_layout,
 )
 from workstealing.structures.on_fleet import (
     AsyncFleetPipeline,
@@ -50,13 +54,13 @@ from workstealing.structures.on_fleet import (
 from workstealing.structures.structure import WARNING, Check
 from workstealing.structures.volatile_hashes.caching import AsyncCaching, BlockingCaching
 from workstealing.structures.volatile_hashes.commands import (
+    COUNT_EXISTING,
+    NATIVE_COMMANDS,
+    OPTIONAL_NATIVE_COMMANDS,
+    HashNames,
     HashTranslator,
     hashes_in,
     require_users_keys,
-)
-from workstealing.structures.volatile_hashes.layout import (
-    HashNames,
-    open_layout,
 )
 from workstealing.structures.volatile_hashes.surface import (
     AsyncHashSurface,
@@ -441,3 +445,49 @@ def _protocol(client: Any) -> int | None:
         options = client.connection_pool.connection_kwargs
     wanted = options.get("protocol")
     return None if wanted is None else int(wanted)
+
+
+def open_layout(
+    names: HashNames, backend: str, index_shards: int, allowed_policies: Collection[str]
+) -> Steps[Layout]:
+    """Read a namespace's layout, or write it down if this is its first use.
+
+    Arguments: backend: "auto", "emulated" or "native"; index_shards: of a new namespace;
+    allowed_policies: eviction policies that the user accepts by name. Raises: LayoutError for a
+    foreign layout, or for a backend other than the requested one; EvictionPolicyError;
+    ConfigurationError if the server lacks the native commands. Two or three round trips, once.
+    """
+    layout = yield from read_layout(names)
+    wanted = (*NATIVE_COMMANDS, *OPTIONAL_NATIVE_COMMANDS)
+    policy, known = yield from ask_server(names.layout, wanted)
+    has_native = known.issuperset(NATIVE_COMMANDS)
+    if layout is None:
+        if backend == NATIVE and not has_native:
+            raise ConfigurationError(
+                f'backend="native" needs a server with {", ".join(NATIVE_COMMANDS)} (Redis 8,'
+                ' Valkey 9), and this one lacks them: use backend="auto"'
+            )
+        chosen = backend if backend != "auto" else NATIVE if has_native else EMULATED
+        if chosen == EMULATED:
+            require_policy(names.kind, policy, allowed_policies)
+        layout = yield from write_layout(names, chosen, index_shards)
+    is_between = layout.backend in (LEAVING, RETURNING) or (backend, layout.backend) == (
+        NATIVE,
+        MIGRATING,
+    )
+    if backend not in ("auto", layout.backend) and not is_between:
+        raise LayoutError(
+            f"the namespace {names.namespace!r} was laid out as {layout.backend}, not {backend}:"
+            ' use backend="auto", or move it over with MigrateToNative or MigrateToEmulated'
+        )
+    if layout.backend != EMULATED:
+        if not has_native:
+            raise LayoutError(
+                f"the namespace {names.namespace!r} was laid out for a server that expires fields"
+                " itself, and this server cannot: go back to Redis 8 or Valkey 9, or use another"
+                " namespace"
+            )
+        missing = frozenset(OPTIONAL_NATIVE_COMMANDS) - known
+        return replace(layout, missing=missing | MISREAD_COMMANDS | {COUNT_EXISTING})
+    require_policy(names.kind, policy, allowed_policies)
+    return layout
