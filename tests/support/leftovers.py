@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,22 +23,27 @@ POLL_SECONDS = 0.01
 _TASKS = Path("/proc/self/task")
 
 
-def running() -> dict[Hashable, str]:
-    """Return the threads and children of this process, each with words that describe it."""
-    found: dict[Hashable, str] = {
-        thread: f"the thread {thread.name!r}"
-        for thread in threading.enumerate()
-        if not _is_shared(thread)
-    }
-    for pid in _children():
+def _threads_and_children() -> set[Hashable]:
+    """Return the threads and the ids of the children of this process, without those it shares."""
+    threads = (thread for thread in threading.enumerate() if not _is_shared(thread))
+    return {*threads, *_children()}
+
+
+def _described(some: Iterable[Hashable]) -> list[str]:
+    """Return words for each thread and child, unless it can do no harm."""
+    found = []
+    for each in some:
+        if isinstance(each, threading.Thread):
+            found.append(f"the thread {each.name!r}")
+            continue
         # One that ends meanwhile, or has ended and was not waited for, can do no harm.
         with suppress(OSError):
-            folder = Path("/proc", pid)
+            folder = Path("/proc", str(each))
             if (folder / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 # One serves a process for good, from the first time that multiprocessing needs it.
                 if "multiprocessing.resource_tracker" not in command:
-                    found[pid] = f"the process {pid}: {command.strip()[:200]}"
+                    found.append(f"the process {each}: {command.strip()[:200]}")
     return found
 
 
@@ -60,20 +65,20 @@ def _children() -> Iterator[str]:
 
 
 # What ran before this test, or was started by what tests share.
-_known: dict[Hashable, str] = {}
+_known: set[Hashable] = set()
 
 
 def replaced(old: int, new: int) -> None:
     """Let a child take the place of another one, by their ids: known if that was known."""
     if str(old) in _known:
-        _known[str(new)] = f"the process {new}"
+        _known.add(str(new))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup() -> Iterator[None]:
     """See what runs before a test."""
     _known.clear()
-    _known.update(running())
+    _known.update(_threads_and_children())
     return (yield)
 
 
@@ -82,11 +87,11 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[Any]:
     """Let whatever several tests share outlive each of them."""
     if fixturedef.scope == "function":
         return (yield)
-    before = running()
+    before = _threads_and_children()
     try:
         return (yield)
     finally:
-        _known.update({each: said for each, said in running().items() if each not in before})
+        _known.update(_threads_and_children() - before)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -94,7 +99,8 @@ def pytest_runtest_teardown() -> Iterator[None]:
     """Wait until only what is known runs, and fail if something else runs on."""
     yield
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while left := [said for each, said in running().items() if each not in _known]:
+    # Only what is new is looked at: a look at each child at each test costs a second in a hundred.
+    while left := _described(_threads_and_children() - _known):
         if time.monotonic() > deadline:
             pytest.fail(f"this test is over, but not {', nor '.join(left)}")
         time.sleep(POLL_SECONDS)

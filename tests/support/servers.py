@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
+import inspect
 import os
 import re
 import shutil
@@ -40,11 +41,39 @@ AsyncClient, AsyncClusterClient = (
     getattr(importlib.import_module(f"{LIBRARY}.asyncio"), LIBRARY.capitalize() + more)
     for more in ("", "Cluster")
 )
+
+
+def _briefly(kind: type[Any]) -> dict[str, Any]:
+    """Return the options by which a client opens its connections in one round trip.
+
+    Without them it also tells its name and version and asks for notices of maintenance. The tests
+    open tens of thousands of connections, and these words cost three times as much as the rest.
+    """
+    known = dict(inspect.signature(kind).parameters)
+    if any(each.kind is each.VAR_KEYWORD for each in known.values()):
+        # A cluster's client passes them on to its nodes' clients.
+        known.update(inspect.signature(Client).parameters)
+    # Where there is the first one, the other two are deprecated.
+    named = ("driver_info",) if "driver_info" in known else ("lib_name", "lib_version")
+    options: dict[str, Any] = {name: None for name in named if name in known}
+    if "maint_notifications_config" in known:
+        notices = importlib.import_module("redis.maint_notifications")
+        options["maint_notifications_config"] = notices.MaintNotificationsConfig(enabled=False)
+    return options
+
+
+_BRIEFLY = {
+    each: _briefly(each) for each in (Client, ClusterClient, AsyncClient, AsyncClusterClient)
+}
 START_SECONDS = 120.0
 POLL_SECONDS = 0.005
 # redis-py waits for 5 s by default, and tries again: on a busy machine both would be seen.
 BUSY: dict[str, Any] = {"socket_timeout": 60.0, "socket_connect_timeout": 60.0}
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "servers"
+
+
+def _options(kind: type[Any], port: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    return {"host": "127.0.0.1", "port": port, **BUSY, **_BRIEFLY[kind], **options}
 
 
 class ServerMissingError(Exception):
@@ -166,15 +195,12 @@ class RedisServer:
 
     def client(self, **options: Any) -> redis.Redis:
         """Return a redis.Redis; options are redis-py's. It is closed by the next wipe."""
-        client: redis.Redis = self._clients.add(
-            Client(**{"host": "127.0.0.1", "port": self.port, **BUSY, **options})
-        )
+        client: redis.Redis = self._clients.add(Client(**_options(Client, self.port, options)))
         return client
 
     def async_client(self, **options: Any) -> redis.asyncio.Redis:
         """Return a redis.asyncio.Redis; use it by `async with`, which closes it."""
-        options = {"host": "127.0.0.1", "port": self.port, **BUSY, **options}
-        client: redis.asyncio.Redis = AsyncClient(**options)
+        client: redis.asyncio.Redis = AsyncClient(**_options(AsyncClient, self.port, options))
         return client
 
     def size(self) -> int:
@@ -335,14 +361,15 @@ class RedisCluster3:
     def client(self, **options: Any) -> redis.RedisCluster:
         """Return a redis.RedisCluster; options are redis-py's. It is closed by the next wipe."""
         client: redis.RedisCluster = self._clients.add(
-            ClusterClient(**{"host": "127.0.0.1", "port": self.port, **BUSY, **options})
+            ClusterClient(**_options(ClusterClient, self.port, options))
         )
         return client
 
     def async_client(self, **options: Any) -> redis.asyncio.RedisCluster:
         """Return a redis.asyncio.RedisCluster; use it by `async with`, which closes it."""
-        options = {"host": "127.0.0.1", "port": self.port, **BUSY, **options}
-        client: redis.asyncio.RedisCluster = AsyncClusterClient(**options)
+        client: redis.asyncio.RedisCluster = AsyncClusterClient(
+            **_options(AsyncClusterClient, self.port, options)
+        )
         return client
 
     def node_of(self, slot: int) -> RedisServer:
@@ -359,7 +386,14 @@ class RedisCluster3:
 
     def wipe(self) -> None:
         """Remove all data from every node, and bring back nodes that a test has killed."""
-        self._clients.close()
+        for each in (self, *self.nodes):
+            each._clients.close()
+        # One visit to each node wipes a cluster that is whole.
+        with contextlib.suppress(redis.RedisError):
+            words = ("FLUSHALL", "CLUSTER INFO", "CLUSTER NODES")
+            seen = [ask(node.port, *words, seconds=10.0) for node in self.nodes]
+            if all(_says_whole(info, nodes) for _, info, nodes in seen):
+                return
         for node in self.nodes:
             node.wipe()
         self._wait_until_whole()
@@ -442,7 +476,10 @@ def wait_until(is_so: Callable[[], bool], what: str, seconds: float = START_SECO
 
 def _is_whole(port: int) -> bool:
     """Say whether this node sees a cluster that is up and in which nobody is suspected."""
-    info, nodes = ask(port, "CLUSTER INFO", "CLUSTER NODES")
+    return _says_whole(*ask(port, "CLUSTER INFO", "CLUSTER NODES"))
+
+
+def _says_whole(info: bytes, nodes: bytes) -> bool:
     said = set(info.split())
     # A line: id, address, flags, master, two times, epoch, state of the link, slots.
     lines = [line.split() for line in nodes.splitlines()]
