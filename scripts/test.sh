@@ -6,6 +6,8 @@
 set -uo pipefail
 
 cd "$(dirname "$0")/.."
+# The tests start hundreds of processes, and without bytecode each compiles the package anew.
+unset PYTHONDONTWRITEBYTECODE
 # A test that hangs fails with the stacks of its threads, even beside busy processes.
 limit=(--timeout=600 --timeout-method=signal)
 usage="usage: scripts/test.sh quick|all|cassandra WORKERS [pytest's arguments]"

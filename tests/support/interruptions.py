@@ -138,7 +138,7 @@ def points_of(
 
     with _before_each_opcode(tell, lambda code: _is_ours(code, folders)):
         call()
-    left_out = {code: _never_interrupted(code) for code, _ in seen}
+    left_out = {code: _never_interrupted(code) for code in {code for code, _ in seen}}
     return [(code, offset) for code, offset in seen if offset not in left_out[code]]
 
 
