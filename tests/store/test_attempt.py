@@ -229,7 +229,7 @@ def test_a_refusal_for_lack_of_memory_leads_to_the_deleting_script_once(
         )
         job = HashFieldExpiry(hashes, limit=5)
         server.client().config_set("maxmemory", 1)
-        assert job.perform(Slice(5, 1.0)) == 5
+        assert job.perform(Slice(5, 10.0)) == 5
         names = faulty.names()
         assert names.count("MULTI") == names.count("EXEC") == 1
         # One script for each hash of the attempt.

@@ -94,7 +94,7 @@ def fill(client: Any, names: list[str]) -> None:
 
 
 def enlist(job: HashFieldExpiry) -> tuple[Outcome, BaseException | None]:
-    recruiter = always(seconds=1.0)
+    recruiter = always(seconds=10.0)
     hooks = RecordingHooks()
     recruiter.add_hook(hooks)
     recruiter.install(job, rate=1.0)
@@ -284,7 +284,7 @@ def test_a_slice_of_a_dead_master_does_not_keep_others_waiting(
     fill(client, names)
     clock = JumpingClock()
     job = job_on(client, limit=1)
-    recruiter = always(seconds=0.5, clock=clock)
+    recruiter = always(seconds=5.0, clock=clock)
     recruiter.install(job, rate=1.0)
     assert recruiter.enlist() is Outcome.WORKED
     own_cluster.nodes[1].kill()

@@ -38,7 +38,7 @@ def fill(client: redis.Redis, hashes: int = 20) -> None:
 
 def recruiter_on(client: Any) -> Recruiter:
     hashes = VolatileHashes(client, namespace="over", backend="emulated", clock_shift_ms=HOUR_MS)
-    recruiter = always(seconds=1.0)
+    recruiter = always(seconds=10.0)
     recruiter.install(HashFieldExpiry(hashes), rate=1.0)
     return recruiter
 
