@@ -217,8 +217,9 @@ class Run:
                 and facts.sealed == facts.compressed
                 and facts.open <= 1
                 and trimmer.backlog().count == 0
-                # The mirror trims as it reads, and the log may have been trimmed since.
-                and self._client.xlen(STREAM) == facts.entries
+                # The mirror trims as it reads. The log may have been trimmed since the facts were
+                # read, but from here on it is not.
+                and self._client.xlen(STREAM) == self._log.stats().entries
             )
 
         give_up = time.monotonic() + END_SECONDS
