@@ -49,8 +49,8 @@ FAULTY_SHARE = 0.5
 FULL_SHARE = 0.95
 """At this share of full slices and above, the age of the oldest garbage decides."""
 
-_FIRST_SHARE = 0.1
-_MOST_KNOWN = 8
+_FIRST_PERIOD_SHARE = 0.1
+_MOST_BREAKERS = 8
 _FASTEST_GROWTH = 0.5
 _FULL_GROWTH = 0.02
 _GOOD = (Outcome.WORKED.value, Outcome.IDLE.value, Outcome.ABORTED.value)
@@ -426,7 +426,7 @@ class Breaker:
 
     def __init__(self, seconds: float, random: Callable[[], float] = _random.random) -> None:
         self._longest = seconds
-        self._next = seconds * _FIRST_SHARE
+        self._next = seconds * _FIRST_PERIOD_SHARE
         self._random = random
         self._open_until: float | None = None
         # The time of the first fault since the last good slice.
@@ -445,7 +445,7 @@ class Breaker:
     def recover(self) -> None:
         """Note a slice without a fault: the next fault opens the shortest period again."""
         self._since = None
-        self._next = self._longest * _FIRST_SHARE
+        self._next = self._longest * _FIRST_PERIOD_SHARE
 
     def open_seconds(self, now: float) -> float | None:
         """Return the seconds since the first fault; None: the last slice went well."""
@@ -515,7 +515,7 @@ class JobBreakers:
             failed = self._others
         known = self._known.get(failed)
         if known is None:
-            if len(self._known) >= _MOST_KNOWN + len(self._servers) - 1:
+            if len(self._known) >= _MOST_BREAKERS + len(self._servers) - 1:
                 oldest = next(each for each in self._known if each not in self._servers)
                 self._known.pop(oldest, None)
             known = self._known[failed] = self._breakers.of(failed)
