@@ -69,7 +69,7 @@ def _resumed(*replies: Any) -> tuple[Refusing, Callable[[Steps[Any]], Any]]:
     client = Refusing(*replies)
 
     def run(steps: Steps[Any]) -> Any:
-        return drive(client, resumed(steps, None))
+        return drive(client, resumed(steps, next(steps)))
 
     return client, run
 

@@ -389,9 +389,15 @@ async def drive_by_async(
             reply, error = None, raised
 
 
-def resumed(steps: Steps[T], reply: Any, error: Exception | None = None) -> Steps[T]:
-    """Go on with a generator that has yielded a step, given the reply or the error of that step."""
+def resumed(steps: Steps[T], step: Any) -> Steps[T]:
+    """Go on with a generator that has yielded a step."""
+    reply: Any = None
+    error: Exception | None = None
     while True:
+        try:
+            reply = yield step
+        except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
+            error = raised
         try:
             step = steps.send(reply) if error is None else steps.throw(error)
         except StopIteration as done:
@@ -400,10 +406,6 @@ def resumed(steps: Steps[T], reply: Any, error: Exception | None = None) -> Step
         finally:
             # An error that is raised holds this frame, which must not hold the error.
             reply = error = None
-        try:
-            reply = yield step
-        except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
-            error = raised
 
 
 def _round_trips(client: Any, operations: Sequence[Operation]) -> Any:

@@ -6,8 +6,10 @@ on an asyncio client must be awaited; then redis-py's own pipeline is filled and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Self, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
@@ -150,75 +152,74 @@ class Pipeline(Queued):
         """Send what is queued in one round trip; return the results, errors in their places."""
         trip = RoundTrip(self._client, self._transaction, is_ordered=True)
         first_steps = [_fill(trip, each) for each in queue]
-        replies = yield trip
+        replies = iter((yield trip))
         results: list[Any] = []
-        start = 0
         for queued, first in zip(queue, first_steps, strict=True):
-            end = start + first.size
-            mine = replies[start:end]
-            start = end
-            if first.is_done:
+            if isinstance(queued, tuple):
+                results.append(next(replies))
+                continue
+            if isinstance(first, _Done):
                 results.append(first.result)
-            elif isinstance(queued, tuple):
-                results += mine
-            else:
-                reply, error = first.read(mine)
-                try:
-                    results.append((yield from resumed(queued, reply, error)))
-                except (ResponseError, LayoutError) as raised:
-                    # Without its traceback, whose frames hold the results and so itself.
-                    results.append(raised.with_traceback(None))
-                except Exception as raised:  # noqa: BLE001 - it is a result like the others
-                    results.append(raised)
+                continue
+            reply, error = _answer(first, replies)
+            try:
+                step = queued.send(reply) if error is None else queued.throw(error)
+                results.append((yield from resumed(queued, step)))
+            except StopIteration as done:
+                results.append(done.value)
+            except (ResponseError, LayoutError) as raised:
+                # Without its traceback, whose frames hold the results and so itself.
+                results.append(raised.with_traceback(None))
+            except Exception as raised:  # noqa: BLE001 - it is a result like the others
+                results.append(raised)
         return results
 
 
-class _FirstStep:
-    """What the first step of something queued is, and how its replies are read.
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What something queued has returned without any step. Fields: result."""
 
-    Attributes: size: how many replies it takes; is_done: whether there was no step, but `result`.
+    result: Any
+
+
+def _fill(trip: RoundTrip, queued: Any) -> Any:
+    """Add the first step of something queued to a round trip, and return the step, or `_Done`.
+
+    What it raises is raised: nothing was sent then.
     """
-
-    def __init__(self, step: Any = None, size: int = 1, *, is_done: bool = False) -> None:
-        self._step = step
-        self.size = size
-        self.is_done = is_done
-        self.result: Any = step if is_done else None
-
-    def read(self, replies: list[Any]) -> tuple[Any, Exception | None]:
-        """Return what the step is answered by: a reply, or an error."""
-        step = self._step
-        # A reply that was raised here would be held by its own traceback.
-        error = next((each for each in replies if isinstance(each, Exception)), None)
-        if error is not None:
-            return None, as_layout_error(error) or error
-        try:
-            if isinstance(step, list):
-                return read_all(step, replies), None
-            (reply,) = replies
-            return (step.read(reply) if isinstance(step, Operation) else reply), None
-        except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
-            return None, raised
-
-
-def _fill(trip: RoundTrip, queued: Any) -> _FirstStep:
-    """Add the first step of something queued to a round trip; what it raises, nothing was sent."""
     if isinstance(queued, tuple):
         queue_plain(trip.target, *queued)
-        return _FirstStep()
+        return queued
     try:
         step = next(queued)
     except StopIteration as done:
-        return _FirstStep(done.value, 0, is_done=True)
-    if isinstance(step, list):
-        for operation in step:
-            trip.add(operation)
-        return _FirstStep(step, len(step))
+        return _Done(done.value)
     if isinstance(step, Operation):
         trip.add(step)
+    elif isinstance(step, list):
+        for operation in step:
+            trip.add(operation)
     else:
         trip.target.execute_command(*step)
-    return _FirstStep(step)
+    return step
+
+
+def _answer(step: Any, replies: Iterator[Any]) -> tuple[Any, Exception | None]:
+    """Take the replies to a step, and return what it is answered by: a reply, or an error."""
+    # A reply that was raised here would be held by its own traceback.
+    try:
+        if isinstance(step, list):
+            some = list(islice(replies, len(step)))
+            for each in some:
+                if isinstance(each, Exception):
+                    return None, as_layout_error(each) or each
+            return read_all(step, some), None
+        reply = next(replies)
+        if isinstance(reply, Exception):
+            return None, as_layout_error(reply) or reply
+        return (step.read(reply) if isinstance(step, Operation) else reply), None
+    except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
+        return None, raised
 
 
 class BlockingPipeline(Pipeline):

@@ -347,6 +347,8 @@ class _HashPipeline(Pipeline, QueuedHashSurface):
         These are the refused hash commands, whose scripts did nothing, and later reads of the same
         hashes. Commands that were done, the user's own among them, do not run again.
         """
+        if not any(isinstance(result, LayoutError) for result in results):
+            return []
         names: set[bytes] = set()
         again: list[int] = []
         translator = self._hashes.translator
