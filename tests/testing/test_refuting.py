@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from redis.exceptions import WatchError
 
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import FunctionJob
 from workstealing.store.attempt import attempt
-from workstealing.testing import Counterexample, Inconclusive, ShiftedTime, assert_safe, refute
+from workstealing.testing import (
+    Counterexample,
+    Inconclusive,
+    ShiftedTime,
+    assert_safe,
+    refute,
+    refuting,
+)
 
 
 @pytest.fixture(params=["fakeredis_server", "redis7"])
@@ -419,6 +428,95 @@ def test_a_pipeline_sees_the_shifted_time_too(client: Any) -> None:
 
     refute(collect, [], lost=lambda _: None, client=client, slices=2, between=an_hour(client))
     assert seen[1] - seen[0] >= 3600
+
+
+def test_a_transaction_depends_on_what_is_watched(client: Any) -> None:
+    """It names other keys, and yet its order with a write of the watched one decides."""
+
+    def gives_up(client: Any) -> None:
+        with client.pipeline() as block:
+            block.watch("a")
+            block.watch("c")
+            block.multi()
+            block.set("d", 1)
+            try:
+                block.execute()
+            except WatchError:
+                client.delete("b")
+
+    found = refute(
+        gives_up,
+        lambda client: client.set("a", 1),
+        setup=lambda client: client.set("b", 1),
+        lost=lambda client: None if client.exists("b") else "b is gone",
+        client=client,
+    )
+    assert isinstance(found, Counterexample)
+    assert len(found.events) == 5
+
+
+def program(chance: random.Random) -> list[tuple[str, str, str]]:
+    """Return one or two parts of a program on three keys, made up by chance."""
+    parts = ("set", "delete", "delete_if", "watch", "push", "walk")
+    count = chance.randint(1, 2)
+    return [(chance.choice(parts), *chance.choices("abc", k=2)) for _ in range(count)]  # type: ignore[misc]
+
+
+def run_program(client: Any, parts: list[tuple[str, str, str]]) -> None:
+    for part, one, other in parts:
+        if part == "set":
+            client.set(one, 1)
+        elif part == "delete":
+            client.delete(one, other)
+        elif part == "delete_if" and not client.get(one):
+            client.delete(other)
+        elif part == "watch":
+            with client.pipeline() as block:
+                block.watch(one)
+                block.multi()
+                block.set("d", 2)
+                try:
+                    block.execute()
+                except WatchError:
+                    client.delete(other)
+        elif part == "push":
+            client.incr(one)
+        elif part == "walk" and not client.keys(one):
+            client.set(other, 3)
+
+
+@pytest.mark.slow
+def test_orders_that_are_left_out_lose_nothing_that_others_do_not(
+    monkeypatch: pytest.MonkeyPatch, redis7: Any
+) -> None:
+    """The search that leaves out equal orders and the one of all orders agree on each program."""
+    chance, client, losing = random.Random(19_680_403), redis7.client(), 0
+    way, counts = 0, [0, 0]
+
+    def lost(client: Any) -> str | None:
+        counts[way] += 1
+        a, b, c = client.mget(["a", "b", "c"])
+        return "b is there without a and c" if b and not a and not c else None
+
+    for _ in range(60):
+        collected, *written = (program(chance) for _ in range(2))
+        found = []
+        for way in range(2):
+            with monkeypatch.context() as patch:
+                if way:
+                    patch.setattr(refuting._Touched, "commutes_with", lambda *_: False)
+                one = refute(
+                    lambda client, parts=collected: run_program(client, parts),
+                    [lambda client, parts=each: run_program(client, parts) for each in written],
+                    lost=lost,
+                    client=client,
+                )
+            assert not isinstance(one, Inconclusive)
+            found.append(one and sum(each.actor != "collector" for each in one.events))
+        assert found[0] == found[1], (collected, written)
+        losing += found[0] is not None
+    assert 6 < losing < 54
+    assert counts[0] < counts[1]
 
 
 def test_assert_safe_shows_the_history(client: Any) -> None:

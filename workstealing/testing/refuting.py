@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Self
 from workstealing.clock import SYSTEM_CLOCK, Duration, seconds_of
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime, Skipped
 from workstealing.recruiting.slice import Slice
+from workstealing.store.keys import to_bytes
 
 if TYPE_CHECKING:
     import redis
@@ -52,6 +53,17 @@ _READING = (
     " ZRANGEBYSCORE ZRANK ZSCAN ZSCORE"
 )
 _READS = frozenset(_READING.split())
+_OF_KEYS = frozenset({"DEL", "EXISTS", "MGET", "TOUCH", "UNLINK", "WATCH"})
+_WIDER = "DBSIZE KEYS MEMORY OBJECT SCAN XINFO XREAD"
+_WRITING = (
+    "APPEND DECR DECRBY EXPIRE EXPIREAT GETDEL GETEX GETSET HDEL HGETDEL HGETEX HINCRBY"
+    " HINCRBYFLOAT HPERSIST HPEXPIRE HSET HSETEX HSETNX INCR INCRBY INCRBYFLOAT LINSERT LPOP LPUSH"
+    " LPUSHX LREM LSET LTRIM PERSIST PEXPIRE PEXPIREAT PSETEX RPOP RPUSH RPUSHX SADD SET SETEX"
+    " SETNX SETRANGE SPOP SREM XACK XADD XAUTOCLAIM XCLAIM XDEL XTRIM ZADD ZINCRBY ZPOPMAX ZPOPMIN"
+    " ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE"
+)
+# Their only key is their first argument. All other commands may touch any key, scripts too.
+_OF_ONE_KEY = (_READS | set(_WRITING.split())) - _OF_KEYS - set(_WIDER.split())
 _TIMEOUT_LAST = frozenset(["BLPOP", "BRPOP", "BRPOPLPUSH", "BLMOVE", "BZPOPMIN", "BZPOPMAX"])
 _TIMEOUT_FIRST = frozenset(("BLMPOP", "BZMPOP"))
 _SHORT_BLOCK = "0.001"
@@ -136,8 +148,9 @@ def refute(
 
     Each command is a step, those of a pipeline too; MULTI to EXEC is one step, and so is a script.
     Every order of the steps is tried, from an empty database, and any side may die before any of
-    its steps. Orders that differ only in neighbouring reads count as one. A blocking command
-    answers as if its time-out had passed when there is nothing to take.
+    its steps. Orders that differ only in neighbouring steps which cannot tell one from the other,
+    because both only read or no key is common to them, count as one. A blocking command answers as
+    if its time-out had passed when there is nothing to take.
 
     Arguments: collector: a function of a client of redis-py; it may return a Job, whose slices are
     performed then. writers: one or several such functions, which do what the owner does. All must
@@ -153,7 +166,7 @@ def refute(
     most_histories: the most that are tried.
 
     Returns: None: no history loses an item; a `Counterexample` with the fewest commands of writers,
-    then the fewest switches; an `Inconclusive` if a bound was reached. Raises: ConfigurationError
+    and few switches; an `Inconclusive` if a bound was reached. Raises: ConfigurationError
     if the database is not empty, if setup's state is lost already, or if a side is not the same in
     each run; errors of the functions, except the server's error replies, WatchError, Aborted,
     OutOfTime and Skipped, which only end them.
@@ -206,11 +219,13 @@ class _Plan:
     slices: int
     between: Callable[[ShiftedTime], object] | None
 
-    def collect(self, client: Any, shift: ShiftedTime) -> None:
+    def collect(self, client: Any, actor: _Actor) -> None:
         job: Any = None
         for number in range(self.slices):
             if number and self.between is not None:
-                self.between(shift)
+                self.between(actor.shift)
+                # It may have changed anything, as a part of the step before.
+                actor.last = _EVERYTHING
             if not hasattr(job, "perform"):
                 job = self.collector(client)
             if hasattr(job, "perform"):
@@ -270,10 +285,13 @@ class _Search:
             run.advance(turns[-1])
 
     def _is_another_order(self, run: _Run, turn: int) -> bool:
-        """Say whether two reads have only changed places with those of another history."""
+        """Say whether two steps have only changed places with those of another history.
+
+        Source: the lexicographic normal form of Anisimov and Knuth, "Inhomogeneous sorting".
+        """
         if not run.turns or turn >= run.turns[-1]:
             return False
-        return run.last_reads and run.actors[turn].reads
+        return run.actors[run.turns[-1]].last.commutes_with(run.actors[turn].next)
 
     def _lost_alone(self, turns: tuple[int, ...]) -> bool:
         """Say whether the writers' steps lose an item without any collector."""
@@ -305,16 +323,12 @@ class _Run:
             self._client.script_flush()
         if plan.setup is not None:
             plan.setup(self._client)
-        shift = ShiftedTime()
         self.turns: tuple[int, ...] = ()
         self.events: list[Event] = []
-        self.last_reads = False
-        self.actors = [
-            _Actor("collector", lambda client: plan.collect(client, shift), plan.client, shift)
-        ]
+        self.actors = [_Actor("collector", plan.collect, plan.client)]
         for number, writer in enumerate(plan.writers, 1):
             name = f"writer {number}" if len(plan.writers) > 1 else "writer"
-            self.actors.append(_Actor(name, writer, plan.client, ShiftedTime()))
+            self.actors.append(_Actor(name, _alone(writer), plan.client))
 
     def __enter__(self) -> Self:
         try:
@@ -336,35 +350,60 @@ class _Run:
                 f"the {actor.name} has sent fewer commands than in an earlier run with the same"
                 " replies: take chance and time out of it"
             )
-        self.last_reads = actor.reads
         self.events.append(actor.advance())
         self.turns = (*self.turns, turn)
+
+
+def _alone(writer: Actor) -> Callable[[Any, _Actor], object]:
+    return lambda client, _: writer(client)
 
 
 class _Died(BaseException):
     """The end of an actor between two commands."""
 
 
-class _Actor:
-    """A function in a thread of its own, whose client waits for its turn before each command."""
+@dataclass(frozen=True, slots=True)
+class _Touched:
+    """The keys that a step may read or change. Fields: keys: None: any; only_reads."""
 
-    def __init__(self, name: str, function: Actor, client: Any, shift: ShiftedTime) -> None:
+    keys: frozenset[bytes] | None
+    only_reads: bool
+
+    def commutes_with(self, other: _Touched) -> bool:
+        """Say whether two steps of different sides have the same replies in either order."""
+        if self.only_reads and other.only_reads:
+            return True
+        if self.keys is None or other.keys is None:
+            return False
+        return self.keys.isdisjoint(other.keys)
+
+
+_EVERYTHING = _Touched(None, only_reads=False)
+
+
+class _Actor:
+    """A function in a thread of its own, whose client waits for its turn before each command.
+
+    Attributes: last, next: the keys that its last step has touched, and its next one will.
+    """
+
+    def __init__(self, name: str, function: Callable[[Any, _Actor], object], client: Any) -> None:
         self.name = name
         self.ended = False
-        self.shift = shift
+        self.shift = ShiftedTime()
+        self.last = self.next = _EVERYTHING
+        self._watched: frozenset[bytes] | None = frozenset()
         self._function = function
         self._client = client
         self._pending = ""
         self._reply: Any = None
         self._dead = False
-        self._go, self._parked = threading.Semaphore(0), threading.Semaphore(0)
+        # Two locks that are handed to and fro: whose is free may go on.
+        self._go, self._parked = threading.Lock(), threading.Lock()
+        self._go.acquire()
+        self._parked.acquire()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
-
-    @property
-    def reads(self) -> bool:
-        """Whether the command that waits for its turn changes nothing."""
-        return self._pending.partition(" ")[0].upper() in _READS
 
     def start(self) -> None:
         self._thread.start()
@@ -372,6 +411,7 @@ class _Actor:
 
     def advance(self) -> Event:
         command = self._pending
+        self.last = self.next
         self._go.release()
         self._wait()
         return Event(self.name, command, _short(self._reply))
@@ -382,11 +422,12 @@ class _Actor:
             self._go.release()
             self._thread.join()
 
-    def step(self, command: str, send: Callable[[], Any]) -> Any:
+    def step(self, commands: Sequence[Sequence[Any]], send: Callable[[], Any]) -> Any:
         """Wait for the turn, and send; called by the actor's client."""
         if self._dead:
             raise _Died
-        self._pending = command
+        self._pending = "; ".join(map(_shown, commands))
+        self.next = self._touches(commands)
         self._parked.release()
         self._go.acquire()
         if self._dead:
@@ -398,11 +439,22 @@ class _Actor:
             raise
         return self._reply
 
+    def _touches(self, commands: Sequence[Sequence[Any]]) -> _Touched:
+        parts = [_touched_by(each) for each in commands]
+        if len(parts) > 1:
+            # Whether a transaction is done depends on what was watched.
+            parts.append(_Touched(self._watched, only_reads=True))
+            self._watched = frozenset()
+        elif _name(commands[0]) == "WATCH":
+            parts.append(_Touched(self._watched, only_reads=True))
+            self._watched = _union(parts)
+        return _Touched(_union(parts), all(each.only_reads for each in parts))
+
     def send(self, args: Sequence[Any], send: Callable[[Sequence[Any]], Any]) -> Any:
         """Send one command, in its turn if it needs one."""
         name = _name(args)
         if name not in _NO_STEPS:
-            return self.step(_shown(args), lambda: send(_unblocked(name, args)))
+            return self.step([args], lambda: send(_unblocked(name, args)))
         reply = send(args)
         return self._shifted(reply) if name == "TIME" else reply
 
@@ -426,7 +478,7 @@ class _Actor:
         client = None
         try:
             client = _stepping_classes()[0](self._client, self)
-            self._function(client)
+            self._function(client, self)
         except (_Died, ResponseError, WatchError, Aborted, OutOfTime, Skipped):
             pass
         except BaseException as error:  # noqa: BLE001 - it is raised by the thread that waits
@@ -453,8 +505,8 @@ def _stepping_classes() -> tuple[Any, Any]:
 
         def _execute_transaction(self, connection: Any, commands: Any, raise_on_error: Any) -> Any:
             inherited: Callable[..., Any] = super()._execute_transaction
-            shown = "; ".join(["MULTI", *(_shown(each[0]) for each in commands), "EXEC"])
-            return self.actor.step(shown, lambda: inherited(connection, commands, raise_on_error))
+            block = [("MULTI",), *(each[0] for each in commands), ("EXEC",)]
+            return self.actor.step(block, lambda: inherited(connection, commands, raise_on_error))
 
         def _execute_pipeline(self, connection: Any, commands: Any, raise_on_error: Any) -> Any:
             inherited: Callable[..., Any] = super()._execute_pipeline
@@ -521,7 +573,7 @@ def _stepping_classes() -> tuple[Any, Any]:
 
 def _sent(actor: _Actor, commands: Sequence[Any], send: Callable[[Any], list[Any]]) -> list[Any]:
     if len(commands) > 1:
-        return list(actor.step("; ".join(map(_shown, commands)), lambda: send(commands)))
+        return list(actor.step(commands, lambda: send(commands)))
     return [actor.send(commands[0], lambda sent: send([tuple(sent)])[0])]
 
 
@@ -535,6 +587,29 @@ def _steps_of(commands: Sequence[Any]) -> Iterable[list[Any]]:
             block = []
     if block:
         yield block
+
+
+def _touched_by(args: Sequence[Any]) -> _Touched:
+    """Return the keys that one command may touch."""
+    name = _name(args)
+    keys: Sequence[Any] | None = None
+    if name in _OF_ONE_KEY:
+        keys = args[1:2]
+    elif name in _OF_KEYS:
+        keys = args[1:]
+    elif name in ("MULTI", "EXEC"):
+        return _Touched(frozenset(), only_reads=True)
+    touched = None if keys is None else frozenset(map(to_bytes, keys))
+    return _Touched(touched, only_reads=name in _READS)
+
+
+def _union(parts: Iterable[_Touched]) -> frozenset[bytes] | None:
+    keys: frozenset[bytes] = frozenset()
+    for each in parts:
+        if each.keys is None:
+            return None
+        keys |= each.keys
+    return keys
 
 
 def _unblocked(name: str, args: Sequence[Any]) -> Sequence[Any]:
