@@ -177,7 +177,7 @@ def due_backlog(index: DueIndex, seconds: float, what: str, *, overdue: bool = T
     (None if keys that are not due count too). Raises: LayoutError for a foreign due index;
     connection faults. Two round trips to each node.
     """
-    budget = Budget(seconds, timeout=1.0)
+    budget = Budget(seconds, timeout=seconds)
     layout = index.layout(budget)
     if layout is None or layout.is_native:
         return Backlog(0, 0.0, what)

@@ -139,7 +139,7 @@ class FleetRebalance(DivisibleJob):
         if there was not time for all. Arguments: seconds: the most time. Raises: LayoutError.
         O(keys) on the former nodes, 100 a round trip; else one round trip to each node.
         """
-        budget, found, is_exact = Budget(seconds, timeout=1.0), set[bytes](), True
+        budget, found, is_exact = Budget(seconds, timeout=seconds), set[bytes](), True
         for node in self._former or self._indexes:
             look = self._moving_from if self._former else self._marks_on
             try:

@@ -125,7 +125,7 @@ class IckReaper(DivisibleJob):
         (beyond that the count is a projection, and says so). Raises: LayoutError; OutOfTime;
         connection faults. One round trip for each Ick.
         """
-        budget = Budget(seconds, timeout=1.0)
+        budget = Budget(seconds, timeout=seconds)
         count, oldest, exact = 0, 0.0, True
         for ick in self._icks():
             reaper = self._reaper(ick)

@@ -117,7 +117,7 @@ class LogJob(DivisibleJob):
         Arguments: seconds: how long it may take. Raises: LayoutError; connection faults. Two or
         three round trips a log.
         """
-        budget = Budget(seconds, timeout=1.0)
+        budget = Budget(seconds, timeout=seconds)
         found = [each.backlog(budget) for each in self._engines]
         return Backlog(
             sum(each.count for each in found),

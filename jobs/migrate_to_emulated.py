@@ -166,7 +166,7 @@ class MigrateToEmulated(DivisibleJob):
         and two for each hash.
         """
         self._index.forget_layout()
-        layout = self._index.layout(Budget(seconds, timeout=1.0))
+        layout = self._index.layout(Budget(seconds, timeout=seconds))
         what = "hashes to hand back"
         if layout is None or layout.backend == EMULATED:
             return Backlog(0, 0.0, what)

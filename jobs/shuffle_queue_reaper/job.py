@@ -123,7 +123,7 @@ class ShuffleQueueReaper(DivisibleJob):
         have been counted as both. Raises: LayoutError; OutOfTime; connection faults. Changes
         nothing. Two round trips, and two for each group.
         """
-        budget = Budget(seconds, timeout=1.0)
+        budget = Budget(seconds, timeout=seconds)
         facts = self.reaper.read_facts(budget)
         if facts is None:
             return Backlog(0, 0.0, WAITING)

@@ -117,7 +117,8 @@ class RedisSweeping:
         Raises: connection faults. A round trip to each node for its clock, and one for every 64 of
         its time shards.
         """
-        budget = Budget(seconds if slice is None else slice.remaining(), timeout=1.0)
+        lasting = seconds if slice is None else slice.remaining()
+        budget = Budget(lasting, timeout=1.0 if seconds is None else seconds)
         by_node: defaultdict[Node, list[int]] = defaultdict(list)
         for time_shard in time_shards:
             by_node[self._node_of(time_shard)].append(time_shard)

@@ -73,18 +73,13 @@ class Job(abc.ABC):
         Skipped if the job could not begin.
         """
 
-    if TYPE_CHECKING:
-        # Until every ready-made job returns a `Backlog`.
-        backlog: Callable[..., Any]
-    else:
+    def backlog(self, seconds: float = 5.0) -> Backlog | None:  # noqa: ARG002
+        """Say how much garbage waits now, and how old it is.
 
-        def backlog(self, seconds: float = 5.0) -> Backlog | None:  # noqa: ARG002
-            """Say how much garbage waits now, and how old it is.
-
-            Arguments: seconds: how long it may take. Returns: None if the job cannot tell, which is
-            the default. Raises: as `perform`. Changes nothing.
-            """
-            return None
+        Arguments: seconds: how long it may take, of which one late reply may take all. Returns:
+        None if the job cannot tell, which is the default. Raises: as `perform`. Changes nothing.
+        """
+        return None
 
     def within_reach(self, seconds: float = 1.0) -> Backlog | None:
         """Say how much garbage a slice may handle at this moment; by default, all of the backlog.
@@ -92,8 +87,7 @@ class Job(abc.ABC):
         For a job that may not work everywhere at any time. Arguments, returns and raises: as of
         `backlog`.
         """
-        found: Backlog | None = self.backlog(seconds=seconds)
-        return found
+        return self.backlog(seconds=seconds)
 
     def warm_up(self) -> None:  # noqa: B027 - most jobs have nothing to prepare
         """Prepare for the first slice without a server; by default, do nothing.
