@@ -58,6 +58,14 @@ class Skipped(WorkStealingError):
     """A job could not begin now, for instance without a warm connection; nothing was touched."""
 
 
+class SpentAttemptError(WorkStealingError, RuntimeError):
+    """An attempt commits once, and this one was told to again; nothing has been sent."""
+
+
+class WrongAnswerError(WorkStealingError, TypeError):
+    """A job returned something else than the number of items that it has handled."""
+
+
 class OutOfTime(WorkStealingError):
     """The slice's time ended before its next command was sent, or before its reply came."""
 

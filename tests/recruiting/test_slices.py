@@ -58,7 +58,8 @@ class TestResult:
     ) -> None:
         recruiter = installed(lambda slice: answer)
         assert recruiter.enlist() is Outcome.FAILED
-        assert f"job 'sweep' returned {answer!r}; expected the number of items" in caplog.text
+        said = f"WrongAnswerError: job 'sweep' returned {answer!r}; expected the number of items"
+        assert said in caplog.text
         assert recruiter.stats()["jobs"]["sweep"]["items"] == 0
 
     def test_aborted_is_an_outcome_and_no_error(self, caplog: pytest.LogCaptureFixture) -> None:

@@ -102,7 +102,7 @@ def test_a_failure_ends_the_turn(error: Exception) -> None:
 def test_what_is_no_count_fails_the_slice(answer: Any) -> None:
     turn = turn_of(FunctionJob(lambda _: answer, name="odd"))
     assert (turn.items, turn.slices, turn.failed, turn.is_drained) == (0, 1, 1, False)
-    assert "TypeError" in turn.error
+    assert "WrongAnswerError" in turn.error
 
 
 def test_a_failure_in_the_last_slice_is_no_success() -> None:

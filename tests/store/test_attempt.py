@@ -15,7 +15,14 @@ from support.faulty_server import FaultyServer
 from support.jumping_clock import JumpingClock
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
-from workstealing.errors import Aborted, CrossSlotError, OutOfTime, Unanswered, is_connection_fault
+from workstealing.errors import (
+    Aborted,
+    CrossSlotError,
+    OutOfTime,
+    SpentAttemptError,
+    Unanswered,
+    is_connection_fault,
+)
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Job, Outcome
 from workstealing.recruiting.slice import Slice
@@ -179,7 +186,7 @@ def test_two_commits_in_one_attempt_are_refused(redis7: RedisServer) -> None:
     client = redis7.client()
     with attempt(client, "a") as current:
         current.commit(("SET", "a", 1))
-        with pytest.raises(RuntimeError, match="commits once"):
+        with pytest.raises(SpentAttemptError, match="commits once"):
             current.commit(("SET", "a", 2))
     assert client.get("a") == b"1"
 
@@ -191,7 +198,7 @@ def test_an_aborted_attempt_cannot_commit_again(redis7: RedisServer) -> None:
         redis7.client().set("a", "theirs")
         with pytest.raises(Aborted):
             current.commit(("SET", "a", "mine"))
-        with pytest.raises(RuntimeError, match="commits once"):
+        with pytest.raises(SpentAttemptError, match="commits once"):
             current.commit(("SET", "a", "mine"))
     assert client.get("a") == b"theirs"
 

@@ -21,7 +21,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.processes import end, spawn
 from support.servers import find_server, wait_until
 from workstealing import connect
-from workstealing.errors import MissingExtraError
+from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.slice import Slice
 from workstealing.store import EmbeddedServer, attempt, embedded
@@ -316,6 +316,6 @@ def test_no_short_place_at_all_is_said(tmp_path: Path, monkeypatch: pytest.Monke
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setattr(embedded, "_SHORT", (str(tmp_path / "missing"),))
-    with pytest.raises(OSError, match="set TMPDIR to a shorter one"):
+    with pytest.raises(ConfigurationError, match="set TMPDIR to a shorter one"):
         EmbeddedServer().start()
     assert list(folder.iterdir()) == []

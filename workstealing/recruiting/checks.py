@@ -8,7 +8,7 @@ import operator
 from typing import Any
 
 from workstealing.clock import seconds_of
-from workstealing.errors import ConfigurationError, RateError
+from workstealing.errors import ConfigurationError, RateError, WrongAnswerError
 
 # A nanosecond: no clock here counts less.
 _SHORTEST_SECONDS = 1e-9
@@ -93,8 +93,8 @@ def checked_attempts(max_attempts: object) -> int:
 def checked_items(answer: object, job: str) -> int:
     """Return the number of items that a slice has handled, 0 for None.
 
-    Arguments: answer, the result of `perform()`; job, its name. Raises: TypeError unless the answer
-    is a whole number of at least 0.
+    Arguments: answer, the result of `perform()`; job, its name. Raises: WrongAnswerError unless the
+    answer is None or a whole number of at least 0.
     """
     if answer is None:
         return 0
@@ -106,7 +106,7 @@ def checked_items(answer: object, job: str) -> int:
         else:
             if items >= 0:
                 return items
-    raise TypeError(
+    raise WrongAnswerError(
         f"job {job!r} returned {answer!r}; expected the number of items handled, an int of at least"
         " 0, or None"
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from redis.exceptions import ConnectionError, ExecAbortError, OutOfMemoryError, RedisError
 
-from workstealing.errors import Aborted, OutOfTime, WorkStealingError
+from workstealing.errors import Aborted, OutOfTime, SpentAttemptError, WorkStealingError
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, OneAttempt, checked
@@ -70,14 +70,16 @@ class Attempt:
         """Run the changing commands as one MULTI/EXEC, unless a WATCHed key has changed.
 
         Arguments: commands: tuples of a name and its arguments. Returns: their replies. Raises:
-        Aborted if another writer came first, and then nothing has changed;
-        redis.exceptions.OutOfMemoryError if the server refuses them for lack of memory; Unanswered
-        if the deadline came before the reply, and then nobody knows whether they were done; any
-        other error reply. If it answers one of the commands, the others have been done, and
-        `results` has all replies. One round trip.
+        SpentAttemptError if it was called before, and then nothing is sent; Aborted if another
+        writer came first, and then nothing has changed; redis.exceptions.OutOfMemoryError if the
+        server refuses them for lack of memory; Unanswered if the deadline came before the reply,
+        and then nobody knows whether they were done; any other error reply. If it answers one of
+        the commands, the others have been done, and `results` has all replies. One round trip.
         """
         if self._committed:
-            raise RuntimeError("an attempt commits once; begin another one for more")
+            raise SpentAttemptError(
+                "commit() was called again on an attempt, which commits once: begin another attempt"
+            )
         self._committed = True
         replies = self._call([("MULTI",), *commands, ("EXEC",)])
         # EXEC ends the WATCH whatever its reply is, even if MULTI was refused.

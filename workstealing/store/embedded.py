@@ -35,7 +35,7 @@ from urllib.parse import quote
 
 import redis
 
-from workstealing.errors import MissingExtraError, WorkStealingError
+from workstealing.errors import ConfigurationError, MissingExtraError, WorkStealingError
 
 MOST_FOLDERS = 100
 # Other temporary folders, for when the path of the user's own one is too long.
@@ -92,8 +92,8 @@ def make_folder(prefix: str, longest: int | None = None) -> tuple[str, int]:
     Arguments: prefix: of its name, for `remove_abandoned`; longest: how many bytes its path may
     have. If the user's temporary folder has too long a path, another one is taken. Returns: the
     path, and the descriptor that holds the lock; a child that inherits the descriptor holds the
-    lock, too. Raises: OSError if nothing can be made, or if no temporary folder's path is short
-    enough.
+    lock, too. Raises: ConfigurationError if no temporary folder's path is short enough; OSError if
+    the file system refuses the folder.
     """
     parent = _parent(prefix, longest)
     while True:
@@ -123,7 +123,7 @@ def _parent(prefix: str, longest: int | None) -> str:
             continue
         if parent == usual or _is_shared_safely(parent):
             return parent
-    raise OSError(
+    raise ConfigurationError(
         f"the temporary folder's path has {len(os.fsencode(usual))} bytes, which is too long for a"
         " UNIX socket in it: set TMPDIR to a shorter one"
     )
@@ -213,7 +213,8 @@ class EmbeddedServer:
 
         Returns: this object; `kind` says which server it is. Raises: MissingExtraError if there is
         neither a redis-server on PATH nor fakeredis; WorkStealingError if the server does not
-        answer; OSError if no temporary folder has a path short enough for a socket.
+        answer; ConfigurationError if no temporary folder has a path short enough for a socket;
+        OSError if the file system refuses a folder.
         """
         binary = shutil.which("redis-server")
         if binary is None and importlib.util.find_spec("fakeredis") is None:

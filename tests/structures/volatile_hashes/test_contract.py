@@ -622,7 +622,7 @@ def test_a_pipelines_errors_name_their_command(either: Namespace) -> None:
     for name in ("watch", "multi", "immediate_execute_command"):
         with pytest.raises(AttributeError, match="no place on a pipeline"):
             getattr(pipeline, name)
-    with pytest.raises(TypeError, match="takes one"):
+    with pytest.raises(ConfigurationError, match="expects one"):
         pipeline.delete("a", "b")
     # What queues no command of its own: the replies could not be told apart.
     for name, args in (("hscan_iter", ("k",)), ("register_script", ("return 1",)), ("get_it", ())):

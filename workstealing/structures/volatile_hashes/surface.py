@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from redis.commands.core import BasicKeyCommands
 from redis.exceptions import ResponseError
 
+from workstealing.errors import ConfigurationError
 from workstealing.store.redis_versions import AsyncScanCommands, HashCommands, ScanCommands
 
 if TYPE_CHECKING:
@@ -145,13 +146,16 @@ class AsyncHashSurface(_HashSurface):
 
 
 class QueuedHashSurface(_UnawaitedHashSurface):
-    """The surface of a pipeline: every command is queued, and answered by `execute`."""
+    """The surface of a pipeline: every command is queued, and answered by `execute`.
+
+    A command on whole hashes takes one name here. Raises: ConfigurationError if it is given more.
+    """
 
     def _each(self, command: str, names: tuple[Any, ...]) -> Any:
         if len(names) != 1:
-            raise TypeError(
-                f"{len(names)} names were given: on a pipeline, {command} takes one, so that each"
-                " has its own reply"
+            raise ConfigurationError(
+                f"{len(names)} names were given to {command}; a pipeline expects one, so that each"
+                " has its own reply: call it once for each name"
             )
         return self.execute_command(command, names[0])
 
