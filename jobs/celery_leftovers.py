@@ -1,4 +1,4 @@
-"""What Celery's and kombu's processes leave in Redis when they die."""
+"""Garbage that Celery's and kombu's processes leave in Redis when they die."""
 
 from __future__ import annotations
 

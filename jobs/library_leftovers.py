@@ -1,4 +1,4 @@
-"""What some libraries leave: Huey's revocations and results, LangGraph's writes, Feast's views."""
+"""Garbage of some libraries: Huey's revocations and results, LangGraph's writes, Feast's views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What RQ leaves in Redis: ghosts of jobs, cancelled and failed jobs, dead workers, results."""
+"""Garbage of RQ in Redis: ghosts of jobs, cancelled and failed jobs, dead workers, results."""
 
 from __future__ import annotations
 

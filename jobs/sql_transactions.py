@@ -18,7 +18,7 @@ LOCK_MILLISECONDS = 10
 _IDLE_MILLISECONDS = 1000
 _STEPS_BETWEEN_LOOKS = 1000
 
-# What the databases say when another writer came first, and when they have ended a statement that
+# Codes of the databases when another writer came first, and when they have ended a statement that
 # took too long: SQLSTATEs of PostgreSQL, numbers of MySQL and MariaDB, codes of SQLite.
 _OTHERS_FIRST: frozenset[Any] = frozenset({"40001", "40P01", "55P03", 1205, 1213, 3572, 1020})
 _TOO_LONG: frozenset[Any] = frozenset({"57014", 3024, 1969, 1317})

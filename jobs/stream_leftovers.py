@@ -1,4 +1,4 @@
-"""What readers leave in streams: read entries, consumers that are gone, unread groups."""
+"""Garbage that readers leave in streams: read entries, consumers that are gone, unread groups."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from workstealing.errors import ConfigurationError
 
 
 class Clock(Protocol):
-    """What measures durations in this process."""
+    """A clock that measures durations in this process."""
 
     def monotonic(self) -> float:
         """Return seconds since some fixed moment, never going back."""
@@ -22,7 +22,7 @@ class Clock(Protocol):
 
 
 class WallClock(Protocol):
-    """What chooses a time shard: the one use of a client's own time of day, and on purpose."""
+    """A clock that chooses a time shard: only here, on purpose, a client's time of day counts."""
 
     def time(self) -> float:
         """Return seconds since the Unix epoch."""

@@ -299,7 +299,7 @@ class Adoption:
             except OutOfTime:
                 is_all = False
             except TimeoutError:
-                # What was found until then holds. A server that answers nothing is a fault.
+                # The report so far holds. A server that answers nothing is a fault.
                 if not found.scanned + walk.scanned:
                     raise
                 is_all = False

@@ -207,7 +207,7 @@ class Leftovers(DivisibleJob):
 
     @property
     def remover(self) -> Remover:
-        """What removes its garbage."""
+        """The remover of its garbage."""
         return Remover(self._twin, self.side_keys, self.keeping, self.random)
 
     def _say(self) -> None:

@@ -37,7 +37,7 @@ _LEAST_SHARE, _MOST_SHARE = 0.5, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """What happens to garbage.
+    """The treatment of garbage.
 
     Fields: undo: for how many seconds it is kept for `undo`, 0: not at all; largest: the most bytes
     of an item that is kept; room: the most bytes of all that is kept, in one stream (there is one
@@ -89,7 +89,7 @@ class _State:
 
 @dataclass(slots=True)
 class _Order:
-    """What an attempt has decided to do.
+    """The removals that an attempt has decided on.
 
     Fields: whole: keys that go; later: keys with the ms after which they go; parts: members by key
     and type; removed: the result, if it is done.

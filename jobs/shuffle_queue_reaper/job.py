@@ -162,7 +162,7 @@ class _QueuePart(PartJob):
             return handled
         if self._unseen:
             some = [self._unseen.popleft() for _ in range(min(WINDOW, len(self._unseen)))]
-            # Whatever the result, look at them again until nothing is missing.
+            # Look at them again until nothing is missing.
             self._unseen.extend(some)
             mended, live = self._reaper.mend_streams(facts, some, slice)
             if mended < slice.limit:

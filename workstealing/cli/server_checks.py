@@ -41,9 +41,9 @@ DOCTOR = Access(
     | {"HLEN", "PEXPIRE", "UNLINK"},
     native=frozenset({"HSETEX"}),
 )
-"""What the doctor uses besides the rights to the structures that it examines."""
+"""The rights that the doctor needs besides those to the structures that it examines."""
 
-# What each policy evicts, and what that means for the keys of structures.
+# The keys that each policy evicts.
 _EVICTED = {
     "lru": "the least recently used",
     "lfu": "the least often used",
@@ -194,7 +194,7 @@ def _is_native(structure: Any) -> bool:
         steps = ask_server(structure.names.layout, NATIVE_COMMANDS)
         _, known = structure.inspect(steps, SECONDS)
     except ResponseError:
-        # What the user may not ask is told as a refused command.
+        # A question that the user may not ask is told as a refused command.
         return False
     return bool(known.issuperset(NATIVE_COMMANDS))
 
@@ -225,7 +225,7 @@ def _denied(
             probes: list[Command] = [("EVAL", "return 0", 1, each) for each in keys]
             replies = connection.call(probes, budget)
         finally:
-            # What is queued is forgotten with the connection.
+            # The server forgets the queued commands with the connection.
             connection.disconnect()
     return denied, [each for each, reply in zip(keys, replies, strict=True) if _is_closed(reply)]
 

@@ -15,7 +15,7 @@ from workstealing.structures.structure import DeadBox, DeadItem, Structure
 
 
 class SetsAside(Protocol):
-    """What sets items aside for a person: an `Ick` does."""
+    """An object that sets items aside for a person: an `Ick` does."""
 
     def dead(self, n: int = 100) -> Iterable[Any]:
         """List up to n dead items: names, or objects with some of the fields of a `DeadItem`."""

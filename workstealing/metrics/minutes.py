@@ -39,9 +39,9 @@ LEDGER = Access(
     commands=EXPIRING | {"HMGET", "HGETALL", "HSET", "HDEL"},
     native=frozenset({"HSETEX", "HEXPIRE"}),
 )
-"""What a ledger, with the fleet's settings beside it, uses on its server."""
+"""The rights that a ledger needs on its server, with the fleet's settings beside it."""
 DASHBOARD = LEDGER.plus(Access(keys=(), commands=frozenset({"SET", "INCR", "PTTL"})))
-"""What a dashboard uses besides the rights to the structures that it shows."""
+"""The rights that a dashboard needs besides those to the structures that it shows."""
 
 ENLISTED = "enlisted"
 PROCESSES = "processes"

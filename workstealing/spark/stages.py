@@ -1,4 +1,4 @@
-"""What a task of a sweep or a reconciliation does: why it cannot begin, and its turn."""
+"""The task of a sweep or a reconciliation: why it cannot begin, and its turn."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ AS_BYTES: dict[str, Any] = {NEVER_DECODE: True}
 OPERATIONS_A_ROUND_TRIP = 512
 """How many operations of a list are sent at once at most: their replies are kept in memory."""
 _NO_OPTIONS: Mapping[str, Any] = {}
-# What to do about a script's refusal, by its last words; others say it themselves.
+# Advice about a script's refusal, by its last words; other refusals hold their own advice.
 _ADVICE = tuple(
     (re.compile(ending, re.DOTALL).search, advice)
     for ending, advice in (
@@ -149,7 +149,7 @@ class Wait:
 
 
 class RoundTrip:
-    """What goes to the server at once: one of redis-py's pipelines while it is filled.
+    """The commands that go to the server at once: one of redis-py's pipelines while it is filled.
 
     The server may forget a script between two of its uses, by SCRIPT FLUSH, or may have refused the
     use that carried the text. Then it runs the later uses not at all, and they are sent once more:

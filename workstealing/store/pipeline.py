@@ -177,7 +177,7 @@ class Pipeline(Queued):
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What something queued has returned without any step. Fields: result."""
+    """The result of something queued that needed no step. Fields: result."""
 
     result: Any
 
@@ -185,7 +185,7 @@ class _Done:
 def _fill(trip: RoundTrip, queued: Any) -> Any:
     """Add the first step of something queued to a round trip, and return the step, or `_Done`.
 
-    What it raises is raised: nothing was sent then.
+    Raises: everything that the first step raises; nothing was sent then.
     """
     if isinstance(queued, tuple):
         queue_plain(trip.target, *queued)

@@ -1,4 +1,4 @@
-"""What redis-py 8 has and an older one, from 5.0 on, lacks: supplied here, with its signatures.
+"""The parts of redis-py 8 that an older one, from 5.0 on, lacks: here, with its signatures.
 
 Every part is chosen once, when this module is imported, and by the feature, not by the version's
 number. Where redis-py has it, the names below are redis-py's own, and nothing stands in between.

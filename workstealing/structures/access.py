@@ -42,7 +42,7 @@ _PLAIN = re.compile(r"[!#$%&()*+,./:;<=>?@\[\]^_`{|}~\w-]+")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What one kind of structure, with its jobs, uses on its server.
+    """The rights that one kind of structure, with its jobs, needs on its server.
 
     Fields: keys: glob patterns, with NAME and NAMESPACE in the places of the structure's own;
     scripts: its scripts, or the folders of all of them; commands: those that are sent by
@@ -104,7 +104,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class JobAccess:
-    """What a job uses on its server.
+    """The rights that a job needs on its server.
 
     Fields: kinds: of the structures that it serves; none: it serves another program's keys; more:
     what it uses besides, or in their place; native: whether it needs the server's own hash fields
@@ -215,7 +215,7 @@ _QUEUED = ALWAYS | ATTEMPT
 # Of a structure with a due index, and of the job that collects from it.
 _DUE = frozenset({"TIME", "ZCARD", "ZCOUNT", "ZRANGE"})
 EXPIRING = _QUEUED | _DUE | {"HDEL", "PTTL", "TYPE", "UNLINK", "ZADD", "ZRANGEBYSCORE", "ZREM"}
-"""What the collecting of expired fields sends, besides scripts."""
+"""The commands that the collecting of expired fields sends, besides scripts."""
 
 ACCESS = {
     "volatile hashes": Access(
@@ -302,7 +302,7 @@ ON_FLEETS = (*_ONLY_HASHES, *_ONLY_KEYS)
 """The kinds whose keys are carried to new homes when a fleet has other nodes."""
 
 MOVING = Access(keys=(), scripts=("fleet",), commands=frozenset({"GET"}), users_keys=True)
-"""What volatile hashes and durable keys need besides while a fleet's keys move to new homes."""
+"""The further rights of volatile hashes and durable keys while a fleet's keys move to new homes."""
 
 # Of a job that walks the keyspace; its place on each node stands in a hash.
 _PLACES = ("ws:NAME:adopt:*",)
@@ -379,7 +379,7 @@ OF_SPARK = Access(
     | {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "HMGET", "SMISMEMBER", "ZMSCORE", "ZSCORE"},
     native=frozenset({"HPTTL"}),
 )
-"""What Spark's tasks count with, and what its sources read, besides the rights to structures."""
+"""The rights that Spark's tasks need to count, and its sources to read, besides the structures'."""
 
 OF_PLAIN_KEYS = Access(
     keys=(),
@@ -390,7 +390,7 @@ OF_PLAIN_KEYS = Access(
     | {"SET", "HSET", "RPUSH", "SADD", "ZADD", "XADD"},
     users_keys=True,
 )
-"""What Spark's format "workstealing.redis" reads and writes, on keys that its user names."""
+"""The rights that Spark's format "workstealing.redis" needs, on keys that its user names."""
 
 OF_SURVEY = Access(
     keys=(),
@@ -405,10 +405,10 @@ OF_SURVEY = Access(
     | OF_A_CLUSTER,
     users_keys=True,
 )
-"""What a survey reads with; what of it is refused, is unknown to the survey."""
+"""The commands that a survey reads with; one that is refused leaves its facts unknown."""
 
 OF_SENTINELS = Access(
     keys=(),
     commands=frozenset({"PING", "SENTINEL|MASTERS", "SENTINEL|GET-MASTER-ADDR-BY-NAME"}),
 )
-"""What a user of the sentinels needs, who is another one than that of the servers."""
+"""The rights of a user of the sentinels: they have other users than the servers."""

@@ -82,7 +82,7 @@ _REPLIES = re.compile(
 
 
 class Declared(NamedTuple):
-    """What the user must say in a call. Fields: name: of what is to be said; assumed: its value."""
+    """An argument that the user must give in a call. Fields: name; assumed: its value."""
 
     name: str
     assumed: Any = DAY
@@ -247,7 +247,7 @@ class Judges:
         self._reader, self._whole, self._random = reader, whole, random
         self.offers: dict[str, Offer] = {}
         self.judged: dict[str, int] = {}
-        # What the names of keys have told: a `global_keyprefix` of kombu, or a queue of Huey.
+        # Facts that the names of keys have told: a `global_keyprefix` of kombu, or a queue of Huey.
         self.told: list[list[str]] = []
         self._refused: set[str] = set()
         for each in (*offers(), *offers_of_kombu("")):

@@ -32,7 +32,7 @@ BEGINNING = b"0"
 _TIMEOUT = 10.0
 _LEAST_COMMANDS, _MOST_COMMANDS, _FIRST_COMMANDS = 8, 2_000, 64
 _LEAST_COUNT, _MOST_COUNT, _FIRST_COUNT = 10, 1_000, 100
-# What the two TIMEs do not see: the reading of a batch and the writing of its replies.
+# The time that the two TIMEs do not see: a batch is read, and its replies are written.
 _AROUND = 30e-6
 
 
@@ -212,7 +212,7 @@ class _Server:
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server says of itself; what it does not say is empty, or None.
+    """The facts that a server tells of itself; a fact that it does not tell is empty, or None.
 
     Fields: version; product; run_id: of its process; policy: how it evicts; role; keys: of its
     database; used: bytes of memory.

@@ -125,7 +125,7 @@ class Total:
 
 
 class Finding:
-    """What one rule has found in one family.
+    """The garbage that one rule has found in one family.
 
     Attributes: key: of the rule, in `Judges.offers`; items: how much garbage; found: how often;
     size: of the garbage that was measured; unknown: how many items have a layout that the rule does

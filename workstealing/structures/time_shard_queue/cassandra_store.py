@@ -125,7 +125,7 @@ def _statements() -> dict[str, tuple[str, bool]]:
 
 
 class ReadTombstones(NamedTuple):
-    """What a traced read met. Fields: live: rows; tombstones."""
+    """The counts of a traced read. Fields: live: rows; tombstones."""
 
     live: int
     tombstones: int

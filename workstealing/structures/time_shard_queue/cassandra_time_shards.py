@@ -142,7 +142,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Lock:
-    """What the static column ``lock`` says.
+    """The content of the static column ``lock``.
 
     Fields: head: the key of a row of kind 0; every message at or before it that was put before
     `before_us` has been taken; before_us; again, ends: no message waits once more before the one
@@ -668,7 +668,7 @@ class CassandraTimeShards:
 
 
 class _Found(NamedTuple):
-    """What one piece of a take has leased. Fields: more: whether to look again; held."""
+    """The leases of one piece of a take. Fields: more: whether to look again; held."""
 
     more: bool
     held: list[Held]

@@ -1,4 +1,4 @@
-"""What a cached function does in Redis: the reading, leasing and storing of its results. No I/O.
+"""The steps of a cached function in Redis: it reads, leases and stores its results. No I/O.
 
 The computer of a field holds a lease on it: a field of a second hash, written if there is none and
 gone at its deadline like any other. A computer that dies leaves nothing else behind.
