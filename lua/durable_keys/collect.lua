@@ -12,7 +12,7 @@ for first = 2, #KEYS, 4000 do
     if deadline and tonumber(deadline) <= at then
       local key = KEYS[first + i - 1]
       past[#past + 1] = key
-      -- Whatever else stands there is somebody else's, and only the entry is garbage.
+      -- A key of another type is somebody else's, and only the entry is garbage.
       if redis.call('TYPE', key).ok == 'string' then
         ours[#ours + 1] = key
       end

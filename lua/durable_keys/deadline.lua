@@ -1,4 +1,4 @@
--- What TTL, PTTL, EXPIRETIME and PEXPIRETIME are made from, for a durable key.
+-- The source of TTL, PTTL, EXPIRETIME and PEXPIRETIME of a durable key.
 -- KEYS: key, due index. Returns the deadline in ms since the epoch (-1 without one, -2 without a
 -- key), and the server's time in ms.
 --@include keys

@@ -4,7 +4,7 @@
 --@include layout
 --@include values
 
--- What scripts on durable keys share: how a key is looked at.
+-- The part that all scripts on durable keys share: it looks at a key.
 --   key: the user's own, a string without a time to live of the server's
 --   due: the due index of its index shard, a sorted set: key -> deadline in ms since the epoch
 
@@ -63,7 +63,7 @@ local function live_value(key, due)
   return value
 end
 
--- What scripts that change durable keys share.
+-- The part that scripts share that change durable keys.
 --   mark: the layout mark of the key's index shard, a string; ARGV[1] the mark that the caller was
 --   written for
 
@@ -146,7 +146,7 @@ local function delete_all(command)
   return count
 end
 
--- What scripts on leases share.
+-- The part that scripts on leases share.
 
 -- Tokens are greater: the time in microseconds has had 16 digits since 2001.
 local BELOW_ALL = '999999999999999'

@@ -139,7 +139,7 @@ local function listed(held)
         high = middle
       end
     end
-    -- Whoever asks for many finds most of it read already.
+    -- A caller that asks for many members finds most parts read already.
     parts[low] = parts[low] or part(low, high)
     local entry = parts[low][member]
     return entry and entry.score == score and entry or nil

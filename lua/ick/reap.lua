@@ -98,7 +98,7 @@ for i = 2, #ARGV, 4 do
 end
 
 if is_moved then
-  -- Whoever held them must not acknowledge them any more.
+  -- The consumer that held them must not acknowledge them any more.
   local token = next_token(ARGV[1], server_time())
   if ARGV[1] == '' then
     redis.call('SET', held, token .. ' 0000000000000')

@@ -11,7 +11,7 @@ for _, member in ipairs(ARGV) do
   local history = redis.call('HGET', KEYS[4], member)
   if history then
     redis.call('HDEL', KEYS[4], member)
-    -- What has no readable score waits first in line.
+    -- A member without a readable score waits first in line.
     redis.call('ZADD', pset, 'LT', string.match(history, '^{"score": "([^"]+)"') or 0, member)
     revived = revived + 1
   end

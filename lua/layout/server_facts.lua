@@ -1,4 +1,4 @@
--- What a new namespace must know of its server.
+-- The facts that a new namespace must know of its server.
 -- KEYS: any key of the caller's, for the routing. ARGV: names of commands.
 -- Returns the eviction policy ('' when the server does not say), then those of the commands that it
 -- knows. A server without INFO (fakeredis is one) is taken to know none of them.

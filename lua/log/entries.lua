@@ -41,7 +41,7 @@ local function read_string(key, low, high, block, room, items)
     return room, 0, refusal(header, key, 'does not hold the entries that the log has there')
   end
   local count = high - low + 1
-  -- Whoever asked knows more codecs than Lua does, and says what is damaged.
+  -- The caller knows more codecs than Lua does, and says what is damaged.
   local function read_whole()
     local whole_block = redis.call('GET', key)
     items.kinds = items.kinds .. 'S'

@@ -1,5 +1,5 @@
 --@library
--- What every script on a group of a log begins with.
+-- The beginning of every script on a group of a log.
 --   KEYS[1] meta; then of the group: KEYS[2] state, a hash: mark, kind, epoch (of the log), offset (of the entry to hand out
 --   next), turn, delivery (the numbers given last), lost (entries evicted before they were handed out); KEYS[3] line,
 --   KEYS[4] turns, KEYS[5] granted, as in log.lua; KEYS[6] pending, a sorted set: offset with 16

@@ -21,7 +21,7 @@ local start = math.max(group.offset, group.first)
 local fresh, due = math.max(0, tail - start), due_of(group, at)
 local live = live_turns(turns, granted, at)
 local available = fresh + due
--- What is the turn of others is left to them; who has one takes his share.
+-- An entry is left for each turn of others; a member with a turn takes its share.
 local most = available - live
 if turn ~= '' and redis.call('ZSCORE', granted, turn) then
   most = math.max(1, math.floor(available / live))

@@ -1,13 +1,13 @@
 --@library
--- What every script on a log shares: the facts that its `meta` holds.
+-- The part that all scripts on a log share: the facts that its `meta` holds.
 --   KEYS[1] meta, a hash: mark, block, next, first, kept, epoch, joined, group:<G>, written:<Q>
 --@include layout
 --@include values
 
--- What `mark` of a log's meta says.
+-- The value of `mark` in a log's meta.
 local LOG_VERSION = '1'
 local meta = KEYS[1]
--- What it says in this log, which may be of a newer version: refuse() sets it.
+-- Its value in this log, which may be of a newer version: refuse() sets it.
 local log_mark = LOG_VERSION
 
 -- Refuses facts, which begin with the mark, that are no log's. reads: whether the script only reads.
@@ -28,7 +28,7 @@ end
 
 -- make_log(): the facts of a log that has no entry yet.
 
--- What tells this log from one of the same name that was deleted.
+-- Returns a mark that tells this log from one of the same name that was deleted.
 local function new_epoch()
   local clock = redis.call('TIME')
   return string.format('%010d%06d', clock[1], clock[2])
@@ -40,17 +40,18 @@ local function make_log(block, epoch)
     epoch, 'joined', '0')
 end
 
--- Turns: how the blocked members of a log's group are woken, who has waited longest first.
+-- Turns wake the blocked members of a log's group: the one that has waited longest is woken first.
 --   state    a hash, the group's own; line, a sorted set: member that waits, or was woken and has not looked yet ->
 --            until when (ms) it is believed to be there, unless it says so again
---   turns    a list: what wakes, a number a turn; BLPOP gives them to who has been blocked longest
+--   turns    a list: a number for each turn; BLPOP gives one to the member that has been blocked longest
 --   granted  a sorted set: turn -> when (ms) it was given; until it is used, or too old, others leave an entry for it
--- Whoever waits has been in the line since the very look that found nothing. So whatever comes after that look finds him
--- there, and BLPOP finds a turn that was given before it. These four keys stand in this order in KEYS.
+-- A member that waits is in the line since the very look that found nothing. So everything that
+-- comes after that look finds it there, and BLPOP finds a turn that was given before it. These four
+-- keys stand in this order in KEYS.
 --   waiting  a sorted set, of the log: group -> until when (ms) it is believed that anybody waits there. Put there by the same look,
 --            and never for a shorter time than in the line; so an append finds all whom it has to wake, and looks at no other group
 
--- Whoever was woken and does not look for so long withholds nothing any more.
+-- A member that was woken and does not look for so long withholds nothing any more.
 local TURN_MS = 1000
 
 -- Refuses what is no group of a log. Returns an error reply or nil.
@@ -74,7 +75,7 @@ local function live_turns(turns, granted, at)
   if live == 0 then
     redis.call('DEL', turns)
   else
-    -- Those that are still given are the last ones; what is before them would wake for nothing.
+    -- The last turns are still given; the turns before them would wake for nothing.
     redis.call('LTRIM', turns, -live, -1)
   end
   return live

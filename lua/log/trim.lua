@@ -60,7 +60,7 @@ local function lowest_needed()
       elseif size > 0 then
         for _, text in ipairs(redis.call('ZRANGE', pending, 0, -1)) do
           local offset = tonumber(text)
-          -- What is evicted already, or kept elsewhere by a revival, needs nothing here.
+          -- An entry that is evicted already, or kept elsewhere by a revival, needs nothing here.
           lowest = offset < first and lowest or math.min(lowest, offset)
         end
       end

@@ -45,7 +45,7 @@ if redis.call('GET', KEYS[11]) ~= ARGV[3] then
   end
   fold(cset, moving, PIECE)
   if exists then
-    -- Whoever reserved here before has nothing to acknowledge any more.
+    -- A consumer that reserved here before has nothing to acknowledge any more.
     hold_list(current, {})
   end
   if redis.call('EXISTS', pset, cset) > 0 then

@@ -21,7 +21,7 @@ for i = last + 1, #ARGV, 2 do
   end
 end
 if redis.call('EXISTS', KEYS[2], KEYS[3]) == 0 then
-  -- Those of members that had gone before.
+  -- The attempts of members that had gone before.
   redis.call('UNLINK', KEYS[4])
 end
 return removed

@@ -1,5 +1,5 @@
 --@library
--- What the scripts on an ick shard share: its mark, and its lease.
+-- The part that all scripts on an ick shard share: its mark, and its lease.
 --@include reservation
 --@include clock
 
@@ -82,7 +82,7 @@ local function extend_if_short(key, lease, ttl)
   end
 end
 
--- What every acknowledgement in a leased ick shard begins with.
+-- The beginning of every acknowledgement in a leased ick shard.
 --   KEYS as the library reservation has them; KEYS[6] the lease
 -- token: of the lease. Returns an error reply; or nil, the token of the reservation that holds, and the
 -- lease, nil if it is not held any more.

@@ -1,5 +1,5 @@
 --@library
--- What every script on an Ick shares: redis-ick's own layout, ick.v1, and what stands beside it.
+-- The part that scripts on an Ick share: redis-ick's own layout, ick.v1, and the keys beside it.
 --   KEYS[1] the version, a string: ick.v1
 --   KEYS[2] the producer set, a sorted set: member -> score
 --   KEYS[3] the consumer set, a sorted set: member -> score, of what is reserved

@@ -182,8 +182,8 @@ local function reserve_on(n, todo, first)
   return list, left
 end
 
--- What becomes of a reservation when all of it is acknowledged. current: its token; acked: how many members were removed. A client without tokens may reserve the same members
--- from then on.
+-- Ends a reservation when all of it is acknowledged. current: its token; acked: how many members
+-- were removed. A client without tokens may reserve the same members from then on.
 local function end_if_done(current, acked)
   if acked > 0 and current ~= '' and redis.call('EXISTS', cset) == 0 then
     redis.call('SET', held, held_head)

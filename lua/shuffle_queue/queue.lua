@@ -10,7 +10,7 @@
 --@include layout
 --@include values
 
--- What `mark` of a queue's meta says.
+-- The value of `mark` in a queue's meta.
 local QUEUE_VERSION = '1'
 local meta = KEYS[1]
 

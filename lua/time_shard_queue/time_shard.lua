@@ -1,5 +1,5 @@
 --@library
--- What scripts on a time shard share.
+-- The part that scripts on a time shard share.
 --   KEYS[1] the mark, a string: version:time shards:period in ms
 --   ARGV[1] the mark that the caller was written for
 --@include layout

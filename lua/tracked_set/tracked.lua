@@ -1,5 +1,5 @@
 --@library
--- What every script on a sub-set of a tracked set shares.
+-- The part that all scripts on a sub-set of a tracked set share.
 --   KEYS[1] the ids, a set
 --   KEYS[2] the state, a hash: mark -> the layout's, generation -> a number that grows with each
 --           call that has tracked or untracked ids of this sub-set

@@ -5,8 +5,8 @@
 --@include values
 --@include bounded
 
--- What every script on a volatile hash shares: no more than that, since a server makes each function
--- of a script anew at each call.
+-- The part that all scripts on a volatile hash share. It holds no more than that, since a server
+-- makes each function of a script anew at each call.
 --   KEYS[1] the user's hash: field -> value
 --   KEYS[2] its deadlines, a sorted set: field -> milliseconds since the epoch
 -- Fields without a deadline have no member in KEYS[2].
@@ -98,7 +98,7 @@ local function live_values(fields, at)
   return values
 end
 
--- What every script that may change a volatile hash begins with.
+-- The beginning of every script that may change a volatile hash.
 --   KEYS[3] the due index of the hash's index shard, a sorted set: key of the hash -> the earliest
 --           moment at which it may have garbage (never later than its earliest deadline)
 --   KEYS[4] the layout mark of that index shard, a string
@@ -167,7 +167,7 @@ local function schedule(at)
   end
 end
 
--- What scripts that look at a whole volatile hash share.
+-- The part that scripts share that look at a whole volatile hash.
 
 -- All fields whose deadline has passed, as a set, and their number. Complexity: O(log n + m).
 local function past_fields(at)
@@ -199,7 +199,7 @@ local function has_live()
   return redis.call('HLEN', hash) > past or live_count() > 0
 end
 
--- What scripts that change fields of a volatile hash share.
+-- The part that scripts share that change fields of a volatile hash.
 
 local function clear_deadline(fields)
   call_in_runs('ZREM', deadlines, fields, 1)

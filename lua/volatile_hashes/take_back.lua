@@ -6,7 +6,7 @@
 --@include layout
 local due, mark = KEYS[3], KEYS[4]
 local found = redis.call('GET', mark)
--- What a full server would refuse as a script's first write, it allows behind another one.
+-- A full server refuses some writes as a script's first, and allows them behind another write.
 redis.call('ZREM', deadlines, '')
 if not found or found == ARGV[2] then
   redis.call('SET', mark, ARGV[1])

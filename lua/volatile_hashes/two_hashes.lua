@@ -3,7 +3,7 @@
 --@include hash
 --@include layout
 
--- What RENAME, RENAMENX and COPY of a volatile hash share: the second hash.
+-- The part that RENAME, RENAMENX and COPY of a volatile hash share: the second hash.
 --   KEYS[5..8] hash, deadlines, due and mark of the destination
 local to_hash, to_deadlines, to_due, to_mark = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 

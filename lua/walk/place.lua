@@ -11,7 +11,7 @@ for i = 3, n + 1, 2 do
     return 0
   end
 end
--- What a full server would refuse as a script's first write, it allows behind another one.
+-- A full server refuses the HSET as a script's first write, and allows it behind another write.
 redis.call('HDEL', KEYS[1], '')
 redis.call('HSET', KEYS[1], unpack(ARGV, n + 3))
 if ARGV[1] ~= '' then
