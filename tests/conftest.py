@@ -22,6 +22,7 @@ import redis.utils
 from hypothesis import HealthCheck, settings
 
 from support import redis_py
+from support.faulty_server import FaultyServer
 from support.postgres import PostgresServer, find_postgres
 from support.servers import (
     AnyServer,
@@ -197,6 +198,13 @@ valkey8 = _lent("valkey8", "One plain Valkey 8, without native field commands.")
 cluster = _lent("cluster", "A Redis 7 cluster of three masters.")
 cluster8 = _lent("cluster8", "A Redis 8 cluster of three masters.")
 fakeredis_server = _lent("fakeredis_server", "A fakeredis in this process, in Redis 6.2's dialect.")
+
+
+@pytest.fixture
+def door(redis7: RedisServer) -> Iterator[FaultyServer]:
+    """A faulty server before Redis 7."""
+    with FaultyServer(redis7.port) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

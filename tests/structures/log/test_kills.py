@@ -60,13 +60,13 @@ def write_and_read(client: Any) -> None:
     work.revive(*dead[:1])
     work.discard(*dead[1:])
     work.seek(8)
-    log.append(*entries_from(12, 9), backlog=10)
+    log.append(*entries_from(12, 9), keep=10)
     log.read(0, 21)
     mail.delete()
 
 
 def compact_and_evict(client: Any) -> None:
-    """Seal, compress, and evict by hand and with a backlog."""
+    """Seal, compress, and evict by hand and by `keep`."""
     log = Log(client, "log", BLOCK)
     late = Log(client, "log", BLOCK, clock_shift_ms=LATE_MS)
     log.append(*entries_from(0, 6))
@@ -75,7 +75,7 @@ def compact_and_evict(client: Any) -> None:
     log.append(*entries_from(11, 1))
     slice_of(LogCompactor(late, cold=0, codec="zlib", random=lambda: 0.0))
     log.evict(2)
-    log.append(*entries_from(12, 9), backlog=12)
+    log.append(*entries_from(12, 9), keep=12)
     log.evict(keep=3)
 
 

@@ -40,7 +40,7 @@ def live(client: Any, name: str) -> None:
     LogCompactor(log, 2, cold=0).perform(Slice(2, 10.0))
     work.ack(*given)
     log.evict(4)
-    log.append(*entries_from(9, 8), backlog=9)
+    log.append(*entries_from(9, 8), keep=9)
     late = Log(client, name, BLOCK, clock_shift_ms=LATE_MS)
     LogTrimmer(late, 1, max_age=60).perform(Slice(1, 10.0))
 
@@ -127,7 +127,7 @@ WRITES: dict[str, Callable[[Any], Any]] = {
     "the first entry": lambda log: Log(log.client, "other", BLOCK).append(b"entry"),
     "one entry": lambda log: log.append(b"entry"),
     "a batch over several blocks": lambda log: log.append(*entries_from(30, 40)),
-    "a batch with a backlog": lambda log: log.append(*entries_from(30, 10), backlog=3),
+    "a batch with a keep": lambda log: log.append(*entries_from(30, 10), keep=3),
     "by who knows nothing of the log": lambda log: Log(log.client, "log", 7).append(b"entry"),
     "a new group": lambda log: log.group("another").read(1),
     "a group of no log": lambda log: Log(log.client, "other", BLOCK).group("first").read(1),
