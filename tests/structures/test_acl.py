@@ -82,8 +82,8 @@ RUNS = {
 # Runs of jobs that need more than their structures, and of other parts, by the plugin's words.
 MORE_RUNS = {
     "volatile_hashes,native": RUNS["volatile_hashes"],
-    "volatile_hashes,AdoptHashes": ("jobs/test_adopt_hashes.py",),
-    "volatile_hashes,AdoptHashes,native": ("jobs/test_adopt_hashes.py",),
+    "volatile_hashes,AdoptHashes": ("jobs/adopt_hashes/test_adopt_hashes.py",),
+    "volatile_hashes,AdoptHashes,native": ("jobs/adopt_hashes/test_adopt_hashes.py",),
     "volatile_hashes,MigrateToNative,native": ("jobs/test_migrate_to_native.py",),
     "volatile_hashes,MigrateToEmulated,native": ("jobs/test_migrate_to_emulated.py",),
     "volatile_hashes,durable_keys,FleetRebalance": ("structures/test_fleet_moves.py",),

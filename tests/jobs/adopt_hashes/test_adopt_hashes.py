@@ -509,7 +509,7 @@ def test_a_function_that_returns_nonsense_is_named(redis7: RedisServer) -> None:
 
 @pytest.mark.real
 def test_the_page_about_adoption_does_what_it_says(one: Any) -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "adoption.md").read_text("utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "adoption.md").read_text("utf-8")
     names: dict[str, Any] = {"client": one}
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 5
@@ -524,7 +524,7 @@ def test_the_commands_of_the_page_adopt_ten_thousand_hashes(
     redis7: RedisServer, tmp_path: Path
 ) -> None:
     one = redis7.client()
-    page = (Path(__file__).resolve().parents[2] / "docs" / "adoption.md").read_text("utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "adoption.md").read_text("utf-8")
     (module,) = re.findall(r"```python\n# shop/jobs.py\n(.*?)```", page, re.DOTALL)
     (console,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
     export, *commands = re.findall(r"^\$ (.*)$", console, re.MULTILINE)
