@@ -60,8 +60,8 @@ class OldScores(Rule):
     """Members of sorted sets whose scores are times before a window, as rate limiters leave them.
 
     Arguments: pattern: of the names; window: in seconds or as a timedelta; unit: of the scores:
-    "seconds", "milliseconds" or "microseconds" since the epoch; name. A set whose highest score is
-    no time of this century is unknown.
+    "seconds", "milliseconds" or "microseconds" since the epoch; name. Raises: ConfigurationError. A
+    set whose highest score is no time of this century is unknown.
     """
 
     owner = "rate limiters"

@@ -177,7 +177,8 @@ class EntriesBeyond(Rule):
 
     Arguments: pattern: of the streams' names; most: the entries that stay at most; age: after which
     an entry goes, by the time in its id, in seconds or as a timedelta; at least one of the two;
-    name. With an age, a stream whose last id is no time of this century is unknown.
+    name. Raises: ConfigurationError without a usable bound. With an age, a stream whose last id is
+    no time of this century is unknown.
     """
 
     owner = "streams"

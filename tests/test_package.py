@@ -304,6 +304,69 @@ def test_a_class_name_has_one_meaning() -> None:
     assert set(twice) == NAMED_ALIKE, twice
 
 
+def in_public_modules() -> Iterator[Path]:
+    """Yield the Python files whose path has no part with a leading underscore."""
+    for path in python_files():
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if not any(part.startswith("_") and not part.endswith("__") for part in parts):
+            yield path
+
+
+def is_public(name: str) -> bool:
+    """Say whether a function is a part of the surface: __init__ stands for its class."""
+    return name == "__init__" or not name.startswith("_")
+
+
+def public_functions(
+    body: list[ast.stmt], said: str = ""
+) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]]:
+    """Yield each public function and method of a module, with its and its classes' docstrings."""
+    for node in body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from public_functions(node.body, said + (ast.get_docstring(node) or ""))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_public(node.name):
+            yield node, said + (ast.get_docstring(node) or "")
+        elif isinstance(node, ast.If):
+            yield from public_functions([*node.body, *node.orelse], said)
+
+
+def own_raises(nodes: list[ast.AST]) -> Iterator[str]:
+    """Yield the names of the errors that a body makes and raises, without those it catches.
+
+    The functions inside it have docstrings of their own. `raise` and `raise error` hand on what was
+    there, and an abstract method's NotImplementedError is no promise.
+    """
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.Try):
+            types = [each.type for each in node.handlers if each.type is not None]
+            caught = {name for each in types for name in ast.unparse(each).strip("()").split(", ")}
+            yield from (name for name in own_raises([*node.body]) if name not in caught)
+            yield from own_raises([*node.handlers, *node.orelse, *node.finalbody])
+        elif isinstance(node, ast.Raise) and node.exc is not None:
+            made = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            is_handed_on = isinstance(node.exc, ast.Name) and node.exc.id[0].islower()
+            if not is_handed_on and ast.unparse(made) != "NotImplementedError":
+                yield ast.unparse(made)
+        else:
+            yield from own_raises([*ast.iter_child_nodes(node)])
+
+
+def test_every_public_function_says_what_it_raises() -> None:
+    """A caller reads in the docstring, or in that of the class, which errors to expect."""
+    silent, told = [], 0
+    for path in in_public_modules():
+        for function, said in public_functions(ast.parse(path.read_text()).body):
+            names = list(own_raises([*function.body]))
+            told += bool(names)
+            if names and "Raises" not in said:
+                place = f"{path.relative_to(ROOT)}:{function.lineno}"
+                silent.append(f"{place} {function.name}: {', '.join(names)}")
+    assert told > 200
+    assert silent == [], "add a clause that begins with Raises:"
+
+
 def test_imports_point_down_the_levels() -> None:
     guilty = []
     for installed, path in files_of_the_tree().items():

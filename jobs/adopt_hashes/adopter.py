@@ -49,7 +49,10 @@ def full(error: Exception) -> Skipped:
 
 
 class Pattern:
-    """The pattern of the keys to adopt, and of the sorted sets beside them."""
+    """The pattern of the keys to adopt, and of the sorted sets beside them.
+
+    Raises: ConfigurationError if it matches every hash, or if the two name no pairs of keys.
+    """
 
     def __init__(self, pattern: str | bytes, sorted_sets: str | bytes | None) -> None:
         self.text = to_bytes(pattern)

@@ -227,7 +227,10 @@ class Adoption:
         self._refused_said = False
 
     def layout(self, budget: Budget, *, changes: bool) -> Layout | None:
-        """Return the namespace's layout; None if it has none yet and nothing may be changed."""
+        """Return the namespace's layout; None if it has none yet and nothing may be changed.
+
+        Raises: LayoutError; OutOfTime; Skipped during a migration, or if the memory is full.
+        """
         layout = self._index.layout(budget)
         if layout is None and changes:
             try:
@@ -253,7 +256,8 @@ class Adoption:
     ) -> tuple[int, bool]:
         """Do a slice of the shared walk, on one node; see `AdoptHashes.perform`.
 
-        Returns: how many fields were handled, and whether the walk has ended on every node.
+        Returns: how many fields were handled, and whether the walk has ended on every node. Raises:
+        as `AdoptHashes.perform`; Aborted if another slice moved the place first.
         """
         nodes = self._hashes.twin.nodes()
         node = nodes[drawn(len(nodes), random)]

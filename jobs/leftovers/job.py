@@ -240,7 +240,10 @@ class RuleWalk:
         self.handled = self.left = self._aborted = 0
 
     def go(self, share: KeyShare, *, dry_run: bool) -> int:
-        """Serve the shared walk from its place on; see `Leftovers.perform`."""
+        """Serve the shared walk from its place on; see `Leftovers.perform`.
+
+        Raises: Aborted if other writers left nothing to handle; OutOfTime; connection faults.
+        """
         key = self._job.place_key(self._rule, self._node, dry_run=dry_run)
         raw = read_place(self._twin, key, self._slice)
         place = RulePlace.read(raw)

@@ -83,7 +83,10 @@ def keys(pattern: str | bytes, of_type: KeyType | None) -> Where:
 
 
 def members(pattern: str | bytes, of_type: KeyType) -> Where:
-    """Return the place of a rule whose items are the members of keys. Arguments: see `Where`."""
+    """Return the place of a rule whose items are the members of keys.
+
+    Arguments: see `Where`. Raises: ConfigurationError for a type of keys that have no members.
+    """
     if of_type not in MEMBER_TYPES:
         raise ConfigurationError(
             f"a rule cannot walk the members of a {of_type}: expected a set, a zset or a hash"

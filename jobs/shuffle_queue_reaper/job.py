@@ -48,7 +48,7 @@ class ShuffleQueueReaper(DivisibleJob):
     works without `extend`, or the message is delivered twice; max_attempts: the most deliveries of
     a message; consumer_idle: seconds or a timedelta; dry_run: count the items that would be
     handled, and change nothing; name: of the job, by default ``shuffle_queue_reaper.<queue>``;
-    random: returns a float in [0, 1).
+    random: returns a float in [0, 1). Raises: ConfigurationError.
 
     One slice serves one group, chosen at random: up to four of its streams, and one of the other
     chores on at most 64 streams, consumers or tracking ids. Commands of stream groups break no

@@ -78,7 +78,10 @@ class Upkeep:
         return self.read_facts(Budget(slice.remaining()))
 
     def read_facts(self, budget: Budget) -> Facts | None:
-        """As `facts`, within a budget of time, and without a slice to tell its commands to."""
+        """Return the facts within a budget of time, without a slice to tell its commands to.
+
+        Returns and raises: as `facts`. Raises: LayoutError; OutOfTime; connection faults.
+        """
         try:
             clock, flat, first = self.call(
                 [

@@ -26,7 +26,8 @@ class TimeShardSweeper(Job):
     messages a slice handles; max_attempts: how often a message may be taken without a release, by
     default the queue's own; when the last of these leases ends, the message goes to the dead set,
     and nothing is ever dropped; dry_run: count the work, and change nothing; name: of the job, by
-    default ``time_shard_sweeper.<queue>``; random: returns a float in [0, 1).
+    default ``time_shard_sweeper.<queue>``; random: returns a float in [0, 1). Raises:
+    ConfigurationError.
 
     A message whose lease has ended waits again, its attempts counted. An acknowledged or cancelled
     message is removed with its history. With 6 or more time shards, a slice works in one that no

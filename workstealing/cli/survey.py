@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def share(text: str) -> float:
-    """Return a share, 0 < share <= 1."""
+    """Return a share, 0 < share <= 1. Raises: ArgumentTypeError."""
     value = number(text)
     if not 0.0 < value <= 1.0:
         raise argparse.ArgumentTypeError(f"{text} is no share: expected 0 < share <= 1")

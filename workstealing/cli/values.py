@@ -22,7 +22,7 @@ _FREQUENCY = re.compile(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kM]?)\s*(?:/\s*(s|min|m
 
 
 def number(text: str) -> float:
-    """Return a finite number."""
+    """Return a finite number. Raises: ArgumentTypeError."""
     try:
         value = float(text)
     except ValueError:
@@ -33,7 +33,7 @@ def number(text: str) -> float:
 
 
 def rate(text: str) -> float:
-    """Return a job's rate, 0 < rate <= 1."""
+    """Return a job's rate, 0 < rate <= 1. Raises: ArgumentTypeError."""
     value = number(text)
     if not 0.0 < value <= 1.0:
         raise argparse.ArgumentTypeError(f"{text} is no rate: expected 0 < rate <= 1")
@@ -41,7 +41,7 @@ def rate(text: str) -> float:
 
 
 def whole(text: str) -> int:
-    """Return a whole number."""
+    """Return a whole number. Raises: ArgumentTypeError."""
     try:
         return int(text)
     except ValueError:
@@ -63,7 +63,10 @@ def at_least(lowest: int, what: str) -> Callable[[str], int]:
 
 
 def duration(text: str) -> float:
-    """Return seconds above 0, up to a hundred years: `60`, `60s`, `500ms`, `5m`, `2h`, `1d`."""
+    """Return seconds above 0, up to a hundred years: `60`, `60s`, `500ms`, `5m`, `2h`, `1d`.
+
+    Raises: ArgumentTypeError.
+    """
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration: expected 60s, 500ms, 5m or 2h")
@@ -76,7 +79,10 @@ def duration(text: str) -> float:
 
 
 def frequency(text: str) -> float:
-    """Return how often a second, 0 or more: `800/s`, `800`, `5k/s`, `30/min`, `2M/d`."""
+    """Return how often a second, 0 or more: `800/s`, `800`, `5k/s`, `30/min`, `2M/d`.
+
+    Raises: ArgumentTypeError.
+    """
     found = _FREQUENCY.fullmatch(text.strip())
     if found is None:
         raise argparse.ArgumentTypeError(

@@ -57,7 +57,10 @@ class VolatileHashCache(BaseCache):
         args: list[Any],  # noqa: ARG003 - Flask-Caching's own
         kwargs: dict[str, Any],
     ) -> VolatileHashCache:
-        """Make the backend from an app's configuration; Flask-Caching calls it."""
+        """Make the backend from an app's configuration; Flask-Caching calls it.
+
+        Raises: ConfigurationError for an option that is unknown or wrong.
+        """
         ours = {key: kwargs.pop(key) for key in _OPTIONS if key in kwargs}
         kwargs.pop("ignore_errors", None)
         unknown = sorted(kwargs.keys() - {"default_timeout", "ignore_delete_many_errors"})

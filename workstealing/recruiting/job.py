@@ -180,7 +180,10 @@ class InTurn(PartJob):
 
 
 def refuse_dry_run(name: str, *, dry_run: bool | None) -> None:
-    """Raise a ConfigurationError for a dry run, which would find the same items for ever."""
+    """Refuse a dry run, which would find the same items for ever.
+
+    Raises: ConfigurationError for one.
+    """
     if dry_run:
         raise ConfigurationError(
             f"the job {name!r} is a dry run and would never come to an end: ask its backlog()"

@@ -139,9 +139,9 @@ class Budget:
         self.deadline = None if seconds is None else clock.monotonic() + seconds
 
     def require(self, trip: Trip | None = None) -> None:
-        """Raise OutOfTime if too little time is left for a command or `trips` round trips.
+        """Check that enough time is left for a command or `trips` round trips.
 
-        Arguments: trip: the known length of a round trip.
+        Arguments: trip: the known length of a round trip. Raises: OutOfTime if too little is left.
         """
         if self.deadline is None:
             return
@@ -157,7 +157,7 @@ class Budget:
             )
 
     def wait_seconds(self) -> float:
-        """Return how many seconds the next wait may last; raise `late` when nothing is left.
+        """Return how many seconds the next wait may last. Raises: `late()` when nothing is left.
 
         A busy machine may take the processor away past the deadline although the answer is there.
         Therefore each wait gets a last moment, up to one time-out after the deadline.

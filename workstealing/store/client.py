@@ -98,7 +98,10 @@ def connect(url: str | None = None, **options: Any) -> redis.Redis | redis.Redis
 def connect_async(
     url: str | None = None, **options: Any
 ) -> redis_asyncio.Redis | redis_asyncio.RedisCluster:
-    """Return an asyncio client for a URL, as `connect` does; embedded:// is refused."""
+    """Return an asyncio client for a URL, as `connect` does, but for embedded://.
+
+    Raises: ConfigurationError for embedded://, and as `connect`.
+    """
     url, scheme = checked_url(url)
     if scheme == "embedded":
         raise ConfigurationError(

@@ -163,7 +163,10 @@ class OneAttempt(AbstractConnection):
         return replies
 
     def call_each(self, commands: Sequence[Command], budget: Budget) -> list[Any]:
-        """Send the commands as `call` does; return the errors of moved slots in their places."""
+        """Send the commands as `call` does; return the errors of moved slots in their places.
+
+        Raises: as `call`, but for Moved.
+        """
         is_opening = False
         try:
             if self._sock is None:
@@ -363,7 +366,7 @@ def moved_of(replies: Sequence[Any]) -> Moved | None:
 
 
 def checked(replies: list[Any]) -> list[Any]:
-    """Return replies as they are, or raise the first error reply among them."""
+    """Return replies as they are. Raises: the first error reply among them."""
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
@@ -401,7 +404,10 @@ def one_attempt_class(kind: type[Any]) -> type[OneAttempt]:
 
 
 def one_attempt_options(kind: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a connection's options without its retries, hooks and handshake extras."""
+    """Return a connection's options without its retries, hooks and handshake extras.
+
+    Raises: ConfigurationError for an option that asks another server.
+    """
     for name in ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled"):
         if options.get(name):
             raise ConfigurationError(

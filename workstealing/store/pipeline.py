@@ -68,7 +68,7 @@ def queue_plain(target: Any, method: str, args: tuple[Any, ...], options: dict[s
 
 
 def checked_results(results: list[Any], raise_on_error: bool) -> list[Any]:
-    """Return results; raise the first error among them if errors are to be raised."""
+    """Return results. Raises: the first error among them, if `raise_on_error`."""
     if raise_on_error:
         for position, result in enumerate(results, 1):
             if isinstance(result, Exception):

@@ -71,7 +71,10 @@ def raise_fence(old: Any, new: Any, shard: int) -> Carrying:
 
 
 def require_alike(structure: Any, old: Layout, new: Layout) -> None:
-    """Raise a ConfigurationError if keys cannot be carried from one layout to another."""
+    """Check that keys can be carried from one layout to another.
+
+    Raises: ConfigurationError if they cannot.
+    """
     if old.is_migrating or (old.backend, old.index_shards) != (new.backend, new.index_shards):
         raise ConfigurationError(
             f"{structure.name!r} is {old.backend} with {old.index_shards} index shards, and its new"

@@ -277,7 +277,7 @@ class DueIndex:
         return drive_by(send, steps)
 
     def milliseconds(self, clock: Any) -> int:
-        """Return a reply of TIME as milliseconds since the epoch; raise it if it is an error."""
+        """Return a reply of TIME as milliseconds since the epoch. Raises: the reply of an error."""
         if isinstance(clock, Exception):
             raise clock
         return int(clock[0]) * 1000 + int(clock[1]) // 1000 + self._shift_ms

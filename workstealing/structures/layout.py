@@ -63,7 +63,10 @@ class Versioned(Generic[T]):
     called: str
 
     def require_writable(self) -> None:
-        """Raise a LayoutError if this release may only read the layout."""
+        """Check that this release may write the layout.
+
+        Raises: LayoutError if it may only read it.
+        """
         if not self.writable:
             raise only_readable(self.called, self.version)
 
@@ -120,7 +123,10 @@ def foreign(kind: Kind, key: bytes) -> LayoutError:
 def read_layout(
     kind: Kind, key: bytes, called: str, own: Callable[[Mapping[str, str]], T]
 ) -> Steps[Versioned[T] | None]:
-    """Ask for a layout and read it: see `read_pairs`. One round trip."""
+    """Ask for a layout and read it: see `read_pairs`.
+
+    Raises: LayoutError as that does, and for a key of another type. One round trip.
+    """
     try:
         reply = yield ("HGETALL", key)
     except ResponseError as error:
@@ -163,7 +169,10 @@ def checked_policies(allow_eviction: Collection[str]) -> frozenset[str]:
 
 
 def require_policy(kind: Kind, policy: str, allowed: Collection[str]) -> None:
-    """Raise EvictionPolicyError if the server's policy harms a structure and is not allowed."""
+    """Check that the server's policy harms no structure, or that it is allowed.
+
+    Raises: EvictionPolicyError if it harms the structure.
+    """
     if policy.startswith("allkeys-") and policy not in allowed:
         raise EvictionPolicyError(
             f"the server's maxmemory-policy is {policy}, which may evict {kind.evicted}: use"

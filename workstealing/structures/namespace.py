@@ -96,7 +96,10 @@ class Layout:
         return self.index_shards > INDEX_SHARDS_OF_A_SERVER
 
     def require_writable(self) -> None:
-        """Raise a LayoutError if this release may only read the layout."""
+        """Check that this release may write the layout.
+
+        Raises: LayoutError if it may only read it.
+        """
         if not self.writable:
             raise only_readable(f"the namespace {self.namespace!r}", self.version)
 

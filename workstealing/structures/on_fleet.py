@@ -175,7 +175,7 @@ class OnFleet:
             raise self._divided()
 
     def layout_steps(self, **_: Any) -> Any:
-        """Raise a ConfigurationError: each node has its own layout."""
+        """Refuse, because each node has its own layout. Raises: ConfigurationError."""
         raise self._divided()
 
     def forget(self) -> None:

@@ -27,10 +27,10 @@ def checked_columns(
     required: dict[str, tuple[Callable[[DataType], bool], str]],
     optional: dict[str, tuple[Callable[[DataType], bool], str]],
 ) -> None:
-    """Raise a ConfigurationError unless a DataFrame has the columns that a sink takes.
+    """Check that a DataFrame has the columns that a sink takes.
 
     Arguments: what: the sink, for errors; schema: of the DataFrame; required and optional: column
-    -> (whether its type is right, what it should be).
+    -> (whether its type is right, what it should be). Raises: ConfigurationError if it has not.
     """
     known = {**required, **optional}
     names = schema.fieldNames()
@@ -55,7 +55,10 @@ def checked_columns(
 
 
 def require_schema(name: str, wanted: StructType, own: StructType) -> None:
-    """Raise a ConfigurationError unless Spark wants to read the columns that a source has."""
+    """Check that Spark wants to read the columns that a source has.
+
+    Raises: ConfigurationError if it wants others.
+    """
     pairs = [[(each.name, each.dataType) for each in schema.fields] for schema in (wanted, own)]
     if pairs[0] != pairs[1]:
         columns = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in own.fields)

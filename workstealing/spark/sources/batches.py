@@ -129,9 +129,10 @@ def wrong_offset(format: str, offset: object) -> ConfigurationError:  # noqa: A0
 
 
 def report_losses(format: str, losses: Sequence[str], fails: bool) -> None:  # noqa: A002
-    """Raise a LostEntriesError for losses, or log them if the user has said that they may be.
+    """Refuse to go on after losses, or log them if the user has said that they may be.
 
-    Arguments: format; losses: sentences; fails: whether the option failOnDataLoss holds.
+    Arguments: format; losses: sentences; fails: whether the option failOnDataLoss holds. Raises:
+    LostEntriesError for losses if it holds.
     """
     if not losses:
         return

@@ -86,9 +86,9 @@ class IckOptions:
         return float(self.lease_seconds or LEASE_SECONDS)
 
     def refuse_stream_options(self, use: str) -> None:
-        """Raise an error for options that mean nothing but to a streaming read.
+        """Refuse options that mean nothing but to a streaming read.
 
-        Arguments: use: what is done instead, for the error.
+        Arguments: use: what is done instead, for the error. Raises: ConfigurationError.
         """
         for option, value in (
             ("maxMembersPerTrigger", self.max_members_per_trigger),
@@ -102,7 +102,7 @@ class IckOptions:
                 )
 
     def refuse_key(self) -> None:
-        """Raise an error if a single Ick is to be read as a stream."""
+        """Refuse to read a single Ick as a stream. Raises: ConfigurationError."""
         if self.key is not None:
             raise self.wrong(
                 "a stream is read from a ShardedIck, whose leases keep other consumers away, not"

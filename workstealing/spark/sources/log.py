@@ -242,7 +242,10 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Append the rows of a partition of a batch; see `write_all`."""
+        """Append the rows of a partition of a batch; see `write_all`.
+
+        Raises: as `write_all`; ConfigurationError if exactlyOnce cannot be kept.
+        """
         options, turn = self._options, None
         if options.exactly_once:
             context = TaskContext.get()

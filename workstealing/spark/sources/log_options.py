@@ -98,9 +98,10 @@ class LogOptions:
         return parsed
 
     def for_reading(self, is_stream: bool) -> LogOptions:
-        """Return these options, or raise an error for what does not go with a read.
+        """Return these options, once they go with a read.
 
-        Arguments: is_stream: whether it is read by readStream.
+        Arguments: is_stream: whether it is read by readStream. Raises: ConfigurationError for an
+        option that does not.
         """
         if not self.logs:
             raise self.wrong(
@@ -128,10 +129,10 @@ class LogOptions:
         return self
 
     def for_writing(self, is_stream: bool, has_log_column: bool) -> LogOptions:
-        """Return these options, or raise an error for what does not go with a write.
+        """Return these options, once they go with a write.
 
         Arguments: is_stream: whether it is written by writeStream; has_log_column: whether each row
-        says into which log it goes.
+        says into which log it goes. Raises: ConfigurationError for an option that does not.
         """
         given = {
             "values": self.values,

@@ -28,7 +28,8 @@ class OptionReader:
 
     Arguments: format: the source's name, for errors; options: as Spark gives them, whose names
     differ in case only by chance. Values of options never appear in errors unless they are taken
-    by `number`, `choice` or `boolean`.
+    by `number`, `choice` or `boolean`. Raises, in every method that takes an option:
+    ConfigurationError for one that is missing or wrong.
     """
 
     def __init__(self, format: str, options: Mapping[str, str]) -> None:  # noqa: A002 - Spark's word
@@ -54,7 +55,7 @@ class OptionReader:
         return value
 
     def required(self, name: str, meaning: str) -> str:
-        """Return an option's text, or raise an error that says what it means."""
+        """Return an option's text; the error for a missing one says what it means."""
         value = self.text(name)
         if value is None:
             raise self.wrong(f"the option {name!r} is missing: give {meaning}")
@@ -167,7 +168,7 @@ class OptionReader:
             return ClientSettings(client, url)
 
     def finish(self) -> None:
-        """Raise an error if there is an option that was not taken."""
+        """Refuse options that were not taken. Raises: ConfigurationError."""
         if self._options:
             names = ", ".join(repr(name) for name in sorted(self._options))
             raise self.wrong(f"unknown options: {names}; it has {', '.join(self._known)}")

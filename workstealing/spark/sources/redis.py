@@ -77,7 +77,8 @@ class RedisReader(Pushing, DataSourceReader):
 class RedisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads Redis' streams: where a query stands is in Spark's checkpoint alone.
 
-    Arguments: as of `RedisReader`.
+    Arguments: as of `RedisReader`. Raises: ConfigurationError for options or columns that do not go
+    with a stream.
     """
 
     def __init__(self, options: RedisOptions, schema: StructType) -> None:

@@ -131,9 +131,10 @@ class RedisOptions:
         return self
 
     def for_reading(self, *, is_stream: bool) -> RedisOptions:
-        """Return these options, or raise an error for what does not go with a read.
+        """Return these options, once they go with a read.
 
-        Arguments: is_stream: whether it is read by readStream.
+        Arguments: is_stream: whether it is read by readStream. Raises: ConfigurationError for an
+        option that does not.
         """
         given = {
             "writeMode": self.replaces,
@@ -169,7 +170,10 @@ class RedisOptions:
         return self
 
     def for_writing(self) -> RedisOptions:
-        """Return these options, or raise an error for what does not go with a write."""
+        """Return these options, once they go with a write.
+
+        Raises: ConfigurationError for an option that does not.
+        """
         given = {
             "match": self.match,
             "keys": self.keys,

@@ -76,7 +76,10 @@ class TrackedSetOptions:
         return twin_of(self.client.connected())
 
     def require_sub_sets(self, found: int) -> None:
-        """Raise a LayoutError if another number of sub-sets was asked for than there is."""
+        """Check that no other number of sub-sets was asked for than there is.
+
+        Raises: LayoutError if one was.
+        """
         if self.sub_sets not in (None, found):
             raise LayoutError(
                 f"format {FORMAT!r}: the tracked set {self.name!r} was laid out over {found}"

@@ -207,7 +207,10 @@ class VolatileHashReader(Pushing, DataSourceReader):
         return [IndexShards(each) for each in runs(shards, most)] or [IndexShards(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the live fields of one partition, page by page."""
+        """Yield the live fields of one partition, page by page.
+
+        Raises: LayoutError if the namespace was changed meanwhile; as `HashScan`.
+        """
         if isinstance(partition, NodeKeys):
             scan = self._scan(partition.share, partition.shares)
             layout = scan.layout()

@@ -67,7 +67,11 @@ class _KeySurface:
     _event_dispatcher: Any = None
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Run, or queue, one command of redis-py's; all its methods end here."""
+        """Run, or queue, one command of redis-py's; all its methods end here.
+
+        Raises: errors of redis-py; LayoutError; ConfigurationError for a name of this package's own
+        keys.
+        """
         return self._run(self._command(args, options))
 
     if TYPE_CHECKING:
@@ -83,8 +87,8 @@ class _KeySurface:
 
         Arguments: name: a key like any other; lease: how long it holds, in seconds (fractions are
         allowed) or a timedelta. Returns: the fencing token, an int greater than all earlier tokens
-        of this name, or None if the key exists. It never waits and never tries again. One round
-        trip.
+        of this name, or None if the key exists. Raises: ConfigurationError for an unusable lease;
+        LayoutError; errors of redis-py. It never waits and never tries again. One round trip.
 
         Give the token to the resource that the lease protects, and let the resource refuse a token
         smaller than one it has seen. A holder that stalls past its deadline does not know that it
@@ -97,7 +101,8 @@ class _KeySurface:
         """Give a lease back before it ends.
 
         Arguments: name; token: the holder's, as `acquire` returned it. Returns: True; False if the
-        token does not hold the lease (any more), and nothing is changed. One round trip.
+        token does not hold the lease (any more), and nothing is changed. Raises: ConfigurationError
+        for an unusable token; LayoutError; errors of redis-py. One round trip.
 
         The value of a lease is its token, of 16 digits (17 from the year 2286 on). A number of as
         many digits that you `set` can be released like a lease; no other value can.
@@ -109,7 +114,8 @@ class _KeySurface:
         """Let a lease end `lease` from now.
 
         Arguments: as of `release` and `acquire`. Returns: True; False if the token does not hold
-        the lease (any more), and nothing is changed. One round trip.
+        the lease (any more), and nothing is changed. Raises: ConfigurationError for an unusable
+        token or lease; LayoutError; errors of redis-py. One round trip.
         """
         return self._command(("EXTEND", name, _checked_token(token), _milliseconds(lease)), {})
 

@@ -149,7 +149,11 @@ class DurableKeys(_Keys[BlockingClient | Fleet], BlockingKeySurface, Blocking):
     """
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Run one command of redis-py's on this namespace; all its methods end here."""
+        """Run one command of redis-py's on this namespace; all its methods end here.
+
+        Raises: errors of redis-py; LayoutError for a namespace that holds something foreign;
+        ConfigurationError for a name of this package's own keys.
+        """
         layout = self._layout
         # This branch saves a usual command the generator, about a microsecond.
         if layout is not None and not layout.registers_shards and len(args) > 1:

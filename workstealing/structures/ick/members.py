@@ -121,7 +121,10 @@ def checked_reservation(token: object) -> str:
 
 
 def pairs_of(members: Members | Member) -> Pairs:
-    """Return members as pairs of bytes and a checked score, or None for the server's time."""
+    """Return members as pairs of bytes and a checked score, or None for the server's time.
+
+    Raises: ConfigurationError for anything else.
+    """
     if isinstance(members, _NAMES):
         members = (members,)
     items: Iterable[Any] = members.items() if isinstance(members, Mapping) else members

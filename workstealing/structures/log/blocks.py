@@ -288,7 +288,10 @@ def _rows(body: bytes, count: int) -> bytes:
 
 
 def checked_level(codec: str, level: int | None) -> int:
-    """Return the level to compress with, the codec's default for None, or ConfigurationError."""
+    """Return the level to compress with, the codec's default for None.
+
+    Raises: ConfigurationError for a level that the codec lacks.
+    """
     if level is None:
         return _DEFAULT_LEVELS[codec]
     lowest, highest = _LEVELS[codec]

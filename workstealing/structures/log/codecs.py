@@ -27,7 +27,10 @@ class BytesCodec:
     """Entries are bytes; text is written as UTF-8, and read back as bytes."""
 
     def encode(self, value: Any) -> bytes:
-        """Return bytes, a bytearray, a memoryview or a str as bytes; TypeError for others."""
+        """Return bytes, a bytearray, a memoryview or a str as bytes.
+
+        Raises: TypeError for others.
+        """
         if isinstance(value, bytes):
             return value
         if isinstance(value, str):
@@ -50,16 +53,19 @@ class JsonCodec:
         ).encode
 
     def encode(self, value: Any) -> bytes:
-        """Return the value as JSON; TypeError, ValueError or RecursionError if it has none."""
+        """Return the value as JSON.
+
+        Raises: TypeError, ValueError or RecursionError if it has none.
+        """
         return self._encode(value).encode()
 
     def decode(self, data: bytes) -> Any:
-        """Return the value of a JSON text; ValueError for any other."""
+        """Return the value of a JSON text. Raises: ValueError for any other."""
         return json.loads(data)
 
 
 class MsgpackCodec:
-    """Entries are msgpack; needs the extra ``log``."""
+    """Entries are msgpack. Raises: MissingExtraError without the extra ``log``."""
 
     def __init__(self) -> None:
         try:
@@ -70,12 +76,15 @@ class MsgpackCodec:
         self._unpack = msgpack.unpackb
 
     def encode(self, value: Any) -> bytes:
-        """Return the value as msgpack; TypeError, ValueError or OverflowError if it has none."""
+        """Return the value as msgpack.
+
+        Raises: TypeError, ValueError or OverflowError if it has none.
+        """
         packed: bytes = self._pack(value)
         return packed
 
     def decode(self, data: bytes) -> Any:
-        """Return the value of one msgpack object; ValueError for anything else."""
+        """Return the value of one msgpack object. Raises: ValueError for anything else."""
         return self._unpack(data, strict_map_key=False)
 
 

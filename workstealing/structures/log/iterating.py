@@ -24,7 +24,10 @@ Loaded = tuple[LogRange, list[Any]]
 
 
 def checked_iteration(start: object, stop: object, prefetch: object) -> None:
-    """Raise ConfigurationError for an unusable beginning, end or number of reads."""
+    """Check the beginning, the end and the number of reads ahead.
+
+    Raises: ConfigurationError for an unusable one.
+    """
     for what, offset in (("start", start), ("stop", stop)):
         if isinstance(offset, bool) or not isinstance(offset, int | None):
             raise ConfigurationError(f"{what}={offset!r} is no offset: give a whole number")

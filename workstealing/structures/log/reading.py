@@ -296,7 +296,8 @@ class ReadingEntries(LogBase):
 
         Arguments: kind and item: of `read_entries` in Lua; stop: after the last entry; kept: this
         client's blocks from block `low` on; size and epoch: how many entries a block has, and the
-        log's making, by the same reply.
+        log's making, by the same reply. Raises: LayoutError if another program has written to a
+        block.
         """
         if kind == _LIST:
             return item  # type: ignore[no-any-return]

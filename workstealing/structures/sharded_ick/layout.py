@@ -173,7 +173,10 @@ class Core:
             self._found.require_writable()
 
     def reopen(self, outdated: ShardedLayout) -> Steps[ShardedLayout]:
-        """Read the layout again, after an ick shard has refused an outdated one."""
+        """Read the layout again, after an ick shard has refused an outdated one.
+
+        Raises: LayoutError if it is lost or overwritten, or may only be read.
+        """
         layout = self.layout
         # Another user of this object may have done it already.
         if layout is None or layout == outdated:

@@ -42,7 +42,10 @@ def checked_limit(limit: object) -> int:
 
 
 def resize(core: Core, ick_shards: int, limit: int) -> Steps[Resized]:
-    """Begin to change the number of ick shards, or go on with it; see `ShardedIck.resize`."""
+    """Begin to change the number of ick shards, or go on with it; see `ShardedIck.resize`.
+
+    Raises: as `ShardedIck.resize`.
+    """
     layout = yield from _begun(core, ick_shards)
     if not layout.moving_from:
         return Resized(True, 0, 0)

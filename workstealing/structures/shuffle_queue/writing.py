@@ -198,7 +198,10 @@ class Writing(QueueBase):
 
     @operation
     def groups(self) -> Steps[list[str]]:
-        """Return the names of the groups that have ever read, sorted. One round trip."""
+        """Return the names of the groups that have ever read, sorted.
+
+        Raises: LayoutError; errors of redis-py. One round trip.
+        """
         found = yield self._step("groups", (self.keys.meta,))
         return sorted(map(as_text, found))
 

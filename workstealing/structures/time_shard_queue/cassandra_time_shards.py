@@ -423,7 +423,10 @@ class CassandraTimeShards:
         return (yield from self._forget(time_shard, list(ids), DEAD))
 
     def delete(self) -> Steps[int]:
-        """Remove all time shards and the layout: a tombstone for each time shard."""
+        """Remove all time shards and the layout: a tombstone for each time shard.
+
+        Raises: LayoutError for a foreign or newer queue, and for one that was changed meanwhile.
+        """
         rows = yield Query("mark", self._key(LAYOUT_SHARD))
         if not rows:
             return 0
@@ -598,7 +601,10 @@ class CassandraTimeShards:
         return TimeShardCounts(len(dues), len(due), leased, 0, dead, overdue)
 
     def read(self, time_shard: int) -> Steps[Opened | None]:
-        """Read a time shard's mark and lock; None if nothing was ever put into it."""
+        """Read a time shard's mark and lock; None if nothing was ever put into it.
+
+        Raises: LayoutError if it belongs to another making of the queue, or to a newer release.
+        """
         now_us: int = yield Now()
         rows = yield Query("mark", self._key(time_shard))
         if not rows:

@@ -41,10 +41,11 @@ class Rotation:
         shards: str = "shards=",
         period: str = "period=",
     ) -> None:
-        """Raise a ConfigurationError if a queue has another rotation than this one.
+        """Check that a queue has no other rotation than this one.
 
         Arguments: found: what its layout says, None without one; queue: its name, as text; shards,
-        period: the caller's own words for these arguments, before their values.
+        period: the caller's own words for these arguments, before their values. Raises:
+        ConfigurationError if it has another one.
         """
         if found is None or found == self:
             return

@@ -73,7 +73,7 @@ def measure(
     confidence: float,
     seconds: float,
 ) -> Drift:
-    """Measure both directions; see `TrackedSet.drift`."""
+    """Measure both directions; see `TrackedSet.drift`. Raises: as that does."""
     if isinstance(sample, bool) or not isinstance(sample, int) or sample < 1:
         raise ConfigurationError(f"give a sample of at least 1, not {sample!r}")
     is_number = isinstance(confidence, int | float) and not isinstance(confidence, bool)

@@ -298,7 +298,7 @@ class AsyncTrackedSetPipeline(_TrackedSetOperations, AsyncPipeline):
 
 
 def checked_tracked(tracked: object) -> TrackedSet | AsyncTrackedSet:
-    """Return a tracked set that has a source; raise a ConfigurationError for anything else."""
+    """Return a tracked set that has a source. Raises: ConfigurationError for anything else."""
     if not isinstance(tracked, TrackedSet | AsyncTrackedSet):
         raise ConfigurationError(
             f"expected a TrackedSet, not {type(tracked).__name__}: give TrackedSet(client, key,"
