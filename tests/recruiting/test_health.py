@@ -1,4 +1,7 @@
-"""Whether a job keeps up: the counting findings, the unknown cases, and the words."""
+"""Whether a job keeps up (the counting findings, the unknown cases, the words), and breakers.
+
+A dead server costs a process one time-out per breaker period.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,17 @@ from typing import Any
 
 import pytest
 
-from workstealing import Aborted, Recruiter, Slice
+from workstealing import Aborted, Outcome, Recruiter, Slice
 from workstealing.errors import OutOfTime
-from workstealing.recruiting.health import ERRORS_NAMED, Findings, Verdict, error_name, judge
+from workstealing.recruiting import FunctionJob
+from workstealing.recruiting.health import (
+    ERRORS_NAMED,
+    Breaker,
+    Findings,
+    Verdict,
+    error_name,
+    judge,
+)
 from workstealing.recruiting.slice import FLIGHT
 from workstealing.testing import ManualClock, always
 
@@ -314,3 +325,117 @@ def test_what_was_seen_stays_bounded() -> None:
     assert recruiter.stats()["jobs"]["sweep"]["worked"] == 5_000
     (installed,) = recruiter._roster.all()
     assert len(installed.tally._spans) == 40
+
+
+class Server:
+    """What a job talks to: counts how often it is touched, and fails as it is told."""
+
+    def __init__(self) -> None:
+        self.touched = 0
+        self.error: Exception | None = None
+
+    def perform(self, slice: Slice) -> int:
+        self.touched += 1
+        if self.error is not None:
+            raise self.error
+        return 1
+
+
+def installed(server: Server, clock: ManualClock) -> Recruiter:
+    recruiter = always(clock=clock, breaker=10)
+    recruiter.install(FunctionJob(server.perform, name="sweep"), rate=0.1)
+    return recruiter
+
+
+class RedisConnectionError(Exception):
+    """Stands for redis-py's, which is no OSError either."""
+
+
+RedisConnectionError.__name__ = "ConnectionError"
+
+
+class TestBreaker:
+    @pytest.mark.parametrize("error", [OSError(), TimeoutError(), RedisConnectionError()])
+    def test_a_connection_fault_opens_it_so_that_nobody_touches_the_server(
+        self, error: Exception
+    ) -> None:
+        server, clock = Server(), ManualClock()
+        recruiter = installed(server, clock)
+        server.error = error
+        assert recruiter.enlist() is Outcome.FAILED
+        assert {recruiter.enlist() for _ in range(100)} == {Outcome.SKIPPED}
+        clock.advance(0.49)
+        assert recruiter.enlist() is Outcome.SKIPPED
+        assert server.touched == 1
+
+    def test_then_there_is_one_trial_per_period(self) -> None:
+        server, clock = Server(), ManualClock()
+        recruiter = installed(server, clock)
+        server.error = ConnectionError()
+        recruiter.enlist()
+        for trials in range(2, 12):
+            clock.advance(15.01)
+            assert recruiter.enlist() is Outcome.FAILED
+            assert {recruiter.enlist() for _ in range(20)} == {Outcome.SKIPPED}
+            assert server.touched == trials
+
+    @pytest.mark.parametrize("answer", [None, Aborted("another writer")])
+    def test_a_server_that_answers_closes_it(self, answer: Exception | None) -> None:
+        server, clock = Server(), ManualClock()
+        recruiter = installed(server, clock)
+        server.error = ConnectionError()
+        recruiter.enlist()
+        clock.advance(15.01)
+        server.error = answer
+        assert recruiter.enlist() in {Outcome.WORKED, Outcome.ABORTED}
+        server.error = None
+        assert {recruiter.enlist() for _ in range(100)} == {Outcome.WORKED}
+
+    def test_other_errors_do_not_open_it(self) -> None:
+        server, clock = Server(), ManualClock()
+        recruiter = installed(server, clock)
+        server.error = ValueError()
+        assert {recruiter.enlist() for _ in range(10)} == {Outcome.FAILED}
+        assert server.touched == 10
+
+    def test_jobs_of_one_dependency_share_it_and_others_do_not(self) -> None:
+        clock = ManualClock()
+        recruiter = always(clock=clock)
+        dead, alive = Server(), Server()
+        dead.error = ConnectionError()
+        for name, server, dependency in (
+            ("a", dead, "dead:6379"),
+            ("b", dead, "dead:6379"),
+            ("c", alive, "alive:6379"),
+        ):
+            job = FunctionJob(server.perform, name=name)
+            job.dependency = dependency
+            recruiter.install(job, rate=0.1)
+        for _ in range(300):
+            recruiter.enlist()
+        jobs = recruiter.stats()["jobs"]
+        assert dead.touched == 1
+        assert jobs["a"]["failed"] + jobs["b"]["failed"] == 1
+        assert jobs["a"]["skipped"] + jobs["b"]["skipped"] + 1 == 300 - alive.touched
+        assert jobs["c"]["worked"] == jobs["c"]["recruited"] == alive.touched > 0
+
+    @pytest.mark.parametrize(("drawn", "share"), [(0.0, 0.5), (0.5, 1.0), (0.999999, 1.499999)])
+    def test_its_period_doubles_up_to_the_longest_and_is_jittered_by_half(
+        self, drawn: float, share: float
+    ) -> None:
+        breaker = Breaker(10, random=lambda: drawn)
+        assert not breaker.is_open(100)
+        for now, seconds in ((100, 1), (200, 2), (300, 4), (400, 8), (500, 10), (600, 10)):
+            breaker.trip(now)
+            assert breaker.is_open(now)
+            assert breaker.is_open(now + seconds * share - 0.01)
+            assert not breaker.is_open(now + seconds * share)
+
+    def test_a_slice_without_a_fault_begins_the_periods_anew(self) -> None:
+        breaker = Breaker(10, random=lambda: 0.5)
+        for now in (100, 200, 300):
+            breaker.trip(now)
+        breaker.recover()
+        breaker.trip(400)
+        assert breaker.is_open(400.99)
+        assert not breaker.is_open(401)

@@ -1,8 +1,13 @@
-"""What becomes of a recruit: the slice it gets, the outcome of its job, and who hears of it."""
+"""What becomes of a recruit: the slice it gets, the outcome of its job, and who hears of it.
+
+Slices run one at a time.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -379,6 +384,91 @@ class TestJob:
         assert recruiter.enlist() is Outcome.WORKED
         assert recruiter.stats()["jobs"]["tidy"]["items"] == 2
         assert repr(recruiter) == "<Recruiter {'tidy': 0.1}>"
+
+
+class TestSingleFlight:
+    def test_over_all_recruiters_of_the_process(self) -> None:
+        inside, go = threading.Event(), threading.Event()
+
+        def wait(slice: Slice) -> int:
+            inside.set()
+            assert go.wait(120)
+            return 1
+
+        first, second = always(), always()
+        first.install(FunctionJob(wait, name="a"), rate=0.1)
+        second.install(FunctionJob(lambda slice: 1, name="b"), rate=0.1)
+        outcomes: list[Outcome] = []
+        thread = threading.Thread(target=lambda: outcomes.append(first.enlist()))
+        thread.start()
+        assert inside.wait(120)
+        assert first.enlist() is Outcome.SKIPPED
+        assert second.enlist() is Outcome.SKIPPED
+        go.set()
+        thread.join()
+        assert outcomes == [Outcome.WORKED]
+        assert second.enlist() is Outcome.WORKED
+
+    def test_never_two_at_once_and_one_trial_at_a_time(self) -> None:
+        guard, most = threading.Lock(), []
+        clock = ManualClock()
+        recruiters = [always(clock=clock) for _ in range(3)]
+        running = [0]
+
+        def perform(slice: Slice) -> int:
+            with guard:
+                running[0] += 1
+                most.append(running[0])
+            # Long enough for every other thread to ask.
+            sum(range(200))
+            with guard:
+                running[0] -= 1
+            raise ConnectionError
+
+        for recruiter in recruiters:
+            recruiter.install(FunctionJob(perform, name="a"), rate=1)
+
+        def enlist() -> None:
+            for turn in range(3_000):
+                recruiters[turn % 3].enlist()
+                if turn % 10 == 0:
+                    clock.advance(1)
+
+        threads = [threading.Thread(target=enlist) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert set(most) == {1}
+        assert len(most) > 10
+
+    def test_an_enlist_inside_a_slice_is_counted_and_skipped(self) -> None:
+        recruiter = always()
+        inner: list[Outcome] = []
+
+        @recruiter.job(rate=0.1)
+        def keen(slice: Slice) -> int:
+            inner.append(recruiter.enlist())
+            return 1
+
+        assert recruiter.enlist() is Outcome.WORKED
+        assert inner == [Outcome.SKIPPED]
+        stats = recruiter.stats()
+        assert stats["enlisted"] == 2
+        assert stats["jobs"]["keen"]["recruited"] == 2
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, Aborted])
+    def test_the_place_is_free_after_every_end(self, error: Callable[[], BaseException]) -> None:
+        recruiter, other = always(), always()
+        other.job(rate=0.1, name="other")(lambda slice: 1)
+
+        @recruiter.job(rate=0.1)
+        def end(slice: Slice) -> int:
+            raise error()
+
+        with contextlib.suppress(KeyboardInterrupt):
+            recruiter.enlist()
+        assert other.enlist() is Outcome.WORKED
 
 
 class TestPause:
