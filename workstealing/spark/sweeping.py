@@ -107,8 +107,10 @@ def sweep(
     cannot be made.
 
     Safe beside live traffic, the jobs and other sweeps. A job that divides (HashFieldExpiry,
-    KeyExpiry, MigrateToNative, MigrateToEmulated, AdoptHashes, IckReaper) is swept part by part. Of
-    any other one, every task does the same until it has found nothing several times in a row.
+    KeyExpiry, QueueExpiry, MigrateToNative, MigrateToEmulated, AdoptHashes, FleetRebalance,
+    Leftovers and its kinds, IckReaper, ShuffleQueueReaper, LogCompactor, LogTrimmer) is swept part
+    by part. Every task of any other job does the same until it has found nothing several times in a
+    row.
     """
     recipe = Recipe(make_job, "make_job")
     orders = Orders(
