@@ -62,7 +62,7 @@ COMMANDS = {
     "dashboard": Command("workstealing.cli.dashboard", "serve the dashboard to this machine"),
     "doctor": Command("workstealing.cli.doctor", "examine the installation and the Redis"),
     "survey": Command(
-        "workstealing.cli.survey", "say whose keys fill a Redis, and what of it is garbage"
+        "workstealing.cli.survey", "say whose keys fill a Redis, and how much of them is garbage"
     ),
     "undo": Command("workstealing.cli.undo", "bring back what a job of rules has removed"),
     "acl": Command("workstealing.cli.acl", "print the least rights for a user of the server"),

@@ -20,7 +20,8 @@ NOT_ALL_BACK = 1
 
 DESCRIPTION = """\
 Bring back the keys and members that a job of rules has removed, the last removal first. The job
-must have been installed with undo=. What is there again stays as it is, and is said.
+must have been installed with undo=. If a key or member is there again, it stays as it is, and the
+output says so.
 """
 EPILOG = """\
 exit status: 0 if everything is back, 1 if something is not, 2 for bad input. For example:

@@ -1,4 +1,4 @@
-"""Surveys: whose keys fill a Redis, what of it is garbage, how sure that is, and what removes it.
+"""Surveys: whose keys fill a Redis, how much is garbage, and how sure that is.
 
 `workstealing survey` runs one. It reads only.
 """

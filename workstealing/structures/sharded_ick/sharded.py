@@ -271,9 +271,10 @@ class ShardedIck(_ShardedIck[BlockingClient, Ick, Leases], Blocking):
     def lease(self, consumer: str, lease: Duration = 30.0, wait: Duration = 0.0) -> IckLease:
         """Return a context manager that gives one ick shard which nobody else holds.
 
-        The neediest free one is taken: that whose oldest member has the lowest score; of equally
-        needy ones that which was leased longest ago. One lease in five goes to the one with members
-        that was leased longest ago, so that none starves. Empty ones come last.
+        The neediest free one is taken: its oldest member has the lowest score of all. If several
+        are equally needy, the one that was leased longest ago goes first. One lease in five goes to
+        the one with members that was leased longest ago, so that none starves. Empty ones come
+        last.
 
         Arguments: consumer: a name, for people to read; lease: how long the lease holds, seconds or
         a timedelta, unless it is renewed, as each reserve, exchange and ack does when less than
