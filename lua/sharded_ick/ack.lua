@@ -1,4 +1,4 @@
--- Acknowledges members of a leased ick shard; renews a lease that is half over.
+-- Acknowledges members of a leased ick shard; extends a lease that is half over.
 -- KEYS: version, producer set, consumer set, held, attempts, lease. ARGV: the reservation's token (''
 -- for none), the lease's token, its time to live in ms, members. Returns how many were removed: none
 -- for a caller whose lease or reservation is not the one that holds.

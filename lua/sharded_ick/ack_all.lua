@@ -1,5 +1,5 @@
 -- Acknowledges what is reserved in a leased ick shard, whatever it is, if the caller's reservation is the one
--- that holds; renews a lease that is half over.
+-- that holds; extends a lease that is half over.
 -- KEYS: version, producer set, consumer set, held, attempts, lease. ARGV: the reservation's token, the
 -- lease's token, its time to live in ms, how many members at most.
 -- Returns { how many were removed, how many are left }; nil, with nothing changed, for a caller whose

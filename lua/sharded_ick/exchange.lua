@@ -1,4 +1,4 @@
--- Acknowledges members of a leased ick shard, and then reserves, or begins to; renews a lease that is half over.
+-- Acknowledges members of a leased ick shard, and then reserves, or begins to; extends a lease that is half over.
 -- KEYS: version, producer set, consumer set, held, attempts, lease, mark. ARGV: how many to
 -- reserve, 1 for backwash or 0, the reservation's token ('' for none), the lease's token, its time to
 -- live in ms, the mark that the lease was taken under, 1 to be told how many members were

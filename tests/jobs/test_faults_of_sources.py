@@ -14,8 +14,8 @@ from support.servers import RedisServer
 from support.table_source import TableSource
 from workstealing.jobs import HashFieldExpiry, TrackQueued, UntrackDone
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter, Slice
-from workstealing.store import twin_of
 from workstealing.store.budget import Budget
+from workstealing.store.twin import twin_of
 from workstealing.structures import TrackedSet, VolatileHashes
 from workstealing.testing import always
 

@@ -25,7 +25,8 @@ from support.servers import RedisServer, wait_until
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Outcome
 from workstealing.recruiting.slice import OUTCOMES, Slice
-from workstealing.store import attempt, twin_of
+from workstealing.store import attempt
+from workstealing.store.twin import twin_of
 from workstealing.structures import VolatileHashes
 from workstealing.testing import RecordingHooks, always
 
@@ -293,7 +294,8 @@ import gevent, redis, socket, sys
 from gevent import Timeout
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Outcome
-from workstealing.store import attempt, twin_of
+from workstealing.store import attempt
+from workstealing.store.twin import twin_of
 from workstealing.store.budget import Budget
 from workstealing.structures import VolatileHashes
 from workstealing.testing import always

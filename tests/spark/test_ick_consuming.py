@@ -350,7 +350,7 @@ class TestLeases:
 
             def go_on() -> None:
                 sharded.core.clock_shift_ms = second.clock.ahead_ms
-                ick.renew()
+                ick.extend()
 
             second.meanwhile = go_on
             with pytest.raises(NoLease, match="another consumer, 'worker 7'"):

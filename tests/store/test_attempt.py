@@ -26,9 +26,10 @@ from workstealing.errors import (
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Job, Outcome
 from workstealing.recruiting.slice import Slice
-from workstealing.store import attempt, twin_of
+from workstealing.store import attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, OneAttempt
+from workstealing.store.twin import twin_of
 from workstealing.structures import VolatileHashes
 from workstealing.testing import ManualClock, always
 

@@ -30,11 +30,11 @@ from support.processes import free_port
 from support.redis_py import lack, skip_without
 from support.servers import RedisCluster3, RedisServer, find_server, sentinel_of, wait_until
 from workstealing.errors import ConfigurationError
-from workstealing.store import Twin, connect
+from workstealing.store import connect
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
 from workstealing.store.redis_versions import DEFAULT_PROTOCOL
-from workstealing.store.twin import twin_of
+from workstealing.store.twin import Twin, twin_of
 
 # redis-py advises against some of its own options; applications have them all the same.
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore::DeprecationWarning")]

@@ -25,10 +25,10 @@ from workstealing.errors import Moved, Unmapped
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Outcome
 from workstealing.recruiting.slice import Slice
-from workstealing.store import Twin, attempt, twin_of
+from workstealing.store import attempt
 from workstealing.store.budget import Budget
 from workstealing.store.keys import key_slot
-from workstealing.store.twin import is_async
+from workstealing.store.twin import Twin, is_async, twin_of
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.testing import RecordingHooks, always
 

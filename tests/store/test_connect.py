@@ -14,8 +14,9 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisCluster3, RedisServer, sentinel_of
 from workstealing import connect
 from workstealing.errors import ConfigurationError
-from workstealing.store import connect_async, twin_of
+from workstealing.store import connect_async
 from workstealing.store.budget import Budget
+from workstealing.store.twin import twin_of
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,8 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer, sentinel_of, wait_until
 from workstealing import Outcome, Recruiter, connect
 from workstealing.jobs import HashFieldExpiry
-from workstealing.store import twin_of
 from workstealing.store.budget import Budget
+from workstealing.store.twin import twin_of
 from workstealing.structures import VolatileHashes
 from workstealing.testing import always
 

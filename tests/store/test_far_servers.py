@@ -25,8 +25,9 @@ from workstealing import Outcome, Recruiter
 from workstealing.errors import OutOfTime, Unanswered
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.slice import TRIPS, Slice
-from workstealing.store import attempt, twin_of
+from workstealing.store import attempt
 from workstealing.store.budget import Budget
+from workstealing.store.twin import twin_of
 from workstealing.structures import VolatileHashes
 from workstealing.testing import always
 

@@ -29,8 +29,9 @@ from support.servers import RedisServer, sentinel_of
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.slice import Slice
-from workstealing.store import Twin, attempt, twin_of
+from workstealing.store import attempt
 from workstealing.store.budget import Budget
+from workstealing.store.twin import Twin, twin_of
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 
 HOUR_MS = 3_600_000

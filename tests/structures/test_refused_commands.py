@@ -83,7 +83,7 @@ def leased(sharded: Any) -> None:
     with sharded.lease("c", 30) as ick:
         batch = ick.reserve(2)
         ick.exchange(1, *[member for member, _ in batch])
-        ick.renew()
+        ick.extend()
 
 
 def settled(queue: Any, message: Any) -> None:

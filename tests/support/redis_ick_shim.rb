@@ -24,7 +24,7 @@ module OnWorkstealing
     when Redis::Ick::LUA_ICKADD then add(keys, args)
     when Redis::Ick::LUA_ICKEXCHANGE then exchange(keys, *args)
     when Redis::Ick::LUA_ICKSTATS then stats(keys)
-    when Redis::Ick::LUA_ICKDEL then run('ick/delete', keys, [])
+    when Redis::Ick::LUA_ICKDEL then run('ick/delete', keys, ['DEL'])
     else raise "a call of redis-ick's that has no script of ours"
     end
   end

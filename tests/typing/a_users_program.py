@@ -39,8 +39,6 @@ from workstealing.structures import (
     Added,
     AsyncDurableKeys,
     AsyncIck,
-    AsyncIckPipeline,
-    AsyncKeyPipeline,
     AsyncLease,
     AsyncLeasedIck,
     AsyncLog,
@@ -54,10 +52,7 @@ from workstealing.structures import (
     DeadMember,
     Drift,
     DurableKeys,
-    HashPipeline,
     Ick,
-    IckPipeline,
-    KeyPipeline,
     Lease,
     LeasedIck,
     LeaseLost,
@@ -67,18 +62,21 @@ from workstealing.structures import (
     Page,
     RedisStore,
     ShardedIck,
-    ShardedIckPipeline,
     ShuffleQueue,
     Taken,
     TimeShardQueue,
     TimeShardStats,
     TrackedSet,
-    TrackedSetPipeline,
     VolatileHashes,
 )
+from workstealing.structures.durable_keys.keys import AsyncKeyPipeline, KeyPipeline
+from workstealing.structures.ick.ick import AsyncIckPipeline, IckPipeline
 from workstealing.structures.log import GroupEntry, GroupStats, LogRange, LogStats, PendingEntry
+from workstealing.structures.sharded_ick.sharded import ShardedIckPipeline
 from workstealing.structures.shuffle_queue import DeadMessage, OverdueMessage
+from workstealing.structures.tracked_set.sets import TrackedSetPipeline
 from workstealing.structures.tracked_set.sources import Source, SqlSource
+from workstealing.structures.volatile_hashes.hashes import HashPipeline
 
 items = VolatileHashes(connect("redis://localhost:6379/0"), namespace="items")
 recruiter = Recruiter(
@@ -271,7 +269,7 @@ def consume() -> None:
         with sharded.lease("worker 7", lease=30, wait=1.0) as ick:
             assert_type(ick, LeasedIck)
             batch: Batch = ick.reserve(100)
-            ick.renew()
+            ick.extend()
             ick.ack(*batch.members)
             assert_type(ick.release(), bool)
     except NoLease:
@@ -371,7 +369,7 @@ async def time_shards_awaited() -> None:
 def logs(client: redis.Redis) -> None:
     log = Log(client, "activity", codec="json")
     assert_type(log, Log)
-    assert_type(log.append({"path": "/"}, backlog=1000), int)
+    assert_type(log.append({"path": "/"}, keep=1000), int)
     assert_type(log.read(-1, block=0.05), list[Any])
     assert_type(log.read_range(0, 0), tuple[LogRange, list[Any]])
     assert_type(log.read(0, 10, dt.timedelta(seconds=1)), list[Any])

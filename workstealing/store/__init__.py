@@ -4,16 +4,13 @@ from workstealing.store.attempt import Attempt, attempt
 from workstealing.store.client import connect, connect_async
 from workstealing.store.embedded import EmbeddedServer
 from workstealing.store.fleet import AsyncFleet, Fleet
-from workstealing.store.twin import Twin, twin_of
 
 __all__ = [
     "AsyncFleet",
     "Attempt",
     "EmbeddedServer",
     "Fleet",
-    "Twin",
     "attempt",
     "connect",
     "connect_async",
-    "twin_of",
 ]

@@ -3,32 +3,26 @@
 from workstealing.store.paging import Page
 from workstealing.structures.durable_keys import (
     AsyncDurableKeys,
-    AsyncKeyPipeline,
     AsyncLease,
     DurableKeys,
-    KeyPipeline,
     Lease,
 )
 from workstealing.structures.ick import (
     Acked,
     Added,
     AsyncIck,
-    AsyncIckPipeline,
     Batch,
     DeadMember,
     Ick,
-    IckPipeline,
 )
 from workstealing.structures.log import AsyncLog, Log, LogRange, LogStats
 from workstealing.structures.sharded_ick import (
     AsyncLeasedIck,
     AsyncShardedIck,
-    AsyncShardedIckPipeline,
     LeasedIck,
     LeaseLost,
     NoLease,
     ShardedIck,
-    ShardedIckPipeline,
 )
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, Message, ShuffleQueue
 from workstealing.structures.time_shard_queue import (
@@ -43,15 +37,11 @@ from workstealing.structures.time_shard_queue import (
 )
 from workstealing.structures.tracked_set import (
     AsyncTrackedSet,
-    AsyncTrackedSetPipeline,
     Drift,
     TrackedSet,
-    TrackedSetPipeline,
 )
 from workstealing.structures.volatile_hashes import (
-    AsyncHashPipeline,
     AsyncVolatileHashes,
-    HashPipeline,
     VolatileHashes,
 )
 
@@ -60,30 +50,22 @@ __all__ = [
     "Added",
     "AsyncCassandraStore",
     "AsyncDurableKeys",
-    "AsyncHashPipeline",
     "AsyncIck",
-    "AsyncIckPipeline",
-    "AsyncKeyPipeline",
     "AsyncLease",
     "AsyncLeasedIck",
     "AsyncLog",
     "AsyncRedisStore",
     "AsyncShardedIck",
-    "AsyncShardedIckPipeline",
     "AsyncShuffleQueue",
     "AsyncTimeShardQueue",
     "AsyncTrackedSet",
-    "AsyncTrackedSetPipeline",
     "AsyncVolatileHashes",
     "Batch",
     "CassandraStore",
     "DeadMember",
     "Drift",
     "DurableKeys",
-    "HashPipeline",
     "Ick",
-    "IckPipeline",
-    "KeyPipeline",
     "Lease",
     "LeaseLost",
     "LeasedIck",
@@ -95,12 +77,10 @@ __all__ = [
     "Page",
     "RedisStore",
     "ShardedIck",
-    "ShardedIckPipeline",
     "ShuffleQueue",
     "Taken",
     "TimeShardQueue",
     "TimeShardStats",
     "TrackedSet",
-    "TrackedSetPipeline",
     "VolatileHashes",
 ]

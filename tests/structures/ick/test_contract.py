@@ -24,10 +24,8 @@ from workstealing.recruiting import Slice
 from workstealing.store.scripts import load
 from workstealing.structures import (
     AsyncIck,
-    AsyncIckPipeline,
     AsyncShardedIck,
     Ick,
-    IckPipeline,
     ShardedIck,
 )
 from workstealing.structures.ick import ick as ick_module
@@ -699,7 +697,7 @@ def test_it_answers_as_all_structures_do(redis7: RedisServer, form: Any) -> None
 
 def test_editors_are_shown_an_operation_in_every_form() -> None:
     """One signature and one docstring; nothing of the descriptor that makes a method of it."""
-    for kind in (Ick, AsyncIck, IckPipeline, AsyncIckPipeline):
+    for kind in (Ick, AsyncIck, ick_module.IckPipeline, ick_module.AsyncIckPipeline):
         assert str(inspect.signature(kind.add)) == "(self, members: 'Members | Member') -> 'Added'"
         assert kind.exchange.__doc__ is not None
         assert kind.exchange.__doc__.startswith("Acknowledge members and then reserve")

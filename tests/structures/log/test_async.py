@@ -18,7 +18,7 @@ async def test_story_on_asyncio(any_server: AnyServer) -> None:
         assert isinstance(log, AsyncLog)
         entries = [b"entry %d" % number for number in range(35)]
         assert await log.append(*entries[:30]) == 0
-        assert await log.append(*entries[30:], backlog=100) == 30
+        assert await log.append(*entries[30:], keep=100) == 30
         assert await log.read(8, 5) == entries[8:13]
         assert [entry async for entry in log] == entries
         assert [entry async for entry in log.iterate(20, 30, reverse=True)] == entries[29:19:-1]

@@ -120,25 +120,25 @@ def test_what_is_evicted_stays_so_and_nothing_else_moves(log: Log, any_server: A
     assert log.client.zrange(log.keys.times, 0, -1) == [b"4"]
 
 
-def test_a_backlog_keeps_at_least_so_many(log: Log) -> None:
+def test_keep_leaves_at_least_so_many(log: Log) -> None:
     for start in range(0, 200, 7):
-        log.append(*numbered(start, start + 7), backlog=25)
+        log.append(*numbered(start, start + 7), keep=25)
         assert log.read(start, 7) == numbered(start, start + 7)
         assert log.length() == min(start + 7, log.length())
         assert min(start + 7, 25) <= log.length() < 25 + BLOCK
         assert log.first() % BLOCK == 0
     assert len(blocks_left(log)) <= 5
-    log.append(b"last", backlog=0)
+    log.append(b"last", keep=0)
     assert (log.first(), log.last()) == (200, 203)
-    assert log.append(*numbered(0, 50), backlog=2) == 204
+    assert log.append(*numbered(0, 50), keep=2) == 204
     assert log.read(204, 50) == [None] * 46 + numbered(46, 50)
     assert blocks_left(log) == [25]
 
 
-def test_a_backlog_that_frees_many_blocks_at_once_frees_all_of_them(log: Log) -> None:
+def test_a_keep_that_frees_many_blocks_at_once_frees_all_of_them(log: Log) -> None:
     log.append(*numbered(0, 300))
     for number in range(6):
-        log.append(b"x", backlog=5)
+        log.append(b"x", keep=5)
         assert log.first() == (290 if number < 4 else 300)
     assert blocks_left(log) == [30]
 
@@ -282,8 +282,8 @@ def test_a_codec_writes_and_reads_values(any_server: AnyServer) -> None:
     [
         (lambda log: log.append(), "0 entries cannot be appended"),
         (lambda log: log.append(7), "entry 0 of this call is a int"),
-        (lambda log: log.append(b"x", backlog=-1), "backlog=-1"),
-        (lambda log: log.append(b"x", backlog=True), "backlog=True"),
+        (lambda log: log.append(b"x", keep=-1), "keep=-1"),
+        (lambda log: log.append(b"x", keep=True), "keep=True"),
         (lambda log: log.read("0"), "offset='0'"),
         (lambda log: log.read(2**53), f"offset={2**53}"),
         (lambda log: log.read(0, -1), "count=-1"),

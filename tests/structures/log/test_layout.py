@@ -191,7 +191,7 @@ def test_a_full_server_refuses_entries_and_lets_them_go(
     before = state(client)
     client.config_set("maxmemory", 1)
     with pytest.raises(ResponseError, match="maxmemory"):
-        log.append(b"x", backlog=3)
+        log.append(b"x", keep=3)
     with pytest.raises(ResponseError, match="maxmemory"):
         Log(client, "another").append(b"x")
     assert log.read(30, 9) == [b"e"] * 5

@@ -69,11 +69,11 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.append(*batch) == len(self.entries)
         self.entries += batch
 
-    @rule(batch=st.lists(ENTRIES, min_size=1, max_size=11), backlog=st.integers(0, 30))
-    def append_with_a_backlog(self, batch: list[bytes], backlog: int) -> None:
-        assert self.log.append(*batch, backlog=backlog) == len(self.entries)
+    @rule(batch=st.lists(ENTRIES, min_size=1, max_size=11), keep=st.integers(0, 30))
+    def append_and_keep(self, batch: list[bytes], keep: int) -> None:
+        assert self.log.append(*batch, keep=keep) == len(self.entries)
         self.entries += batch
-        whole_blocks = max(0, len(self.entries) - backlog) // BLOCK * BLOCK
+        whole_blocks = max(0, len(self.entries) - keep) // BLOCK * BLOCK
         self.first = max(self.first, whole_blocks)
 
     @rule(offset=OFFSETS, count=COUNTS)

@@ -199,7 +199,7 @@ def blocks_in(server: AnyReal, log: Any) -> set[bytes]:
     }
 
 
-def test_appends_with_a_backlog_at_once_keep_at_least_that_many(server: AnyReal) -> None:
+def test_appends_with_keep_at_once_leave_at_least_that_many(server: AnyReal) -> None:
     written = Written()
     shortest: list[int] = []
 
@@ -214,7 +214,7 @@ def test_appends_with_a_backlog_at_once_keep_at_least_that_many(server: AnyReal)
     def write() -> None:
         try:
             at_once(
-                [partial(written.write, server, writer, 400, 7, backlog=100) for writer in range(3)]
+                [partial(written.write, server, writer, 400, 7, keep=100) for writer in range(3)]
             )
         finally:
             written.done.set()

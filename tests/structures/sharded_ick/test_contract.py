@@ -378,7 +378,7 @@ class TestLeases:
                 lambda: ick.reserve(2),
                 lambda: ick.exchange(2),
                 lambda: ick.ack(*batch.members),
-                ick.renew,
+                ick.extend,
             ]
             for number, work in enumerate(later, 1):
                 # 40 s later, 20 s before the end, each time.
@@ -422,7 +422,7 @@ class TestLeases:
         for call in (
             lambda: zombie.reserve(1),
             lambda: zombie.exchange(2, *batch.members),
-            zombie.renew,
+            zombie.extend,
         ):
             with pytest.raises(LeaseLost, match="zombie does not hold ick shard 0 of 'orders'"):
                 call()
@@ -602,7 +602,7 @@ class TestOtherClients:
             batch = await ick.reserve(5)
             following = await ick.exchange(5, *batch.members)
             assert following.acked == 5
-            await ick.renew()
+            await ick.extend()
             assert await ick.ack(*following.members) == 5
         async with sharded.pipeline() as pipe:
             pipe.add({"more": 1}).set("mine", 1).stats()
@@ -677,6 +677,6 @@ def test_after_2286_tokens_have_a_digit_more(any_server: AnyServer) -> None:
         batch = after.reserve(50)
         assert len(after.reserve(2_000)) == ahead.stats()["shards"][after.ick_shard]["cset_size"]
         assert after.ack(*batch.members) == 50
-        after.renew()
+        after.extend()
     assert ahead.resize(3).done
     assert sum(ahead.stats()[name] for name in ("pset_size", "cset_size")) == 150

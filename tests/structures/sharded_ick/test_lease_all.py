@@ -79,10 +79,10 @@ class TestLeases:
             sharded.lease_all("reader")
         second = sharded.lease_all("reader", lease=60, take_over=True)
         assert all(b.lease_token > a.lease_token for a, b in zip(first, second, strict=True))
-        assert first.renew() == [0, 1, 2, 3]
+        assert first.extend() == [0, 1, 2, 3]
         with pytest.raises(LeaseLost):
             first[0].reserve(1)
-        assert second.renew() == []
+        assert second.extend() == []
 
     def test_what_has_run_out_is_free(self, any_server: AnyServer) -> None:
         first = sharded_on(any_server).lease_all("reader", lease=60)
@@ -212,7 +212,7 @@ class TestReservations:
         sharded.core.clock_shift_ms = HOUR_MS
         assert sum(leases.ack_all(tokens).values()) == 0
         assert leases.reserve({0: 5}) == {}
-        assert leases.renew() == [0, 1, 2, 3]
+        assert leases.extend() == [0, 1, 2, 3]
         assert sharded.stats()["cset_size"] == 100
 
     def test_what_a_reaper_has_returned_comes_again(self, any_server: AnyServer) -> None:
@@ -271,7 +271,7 @@ def test_asyncio(any_server: AnyServer) -> None:
             assert sorted(member for page in pages for member, _ in page) == sorted(
                 name.encode() for name in MEMBERS
             )
-            assert await leases.renew() == []
+            assert await leases.extend() == []
             assert await leases[0].ack_all(tokens[0]) == reserved[0][1]
             await leases.ack_all(tokens)
             assert (await sharded.stats())["total_size"] == 0

@@ -271,14 +271,14 @@ class IckConsumer:
         return taken
 
     def _hold(self, start: IckOffset, shards: list[ShardLook]) -> Leases:
-        """Return the leases of all ick shards: renewed, or taken anew. Raises: NoLease."""
+        """Return the leases of all ick shards: extended, or taken anew. Raises: NoLease."""
         if self._leases is not None:
             now = [(each.lease_token, each.left_ms > 0) for each in shards]
             if now == [(leased.lease_token, True) for leased in self._leases]:
                 if self._is_beginning and start.seq:
                     return self._take(start, take_over=True)
                 short = any(each.left_ms < self._lease * 500 for each in shards)
-                if not short or not self._leases.renew():
+                if not short or not self._leases.extend():
                     return self._leases
             # They ran out, in a long batch or a resize. The others are given back, so that
             # a consumer that has come in between is seen as one.

@@ -35,7 +35,8 @@ from workstealing.spark.sources.options import OptionReader, runs, shares_of_a_n
 from workstealing.spark.sources.pipelines import Bounded, of_one_command
 from workstealing.spark.sources.pushing import BYTES, TEXT, Column, Pushing, as_key
 from workstealing.store.twin import Node
-from workstealing.structures.volatile_hashes import HashPipeline, VolatileHashes
+from workstealing.structures.volatile_hashes import VolatileHashes
+from workstealing.structures.volatile_hashes.hashes import HashPipeline
 from workstealing.structures.volatile_hashes.scanning import HashScan, KeyChoice, LiveFields
 
 if TYPE_CHECKING:
@@ -312,7 +313,7 @@ class WrittenByTask(WriterCommitMessage):
     commands: int
 
 
-class _Sink:
+class _VolatileHashSink:
     """The common part of the batch writer and the stream writer."""
 
     def __init__(self, options: VolatileHashOptions) -> None:
@@ -328,11 +329,11 @@ class _Sink:
         return WrittenByTask(rows, commands)
 
 
-class VolatileHashWriter(_Sink, DataSourceArrowWriter):
+class VolatileHashWriter(_VolatileHashSink, DataSourceArrowWriter):
     """Writes a DataFrame's rows; what one task has written stays if another fails."""
 
 
-class VolatileHashStreamWriter(_Sink, DataSourceStreamArrowWriter):
+class VolatileHashStreamWriter(_VolatileHashSink, DataSourceStreamArrowWriter):
     """Writes the rows of every micro-batch, each at least once."""
 
 

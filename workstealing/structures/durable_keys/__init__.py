@@ -2,18 +2,14 @@
 
 from workstealing.structures.durable_keys.keys import (
     AsyncDurableKeys,
-    AsyncKeyPipeline,
     AsyncLease,
     DurableKeys,
-    KeyPipeline,
     Lease,
 )
 
 __all__ = [
     "AsyncDurableKeys",
-    "AsyncKeyPipeline",
     "AsyncLease",
     "DurableKeys",
-    "KeyPipeline",
     "Lease",
 ]

@@ -252,11 +252,11 @@ class _IckOperations:
         return stats  # type: ignore[no-any-return]
 
     def _deleting(self, unlink: bool) -> Steps[int]:
-        script = load("ick/unlink" if unlink else "ick/delete")
-        return (yield Operation(script, self.names.all, (), int))  # type: ignore[no-any-return]
+        word = "UNLINK" if unlink else "DEL"
+        return (yield Operation(load("ick/delete"), self.names.all, (word,), int))  # type: ignore[no-any-return]
 
 
-class _Ick(_IckOperations, Structure, Generic[ClientT]):
+class _EitherIck(_IckOperations, Structure, Generic[ClientT]):
     """The blocking and the asyncio form have a client, and the key's names."""
 
     kind = "Ick"
@@ -289,7 +289,7 @@ class _Ick(_IckOperations, Structure, Generic[ClientT]):
         return [Check("", OK, f"{named}: {stats['total_size']:,} members, layout {stats['ver']}")]
 
 
-class Ick(_Ick[BlockingClient], Blocking):
+class Ick(_EitherIck[BlockingClient], Blocking):
     """A priority queue with write folding and two-phase commit for one consumer.
 
     A member that is added again keeps its lower score, so hot members do not starve. If a member is
@@ -312,7 +312,7 @@ class Ick(_Ick[BlockingClient], Blocking):
         return IckPipeline(self, transaction)
 
 
-class AsyncIck(_Ick[AsyncClient], Asynchronous):
+class AsyncIck(_EitherIck[AsyncClient], Asynchronous):
     """An `Ick` on a redis.asyncio client: every method is awaited."""
 
     def pipeline(self, transaction: bool = True) -> AsyncIckPipeline:

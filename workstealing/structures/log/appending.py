@@ -30,7 +30,7 @@ MOST_BYTES = 512 * 1024 * 1024
 # Extra blocks for entries that others append meanwhile: twice as many at each try.
 _SPARE_BLOCKS, _MOST_SPARE_BLOCKS = 1, 1_024
 EVICTED_BLOCKS = 100
-"""How many blocks a call with a backlog frees at most, beside those that it fills."""
+"""How many blocks a call with `keep` frees at most, beside those that it fills."""
 WOKEN_GROUPS = 64
 """One script wakes the members of this many groups."""
 _TRIES = 100
@@ -63,11 +63,11 @@ class Appending(LogBase):
     """Appending to a log, and waking the groups in which members wait."""
 
     @operation
-    def append(self, *entries: Any, backlog: int | None = None) -> Steps[int]:
+    def append(self, *entries: Any, keep: int | None = None) -> Steps[int]:
         """Append entries behind the last one, all or none.
 
         Arguments: entries: 1 to 10,000, of 512 MiB together at most; bytes, or values that the
-        codec takes; backlog: evict whole blocks as long as at least so many entries stay. Returns:
+        codec takes; keep: evict whole blocks as long as at least so many entries stay. Returns:
         the offset of the first; the others follow without a gap. Raises: ConfigurationError;
         LayoutError; errors of redis-py, for instance of a full server. After an error nothing is
         written, but after a lost connection the entries may be there. Then a repeated call appends
@@ -77,10 +77,10 @@ class Appending(LogBase):
         64 in which members wait. About 12 Redis commands, three for each block and some 15 for each
         such group.
         """
-        return self.append_steps(entries, backlog)
+        return self.append_steps(entries, keep)
 
     def append_steps(
-        self, entries: Any, backlog: int | None = None, marker: Marker | None = None
+        self, entries: Any, keep: int | None = None, marker: Marker | None = None
     ) -> Steps[Any]:
         """Append entries, once for each marker; see `append`.
 
@@ -88,7 +88,7 @@ class Appending(LogBase):
         not match the rows written so far.
         """
         batch = checked_entries(encode_all(self.codec, entries), self.known.block)
-        least = "" if backlog is None else checked_integer(backlog, "backlog", 0)
+        least = "" if keep is None else checked_integer(keep, "keep", 0)
         note: tuple[Any, ...] = ("", 0, 0, "")
         written = self.keys.meta
         if marker is not None:
@@ -166,7 +166,7 @@ class Appending(LogBase):
         needed = (known.next + len(batch) - 1) // known.block - low + 1 + spare
         evicted = 0
         if isinstance(least, int):
-            # Up to the block where the backlog should begin, and one for others' entries.
+            # Up to the block where the kept entries should begin, and one for others' entries.
             stop = min(low, (known.next + len(batch) - least) // known.block + 1)
             evicted = max(0, min(stop - known.kept, EVICTED_BLOCKS))
         fixed = (keys.meta, keys.news, keys.full, keys.raw, keys.times, written, keys.waiting)

@@ -11,10 +11,8 @@ from workstealing.structures.sharded_ick.resizing import Resized
 from workstealing.structures.sharded_ick.sharded import (
     AsyncIckLease,
     AsyncShardedIck,
-    AsyncShardedIckPipeline,
     IckLease,
     ShardedIck,
-    ShardedIckPipeline,
 )
 
 __all__ = [
@@ -22,7 +20,6 @@ __all__ = [
     "AsyncLeasedIck",
     "AsyncLeases",
     "AsyncShardedIck",
-    "AsyncShardedIckPipeline",
     "IckLease",
     "LeaseLost",
     "LeasedIck",
@@ -30,5 +27,4 @@ __all__ = [
     "NoLease",
     "Resized",
     "ShardedIck",
-    "ShardedIckPipeline",
 ]

@@ -105,7 +105,7 @@ class _LeasedOperations:
     def ack(self, *members: Member) -> Steps[Acked]:
         """Acknowledge members whose work is done: remove them from the consumer set.
 
-        As `Ick.ack`; renews the lease if less than half of it is left. Returns: `Acked`, whose
+        As `Ick.ack`; extends the lease if less than half of it is left. Returns: `Acked`, whose
         `ignored` counts the members that were not removed: all, once the lease or the reservation
         no longer holds. Raises: LayoutError. One round trip.
         """
@@ -134,12 +134,12 @@ class _LeasedOperations:
         return self._exchanging(checked_count(n), done, backwash)
 
     @operation
-    def renew(self) -> Steps[None]:
+    def extend(self) -> Steps[None]:
         """Let the lease last for its whole duration from now on.
 
         Raises: LeaseLost if it has run out; LayoutError. One round trip.
         """
-        return self._renewing()
+        return self._extending()
 
     @operation
     def release(self) -> Steps[bool]:
@@ -227,21 +227,21 @@ class _LeasedOperations:
         done = yield from _acking_reservations(self._core, both, self._lease_ms)
         return done[self.ick_shard]
 
-    def _renewing(self) -> Steps[None]:
-        if not (yield self.on_lease("sharded_ick/renew", self._lease_ms)):
+    def _extending(self) -> Steps[None]:
+        if not (yield self.on_lease("sharded_ick/extend", self._lease_ms)):
             raise self._lost()
 
     def _releasing(self) -> Steps[bool]:
         return bool((yield self.on_lease("sharded_ick/release")))
 
     def on_lease(self, script: str, *args: Any) -> Operation:
-        """Return the operation that renews or releases the lease; for the package itself."""
+        """Return the operation that extends or releases the lease; for the package itself."""
         return _on_lease(self._core, script, self.ick_shard, self.lease_token, *args)
 
     def _lost(self) -> LeaseLost:
         return LeaseLost(
             f"{self.consumer} does not hold ick shard {self.ick_shard} of {self._core.text!r} any"
-            " more: its lease ran out; take a new one, and renew it while working"
+            " more: its lease ran out; take a new one, and extend it while working"
         )
 
 
@@ -263,12 +263,12 @@ class _LeasesOperations(list[LeasedT], Generic[LeasedT]):
         self._lease_ms = lease_ms
 
     @operation
-    def renew(self) -> Steps[list[int]]:
+    def extend(self) -> Steps[list[int]]:
         """Let all leases that are still held last for their whole duration from now on.
 
         Returns: the ick shards whose lease is lost. Raises: LayoutError. One round trip.
         """
-        return self._each("sharded_ick/renew", self._lease_ms)
+        return self._each("sharded_ick/extend", self._lease_ms)
 
     @operation
     def release(self) -> Steps[list[int]]:
@@ -475,7 +475,7 @@ def take_all(
             if seen.left_ms and not (take_over and seen.consumer == holder.consumer):
                 raise NoLease(
                     f"ick shard {shard} of {core.text!r} is leased by {seen.consumer!r} for another"
-                    f" {seen.left_ms / 1000:.0f} s, or longer if it renews the lease; nothing was"
+                    f" {seen.left_ms / 1000:.0f} s, or longer if it extends the lease; nothing was"
                     " taken"
                 )
         tokens = yield [

@@ -106,7 +106,7 @@ class _ShardedIckOperations:
         return _deleting(self.core)
 
 
-class _ShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT, LeasesT]):
+class _EitherShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT, LeasesT]):
     """The operations of both forms that a pipeline does not have."""
 
     kind = "sharded Ick"
@@ -176,7 +176,7 @@ class _ShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT, Lease
         """Take the leases of all ick shards, or none of them, for a consumer that wants the whole.
 
         Arguments: consumer: a name, for people to read; lease: how long the leases hold unless they
-        are renewed, seconds or a timedelta; take_over: take leases from a consumer of the same
+        are extended, seconds or a timedelta; take_over: take leases from a consumer of the same
         name, which then gets LeaseLost; for a restarted process under a name of its own. Returns:
         `Leases`, a list of `LeasedIck`, whose methods act on all of them. Raises: NoLease, which
         names a holder and how long it holds its lease, or says that a resize is not finished. Then
@@ -253,7 +253,7 @@ class _ShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT, Lease
                 yield Sleep(min(left, PAUSE_SECONDS * (0.5 + random.random())))
 
 
-class ShardedIck(_ShardedIck[BlockingClient, Ick, Leases], Blocking):
+class ShardedIck(_EitherShardedIck[BlockingClient, Ick, Leases], Blocking):
     """Several Icks behind one name, so that several consumers work at once.
 
     CRC-32 of a member chooses its ick shard; each ick shard lies in a cluster slot of its own, and
@@ -277,7 +277,7 @@ class ShardedIck(_ShardedIck[BlockingClient, Ick, Leases], Blocking):
         last.
 
         Arguments: consumer: a name, for people to read; lease: how long the lease holds, seconds or
-        a timedelta, unless it is renewed, as each reserve, exchange and ack does when less than
+        a timedelta, unless it is extended, as each reserve, exchange and ack does when less than
         half is left; wait: how long to go on trying. Raises, on entering: NoLease; LayoutError;
         ConfigurationError, at once for a wrong argument. Two round trips; one at the end.
 
@@ -293,7 +293,7 @@ class ShardedIck(_ShardedIck[BlockingClient, Ick, Leases], Blocking):
         return ShardedIckPipeline(self, transaction)
 
 
-class AsyncShardedIck(_ShardedIck[AsyncClient, AsyncIck, AsyncLeases], Asynchronous):
+class AsyncShardedIck(_EitherShardedIck[AsyncClient, AsyncIck, AsyncLeases], Asynchronous):
     """A `ShardedIck` on a redis.asyncio client: its calls are awaited, its leases by async with."""
 
     _ick_kind, _leases_kind, _leased_kind = AsyncIck, AsyncLeases, AsyncLeasedIck
@@ -415,7 +415,7 @@ def _chunks(pairs: Iterable[tuple[bytes, Any]], layout: ShardedLayout) -> list[t
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _DescribedShard:
     """An ick shard described.
 
     Fields: stats: those of its Ick, with the dead that a resize has set aside, empty for none;
@@ -429,7 +429,7 @@ class _Part:
     lease_ms: int
 
 
-def _parts(core: Core) -> Steps[list[_Part]]:
+def _parts(core: Core) -> Steps[list[_DescribedShard]]:
     """Describe all ick shards; two operations for each, one round trip."""
     shards = range((yield from core.open()).all_shards)
     replies = yield [
@@ -444,7 +444,7 @@ def _parts(core: Core) -> Steps[list[_Part]]:
         stats = {**(found or {})}
         stats["dead_size"] = stats.get("dead_size", 0) + seen.moving_dead
         consumer = seen.consumer if seen.left_ms else None
-        parts.append(_Part(stats, seen.moving, consumer, seen.left_ms))
+        parts.append(_DescribedShard(stats, seen.moving, consumer, seen.left_ms))
     return parts
 
 

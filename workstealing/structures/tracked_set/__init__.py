@@ -3,16 +3,12 @@
 from workstealing.structures.tracked_set.drift import Drift, Share
 from workstealing.structures.tracked_set.sets import (
     AsyncTrackedSet,
-    AsyncTrackedSetPipeline,
     TrackedSet,
-    TrackedSetPipeline,
 )
 
 __all__ = [
     "AsyncTrackedSet",
-    "AsyncTrackedSetPipeline",
     "Drift",
     "Share",
     "TrackedSet",
-    "TrackedSetPipeline",
 ]

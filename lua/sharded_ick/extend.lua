@@ -1,4 +1,4 @@
--- Renews the lease of an ick shard for its holder.
+-- Extends the lease of an ick shard for its holder.
 -- KEYS: lease. ARGV: the holder's token, time to live in ms. Returns 1; 0 if it is not held any more.
 --@include shard
 local problem, lease = held_lease(KEYS[1], ARGV[1])
