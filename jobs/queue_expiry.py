@@ -67,8 +67,13 @@ class QueueExpiry(CollectingJob):
         clients = client.nodes if isinstance(client, AnyFleet) else {"": client}
         homes = {node: QueueNamespace(each, named) for node, each in clients.items()}
         self.structures = tuple(homes.values())
+        if isinstance(client, AnyFleet):
+            for home in self.structures:
+                home.fleet = client
         collectors = {
-            node: _Collector(DueIndex(home.twin, home.names, shift_ms, random, clock), shift_ms)
+            node: _QueueCollector(
+                DueIndex(home.twin, home.names, shift_ms, random, clock), shift_ms
+            )
             for node, home in homes.items()
         }
         super().__init__(
@@ -80,7 +85,7 @@ class QueueExpiry(CollectingJob):
         )
 
 
-class _Collector(DueCollector):
+class _QueueCollector(DueCollector):
     """Collects the idle queues of one namespace, through a twin's one-attempt connections.
 
     Arguments: index: of the namespace; clock_shift_ms: for tests.

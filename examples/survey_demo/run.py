@@ -198,7 +198,7 @@ def main() -> int:
         page = HERE.parents[1] / ".cache" / "survey.html"
         page.parent.mkdir(exist_ok=True)
         subprocess.run(  # noqa: S603 - our own
-            [sys.executable, "-m", "workstealing", "survey", url, "--html", page],
+            [sys.executable, "-m", "workstealing", "survey", "--url", url, "--html", page],
             check=True,
             stderr=subprocess.STDOUT,
         )

@@ -115,7 +115,7 @@ class Leftovers(DivisibleJob):
                     " ttl, the time to live that they get"
                 )
         # The twin does not keep its client alive.
-        self._client = client
+        self.client = client
         self._twin = twin_of(client)
         self.dependency = self._twin.identity
         self.random, self._clock = random, clock

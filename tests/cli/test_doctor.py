@@ -15,7 +15,7 @@ from support.processes import free_port
 from support.servers import RedisCluster3, RedisServer, sentinel_of
 from workstealing.cli.checks import extras
 from workstealing.cli.server_checks import field_expiry, memory
-from workstealing.store import twin_of
+from workstealing.store.twin import twin_of
 from workstealing.structures import Ick, VolatileHashes
 
 pytestmark = pytest.mark.real
@@ -474,7 +474,7 @@ def test_a_structure_of_no_rule_is_told(
         f"""
         from workstealing import Recruiter, connect
         from workstealing.recruiting.job import Job
-        from workstealing.store import twin_of
+        from workstealing.store.twin import twin_of
         from workstealing.structures.structure import Structure
 
         class Heap(Structure):

@@ -381,3 +381,34 @@ def test_total_failure_is_seen(command: Any, redis7: RedisServer) -> None:
     assert re.search(r"^sweep .* 100% +0% +NO$", text, re.M), text
     assert re.search(r"^sweep +TimeoutError +11 +\S+ \S+ ago +\S+$", text, re.M), text
     assert f"1 on {socket.gethostname()}, {workstealing.__version__}" in text
+
+
+OTHERS = """
+    import redis
+    from workstealing import Recruiter
+    from workstealing.jobs import TagSetLeftovers
+    from workstealing.recruiting import FunctionJob
+
+    recruiter = Recruiter(seconds=5.0)
+    recruiter.install(TagSetLeftovers(redis.Redis.from_url({url!r}), "conj:*"), rate=0.1)
+    recruiter.install(FunctionJob(lambda slice: 0, name="plain"), rate=0.1)
+"""
+
+
+def test_a_job_on_keys_of_others_is_seen(
+    command: Any, app_module: MakeApp, redis7: RedisServer
+) -> None:
+    """It names no structure, but its server is examined, and its backlog is shown."""
+    name = app_module(OTHERS.format(url=redis7.url))
+    found = command.checks(name)
+    assert found["client"][0] == "ok"
+    assert found["server"][1].startswith("Redis 7.")
+    structures, jobs = command.well(name)
+    assert structures == {("job", "tag_set_leftovers"): (None, 0, None)}
+    assert jobs["tag_set_leftovers"] == 0
+    # A function has neither a dry run nor a backlog.
+    listed = command.json("jobs", "--app", name)["jobs"]
+    assert {each["name"]: (each["dry_run"], each["backlog"]) for each in listed} == {
+        "tag_set_leftovers": (True, True),
+        "plain": (False, False),
+    }

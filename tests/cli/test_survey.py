@@ -35,7 +35,7 @@ def filled(redis8: RedisServer) -> RedisServer:
 
 
 def test_the_table(command: Any, filled: RedisServer) -> None:
-    said = command("survey", filled.url, "--load", "1", "--traffic", "500/s")
+    said = command("survey", "--url", filled.url, "--load", "1", "--traffic", "500/s")
     lines = said.splitlines()
     assert lines[0].startswith("52 keys, ")
     (tags,) = [each for each in lines if each.startswith("conj:shop:id=<n>")]
@@ -52,7 +52,7 @@ def test_json_html_and_the_file_for_the_dashboard(
     command: Any, filled: RedisServer, tmp_path: Path
 ) -> None:
     page = tmp_path / "survey.html"
-    report = command.json("survey", filled.url, "--load", "1", "--html", str(page))
+    report = command.json("survey", "--url", filled.url, "--load", "1", "--html", str(page))
     assert report["keys"] == 52
     assert report["freed"]["certain"][0] > 0
     text = page.read_text(encoding="utf-8")
@@ -65,18 +65,18 @@ def test_json_html_and_the_file_for_the_dashboard(
 
 
 def test_the_number_of_rows(command: Any, filled: RedisServer) -> None:
-    said = command("survey", filled.url, "--load", "1", "--rows", "1")
+    said = command("survey", "--url", filled.url, "--load", "1", "--rows", "1")
     assert "and 2 smaller families with 2 keys" in said
 
 
 def test_an_empty_server(command: Any, redis7: RedisServer, tmp_path: Path) -> None:
-    said = command("survey", redis7.url, "--html", str(tmp_path / "survey.html"))
+    said = command("survey", "--url", redis7.url, "--html", str(tmp_path / "survey.html"))
     assert said.startswith("0 keys, 0 B")
 
 
 def test_a_cluster(command: Any, cluster: Any) -> None:
     cluster.client().mset_nonatomic({f"page:{number}": 1 for number in range(90)})
-    assert "of 3 nodes" in command("survey", cluster.url, "--load", "1")
+    assert "of 3 nodes" in command("survey", "--url", cluster.url, "--load", "1")
 
 
 def test_credentials_are_in_no_output(
@@ -88,9 +88,9 @@ def test_credentials_are_in_no_output(
     client.config_set("requirepass", SECRET)
     url = f"redis://:{SECRET}@127.0.0.1:{server.port}/0"
     state, page = tmp_path / "state", tmp_path / "page.html"
-    told = command("survey", url, "--resume", str(state), "--html", str(page), "--json")
+    told = command("survey", "--url", url, "--resume", str(state), "--html", str(page), "--json")
     told += command.err + page.read_text()
-    told += command("survey", url) + command.err
+    told += command("survey", "--url", url) + command.err
     from workstealing.survey import Survey
 
     survey = Survey(server.client(password=SECRET), path=state)
@@ -98,7 +98,7 @@ def test_credentials_are_in_no_output(
     told += state.read_text()
     assert SECRET not in told
     server.kill()
-    assert SECRET not in command.refused("survey", url)
+    assert SECRET not in command.refused("survey", "--url", url)
 
 
 def test_a_replica_is_read(
@@ -111,7 +111,7 @@ def test_a_replica_is_read(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     filled.client().config_resetstat()
-    report = command.json("survey", filled.url, "--replica", replica.url, "--load", "1")
+    report = command.json("survey", "--url", filled.url, "--replica", replica.url, "--load", "1")
     assert report["keys"] == 52
     assert report["server"]["is_replica"]
     assert "cmdstat_scan" not in filled.client().info("commandstats")
@@ -123,14 +123,14 @@ def test_a_replica_is_read(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["redis://127.0.0.1:1/0"], "cannot be used"),
-        (["ftp://somewhere"], "the Redis URL begins with ftp://"),
-        (["URL", "--load", "0"], "0 is no share: expected 0 < share <= 1"),
-        (["URL", "--sample", "1.5"], "1.5 is no share"),
-        (["URL", "--traffic", "0"], "--traffic is 0"),
-        (["URL", "--rows", "0"], "0 is too few rows"),
-        (["URL", "--html", "/no/such/folder/x.html"], "is not there"),
-        (["URL", "--resume", "/no/such/folder/x"], "is not there"),
+        (["--url", "redis://127.0.0.1:1/0"], "cannot be used"),
+        (["--url", "ftp://somewhere"], "the Redis URL begins with ftp://"),
+        (["--url", "URL", "--load", "0"], "0 is no share: expected 0 < share <= 1"),
+        (["--url", "URL", "--sample", "1.5"], "1.5 is no share"),
+        (["--url", "URL", "--traffic", "0"], "--traffic is 0"),
+        (["--url", "URL", "--rows", "0"], "0 is too few rows"),
+        (["--url", "URL", "--html", "/no/such/folder/x.html"], "is not there"),
+        (["--url", "URL", "--resume", "/no/such/folder/x"], "is not there"),
     ],
 )
 def test_bad_input(command: Any, redis7: RedisServer, arguments: list[str], expected: str) -> None:
@@ -155,7 +155,7 @@ def test_a_terminal_shows_progress_and_ctrl_c_keeps_the_state(
     parent, child = pty.openpty()
     process = spawn(
         [
-            *(sys.executable, "-P", "-c", program, "survey", redis8.url),
+            *(sys.executable, "-P", "-c", program, "survey", "--url", redis8.url),
             *("--load", "0.002", "--resume", str(state), "--json"),
         ],
         stdout=subprocess.PIPE,
@@ -181,7 +181,7 @@ def test_a_terminal_shows_progress_and_ctrl_c_keeps_the_state(
     assert 0 < before < 20_000
     done = subprocess.run(
         [
-            *(sys.executable, "-P", "-m", "workstealing", "survey", redis8.url),
+            *(sys.executable, "-P", "-m", "workstealing", "survey", "--url", redis8.url),
             *("--load", "1", "--resume", str(state), "--json"),
         ],
         capture_output=True,
@@ -211,7 +211,7 @@ def test_a_server_that_dies_is_one_sentence(
 
     monkeypatch.setattr(Reader, "scan", dying)
     state = tmp_path / "state"
-    said = command.refused("survey", server.url, "--resume", str(state))
+    said = command.refused("survey", "--url", server.url, "--resume", str(state))
     assert "the survey was cut off" in said
     assert f"--resume {state} goes on" in said
     assert json.loads(state.read_text())["families"][0] > 0
@@ -220,4 +220,4 @@ def test_a_server_that_dies_is_one_sentence(
 def test_any_server_is_surveyed_by_its_url(command: Any, any_server: AnyServer) -> None:
     any_server.client().set("a", 1)
     url = any_server.url  # type: ignore[attr-defined]
-    assert command.json("survey", url)["keys"] == 1
+    assert command.json("survey", "--url", url)["keys"] == 1

@@ -139,6 +139,7 @@ def _beside(users: Iterable[str]) -> list[str]:
 
 def _parts_of(recruiter: Any) -> Iterator[dict[str, Any]]:
     """Yield a recruiter's structures and ledgers once each; say which ones have no rule."""
+    from workstealing.metrics.ledger import Ledger
     from workstealing.store.twin import is_cluster
     from workstealing.structures.access import access_of, job_access, names_of
 
@@ -148,7 +149,7 @@ def _parts_of(recruiter: Any) -> Iterator[dict[str, Any]]:
         extended = type(job).__name__ if of_job is not None and of_job.more is not None else ""
         for structure in job.structures:
             access = access_of(structure, job, is_moving=is_moving(job))
-            client = getattr(structure, "client", None)
+            client = structure.client
             if access is None or client is None:
                 note(f"job {printable(name)} works on something of no rule: add what it needs")
                 continue
@@ -171,13 +172,12 @@ def _parts_of(recruiter: Any) -> Iterator[dict[str, Any]]:
                 "namespace": "",
                 "access": of_job.more,
                 "is_native": of_job.native,
-                "is_cluster": job.twin.is_cluster,
+                "is_cluster": is_cluster(job.client),
             }
         elif not job.structures:
             note(f"job {printable(name)} names no structure: add what it needs")
     for hook in recruiter.hooks():
-        hashes = getattr(hook, "hashes", None)
-        if hashes is not None and ("ledger", hook.name) not in seen:
+        if isinstance(hook, Ledger) and ("ledger", hook.name) not in seen:
             seen.add(("ledger", hook.name))
             yield {
                 "kind": "ledger",
@@ -185,7 +185,7 @@ def _parts_of(recruiter: Any) -> Iterator[dict[str, Any]]:
                 "namespace": "",
                 "access": _own_parts()["ledger"],
                 "is_native": False,
-                "is_cluster": is_cluster(hashes.client),
+                "is_cluster": is_cluster(hook.hashes.client),
             }
 
 

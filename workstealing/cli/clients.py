@@ -17,10 +17,9 @@ from redis.retry import Retry
 from workstealing.cli.apps import add_app_option
 from workstealing.cli.output import printable
 from workstealing.errors import ConfigurationError, MissingExtraError
-from workstealing.recruiting import Recruiter
+from workstealing.recruiting import Job, Recruiter
 from workstealing.store import connect
 from workstealing.store.client import URL_VARIABLES, redis_url
-from workstealing.store.fleet import AnyFleet
 from workstealing.store.twin import AsyncClient, BlockingClient, is_async
 
 if TYPE_CHECKING:
@@ -140,42 +139,31 @@ def cassandra_faults() -> tuple[type[Exception], ...]:
 
 def clients_of(recruiter: Recruiter) -> Iterator[tuple[str, Any]]:
     """Yield each client of a recruiter's ledger and jobs once, after the name of its owner."""
+    from workstealing.metrics.ledger import Ledger
+
     seen = set()
-    holders: list[tuple[str, Any]] = [
-        (f"hook {type(hook).__name__}", getattr(hook, "hashes", None)) for hook in recruiter.hooks()
+    owned: list[tuple[str, Any]] = [
+        (f"hook {type(hook).__name__}", hook.hashes.client)
+        for hook in recruiter.hooks()
+        if isinstance(hook, Ledger)
     ]
     for name, job in recruiter.jobs().items():
-        holders += [(f"job {name}", each) for each in job.structures]
-    for whose, holder in holders:
-        client = _client_of(holder)
-        if client is not None and id(client) not in seen:
+        owned += [(f"job {name}", each.client) for each in job.structures or (job,)]
+    for whose, client in owned:
+        if isinstance(client, BlockingClient | AsyncClient) and id(client) not in seen:
             seen.add(id(client))
             yield whose, client
 
 
-def fleet_of(job: Any) -> Any:
+def fleet_of(job: Job) -> Any:
     """Return the `Fleet` over which a job's structures are spread; None if they lie on none."""
-    for name in ("hashes", "keys", "queues", "structure"):
-        whole = getattr(job, name, None)
-        for each in (whole, getattr(whole, "fleet", None), getattr(whole, "client", None)):
-            if isinstance(each, AnyFleet):
-                return each
-    return None
+    return next((each.fleet for each in job.structures if each.fleet is not None), None)
 
 
-def is_moving(job: Any) -> bool:
+def is_moving(job: Job) -> bool:
     """Say whether a job's structures lie on a fleet whose keys move to new homes."""
     fleet = fleet_of(job)
     return fleet is not None and bool(fleet.former_nodes)
-
-
-def _client_of(holder: Any) -> Any:
-    if isinstance(holder, BlockingClient | AsyncClient):
-        return holder
-    # A TimeShardQueue's is that of its store, if it is one on Redis.
-    return getattr(holder, "client", None) or getattr(
-        getattr(holder, "store", None), "client", None
-    )
 
 
 def client_for(url: str | None, recruiter: Recruiter | None) -> Any:

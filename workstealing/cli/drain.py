@@ -198,17 +198,16 @@ def paused_by_the_fleet(recruiter: Recruiter) -> set[str]:
 
     A ledger that does not answer has paused nothing. One round trip for each ledger.
     """
+    from workstealing.cli.clients import FAULTS
+    from workstealing.metrics.ledger import Ledger
+    from workstealing.metrics.shared_settings import SharedSettings
+
     found: set[str] = set()
     for hook in recruiter.hooks():
-        client = getattr(getattr(hook, "hashes", None), "client", None)
-        name = getattr(hook, "name", None)
-        if client is None or not isinstance(name, str):
+        if not isinstance(hook, Ledger):
             continue
-        from workstealing.cli.clients import FAULTS
-        from workstealing.metrics.shared_settings import SharedSettings
-
         try:
-            settings = SharedSettings(client, name).settings()
+            settings = SharedSettings(hook.hashes.client, hook.name).settings()
         except (ConfigurationError, *FAULTS):
             continue
         found |= {job for job, setting in settings.items() if setting.paused}

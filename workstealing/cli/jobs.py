@@ -59,8 +59,8 @@ def _facts(job: Job, figures: Any) -> dict[str, Any]:
         "adaptive": figures["adaptive"],
         "limit": figures["limit"],
         "paused": figures["paused"],
-        "dry_run": hasattr(job, "dry_run"),
-        "backlog": callable(getattr(job, "backlog", None)),
+        "dry_run": job.dry_run is not None,
+        "backlog": type(job).backlog is not Job.backlog,
         "divisible": isinstance(job, DivisibleJob),
     }
 

@@ -129,7 +129,7 @@ def rights(
     that is unknown; named: the name and the namespace in its keys, by default the structure's.
     Three round trips to each node, and up to two to learn whether the server keeps deadlines.
     """
-    twin = getattr(structure, "twin", None)
+    twin = structure.twin
     about = f"{structure.kind} {printable(structure.name)}"
     if not isinstance(twin, Twin):
         return

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workstealing.cli.clients import ENVIRONMENT, FAULTS, client_at, said
+from workstealing.cli.clients import FAULTS, add_url_option, client_at, said
 from workstealing.cli.output import (
     add_json_option,
     note,
@@ -36,18 +36,13 @@ garbage, how sure that is, and the line that installs the job which removes it. 
 """
 EPILOG = """\
 exit status: 0, or 2 for bad input, or 130 after Ctrl-C; with --resume the survey then goes on from
-there. Example: workstealing survey redis://localhost:6379/0 --html survey.html
+there. Example: workstealing survey --url redis://localhost:6379/0 --html survey.html
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options to the command's parser."""
-    parser.add_argument(
-        "target",
-        metavar="URL",
-        nargs="?",
-        help=f"the Redis: redis://host:port/database and the like (default: {ENVIRONMENT})",
-    )
+    add_url_option(parser)
     parser.add_argument(
         "--replica", metavar="URL", help="read from this replica of it, and spare the primary"
     )
@@ -135,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _client(options: argparse.Namespace) -> Any:
     if options.replica is None:
-        return client_at(options.target)
+        return client_at(options.url)
     try:
         return client_at(options.replica)
     except ConfigurationError as error:

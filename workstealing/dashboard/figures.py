@@ -185,13 +185,14 @@ def job_figures(
         is_known = due.oldest_seconds is not None or not due.count
         if is_known and all(age is None for age in lag[-NEWEST:]):
             oldest = due.oldest_seconds
-    is_paused = bool(local.get("paused")) or bool(getattr(setting, "paused", False))
+    fleet_paused = setting is not None and setting.paused
+    is_paused = bool(local.get("paused")) or fleet_paused
     lasting = _lasting(found, local)
     is_dry = bool(local.get("dry_run")) or any(each.dry_run for each in newest)
     verdict = verdict_of(found, local, is_paused=is_paused)
     if is_dry:
         verdict = verdict.of_dry_run()
-    fleet_rate = getattr(setting, "rate", None)
+    fleet_rate = None if setting is None else setting.rate
     # The refusal of an earlier rate remains in the ledger for some minutes.
     refusals = [each.refused for each in newest if each.refused_rate == fleet_rate]
     figures = JobFigures(
@@ -200,7 +201,7 @@ def job_figures(
         fleet_rate=fleet_rate,
         refused=refusals[-1] if refusals and fleet_rate is not None else None,
         paused=bool(local.get("paused")),
-        fleet_paused=bool(getattr(setting, "paused", False)),
+        fleet_paused=fleet_paused,
         dry_run=is_dry,
         adaptive=bool(local.get("adaptive")),
         is_here=bool(local),

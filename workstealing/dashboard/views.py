@@ -450,7 +450,7 @@ def _selection() -> Selection:
 
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
-_NO_SURVEY = "there is no result of a survey yet: run workstealing survey URL --json > FILE"
+_NO_SURVEY = "there is no result of a survey yet: run workstealing survey --json > FILE"
 _FOREIGN = "this form does not come from a page of this session: load the page anew"
 
 

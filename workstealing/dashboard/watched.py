@@ -11,6 +11,7 @@ from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry, KeyExpiry
 from workstealing.recruiting.health import Servers
 from workstealing.recruiting.job import Backlog, Job
+from workstealing.structures import DurableKeys, VolatileHashes
 from workstealing.structures.structure import DeadBox, DeadItem, Structure
 
 
@@ -141,13 +142,11 @@ def watch_all(things: Iterable[Any], jobs: Iterable[Job]) -> list[Watched]:
     """Return the structures named by the user and those of the jobs, each once.
 
     A job knows more than its structure (an IckReaper knows which reservations are stale), so it
-    comes first. Raises: as `watch`, for a thing that the user has named; jobs without structures
-    are passed over.
+    comes first. A job without structures is shown if it can tell its backlog. Raises: as `watch`,
+    for a thing that the user has named.
     """
     found: dict[str, Watched] = {}
     for job in jobs:
-        if not job.structures:
-            continue
         for watched in _of_job(job):
             told = watched
             if watched.id in found:
@@ -163,6 +162,9 @@ def watch_all(things: Iterable[Any], jobs: Iterable[Job]) -> list[Watched]:
 
 def _of_job(job: Job) -> list[Watched]:
     """Return the structures of a job: those of a fleet node by node, for one may be dead."""
+    if not job.structures:
+        can_tell = type(job).backlog is not Job.backlog
+        return [Watched(job.name, "job", due=_due(job), job=job.name)] if can_tell else []
     if isinstance(job.dependency, Servers) and isinstance(job, HashFieldExpiry | KeyExpiry):
         return [replace(_structures((each,)), job=job.name) for each in job.structures]
     return [_structures(job.structures, job)]
@@ -172,7 +174,7 @@ def _structures(structures: Sequence[Structure], job: Job | None = None) -> Watc
     """Return structures of one kind as one, with the backlog of a job."""
     first = structures[0]
     more = f" and {len(structures) - 1} more" if len(structures) > 1 else ""
-    if job is None and (kind := _JOBS_WITHOUT_SETTINGS.get(type(first).__name__)) is not None:
+    if job is None and (kind := _JOBS_WITHOUT_SETTINGS.get(first.kind)) is not None:
         job = kind(first)
 
     # A namespace, say, has no place for dead items.
@@ -191,24 +193,23 @@ def _structures(structures: Sequence[Structure], job: Job | None = None) -> Watc
                 boxes.append((name, PartDead(each, box, name)))
         return boxes
 
-    def due() -> Backlog | None:
-        assert job is not None
-        found: Backlog | None = job.backlog(seconds=SECONDS)
-        return found
-
     return Watched(
         f"{first.name}{more}",
         first.kind,
         size,
-        None if job is None else due,
+        None if job is None else _due(job),
         dead if has_dead else None,
         (lambda: sum(box.size for _, box in dead())) if has_dead else None,
         None if job is None else job.name,
     )
 
 
-# The jobs that need no settings to tell a structure's backlog.
+def _due(job: Job) -> Callable[[], Backlog | None]:
+    return lambda: job.backlog(seconds=SECONDS)
+
+
+# The jobs that need no settings to tell a structure's backlog, by its kind.
 _JOBS_WITHOUT_SETTINGS: dict[str, Callable[[Any], Job]] = {
-    **dict.fromkeys(("VolatileHashes", "AsyncVolatileHashes"), HashFieldExpiry),
-    **dict.fromkeys(("DurableKeys", "AsyncDurableKeys"), KeyExpiry),
+    VolatileHashes.kind: HashFieldExpiry,
+    DurableKeys.kind: KeyExpiry,
 }

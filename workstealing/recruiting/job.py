@@ -51,6 +51,9 @@ class Job(abc.ABC):
     structures: Sequence[Any] = ()
     """The structures that the job keeps clean, as `workstealing.structures` makes them."""
 
+    client: Any = None
+    """The client of the job's Redis, for a job that names no structures."""
+
     dry_run: bool | None = None
     """Whether a slice only counts what it would handle; None: the job has no dry run."""
 

@@ -122,7 +122,7 @@ class JobAccess:
 
 def names_of(structure: Any) -> tuple[str, str]:
     """Return the name and the namespace of a structure, as its patterns need them."""
-    namespace = getattr(structure, "namespace", "")
+    namespace = structure.namespace
     # The one on a node of a fleet has a name with the node in it.
     is_whole = structure.kind in OF_NAMESPACES
     return (namespace if is_whole else structure.name), namespace
@@ -133,7 +133,7 @@ def access_of(structure: Any, job: Any, *, is_moving: bool = False) -> Access | 
 
     Arguments: structure; job; is_moving: whether it lies on a fleet whose keys move to new homes.
     """
-    of_job, kind = job_access(job), getattr(structure, "kind", "")
+    of_job, kind = job_access(job), structure.kind
     if of_job is not None and kind in of_job.kinds:
         found = of_job.of(kind)
     elif kind in ACCESS:

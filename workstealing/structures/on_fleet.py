@@ -60,6 +60,7 @@ def settle(structure: Any, fleet: Any, namespace: str, **settings: Any) -> None:
     every = {name: kind(client, namespace, **settings) for name, client in everyone.items()}
     for name, each in every.items():
         each.name = f"{each.name} on {name}"
+        each.fleet = fleet
     structure.begin(fleet, namespace, every)
 
 

@@ -85,14 +85,21 @@ def times_text(count: int) -> str:
 
 
 class Structure:
-    """The base of all structures: a subclass has a `twin`, and answers the questions it can."""
+    """The base of all structures: a subclass answers the questions that it can.
+
+    Attributes: namespace: of the keys that it keeps beside others, empty without one; client: None
+    if its store is no Redis; twin: of its client; fleet: the one on a node of which it lies, None
+    without a fleet.
+    """
 
     kind: ClassVar[str]
     """The kind of structure, in a few words: "volatile hashes"."""
     name: str
     """The structure's name, as text."""
-    client: Any
+    namespace: str = ""
+    client: Any = None
     twin: Twin
+    fleet: Any = None
 
     def size_steps(self) -> Steps[int | None]:
         """Return the number of its items; None if it cannot tell."""
