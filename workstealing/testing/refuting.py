@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any, Self
 from workstealing.clock import SYSTEM_CLOCK, Duration, seconds_of
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime, Skipped
 from workstealing.recruiting.slice import Slice
-from workstealing.store.keys import to_bytes
 
 if TYPE_CHECKING:
     import redis
@@ -178,7 +177,7 @@ def refute(
         raise ConfigurationError(
             "the database is not empty, and refute() wipes it: give one that holds nothing"
         )
-    plan = _Plan(server, collector, several, lost, setup, slices, between)
+    plan = _Refutation(server, collector, several, lost, setup, slices, between)
     try:
         return _Search(plan, deaths, most_steps, most_histories).run()
     finally:
@@ -210,7 +209,7 @@ def _fake() -> Any:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Refutation:
     client: Any
     collector: Actor
     writers: Sequence[Actor]
@@ -235,7 +234,9 @@ class _Plan:
 class _Search:
     """Best first: the history with the fewest commands of writers, then switches, then steps."""
 
-    def __init__(self, plan: _Plan, deaths: bool, most_steps: int, most_histories: int) -> None:
+    def __init__(
+        self, plan: _Refutation, deaths: bool, most_steps: int, most_histories: int
+    ) -> None:
         self._plan, self._deaths = plan, deaths
         self._most_steps, self._most_histories = most_steps, most_histories
         self._queue: list[tuple[tuple[int, int, int], tuple[int, ...]]] = [((0, 0, 0), ())]
@@ -246,7 +247,7 @@ class _Search:
     def run(self) -> Counterexample | Inconclusive | None:
         while self._queue:
             _, turns = heapq.heappop(self._queue)
-            with _Run(self._plan) as run:
+            with _SimulatedRun(self._plan) as run:
                 for turn in turns:
                     run.advance(turn)
                 found = self._follow(run)
@@ -257,7 +258,7 @@ class _Search:
                 break
         return Inconclusive(self._histories, self._bound) if self._bound else None
 
-    def _follow(self, run: _Run) -> Counterexample | None:
+    def _follow(self, run: _SimulatedRun) -> Counterexample | None:
         """Judge a history, and those that follow it as long as they are the next in order."""
         while True:
             self._histories += 1
@@ -284,7 +285,7 @@ class _Search:
             heapq.heappop(self._queue)
             run.advance(turns[-1])
 
-    def _is_another_order(self, run: _Run, turn: int) -> bool:
+    def _is_another_order(self, run: _SimulatedRun, turn: int) -> bool:
         """Say whether two steps have only changed places with those of another history.
 
         Source: the lexicographic normal form of Anisimov and Knuth, "Inhomogeneous sorting".
@@ -297,7 +298,7 @@ class _Search:
         """Say whether the writers' steps lose an item without any collector."""
         theirs = tuple(each for each in turns if each)
         if theirs not in self._alone:
-            with _Run(self._plan) as run:
+            with _SimulatedRun(self._plan) as run:
                 for each in theirs:
                     if not run.actors[each].ended:
                         run.advance(each)
@@ -310,10 +311,10 @@ def _cost(turns: tuple[int, ...]) -> tuple[int, int, int]:
     return sum(each > 0 for each in turns), switches, len(turns)
 
 
-class _Run:
+class _SimulatedRun:
     """One run from the start state on; actor 0 is the collector."""
 
-    def __init__(self, plan: _Plan) -> None:
+    def __init__(self, plan: _Refutation) -> None:
         from redis.exceptions import ResponseError
 
         self._client = plan.client
@@ -591,6 +592,8 @@ def _steps_of(commands: Sequence[Any]) -> Iterable[list[Any]]:
 
 def _touched_by(args: Sequence[Any]) -> _Touched:
     """Return the keys that one command may touch."""
+    from workstealing.store.keys import to_bytes
+
     name = _name(args)
     keys: Sequence[Any] | None = None
     if name in _OF_ONE_KEY:
