@@ -37,22 +37,22 @@ _SCANNED = 100
 _WHAT, _MARKS = "keys at their former homes", "marks of a move that is over"
 
 
-class _Place(NamedTuple):
+class _NodePlace(NamedTuple):
     """A place in a walk over some stretches of a node. Fields: number of the stretch; cursor."""
 
     number: int = 0
     cursor: bytes = b"0"
 
 
-_START = _Place()
+_START = _NodePlace()
 
 
-class _Step(NamedTuple):
+class _WalkedPage(NamedTuple):
     """One page of a walk. Fields: handled; moving: found; after: the next place; is_end."""
 
     handled: int
     moving: int
-    after: _Place
+    after: _NodePlace
     is_end: bool
 
 
@@ -106,7 +106,7 @@ class FleetRebalance(DivisibleJob):
         self.dependency: Hashable = Servers(each.twin.identity for each in self.structures)
         self._former = list(structure.fleet.former_nodes)
         # By former node: the place of this process's walk.
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, _NodePlace] = {}
         self._fenced: set[tuple[str, str]] = set()
 
     def perform(self, slice: Slice) -> int:
@@ -186,11 +186,11 @@ class FleetRebalance(DivisibleJob):
         """Return the job of one part; no round trip."""
         return _RebalancingPart(self, part)
 
-    def carry_of(self, node: str, number: int, place: _Place, slice: Slice) -> _Step:
+    def carry_of(self, node: str, number: int, place: _NodePlace, slice: Slice) -> _WalkedPage:
         """Carry the keys of one page of one stretch of a node; for a sweep."""
         layout = self._indexes[node].layout(Budget(slice.remaining()))
         if layout is None:
-            return _Step(0, 0, _START, is_end=True)
+            return _WalkedPage(0, 0, _START, is_end=True)
         return self._step(node, layout, (number,), place, slice)
 
     def warm_up(self) -> None:
@@ -214,8 +214,8 @@ class FleetRebalance(DivisibleJob):
         return [name for name in names if self.structure.fleet.former_home(name) == node]
 
     def _step(
-        self, node: str, layout: Layout, stretches: Sequence[int], place: _Place, slice: Slice
-    ) -> _Step:
+        self, node: str, layout: Layout, stretches: Sequence[int], place: _NodePlace, slice: Slice
+    ) -> _WalkedPage:
         """Carry the keys of one page, or count them on a dry run."""
         budget = Budget(slice.remaining())
         names, after = self._page(node, layout, stretches, place, budget)
@@ -224,21 +224,21 @@ class FleetRebalance(DivisibleJob):
         free = [name for name in moving if self._identity_of_home(name) not in slice.held_back]
         some = free[: slice.limit]
         if self.dry_run:
-            return _Step(len(some), len(moving), after, is_end=after == _START)
+            return _WalkedPage(len(some), len(moving), after, is_end=after == _START)
         carried = self._carry(node, layout, some, slice)
         if len(some) < len(free):
             # The next slice meets the rest of this page.
-            return _Step(carried, len(moving), place, is_end=False)
-        return _Step(carried, len(moving), after, is_end=after == _START)
+            return _WalkedPage(carried, len(moving), place, is_end=False)
+        return _WalkedPage(carried, len(moving), after, is_end=after == _START)
 
     def _page(
         self,
         node: str,
         layout: Layout,
         stretches: Sequence[int],
-        place: _Place,
+        place: _NodePlace,
         budget: Budget,
-    ) -> tuple[list[bytes], _Place]:
+    ) -> tuple[list[bytes], _NodePlace]:
         """Return some keys of the namespace on a node, and the place behind them."""
         if not stretches:
             return [], _START
@@ -253,8 +253,8 @@ class FleetRebalance(DivisibleJob):
         (reply,) = checked(structure.twin.call(structure.twin.nodes()[0], [command], budget))
         names = list(reply[1][::2] if is_indexed else reply[1])
         if reply[0] != b"0":
-            return names, _Place(number, reply[0])
-        return names, _Place(number + 1) if number + 1 < len(stretches) else _START
+            return names, _NodePlace(number, reply[0])
+        return names, _NodePlace(number + 1) if number + 1 < len(stretches) else _START
 
     def _carry(self, node: str, layout: Layout, names: list[bytes], slice: Slice) -> int:
         old = self.structure.every_node[node]

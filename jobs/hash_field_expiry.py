@@ -39,7 +39,7 @@ __all__ = ["HashFieldExpiry"]
 TOGETHER = 25
 # The most fields that one script removes: others wait meanwhile.
 FIELDS_A_SCRIPT = 1_000
-# The deadlines of a hash that ended as a whole may wait for so long; see `_Garbage.needs_end`.
+# The deadlines of a hash that ended as a whole may wait for so long; see `_HashGarbage.needs_end`.
 SOON_MS = 24 * 3_600_000
 # PTTL's reply for a key that is not there.
 NO_KEY = -2
@@ -79,7 +79,7 @@ class HashFieldExpiry(CollectingJob):
         for node, each in hashes.on_nodes.items():
             shift_ms = each.translator.clock_shift_ms
             index = DueIndex(each.twin, each.names, shift_ms, random, clock, on_loss=each.forget)
-            collectors[node] = _Collector(index, each.names, each.translator.script, clock)
+            collectors[node] = _FieldCollector(index, each.names, each.translator.script, clock)
         super().__init__(collectors, name, limit, dry_run=dry_run, random=random)
 
     def backlog(self, seconds: float = 5.0, most_hashes: int = 1000) -> Backlog:
@@ -95,7 +95,7 @@ class HashFieldExpiry(CollectingJob):
         return self._backlog(lambda collector: collector.backlog(seconds, most_hashes))
 
 
-class _Collector(DueCollector):
+class _FieldCollector(DueCollector):
     """Collects the garbage of one namespace, through a twin's one-attempt connections.
 
     Arguments: index: of the namespace; names: of its keys; script: gives a script of volatile
@@ -282,7 +282,7 @@ class _Collector(DueCollector):
         """
         keys = [key for due in some for key in self._names.for_reading(due.key)]
         each = -(-limit // len(some))
-        hashes: list[_Garbage] = []
+        hashes: list[_HashGarbage] = []
         try:
             with attempt(self._twin, *keys, slice=slice, in_any_slot=True) as current:
                 hashes = self._read(current, some, now_ms, limit, each)
@@ -301,7 +301,7 @@ class _Collector(DueCollector):
 
     def _read(
         self, current: Attempt, some: list[DueKey], now_ms: int, limit: int, each: int
-    ) -> list[_Garbage]:
+    ) -> list[_HashGarbage]:
         """WATCH hashes; return the garbage of each, at most `limit` fields in all.
 
         Arguments: each: of how many fields of each hash the deadline is read, and of one more.
@@ -313,7 +313,7 @@ class _Collector(DueCollector):
         hashes = []
         for number, (due, reply) in enumerate(zip(some, replies[: len(some)], strict=True)):
             hash_key, deadlines_key = names[number]
-            garbage = _Garbage(due, hash_key, deadlines_key)
+            garbage = _HashGarbage(due, hash_key, deadlines_key)
             hashes.append(garbage)
             if isinstance(reply, ResponseError) and str(reply).startswith("WRONGTYPE"):
                 garbage.problem = _foreign_deadlines(garbage.deadlines_key)
@@ -340,10 +340,10 @@ class _Collector(DueCollector):
         self._asks_ends = any(garbage.needs_end(now_ms) for garbage in hashes)
         return hashes
 
-    def _remove(self, current: Attempt, hashes: list[_Garbage], now_ms: int) -> _Collected:
+    def _remove(self, current: Attempt, hashes: list[_HashGarbage], now_ms: int) -> _Collected:
         """Remove the garbage of hashes, and say when each has more; one MULTI."""
         removing: list[tuple[Any, ...]] = []
-        removed: list[_Garbage] = []
+        removed: list[_HashGarbage] = []
         ended: list[bytes] = []
         later: dict[int, list[Any]] = {}
         done: dict[int, list[bytes]] = {}
@@ -399,7 +399,7 @@ class _Collector(DueCollector):
                 collected.doubtful.append(garbage.due)
         return collected
 
-    def _learn(self, hashes: list[_Garbage], each: int) -> None:
+    def _learn(self, hashes: list[_HashGarbage], each: int) -> None:
         """Expect as many expired fields of each hash as these had; take more hashes at once."""
         cut = sum(garbage.expired > each for garbage in hashes)
         if 2 * cut > len(hashes):
@@ -505,7 +505,7 @@ class _Collector(DueCollector):
 
 
 @dataclass(slots=True)
-class _Garbage:
+class _HashGarbage:
     """One hash with its garbage, as an attempt has read it.
 
     Fields: due; key and deadlines_key; gone: the fields to remove; expired: how many fields have

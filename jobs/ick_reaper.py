@@ -171,7 +171,7 @@ class _Reserved:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _IckFindings:
     """The findings of one look.
 
     Fields: now: the server's time in ms; token: of the reservation that holds; size: how many are
@@ -263,7 +263,7 @@ class _Reaper:
         self._observe(slice, look)
         return min(slice.limit, sum(self._is_stale(look, found) for found in look.members))
 
-    def look(self, most_members: int, budget: Budget) -> _Look:
+    def look(self, most_members: int, budget: Budget) -> _IckFindings:
         """Look at up to so many members without changing anything.
 
         Raises: LayoutError. One round trip.
@@ -274,7 +274,7 @@ class _Reaper:
         )
         return self._read(reply)
 
-    def backlog_of(self, look: _Look) -> Backlog:
+    def backlog_of(self, look: _IckFindings) -> Backlog:
         """Return the backlog that a look makes known, projected from the members looked at."""
         overdue = [
             look.now - found.since - self._lease_ms
@@ -286,12 +286,12 @@ class _Reaper:
         count = round(look.size * len(overdue) / len(look.members))
         return Backlog(count, max(overdue) / 1000, WHAT, len(look.members) == look.size)
 
-    def _observe(self, slice: Slice, look: _Look) -> None:
+    def _observe(self, slice: Slice, look: _IckFindings) -> None:
         """Tell metrics what a look has found; another Ick of several may well hold as much."""
         found = self.backlog_of(look)
         slice.observe(oldest_seconds=found.oldest_seconds, backlog=found.count * self._of)
 
-    def _is_stale(self, look: _Look, found: _Reserved) -> bool:
+    def _is_stale(self, look: _IckFindings, found: _Reserved) -> bool:
         return found.since is not None and look.now - found.since >= self._lease_ms
 
     def _look_command(self, members: int, enough: int) -> tuple[Any, ...]:
@@ -312,7 +312,7 @@ class _Reaper:
         except ResponseError as error:
             raise as_layout_error(error) or error from None
 
-    def _read(self, reply: list[Any]) -> _Look:
+    def _read(self, reply: list[Any]) -> _IckFindings:
         now, token, held_since, size, length, flat, idle_attempts, idle_seen = reply
         members = []
         for i in range(0, len(flat), 6):
@@ -320,9 +320,9 @@ class _Reaper:
             since = held_since if listed else _seen_since(seen, score)
             members.append(_Reserved(member, score, since, _attempts(attempts), dead))
         is_trimmable = size == 0 and length > LENGTH_OF_AN_EMPTY_RESERVATION
-        return _Look(now, token, size, members, idle_attempts, idle_seen, is_trimmable)
+        return _IckFindings(now, token, size, members, idle_attempts, idle_seen, is_trimmable)
 
-    def _steps(self, look: _Look, limit: int) -> list[_Decision]:
+    def _steps(self, look: _IckFindings, limit: int) -> list[_Decision]:
         """Decide what to do after a look: at most `limit` steps."""
         # Where few are reserved, a window is all of them in one order: two reapers must differ.
         found = sorted(look.members, key=lambda _: self._random())
@@ -338,7 +338,7 @@ class _Reaper:
         ]
         return steps[:limit]
 
-    def _end(self, look: _Look, found: _Reserved) -> _Decision:
+    def _end(self, look: _IckFindings, found: _Reserved) -> _Decision:
         """Return the step that ends a stale reservation."""
         count, times = found.attempts
         count, times = count + 1, [*times, look.now][-TIMES_KEPT:]

@@ -58,11 +58,11 @@ class KeyExpiry(CollectingJob):
         for node, each in keys.on_nodes.items():
             script, shift_ms = each.translator.script, each.translator.clock_shift_ms
             index = DueIndex(each.twin, each.names, shift_ms, random, clock, on_loss=each.forget)
-            collectors[node] = _Collector(index, script)
+            collectors[node] = _KeyCollector(index, script)
         super().__init__(collectors, name, limit, dry_run=dry_run, random=random)
 
 
-class _Collector(DueCollector):
+class _KeyCollector(DueCollector):
     """Collects the garbage of one namespace, through a twin's one-attempt connections.
 
     Arguments: index: of the namespace; script: gives a script of durable keys by its name.

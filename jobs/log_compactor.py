@@ -120,7 +120,7 @@ class LogCompactor(LogJob):
             level = checked_level(codec, level)
         elif level is not None:
             raise ConfigurationError("level is of no use with codec='none': leave it out")
-        settings = _Settings(
+        settings = _CompactorSettings(
             codec,
             level,
             seconds_of(cold, "cold") * 1000,
@@ -137,7 +137,7 @@ class LogCompactor(LogJob):
 
 
 @dataclass(frozen=True, slots=True)
-class _Settings:
+class _CompactorSettings:
     """The settings of a compactor, checked.
 
     Fields: codec: ``none``, ``zlib`` or ``zstd``; level: of the compression, or None; cold_ms: how
@@ -219,7 +219,7 @@ class _Change:
         return not self.form or head_of(self.form).codec != "raw"
 
 
-class _Facts(NamedTuple):
+class _CompactorFacts(NamedTuple):
     """The facts of a log that a compactor needs; empty without a log."""
 
     mark: bytes
@@ -228,13 +228,13 @@ class _Facts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _ColdBacklog:
     """The findings of one look; times in ms of the server's clock."""
 
     now: float
     cold_before: float
     backlog: Backlog
-    facts: _Facts
+    facts: _CompactorFacts
 
 
 class Compactor(LogEngine):
@@ -243,7 +243,9 @@ class Compactor(LogEngine):
     Arguments: log; settings; random: returns a float in [0, 1).
     """
 
-    def __init__(self, log: LogBase, settings: _Settings, random: Callable[[], float]) -> None:
+    def __init__(
+        self, log: LogBase, settings: _CompactorSettings, random: Callable[[], float]
+    ) -> None:
         super().__init__(log, random)
         self._settings = settings
         # The bytes of what has been said to be too large, by epoch and number.
@@ -297,7 +299,7 @@ class Compactor(LogEngine):
     def _prepared(
         self,
         current: Attempt,
-        look: _Found,
+        look: _ColdBacklog,
         chosen: list[_Candidate],
         slice: Slice,
         *,
@@ -321,7 +323,7 @@ class Compactor(LogEngine):
                     break
         return len(changes), changes
 
-    def _commands(self, look: _Found, changes: list[_Change]) -> list[Command]:
+    def _commands(self, look: _ColdBacklog, changes: list[_Change]) -> list[Command]:
         """Return the commands that make the changes."""
         commands: list[Command] = []
         for each in changes:
@@ -333,7 +335,7 @@ class Compactor(LogEngine):
                 commands.append(("ZADD", self._keys.raw, int(look.now), number))
         return commands
 
-    def _change_when_full(self, look: _Found, changes: list[_Change], slice: Slice) -> None:
+    def _change_when_full(self, look: _ColdBacklog, changes: list[_Change], slice: Slice) -> None:
         """Make the changes by one script, which a full server does not refuse.
 
         It checks whether anything has changed since the look, and then does nothing.
@@ -360,7 +362,7 @@ class Compactor(LogEngine):
 
     def _look(
         self, budget: Budget, window: int, slice: Slice | None = None
-    ) -> tuple[_Found, list[_Candidate]]:
+    ) -> tuple[_ColdBacklog, list[_Candidate]]:
         """Count the candidates, and return some of them: so many in a row, from anywhere on."""
         keys, settings = self._keys, self._settings
         facts, time, full, oldest_full, oldest_raw = self._call(
@@ -385,7 +387,7 @@ class Compactor(LogEngine):
                 if float(score) <= cold_before
             ]
         if not waited:
-            return _Found(now, cold_before, Backlog(0, 0.0, _WHAT), log), []
+            return _ColdBacklog(now, cold_before, Backlog(0, 0.0, _WHAT), log), []
         cold, candidates = self._windows(budget, slice, int(full), cold_before, window)
         if cold != self._cold and not candidates:
             # The last look's number has misled this one's window.
@@ -393,7 +395,7 @@ class Compactor(LogEngine):
             cold, candidates = self._windows(budget, slice, int(full), cold_before, window)
         self._cold = cold
         found = Backlog(int(full) + cold, max(0.0, *waited) / 1000, _WHAT)
-        return _Found(now, cold_before, found, log), candidates
+        return _ColdBacklog(now, cold_before, found, log), candidates
 
     def _windows(
         self, budget: Budget, slice: Slice | None, full: int, cold_before: float, window: int
@@ -430,9 +432,9 @@ class Compactor(LogEngine):
             ) from None
 
     @staticmethod
-    def _facts_in(reply: Sequence[bytes | None]) -> _Facts:
+    def _facts_in(reply: Sequence[bytes | None]) -> _CompactorFacts:
         mark, epoch, block = reply
-        return _Facts(mark or b"", epoch or b"", int(block or 0))
+        return _CompactorFacts(mark or b"", epoch or b"", int(block or 0))
 
     def _require_version(self, budget: Budget, slice: Slice | None) -> None:
         """Raise a LayoutError for a newer log that this release may not write, or not read.
@@ -446,7 +448,9 @@ class Compactor(LogEngine):
         else:
             self._run(budget, slice, "wake_groups", (keys.meta,))
 
-    def _chosen(self, look: _Found, candidates: list[_Candidate], slice: Slice) -> list[_Candidate]:
+    def _chosen(
+        self, look: _ColdBacklog, candidates: list[_Candidate], slice: Slice
+    ) -> list[_Candidate]:
         """Return as many candidates as a slice may have, at random, none of them too large."""
         most = self._most_bytes(slice)
         left = [
@@ -466,7 +470,7 @@ class Compactor(LogEngine):
         return int(min(settings.most_bytes, longest, slice.seconds * self._pace.best))
 
     def _sizes(
-        self, current: Attempt, look: _Found, chosen: list[_Candidate]
+        self, current: Attempt, look: _ColdBacklog, chosen: list[_Candidate]
     ) -> tuple[list[tuple[_Candidate, int | None]], list[_Candidate]]:
         """WATCH the blocks; return unchanged ones with their sizes, and lost ones.
 
@@ -515,7 +519,7 @@ class Compactor(LogEngine):
 
     def _fitting(
         self,
-        look: _Found,
+        look: _ColdBacklog,
         sizes: list[tuple[_Candidate, int | None]],
         slice: Slice,
         *,
@@ -553,7 +557,7 @@ class Compactor(LogEngine):
                 )
         return fitting
 
-    def _leave(self, look: _Found, candidate: _Candidate, size: int, most: int) -> None:
+    def _leave(self, look: _ColdBacklog, candidate: _Candidate, size: int, most: int) -> None:
         if len(self._left) >= _MOST_LEFT:
             self._left.clear()
         place = (look.facts.epoch, candidate.number)
@@ -581,7 +585,7 @@ class Compactor(LogEngine):
         return self._keys.full if candidate.is_list else self._keys.raw
 
     def _compacted(
-        self, look: _Found, candidate: _Candidate, content: Any, slice: Slice
+        self, look: _ColdBacklog, candidate: _Candidate, content: Any, slice: Slice
     ) -> _Change:
         """Return the change that puts a block's next form in place of this one."""
         settings, key = self._settings, self._keys.block(candidate.number)

@@ -116,7 +116,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
+class _TrimmerFacts:
     """The facts of a log; see the catalogue. groups: the names of those spared."""
 
     block: int
@@ -133,7 +133,7 @@ class _Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sizes:
+class _LogSize:
     """How large a log is.
 
     Fields: oldest: bytes of its first blocks in order; total: of all blocks, rather too low; mean:
@@ -221,7 +221,7 @@ class Trimming(LogEngine):
             raise Aborted("the log was made anew, or a group has joined it, since the look")
         return (done, sizes is None or sizes.exact) if status else None
 
-    def _look(self, budget: Budget, slice: Slice | None) -> _Facts:
+    def _look(self, budget: Budget, slice: Slice | None) -> _TrimmerFacts:
         """Read the facts that determine the keys; the script refuses foreign ones."""
         commands: list[Command] = [("HMGET", self._keys.meta, *_FACTS)]
         if self._bounds.spare_groups:
@@ -233,13 +233,15 @@ class Trimming(LogEngine):
             if isinstance(reply, ResponseError) and not str(reply).startswith("WRONGTYPE"):
                 raise reply
         if isinstance(found, ResponseError) or None in found:
-            return _Facts(1, 0, 0, b"", b"0", ())
+            return _TrimmerFacts(1, 0, 0, b"", b"0", ())
         _, block, end, kept, epoch, joined = found
         names = fields[0] if fields else ()
         groups = tuple(each[6:] for each in names if each.startswith(b"group:"))
-        return _Facts(int(block), int(end), int(kept), epoch, joined, groups)
+        return _TrimmerFacts(int(block), int(end), int(kept), epoch, joined, groups)
 
-    def _measure(self, facts: _Facts, limit: int, budget: Budget, slice: Slice | None) -> _Sizes:
+    def _measure(
+        self, facts: _TrimmerFacts, limit: int, budget: Budget, slice: Slice | None
+    ) -> _LogSize:
         """Measure the oldest blocks, and the others, or every n-th of them if they are many."""
         oldest = min(facts.blocks, limit, MEASURED)
         rest = facts.blocks - oldest
@@ -265,7 +267,7 @@ class Trimming(LogEngine):
         return estimate(sizes[:oldest], sizes[oldest:], rest)
 
 
-def estimate(oldest: Sequence[int], sampled: Sequence[int], others: int) -> _Sizes:
+def estimate(oldest: Sequence[int], sampled: Sequence[int], others: int) -> _LogSize:
     """Estimate a log's size: the low end of the likely range, so that chance evicts nothing.
 
     Arguments: oldest: bytes of the first blocks, all of them; sampled: of some of the others, in
@@ -282,4 +284,4 @@ def estimate(oldest: Sequence[int], sampled: Sequence[int], others: int) -> _Siz
         spread = squares / (2 * (len(sampled) - 1))
         error = others * math.sqrt(spread / len(sampled) * (1 - len(sampled) / others))
         rest = max(0.0, others * sum(sampled) / len(sampled) - 2 * error)
-    return _Sizes(tuple(oldest), known + rest, rest / others if others else 0.0, exact)
+    return _LogSize(tuple(oldest), known + rest, rest / others if others else 0.0, exact)

@@ -41,7 +41,7 @@ _log = logging.getLogger("workstealing.jobs")
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _StatementParts:
     """The statements' parts, once the database has told the column's type."""
 
     key: Sequence[sa.ColumnElement[Any]]
@@ -52,7 +52,7 @@ class _Plan:
 
 
 @dataclass(slots=True)
-class _Done:
+class _SliceFindings:
     """One slice's findings."""
 
     found: int = 0
@@ -123,7 +123,7 @@ class SqlExpiry(Job):
         table_name = table if isinstance(table, str) else table.name
         self.name = checked_name(f"sql_expiry.{table_name}" if name is None else name)
         self.dependency: Hashable = ("sql", _address(engine.url))
-        self._plan: _Plan | None = None
+        self._plan: _StatementParts | None = None
         self._has_said_dry = False
         self._asker: Asker[sa.Connection] = Asker(self._open, discard, clock)
 
@@ -164,8 +164,8 @@ class SqlExpiry(Job):
         """
         deadline = time.monotonic() + seconds
 
-        def count(connection: sa.Connection) -> tuple[_Done, int]:
-            plan, done, found = self._require_plan(), _Done(), 0
+        def count(connection: sa.Connection) -> tuple[_SliceFindings, int]:
+            plan, done, found = self._require_plan(), _SliceFindings(), 0
             some = (
                 sa.select(sa.literal_column("1", sa.Integer))
                 .select_from(plan.table)
@@ -224,7 +224,7 @@ class SqlExpiry(Job):
         select.compile(dialect=connection.dialect)
         connection.execute(sa.select(1))
 
-    def _planned(self, connection: sa.Connection) -> _Plan:
+    def _planned(self, connection: sa.Connection) -> _StatementParts:
         table = self._table
         if isinstance(table, str):
             table = sa.Table(table, sa.MetaData(), schema=self._schema, autoload_with=connection)
@@ -253,17 +253,17 @@ class SqlExpiry(Job):
         if connection.dialect.name == "sqlite":
             # The bytes as they are stored: another program may write a time in another form.
             key = [sa.type_coerce(each, sa.types.NullType()) for each in key]
-        return _Plan(key, deadline, past, column, table)
+        return _StatementParts(key, deadline, past, column, table)
 
-    def _require_plan(self) -> _Plan:
+    def _require_plan(self) -> _StatementParts:
         if self._plan is None:
             raise ConfigurationError(f"the table {self._table!r} was not read")
         return self._plan
 
     def _expire(
         self, connection: sa.Connection, limit: int, deadline: float, *, is_dry: bool
-    ) -> _Done:
-        plan, done = self._require_plan(), _Done()
+    ) -> _SliceFindings:
+        plan, done = self._require_plan(), _SliceFindings()
         with bounded(connection, deadline) as problems:
             query = _looked_at(plan, limit) if is_dry else _keys(plan, limit)
             rows = connection.execute(query).all()
@@ -289,23 +289,23 @@ class SqlExpiry(Job):
         return f"SqlExpiry({self.name!r}, limit={self.limit}, dry_run={self.dry_run})"
 
 
-def _oldest(plan: _Plan) -> sa.Select[Any]:
+def _oldest(plan: _StatementParts) -> sa.Select[Any]:
     """Return the ages of rows past their deadline, the oldest first."""
     return sa.select(plan.deadline.age).where(*plan.past).order_by(plan.order)
 
 
-def _looked_at(plan: _Plan, limit: int) -> sa.Select[Any]:
+def _looked_at(plan: _StatementParts, limit: int) -> sa.Select[Any]:
     """Return the ages and keys of such rows, without any lock."""
     return _oldest(plan).add_columns(*plan.key).limit(limit)
 
 
-def _keys(plan: _Plan, limit: int) -> sa.Select[Any]:
+def _keys(plan: _StatementParts, limit: int) -> sa.Select[Any]:
     """Return the same, and lock the rows; those that others have locked are passed over."""
     # SQLite has no row locks: its dialect leaves the clause out.
     return _looked_at(plan, limit).with_for_update(skip_locked=True)
 
 
-def _removal(plan: _Plan, keys: Sequence[tuple[Any, ...]]) -> sa.Delete:
+def _removal(plan: _StatementParts, keys: Sequence[tuple[Any, ...]]) -> sa.Delete:
     """Return the DELETE of rows with these keys, where the deadline is still past."""
     if len(plan.key) == 1:
         chosen = plan.key[0].in_([key[0] for key in keys])

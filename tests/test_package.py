@@ -289,19 +289,24 @@ def imports_of(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, part
 
 
-# Each framework's own module has them: `from workstealing.integrations.flask import WorkStealing`.
-NAMED_ALIKE = {"WorkStealing", "WorkStealingMiddleware"}
+# Class names that stand for several classes, and why.
+NAMED_ALIKE = {
+    "WorkStealing": "each framework's own module has one: `from ...flask import WorkStealing`",
+    "WorkStealingMiddleware": "as WorkStealing",
+    "Java": "Py4J looks for it by this name, inside each class that Java calls",
+}
 
 
 def test_a_class_name_has_one_meaning() -> None:
+    """A private name is read as its public one, so an underscore does not tell two apart."""
     places: dict[str, list[str]] = {}
     for path in python_files():
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
-    assert len(places) > 200
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name.lstrip("_"), []).append(str(path.relative_to(ROOT)))
+    assert len(places) > 400
     twice = {name: found for name, found in places.items() if len(found) > 1}
-    assert set(twice) == NAMED_ALIKE, twice
+    assert set(twice) == set(NAMED_ALIKE), twice
 
 
 def in_public_modules() -> Iterator[Path]:

@@ -36,7 +36,7 @@ _LOOKED_AT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _TimeShardPart:
     """The part of a time shard that an attempt has read.
 
     Fields: now: the server's time in ms; ended: ids and ends in ms of leases that have ended, the
@@ -198,12 +198,12 @@ class RedisSweeping:
         body = (script.body, len(keys), *keys)
         return ("EVAL", *body, self._time_shards.mark, max_attempts, int(dry_run), *chosen)
 
-    def _read(self, replies: list[Any]) -> _Look:
+    def _read(self, replies: list[Any]) -> _TimeShardPart:
         clock, leased, consumed, released, size = replies
         now = self._now(clock)
         ends = zip(leased[::2], map(float, leased[1::2]), strict=True)
         ended = [(message_id, end) for message_id, end in ends if end <= now]
-        return _Look(now, ended, list(consumed), released, size)
+        return _TimeShardPart(now, ended, list(consumed), released, size)
 
     def _now(self, clock: Sequence[Any]) -> int:
         return int(clock[0]) * 1000 + int(clock[1]) // 1000 + self._time_shards.clock_shift_ms
@@ -237,12 +237,12 @@ def _look_commands(names: TimeShardNames, window: int) -> list[Command]:
     ]
 
 
-def _observe(slice: Slice, look: _Look) -> None:
+def _observe(slice: Slice, look: _TimeShardPart) -> None:
     oldest = (look.now - look.ended[0][1]) / 1000 if look.ended else 0.0
     slice.observe(oldest_seconds=oldest, backlog=len(look.ended) + look.consumed_size)
 
 
-def _choose(look: _Look, limit: int, random: Callable[[], float]) -> list[bytes]:
+def _choose(look: _TimeShardPart, limit: int, random: Callable[[], float]) -> list[bytes]:
     """Choose at most so many ids and entries, at random, so that two sweepers differ."""
     ended = [b"i" + id_ for id_, _ in look.ended]
     known = set(ended)

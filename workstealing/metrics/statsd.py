@@ -47,7 +47,7 @@ _UNSAFE_IN_JOB = re.compile(r"[^A-Za-z0-9_-]")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
-class StatsDHooks(Gathering["_Counts"]):
+class StatsDHooks(Gathering["_StatsDCounts"]):
     """Sends a recruiter's counts to StatsD: `recruiter.add_hook(StatsDHooks("statsd.local"))`.
 
     Arguments: host (a name or an IPv4 address) and port of the StatsD server; prefix of all names;
@@ -90,8 +90,8 @@ class StatsDHooks(Gathering["_Counts"]):
         self._client: statsd.StatsClient | None = None
         self._next_trial = self._clock.monotonic()
 
-    def _new_batch(self) -> _Counts:
-        return _Counts()
+    def _new_batch(self) -> _StatsDCounts:
+        return _StatsDCounts()
 
     def on_enlisted(self, count: int) -> None:
         """Count callers who enlisted."""
@@ -160,7 +160,7 @@ class StatsDHooks(Gathering["_Counts"]):
                 self._host, self._port, prefix=self._prefix, maxudpsize=_DATAGRAM_BYTES
             )
         with self._lock:
-            batch, self._batch = self._batch, _Counts()
+            batch, self._batch = self._batch, _StatsDCounts()
         with self._client.pipeline() as packets:
             for name, count in batch.counts.items():
                 if count:
@@ -171,7 +171,7 @@ class StatsDHooks(Gathering["_Counts"]):
         return True
 
 
-class _Counts:
+class _StatsDCounts:
     """The counts since the last send."""
 
     def __init__(self) -> None:

@@ -338,7 +338,7 @@ def _calling(
         return None, error
 
 
-class _Place(Generic[T]):
+class _PlaceHolder(Generic[T]):
     """One holder of the place, and its successor."""
 
     __slots__ = ("job", "next", "run", "started")
@@ -347,7 +347,7 @@ class _Place(Generic[T]):
         self.job = job
         self.started = SYSTEM_CLOCK.monotonic()
         self.run: Run[T | None]
-        self.next: dict[str, _Place[object]] = {}
+        self.next: dict[str, _PlaceHolder[object]] = {}
 
 
 class Flight:
@@ -369,7 +369,7 @@ class Flight:
         args, its arguments. Returns: its result; None where the place was taken. Raises: as the
         function.
         """
-        place: _Place[T] = _Place(job)
+        place: _PlaceHolder[T] = _PlaceHolder(job)
         place.run = Run(call, *args, may_begin=partial(self._claim, place))
         return place.run()
 
@@ -385,11 +385,11 @@ class Flight:
 
     def reset(self) -> None:
         """Free the place from any holder."""
-        nobody: _Place[object] = _Place("")
+        nobody: _PlaceHolder[object] = _PlaceHolder("")
         nobody.run = Run(lambda: None)
         self._last = nobody
 
-    def _claim(self, place: _Place[T]) -> bool:
+    def _claim(self, place: _PlaceHolder[T]) -> bool:
         """Take the place if it is free; the run that will hold it calls this."""
         while True:
             last = self._newest()
@@ -400,7 +400,7 @@ class Flight:
                 self._last = place  # type: ignore[assignment]
                 return True
 
-    def _newest(self) -> _Place[object]:
+    def _newest(self) -> _PlaceHolder[object]:
         # A holder may have been cut short before it could set `_last`.
         last = self._last
         while last.next:

@@ -83,7 +83,7 @@ class Reconciled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _FirstFindings:
     """The first task's findings: generations and a source, or why it cannot go on."""
 
     generations: Mapping[int, bytes]
@@ -124,7 +124,7 @@ def reconcile(
     partitions = checked_count(partitions, "partitions")
     group = f"workstealing-reconcile-{recipe.token}"
     with named(spark, group, "workstealing reconcile: generations"):
-        look: _Look = run_each(spark, [None], lambda _: _look(recipe))[0]
+        look: _FirstFindings = run_each(spark, [None], lambda _: _look(recipe))[0]
     if look.refusal is not None:
         raise look.refusal.error()
     if not look.has_source and _is_old(table):
@@ -210,13 +210,13 @@ def _is_old(table: DataFrame) -> bool:
     return any(node in plan for node in ("InMemoryRelation", "LocalRelation", "LogicalRDD"))
 
 
-def _look(recipe: Recipe) -> _Look:
+def _look(recipe: Recipe) -> _FirstFindings:
     """Read the generations of all sub-sets, in a Python worker."""
     try:
         tracked = recipe.made(TrackedSet)
         budget = Budget(60.0, PATIENCE_SECONDS)
         require_layout(tracked, budget)
-        return _Look(
+        return _FirstFindings(
             generations(tracked.twin, tracked.names, range(tracked.names.sub_sets), budget),
             tracked.source is not None,
         )
@@ -224,7 +224,7 @@ def _look(recipe: Recipe) -> _Look:
         refusal = refusal_of(error)
         if refusal is None:
             raise
-        return _Look({}, has_source=False, refusal=refusal)
+        return _FirstFindings({}, has_source=False, refusal=refusal)
 
 
 def _applied(

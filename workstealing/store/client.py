@@ -146,7 +146,7 @@ def _master(kind: type[Any], url: str, scheme: str, options: Mapping[str, Any]) 
     return client
 
 
-class _Place(NamedTuple):
+class _SentinelPlace(NamedTuple):
     """The parts of a URL that names sentinels; its query is apart."""
 
     hosts: list[tuple[str, int]]
@@ -155,7 +155,7 @@ class _Place(NamedTuple):
     query: str
 
 
-def _sentinel_place(url: str) -> _Place:
+def _sentinel_place(url: str) -> _SentinelPlace:
     """Take a URL that names sentinels apart.
 
     Hosts and service may come out empty. Raises: ValueError, which never shows the URL.
@@ -183,7 +183,7 @@ def _sentinel_place(url: str) -> _Place:
         options["username"] = unquote(name)
     if colon:
         options["password"] = unquote(password)
-    return _Place(hosts, unquote(named[1]), options, query)
+    return _SentinelPlace(hosts, unquote(named[1]), options, query)
 
 
 def _query(query: str) -> dict[str, Any]:

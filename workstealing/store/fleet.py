@@ -28,7 +28,7 @@ from workstealing.store.valkey_clients import redis_client
 _LONGEST_NAME = 255
 
 
-class _Fleet(Generic[ClientT]):
+class _EitherFleet(Generic[ClientT]):
     """The part that both kinds of fleets share."""
 
     _is_async_client: ClassVar[bool]
@@ -140,7 +140,7 @@ class _Fleet(Generic[ClientT]):
         raise NotImplementedError
 
 
-class Fleet(_Fleet[BlockingClient]):
+class Fleet(_EitherFleet[BlockingClient]):
     """Several servers over which keys are spread by rendezvous hashing.
 
     Arguments: nodes: URLs or blocking clients by name (``{"a": "redis://10.0.0.1", ...}``), or a
@@ -162,7 +162,7 @@ class Fleet(_Fleet[BlockingClient]):
         return connect(url, **options)
 
 
-class AsyncFleet(_Fleet[AsyncClient]):
+class AsyncFleet(_EitherFleet[AsyncClient]):
     """A `Fleet` for the asyncio classes of structures; its clients are of redis.asyncio."""
 
     _is_async_client = True

@@ -227,7 +227,7 @@ FindingOf = Callable[[bytes, str], Finding]
 """Returns where to note what a rule, by its name in `Judges.offers`, has found at a key."""
 
 
-class _Asked(NamedTuple):
+class _AskedRule(NamedTuple):
     """The question of one rule on one node. Fields: name: of the offer in `Judges.offers`."""
 
     node: Node
@@ -297,7 +297,7 @@ class Judges:
             if not mine or name in self._refused:
                 continue
             try:
-                asked = _Asked(node, name, offer, finding)
+                asked = _AskedRule(node, name, offer, finding)
                 if where.inside:
                     for key in mine:
                         self._members(asked, key)
@@ -312,7 +312,7 @@ class Judges:
                 self._refused.add(name)
                 self._reader.note(f"the rule {name} cannot look, so it is left out: {text}")
 
-    def _members(self, asked: _Asked, key: bytes) -> None:
+    def _members(self, asked: _AskedRule, key: bytes) -> None:
         """Judge the members of a key; of a large one some, which stand for the others."""
         node, of_type = asked.node, str(asked.offer.rule.where.type)
         scan, card = _SCANS[of_type]
@@ -334,7 +334,7 @@ class Judges:
             weight = 1.0 if is_last else max(1.0, size / len(items))
             self._items(asked, items, weight)
 
-    def _items(self, asked: _Asked, items: Sequence[Item], weight: float) -> None:
+    def _items(self, asked: _AskedRule, items: Sequence[Item], weight: float) -> None:
         name = asked.name
         chosen: list[Item] = []
         weights: list[float] = []
@@ -348,7 +348,7 @@ class Judges:
             some = chosen[at : at + _MEMBERS_A_PAGE]
             self._some(asked, some, weights[at : at + len(some)])
 
-    def _some(self, asked: _Asked, items: Sequence[Item], weights: Sequence[float]) -> None:
+    def _some(self, asked: _AskedRule, items: Sequence[Item], weights: Sequence[float]) -> None:
         node, name, offer, finding = asked
         one_slot = self._reader.twin.is_cluster
         judging = Judging(offer.rule, items, self._reader.now(node), one_slot=one_slot)
@@ -363,10 +363,10 @@ class Judges:
                 about.why = about.why or verdict.why
         self._weigh(asked, dead)
 
-    def _weigh(self, asked: _Asked, dead: Sequence[tuple[Item, Garbage, float]]) -> None:
+    def _weigh(self, asked: _AskedRule, dead: Sequence[tuple[Item, Garbage, float]]) -> None:
         """Note garbage, and measure some of it."""
         node, name, offer, finding = asked
-        sizes = _Sizes(self._reader, node)
+        sizes = _RemovalSizes(self._reader, node)
         measured: list[tuple[Finding, Item, Garbage, float, float]] = []
         for item, garbage, weight in dead:
             about = finding(item.key, name)
@@ -401,7 +401,7 @@ class Judges:
         return replies
 
 
-class _Sizes:
+class _RemovalSizes:
     """The sizes of removals: each key is asked for once."""
 
     def __init__(self, reader: Reader, node: Node) -> None:

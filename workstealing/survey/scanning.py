@@ -54,7 +54,7 @@ class Reader:
     ) -> None:
         self.twin, self._load = twin, load
         self._sleep, self._monotonic = sleep, monotonic
-        self._servers: dict[Node, _Server] = {}
+        self._servers: dict[Node, _ServerState] = {}
         self.seconds, self.commands = 0.0, 0
         self.longest = 0.0
         self.notes: dict[str, None] = {}
@@ -147,10 +147,10 @@ class Reader:
                 f" anew; the server's eviction ({facts.policy}) does not use them"
             )
 
-    def _server(self, node: Node) -> _Server:
+    def _server(self, node: Node) -> _ServerState:
         server = self._servers.get(node)
         if server is None:
-            server = self._servers[node] = _Server(paced(self._load))
+            server = self._servers[node] = _ServerState(paced(self._load))
             touched, told = self._send(node, [("CLIENT", "NO-TOUCH", "ON"), ("TIME",)])
             server.has_no_touch = not isinstance(touched, Exception)
             server.tells_time = not isinstance(told, Exception)
@@ -158,7 +158,7 @@ class Reader:
                 self.note("TIME is refused: the load is measured by round trips, so it is lower")
         return server
 
-    def _batch(self, node: Node, server: _Server, commands: Sequence[Command]) -> list[Any]:
+    def _batch(self, node: Node, server: _ServerState, commands: Sequence[Command]) -> list[Any]:
         pause = server.pace.next_at - self._monotonic()
         if pause > 0:
             self._sleep(pause)
@@ -200,7 +200,7 @@ def paced(load: float) -> Pace:
 
 
 @dataclass
-class _Server:
+class _ServerState:
     """One server's state. Fields: pace: its commands'; count: names a page; now: its time."""
 
     pace: Pace

@@ -24,7 +24,9 @@ DIALECTS: dict[str, Any] = {
 }
 
 
-def plan_of(dialect: sa.Dialect, kind: Any, *keys: str, **options: Any) -> sql_expiry._Plan:
+def plan_of(
+    dialect: sa.Dialect, kind: Any, *keys: str, **options: Any
+) -> sql_expiry._StatementParts:
     """Return a plan for a table of that dialect."""
     table = sa.Table(
         "sessions",
@@ -33,7 +35,7 @@ def plan_of(dialect: sa.Dialect, kind: Any, *keys: str, **options: Any) -> sql_e
         sa.Column("due", kind),
     )
     deadline = DeadlineColumn(table.c.due, kind, dialect, **options)
-    return sql_expiry._Plan(
+    return sql_expiry._StatementParts(
         list(table.primary_key.columns), deadline, deadline.past, table.c.due, table
     )
 

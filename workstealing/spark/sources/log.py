@@ -63,7 +63,7 @@ def _partitions(offset: LogOffset) -> list[InputPartition]:
     return [LogPartition(number, spans) for number, spans in enumerate(cut(offset))]
 
 
-class _Reader:
+class _PartitionReader:
     """The task of the batch reader and of the stream reader."""
 
     def __init__(self, options: LogOptions) -> None:
@@ -85,7 +85,7 @@ class _Reader:
                 yield pa.RecordBatch.from_arrays(columns, ["log", "offset", "value"])
 
 
-class LogReader(_Reader, Pushing, DataSourceReader):
+class LogReader(_PartitionReader, Pushing, DataSourceReader):
     """Reads a range of the entries of logs."""
 
     columns: ClassVar[Mapping[str, Column]] = {
@@ -108,7 +108,7 @@ class LogReader(_Reader, Pushing, DataSourceReader):
         return parts or [LogPartition(0, ())]
 
 
-class LogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogStreamReader(_PartitionReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads logs as a stream: where it stands is in Spark's checkpoint alone."""
 
     def __init__(self, options: LogOptions) -> None:

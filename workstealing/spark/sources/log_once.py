@@ -48,7 +48,7 @@ class Appender:
         self._client = client
         self._block = block or DEFAULT_BLOCK
         self._turn = turn
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[str, _LogRows] = {}
         self._kept = 0
 
     def add(self, log: str, value: bytes) -> None:
@@ -56,7 +56,7 @@ class Appender:
         part = self._parts.get(log)
         if part is None:
             made: Any = Log(self._client, log, self._block)
-            part = self._parts[log] = (_Part if self._turn is None else _OncePart)(
+            part = self._parts[log] = (_LogRows if self._turn is None else _OncePart)(
                 self._client, made, self._turn
             )
         part.rows.append(value)
@@ -75,7 +75,7 @@ class Appender:
         parts = self._parts.values()
         return sum(part.appended for part in parts), sum(part.passed for part in parts)
 
-    def _flush(self, parts: Iterable[_Part]) -> None:
+    def _flush(self, parts: Iterable[_LogRows]) -> None:
         for part in parts:
             if part.rows:
                 self._kept -= part.size
@@ -83,7 +83,7 @@ class Appender:
                 part.append(rows)
 
 
-class _Part:
+class _LogRows:
     """The rows of a task that go to one log, at least once."""
 
     def __init__(self, client: Any, log: Any, turn: Origin | None) -> None:
@@ -100,7 +100,7 @@ class _Part:
         """Check what can be checked at the end."""
 
 
-class _OncePart(_Part):
+class _OncePart(_LogRows):
     """The rows of a task that go to one log, exactly once."""
 
     def __init__(self, client: Any, log: Any, turn: Origin | None) -> None:

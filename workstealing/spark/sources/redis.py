@@ -137,7 +137,7 @@ class RedisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
 
-class _Sink:
+class _RedisSink:
     """The common part of the batch writer and the stream writer."""
 
     def __init__(self, options: RedisOptions, shape: Shape) -> None:
@@ -150,11 +150,11 @@ class _Sink:
         return PlainWrite(self._options, self._shape, calls).write(iterator)
 
 
-class RedisWriter(_Sink, DataSourceArrowWriter):
+class RedisWriter(_RedisSink, DataSourceArrowWriter):
     """Writes a DataFrame's rows; what one task has written stays if another fails."""
 
 
-class RedisStreamWriter(_Sink, DataSourceStreamArrowWriter):
+class RedisStreamWriter(_RedisSink, DataSourceStreamArrowWriter):
     """Writes the rows of every micro-batch, each at least once."""
 
 

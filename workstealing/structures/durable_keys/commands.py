@@ -122,11 +122,11 @@ class _KeySurface:
 
 # A type checker binds redis-py's methods to the class that they are taken from, and tells by
 # `_is_async_client` which replies are awaited.
-class _Blocking(BasicKeyCommands):
+class _BlockingKeyCommands(BasicKeyCommands):
     _is_async_client: Literal[False] = False
 
 
-class _Asynchronous(BasicKeyCommands):
+class _AsyncKeyCommands(BasicKeyCommands):
     _is_async_client: Literal[True] = True
 
 
@@ -135,23 +135,23 @@ class BlockingKeySurface(_KeySurface):
 
     _is_async_client: Literal[False] = False
 
-    set = _Blocking.set
-    get = _Blocking.get
-    getex = _Blocking.getex
-    getdel = _Blocking.getdel
-    mget = _Blocking.mget
-    ttl = _Blocking.ttl
-    pttl = _Blocking.pttl
-    expiretime = _Blocking.expiretime
-    pexpiretime = _Blocking.pexpiretime
-    expire = _Blocking.expire
-    pexpire = _Blocking.pexpire
-    expireat = _Blocking.expireat
-    pexpireat = _Blocking.pexpireat
-    persist = _Blocking.persist
-    delete = _Blocking.delete
-    unlink = _Blocking.unlink
-    exists = _Blocking.exists
+    set = _BlockingKeyCommands.set
+    get = _BlockingKeyCommands.get
+    getex = _BlockingKeyCommands.getex
+    getdel = _BlockingKeyCommands.getdel
+    mget = _BlockingKeyCommands.mget
+    ttl = _BlockingKeyCommands.ttl
+    pttl = _BlockingKeyCommands.pttl
+    expiretime = _BlockingKeyCommands.expiretime
+    pexpiretime = _BlockingKeyCommands.pexpiretime
+    expire = _BlockingKeyCommands.expire
+    pexpire = _BlockingKeyCommands.pexpire
+    expireat = _BlockingKeyCommands.expireat
+    pexpireat = _BlockingKeyCommands.pexpireat
+    persist = _BlockingKeyCommands.persist
+    delete = _BlockingKeyCommands.delete
+    unlink = _BlockingKeyCommands.unlink
+    exists = _BlockingKeyCommands.exists
 
 
 class AsyncKeySurface(_KeySurface):
@@ -159,23 +159,23 @@ class AsyncKeySurface(_KeySurface):
 
     _is_async_client: Literal[True] = True
 
-    set = _Asynchronous.set
-    get = _Asynchronous.get
-    getex = _Asynchronous.getex
-    getdel = _Asynchronous.getdel
-    mget = _Asynchronous.mget
-    ttl = _Asynchronous.ttl
-    pttl = _Asynchronous.pttl
-    expiretime = _Asynchronous.expiretime
-    pexpiretime = _Asynchronous.pexpiretime
-    expire = _Asynchronous.expire
-    pexpire = _Asynchronous.pexpire
-    expireat = _Asynchronous.expireat
-    pexpireat = _Asynchronous.pexpireat
-    persist = _Asynchronous.persist
-    delete = _Asynchronous.delete
-    unlink = _Asynchronous.unlink
-    exists = _Asynchronous.exists
+    set = _AsyncKeyCommands.set
+    get = _AsyncKeyCommands.get
+    getex = _AsyncKeyCommands.getex
+    getdel = _AsyncKeyCommands.getdel
+    mget = _AsyncKeyCommands.mget
+    ttl = _AsyncKeyCommands.ttl
+    pttl = _AsyncKeyCommands.pttl
+    expiretime = _AsyncKeyCommands.expiretime
+    pexpiretime = _AsyncKeyCommands.pexpiretime
+    expire = _AsyncKeyCommands.expire
+    pexpire = _AsyncKeyCommands.pexpire
+    expireat = _AsyncKeyCommands.expireat
+    pexpireat = _AsyncKeyCommands.pexpireat
+    persist = _AsyncKeyCommands.persist
+    delete = _AsyncKeyCommands.delete
+    unlink = _AsyncKeyCommands.unlink
+    exists = _AsyncKeyCommands.exists
 
 
 def empty_reply(args: tuple[Any, ...], options: dict[str, Any]) -> list[Any] | None:

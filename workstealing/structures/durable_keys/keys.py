@@ -290,7 +290,7 @@ class AsyncLease(_LeaseBlock):
                 raise
 
 
-class _KeyPipeline(Pipeline, BlockingKeySurface):
+class _EitherKeyPipeline(Pipeline, BlockingKeySurface):
     """The part that both forms of a pipeline share; see `KeyPipeline`.
 
     The methods are typed as in redis-py's own pipelines: by the replies that `execute` returns.
@@ -322,7 +322,7 @@ class _KeyPipeline(Pipeline, BlockingKeySurface):
         return self._keys.ready_steps(self._commands)
 
 
-class KeyPipeline(_KeyPipeline, BlockingPipeline):
+class KeyPipeline(_EitherKeyPipeline, BlockingPipeline):
     """Commands on durable keys and the user's own, sent together by `execute` in one round trip.
 
     The methods are those of `DurableKeys`; every other method of redis-py's pipelines queues the
@@ -333,7 +333,7 @@ class KeyPipeline(_KeyPipeline, BlockingPipeline):
     """
 
 
-class AsyncKeyPipeline(_KeyPipeline, AsyncPipeline):
+class AsyncKeyPipeline(_EitherKeyPipeline, AsyncPipeline):
     """A `KeyPipeline` whose `execute` is awaited."""
 
 
@@ -389,7 +389,7 @@ class AsyncFleetKeys(OnFleet, AsyncDurableKeys):
         return AsyncFleetKeyPipeline(self, transaction)
 
 
-class _FleetKeyPipeline(FleetPipeline, BlockingKeySurface):
+class _EitherFleetKeyPipeline(FleetPipeline, BlockingKeySurface):
     """The part that both forms of a pipeline on a fleet share."""
 
     _names_in = staticmethod(keys_in)
@@ -402,11 +402,11 @@ class _FleetKeyPipeline(FleetPipeline, BlockingKeySurface):
         return FleetPipeline.execute_command(self, *args, **options)
 
 
-class FleetKeyPipeline(_FleetKeyPipeline, BlockingFleetPipeline):
+class FleetKeyPipeline(_EitherFleetKeyPipeline, BlockingFleetPipeline):
     """Commands on durable keys of a fleet; see `FleetPipeline`."""
 
 
-class AsyncFleetKeyPipeline(_FleetKeyPipeline, AsyncFleetPipeline):
+class AsyncFleetKeyPipeline(_EitherFleetKeyPipeline, AsyncFleetPipeline):
     """A `FleetKeyPipeline` whose `execute` is awaited."""
 
 

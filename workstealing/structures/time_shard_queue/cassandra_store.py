@@ -131,7 +131,7 @@ class ReadTombstones(NamedTuple):
     tombstones: int
 
 
-class _CassandraStore:
+class _EitherCassandraStore:
     """The parts of both forms."""
 
     def __init__(
@@ -303,7 +303,7 @@ class _CassandraStore:
         return int((seconds + time.monotonic() - then) * 1e6) + self.clock_shift_ms * 1000
 
 
-class CassandraStore(_CassandraStore):
+class CassandraStore(_EitherCassandraStore):
     """Keeps TimeShardQueues in a table of Cassandra 4.1 or newer.
 
     Arguments: session: of cassandra-driver, connected; keyspace; table: see `create_table`;
@@ -325,7 +325,7 @@ class CassandraStore(_CassandraStore):
         return drive_by(self.sender(), steps)
 
 
-class AsyncCassandraStore(_CassandraStore):
+class AsyncCassandraStore(_EitherCassandraStore):
     """Keeps TimeShardQueues in a table of Cassandra, for asyncio; see `CassandraStore`."""
 
     @property

@@ -673,14 +673,14 @@ class CassandraTimeShards:
         return now_ms + due.ms if due.from_now else due.ms
 
 
-class _Found(NamedTuple):
+class _FoundLeases(NamedTuple):
     """The leases of one piece of a take. Fields: more: whether to look again; held."""
 
     more: bool
     held: list[Held]
 
 
-_NOTHING = _Found(False, [])
+_NOTHING = _FoundLeases(False, [])
 
 
 class _Taking:
@@ -705,7 +705,7 @@ class _Taking:
         self._wanted, self._max_attempts = wanted, max_attempts
         self._is_turn = is_turn
 
-    def look(self, opened: Opened) -> Steps[Changes[_Found]]:
+    def look(self, opened: Opened) -> Steps[Changes[_FoundLeases]]:
         """Return the changes that lease messages, and these messages without their contents."""
         shards, wanted, now = self._time_shards, self._wanted, opened.now_ms
         lock, number = opened.lock, opened.number
@@ -756,7 +756,7 @@ class _Taking:
         if held or void or len(passed) >= _BESIDE or moved > _BEHIND_MS:
             changes.lock = after
         # Each round that finds something has cleared it away; a full one leaves the rest.
-        changes.result = _Found(bool(void) or len(held) == wanted, held)
+        changes.result = _FoundLeases(bool(void) or len(held) == wanted, held)
         return changes
 
     def _fresh(self, opened: Opened) -> Steps[list[Row]]:

@@ -335,7 +335,7 @@ class RedisTimeShards:
         )
 
 
-class _RedisStore(Generic[ClientT]):
+class _EitherRedisStore(Generic[ClientT]):
     def __init__(
         self, client: ClientT, *, allow_eviction: Collection[str] = (), clock_shift_ms: int = 0
     ) -> None:
@@ -363,7 +363,7 @@ class _RedisStore(Generic[ClientT]):
         return inspect_steps(self.twin, steps, seconds)
 
 
-class RedisStore(_RedisStore[BlockingClient]):
+class RedisStore(_EitherRedisStore[BlockingClient]):
     """Keeps TimeShardQueues on a Redis server or cluster.
 
     Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncRedisStore` takes an asyncio
@@ -384,7 +384,7 @@ class RedisStore(_RedisStore[BlockingClient]):
         return drive(self.client, steps)
 
 
-class AsyncRedisStore(_RedisStore[AsyncClient]):
+class AsyncRedisStore(_EitherRedisStore[AsyncClient]):
     """Keeps TimeShardQueues on a redis.asyncio client; see `RedisStore`."""
 
     _is_async_client: Literal[True] = True

@@ -153,7 +153,7 @@ class _TrackedSetOperations:
             self.is_open = True
 
 
-class _TrackedSet(_TrackedSetOperations, Structure, Generic[ClientT]):
+class _EitherTrackedSet(_TrackedSetOperations, Structure, Generic[ClientT]):
     """The part that both clients' forms share: the source, and whether the layout was checked."""
 
     kind = "tracked set"
@@ -218,7 +218,7 @@ class _TrackedSet(_TrackedSetOperations, Structure, Generic[ClientT]):
         )
 
 
-class TrackedSet(_TrackedSet[BlockingClient], Blocking):
+class TrackedSet(_EitherTrackedSet[BlockingClient], Blocking):
     """A set of ids that have work, which two jobs keep in step with a database table.
 
     Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncTrackedSet` takes an asyncio
@@ -251,7 +251,7 @@ class TrackedSet(_TrackedSet[BlockingClient], Blocking):
         return self._drift(sample, confidence, seconds)
 
 
-class AsyncTrackedSet(_TrackedSet[AsyncClient], Asynchronous):
+class AsyncTrackedSet(_EitherTrackedSet[AsyncClient], Asynchronous):
     """A `TrackedSet` on a redis.asyncio client: every method is awaited."""
 
     def pipeline(self, transaction: bool = True) -> AsyncTrackedSetPipeline:

@@ -118,7 +118,7 @@ def _listed_pairs(reply: list[Any]) -> list[list[Any]]:
 
 
 @dataclass(frozen=True)
-class _Command:
+class _HashCommand:
     """One command: its script, whether it writes, and the reader of its reply."""
 
     script: str
@@ -131,25 +131,25 @@ class _Command:
     told: tuple[str | int, ...] = ()
 
 
-def _reading(name: str, read: Callable[[Any], Any] = _same) -> _Command:
-    return _Command(f"volatile_hashes/{name}", False, read)
+def _reading(name: str, read: Callable[[Any], Any] = _same) -> _HashCommand:
+    return _HashCommand(f"volatile_hashes/{name}", False, read)
 
 
-def _writing(name: str, read: Callable[[Any], Any] = _same, keys: int = 1) -> _Command:
-    return _Command(f"volatile_hashes/{name}", True, read, keys)
+def _writing(name: str, read: Callable[[Any], Any] = _same, keys: int = 1) -> _HashCommand:
+    return _HashCommand(f"volatile_hashes/{name}", True, read, keys)
 
 
-def _lasting(name: str, unit_ms: int, relative: int) -> _Command:
+def _lasting(name: str, unit_ms: int, relative: int) -> _HashCommand:
     told = (name.lower(), unit_ms, relative)
-    return _Command("volatile_hashes/hexpire", writes=True, told=told)
+    return _HashCommand("volatile_hashes/hexpire", writes=True, told=told)
 
 
-def _telling(unit_ms: int, relative: int) -> _Command:
+def _telling(unit_ms: int, relative: int) -> _HashCommand:
     told = (unit_ms, relative)
-    return _Command("volatile_hashes/httl", writes=False, checked=True, told=told)
+    return _HashCommand("volatile_hashes/httl", writes=False, checked=True, told=told)
 
 
-_COMMANDS: dict[str, _Command] = {
+_COMMANDS: dict[str, _HashCommand] = {
     **{name.upper(): _reading(name) for name in ("hget", "hmget", "hlen", "hkeys", "hvals")},
     **{name.upper(): _reading(name) for name in ("hstrlen", "hrandfield", "exists")},
     "HTTL": _telling(1000, 1),
@@ -157,7 +157,7 @@ _COMMANDS: dict[str, _Command] = {
     "HEXPIRETIME": _telling(1000, 0),
     "HPEXPIRETIME": _telling(1, 0),
     **{
-        name: _Command("volatile_hashes/ttl", writes=False, told=(name,))
+        name: _HashCommand("volatile_hashes/ttl", writes=False, told=(name,))
         for name in ("TTL", "PTTL", "EXPIRETIME", "PEXPIRETIME")
     },
     "HEXISTS": _reading("hexists", bool),
@@ -174,11 +174,11 @@ _COMMANDS: dict[str, _Command] = {
     COUNT_EXISTING: _writing("hincrby", _sum),
     "HINCRBYFLOAT": _writing("hincrbyfloat", float),
     **{
-        name: _Command("volatile_hashes/delete", writes=True, told=(name,))
+        name: _HashCommand("volatile_hashes/delete", writes=True, told=(name,))
         for name in ("DEL", "UNLINK")
     },
     **{
-        name: _Command("volatile_hashes/expire", writes=True, read=bool, told=(name,))
+        name: _HashCommand("volatile_hashes/expire", writes=True, read=bool, told=(name,))
         for name in ("EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT")
     },
     "PERSIST": _writing("persist", bool),
@@ -271,7 +271,7 @@ class HashTranslator:
         return Operation(script, keys, values, command.read)
 
     def _reader(
-        self, word: str, command: _Command, args: Arguments, options: dict[str, Any]
+        self, word: str, command: _HashCommand, args: Arguments, options: dict[str, Any]
     ) -> Callable[[Any], Any]:
         if word == "HSCAN" and options.get("no_values"):
             return _scanned_fields

@@ -281,7 +281,7 @@ class AsyncVolatileHashes(
         return AsyncHashPipeline(self, transaction)
 
 
-class _HashPipeline(Pipeline, QueuedHashSurface):
+class _EitherHashPipeline(Pipeline, QueuedHashSurface):
     """The part that both forms of a pipeline share; see `HashPipeline`."""
 
     def __init__(self, hashes: _Hashes[Any], transaction: bool) -> None:
@@ -361,7 +361,7 @@ class _HashPipeline(Pipeline, QueuedHashSurface):
         return again
 
 
-class HashPipeline(_HashPipeline, BlockingPipeline):
+class HashPipeline(_EitherHashPipeline, BlockingPipeline):
     """Hash commands and the user's own, sent together by `execute` in one round trip.
 
     The methods are those of `VolatileHashes`; every other method of redis-py's pipelines queues the
@@ -374,7 +374,7 @@ class HashPipeline(_HashPipeline, BlockingPipeline):
     """
 
 
-class AsyncHashPipeline(_HashPipeline, AsyncPipeline):
+class AsyncHashPipeline(_EitherHashPipeline, AsyncPipeline):
     """A `HashPipeline` whose `execute` is awaited."""
 
 

@@ -57,31 +57,31 @@ class _HashSurface(HashCommands):
 
 # A type checker binds redis-py's methods to the class that they are taken from, and tells by
 # `_is_async_client` which replies are awaited.
-class _Blocking(BasicKeyCommands, ScanCommands):
+class _BlockingHashCommands(BasicKeyCommands, ScanCommands):
     _is_async_client: Literal[False] = False
 
 
-class _Asynchronous(BasicKeyCommands, ScanCommands):
+class _AsyncHashCommands(BasicKeyCommands, ScanCommands):
     _is_async_client: Literal[True] = True
 
 
 class _UnawaitedHashSurface(_HashSurface):
     _is_async_client: Literal[False] = False
 
-    expire = _Blocking.expire
-    pexpire = _Blocking.pexpire
-    expireat = _Blocking.expireat
-    pexpireat = _Blocking.pexpireat
-    expiretime = _Blocking.expiretime
-    pexpiretime = _Blocking.pexpiretime
-    ttl = _Blocking.ttl
-    pttl = _Blocking.pttl
-    persist = _Blocking.persist
-    rename = _Blocking.rename
-    renamenx = _Blocking.renamenx
-    copy = _Blocking.copy
-    hrandfield = _Blocking.hrandfield
-    hscan = _Blocking.hscan
+    expire = _BlockingHashCommands.expire
+    pexpire = _BlockingHashCommands.pexpire
+    expireat = _BlockingHashCommands.expireat
+    pexpireat = _BlockingHashCommands.pexpireat
+    expiretime = _BlockingHashCommands.expiretime
+    pexpiretime = _BlockingHashCommands.pexpiretime
+    ttl = _BlockingHashCommands.ttl
+    pttl = _BlockingHashCommands.pttl
+    persist = _BlockingHashCommands.persist
+    rename = _BlockingHashCommands.rename
+    renamenx = _BlockingHashCommands.renamenx
+    copy = _BlockingHashCommands.copy
+    hrandfield = _BlockingHashCommands.hrandfield
+    hscan = _BlockingHashCommands.hscan
 
 
 class BlockingHashSurface(_UnawaitedHashSurface):
@@ -112,20 +112,20 @@ class AsyncHashSurface(_HashSurface):
 
     _is_async_client: Literal[True] = True
 
-    expire = _Asynchronous.expire
-    pexpire = _Asynchronous.pexpire
-    expireat = _Asynchronous.expireat
-    pexpireat = _Asynchronous.pexpireat
-    expiretime = _Asynchronous.expiretime
-    pexpiretime = _Asynchronous.pexpiretime
-    ttl = _Asynchronous.ttl
-    pttl = _Asynchronous.pttl
-    persist = _Asynchronous.persist
-    rename = _Asynchronous.rename
-    renamenx = _Asynchronous.renamenx
-    copy = _Asynchronous.copy
-    hrandfield = _Asynchronous.hrandfield
-    hscan = _Asynchronous.hscan
+    expire = _AsyncHashCommands.expire
+    pexpire = _AsyncHashCommands.pexpire
+    expireat = _AsyncHashCommands.expireat
+    pexpireat = _AsyncHashCommands.pexpireat
+    expiretime = _AsyncHashCommands.expiretime
+    pexpiretime = _AsyncHashCommands.pexpiretime
+    ttl = _AsyncHashCommands.ttl
+    pttl = _AsyncHashCommands.pttl
+    persist = _AsyncHashCommands.persist
+    rename = _AsyncHashCommands.rename
+    renamenx = _AsyncHashCommands.renamenx
+    copy = _AsyncHashCommands.copy
+    hrandfield = _AsyncHashCommands.hrandfield
+    hscan = _AsyncHashCommands.hscan
 
     if TYPE_CHECKING:
 
