@@ -480,7 +480,7 @@ class Compactor(LogEngine):
         try:
             replies = current.read(*commands)
         except ResponseError:
-            # Some servers have no MEMORY USAGE, or forbid it. What is WATCHed stays so.
+            # Some servers have no MEMORY USAGE, or forbid it. The WATCHed keys stay WATCHed.
             commands = self._look_commands(chosen, "EXISTS")
             replies = current.read(*commands)
         facts = self._facts_in(replies.pop(0))

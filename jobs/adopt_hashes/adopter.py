@@ -424,7 +424,7 @@ class Adopter:
 def _holds(deadline: int, state: _State, now: int) -> bool:
     """Say whether a field, by its state, is to be given a deadline that the program keeps of it.
 
-    What has expired in the namespace stays expired. Otherwise the later deadline holds.
+    A field that has expired in the namespace stays expired. Otherwise the later deadline holds.
     """
     exists, held = state
     return exists and (held is None or now < held < deadline)

@@ -1,7 +1,7 @@
 """Removing: one attempt on some items of a rule, with a note of each in the audit stream.
 
 The attempt WATCHes the keys that the rule names, judges the items anew, and removes those that are
-still garbage. What it removes is kept for `undo`, in the same MULTI, if that is wanted.
+still garbage. If that is wanted, the same MULTI keeps the removed items for `undo`.
 """
 
 from __future__ import annotations

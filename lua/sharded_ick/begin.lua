@@ -1,5 +1,5 @@
 -- Begins to move the members of an ick shard: sets them aside, once for each change of the layout.
--- From then on only callers who know the new layout add here. What is reserved is set aside too.
+-- From then on only callers who know the new layout add here. Reserved members are set aside too.
 -- KEYS: version, producer set, consumer set, held, attempts, lease, mark, dead,
 -- moving, moving dead, begun, moving attempts.
 -- ARGV: the caller's mark, the token of its lease, the layout's generation.

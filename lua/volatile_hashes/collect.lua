@@ -19,7 +19,7 @@ for i = 2, #KEYS, 2 do
     break
   end
   local hash, deadlines = KEYS[i], KEYS[i + 1]
-  -- unpack() has its limits. What is left then stays in the due index.
+  -- unpack() has its limits. A hash with more past fields stays in the due index.
   local most = math.min(room, 4000)
   local past = redis.pcall('ZRANGEBYSCORE', deadlines, '-inf', by_now, 'LIMIT', 0, most)
   local removed = past.err and past or 0

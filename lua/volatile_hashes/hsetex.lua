@@ -4,7 +4,7 @@
 --@include clock
 local at = now()
 -- The usual call, EX or PX and some fields, as one run of commands: a server makes each function of a
--- script anew at each call. Whatever is unusual has changed nothing here, and is dealt with below.
+-- script anew at each call. An unusual call has changed nothing here, and is dealt with below.
 local unit_ms = ARGV[2] == 'EX' and 1000 or ARGV[2] == 'PX' and 1
 local is_short = unit_ms and #ARGV[3] < 10 and #ARGV <= 4000 and ARGV[4] == 'FIELDS'
 if is_short and string.find(ARGV[3], '^[1-9]%d*$') then

@@ -124,8 +124,8 @@ def settings(client: Any) -> Iterator[Check]:
 def server(twin: Twin, node: Node) -> Iterator[Check]:
     """Check a server, or one node of a cluster, by its INFO, a few pings and a probe of its own.
 
-    What the server refuses to tell is said, and not guessed. Raises: connection faults. About 25
-    round trips, and a second where the server expires fields itself.
+    A fact that the server refuses to tell is reported as unknown, and not guessed. Raises:
+    connection faults. About 25 round trips, and a second where the server expires fields itself.
     """
     optional = (*NATIVE_COMMANDS, *OPTIONAL_NATIVE_COMMANDS)
     replies = twin.call(

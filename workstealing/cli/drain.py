@@ -40,7 +40,7 @@ safety net for hours without traffic, once a minute from cron: it ends by itself
 """
 EPILOG = """\
 exit status: 0 if everything was drained, 1 if something is left or failed, 2 for bad input, 130
-after Ctrl-C. What an administrator has paused for the whole fleet rests here too. In a crontab:
+after Ctrl-C. A job that is paused for the whole fleet rests here too. In a crontab:
 * * * * * workstealing drain --app shop.tasks:recruiter --json
 """
 

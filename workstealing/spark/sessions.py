@@ -1,7 +1,7 @@
 """The two kinds of sessions: with a SparkContext in this process, and of Spark Connect.
 
 A client of Spark Connect has no SparkContext, no RDDs and no JVM. It sends plans to a server, which
-runs them. What this package needs of a session is here for both kinds.
+runs them. This module has the parts of a session that this package needs, for both kinds.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ A partition is one time shard. Its rows, in this order:
 - kind 2: the places of leased messages, by the end of the lease.
 - kind 3: the places of dead messages, by the time at which they were set aside.
 
-A producer inserts a row, and a consumer who is done deletes it, each by a plain write. Whoever else
-changes a time shard commits one batch on the condition that ``lock`` is as it was when it was read,
+A producer inserts a row, and a consumer who is done deletes it, each by a plain write. Any other
+change of a time shard is one batch. Its condition is that ``lock`` is as it was when it was read,
 and that each changed message is still live. So two consumers never get one message, and a message
 is acknowledged whatever else goes on: a batch that comes too late for it changes nothing, or leaves
 columns without ``live``, which count as no message.
