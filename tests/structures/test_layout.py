@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.resources import files
+from itertools import product
 from typing import Any
 
 import pytest
+import redis
 
+from support.servers import RedisServer
 from workstealing.errors import LayoutError
 from workstealing.structures.layout import Kind, Versioned, read_pairs
 
@@ -79,6 +83,57 @@ def test_the_rule_of_versions(version: int, readable_from: int, writable_from: i
         f"the Box at b has layout version {version}, which this release may read but not write:"
         " upgrade workstealing"
     )
+
+
+def verdict_of_python(fields: Mapping[str, Any]) -> str:
+    """Return the verdict of `read_pairs`: writable, readable or refused."""
+    try:
+        found = read(fields)
+    except LayoutError:
+        return "refused"
+    assert found is not None
+    return "writable" if found.writable else "readable"
+
+
+# The rule as a script of a log or of a shuffle queue asks for it.
+REFUSE_VERSION = """
+local refused, is_only_readable = refuse_version(KEYS[1], ARGV[1], ARGV[2], ARGV[3] == 'reads')
+return refused or (is_only_readable and 'readable' or 'writable')
+"""
+
+
+def verdict_of_lua(client: redis.Redis, fields: Mapping[str, Any]) -> str:
+    """Return the verdict of `refuse_version`, which must be the same for readers and writers."""
+    client.delete(KEY)
+    client.hset(KEY, mapping={name: str(value) for name, value in fields.items()})
+    script = files("workstealing.lua").joinpath("shared/layout.lua").read_text() + REFUSE_VERSION
+    said: list[str] = []
+    for use in ("reads", "writes"):
+        try:
+            reply = client.eval(script, 1, KEY, fields.get("version", ""), KIND.version, use)
+            said.append(reply.decode())
+        except redis.ResponseError as error:
+            if not str(error).startswith("WSLAYOUT "):
+                raise
+            said.append("refused")
+    reads, writes = said
+    assert writes == ("writable" if reads == "writable" else "refused"), fields
+    return reads
+
+
+def test_lua_has_the_same_rule_of_versions(redis7: RedisServer) -> None:
+    """Log and ShuffleQueue keep the versions among their facts, where a script judges them."""
+    client = redis7.client()
+    texts = (1, 2, 3, 10, "x")
+    verdicts = set()
+    for version, readable_from, writable_from in product((*texts, 99), texts, texts):
+        fields = changed(version=version, readable_from=readable_from, writable_from=writable_from)
+        verdict = verdict_of_python(fields)
+        assert verdict_of_lua(client, fields) == verdict, fields
+        verdicts.add(verdict)
+    for field in ("readable_from", "writable_from"):
+        assert verdict_of_lua(client, without(field)) == verdict_of_python(without(field))
+    assert verdicts == {"writable", "readable", "refused"}
 
 
 @pytest.mark.parametrize(
