@@ -49,7 +49,7 @@ class LogTrimmer(LogJob):
     without, it frees the blocks that `Log.evict` and ``append(backlog=)`` have left.
 
     - Whole blocks go, so that memory is freed; the block that is being written stays. If all
-      entries of the log are too old, then the entries in that block are evicted too: readers do not
+      entries of the log are too old, then the entries in that block are evicted too. Readers do not
       see them any more, and their memory goes when the block has become full.
     - By default the entries that a group has not read go like the rest, as for every log: the group
       goes on with later entries, and counts the lost ones. With spare_groups, a group that nobody

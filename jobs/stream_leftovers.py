@@ -46,10 +46,10 @@ class AcknowledgedEntries(Rule):
     with more than 1,000 groups is unknown.
 
     Declared: by the pattern you say that these streams are read by groups alone. Proof of the rest:
-    an entry before each group's first pending one, and not behind the last one that any group was
-    given, is given to no consumer again, unless somebody moves a group back by XGROUP SETID, or
-    makes a new one that begins at the first entry. One script looks and removes, because reads of a
-    group break no WATCH.
+    take an entry before each group's first pending one, and not behind the last one that any group
+    was given. It is given to no consumer again, unless somebody moves a group back by XGROUP SETID,
+    or makes a new one that begins at the first entry. One script looks and removes, because reads
+    of a group break no WATCH.
     """
 
     owner = "streams"

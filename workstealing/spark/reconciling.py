@@ -1,11 +1,11 @@
 """The exact difference between a tracked set and its table, and its removal in small steps.
 
-What comes first is the point. The generations of all sub-sets are read before the table is, and
-come to the driver, so that no task that is repeated can read newer ones:
+The order is the point. The generations of all sub-sets are read before the table is, and come to
+the driver, so that no task that is repeated can read newer ones:
 
-- An id is removed if the table did not have it. Had it work now, with its `track()` done, that work
-  would have been committed after the table was read; so its `track()` came after the generation was
-  read, and has changed it: the step does nothing.
+- An id is removed if the table did not have it. Suppose that it has work now, with its `track()`
+  done. That work was committed after the table was read. So its `track()` came after the generation
+  was read, and has changed it: the step does nothing.
 - An id is added if the table had it and the set did not. Had the application untracked it since,
   the generation would have changed as well.
 - The moment at which the set's ids are read does not matter: each change by the application changes

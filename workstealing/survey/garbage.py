@@ -93,7 +93,7 @@ CLIENT, PATTERN = object(), object()
 
 
 class Call:
-    """A call that a user writes: it is said as text, and done to plan the job that it returns.
+    """A call that a user writes: it is shown as text, and called to plan the job that it returns.
 
     Arguments: function; values and options: plain ones, `Declared`, CLIENT, PATTERN, further calls,
     and lists of these.

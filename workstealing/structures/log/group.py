@@ -52,9 +52,10 @@ class _GroupOperations(GroupReading):
         In a group with ack, entries that a member has held for longer than the lease come first.
         Waiting members are served in the order in which they came, one entry each before any gets
         two; a member that has got entries goes to the end. A member that does not wait gets the
-        entries for which no turn is given. If a member dies or is late at its turn, it withholds
-        entries for one second at most from members that read without waiting, and for two from
-        waiting members (if more than ten wait, up to a tenth of a second for each, 30 at most).
+        entries for which no turn is given. A member that dies or is late at its turn withholds
+        entries from the others: for one second at most from members that read without waiting, and
+        for two from waiting members. If more than ten wait, it is up to a tenth of a second for
+        each, 30 at most.
 
         Arguments: count: 1 to 1,000; block: how long to wait for the first entry, in seconds or as
         a timedelta, 0 not to wait; member: a name that `pending` and `dead` show. Returns: a list
