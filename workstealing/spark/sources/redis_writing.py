@@ -214,7 +214,7 @@ class PlainWrite:
                             f"the {self._shape.kind} {key!r} was not written: {each}"
                         ) from each
 
-    # What a batch holds.
+    # The content of a batch.
 
     def _keys(self, column: Any) -> list[bytes]:
         prefix, keys = self._options.prefix, as_bytes(column)
