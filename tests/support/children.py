@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -11,6 +12,8 @@ from typing import Any
 
 def in_child(work: Callable[[], Any]) -> int:
     """Do the work in a forked child; return its process id."""
+    # A collection of garbage in the child would touch, and so copy, all that the parent has made.
+    gc.freeze()
     child = os.fork()
     if child == 0:
         status = 1
@@ -21,6 +24,7 @@ def in_child(work: Callable[[], Any]) -> int:
             traceback.print_exc(file=sys.__stderr__)
         finally:
             os._exit(status)
+    gc.unfreeze()
     return child
 
 

@@ -30,8 +30,8 @@ from workstealing.structures import Ick
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 KILLS = 1_000
-ICKS = 4
-CONSUMERS = 8
+ICKS = 2
+CONSUMERS = 4
 PRODUCERS = 2
 RECENT = 24
 """How many documents of a producer are dirtied by turns at a time."""
@@ -94,7 +94,7 @@ def produce(port: int, number: int, shared: Shared) -> None:
             ick.add(f"{number}:{document}")
             if client.zcard(ick.names.pset) > RECENT:
                 # Nothing is dirtied while it is worked on if consumers are far behind.
-                time.sleep(0.001)
+                time.sleep(0.004)
 
 
 def consume(port: int, place: int, seed: int, shared: Shared) -> None:
@@ -106,7 +106,7 @@ def consume(port: int, place: int, seed: int, shared: Shared) -> None:
         while True:
             batch = ick.reserve(rng.randrange(1, 12))
             shared.set(place, Shared.HOLDS, len(batch))
-            work_on(client, batch.members, rng.uniform(0.0, 0.004))
+            work_on(client, batch.members, rng.uniform(0.0, 0.012))
             committed = ick.ack(*batch.members)
             shared.set(place, Shared.HOLDS, 0)
             shared.add(place, Shared.IGNORED, committed.ignored)
