@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from workstealing.errors import ConfigurationError
 from workstealing.store.fleet import AnyFleet
 from workstealing.store.keys import key_slot, to_bytes
-from workstealing.store.operations import drive_by, run, run_async
+from workstealing.store.operations import drive_by, drive_by_async, run, run_async
 from workstealing.store.pipeline import checked_results
 from workstealing.store.twin import wrong_form
 from workstealing.structures.carrying import carry, raise_fence
@@ -137,17 +137,7 @@ class OnFleet:
             return
         for old, new, steps in self._moving(names, leases=leases):
             layouts = (old.layout or await old.open(), new.layout or await new.open())
-            carrying, reply, error = steps(layouts), None, None
-            while True:
-                try:
-                    step = carrying.send(reply) if error is None else carrying.throw(error)
-                except StopIteration:
-                    break
-                reply = error = None
-                try:
-                    reply = await run_async(step[0].client, step[1])
-                except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
-                    error = raised
+            await drive_by_async(lambda step: run_async(step[0].client, step[1]), steps(layouts))
 
     @property
     def on_nodes(self) -> Mapping[str, Any]:

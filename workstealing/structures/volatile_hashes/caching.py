@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from workstealing.clock import Duration
 from workstealing.recruiting.deferral import Enlister, defer
-from workstealing.store.operations import AS_BYTES, Sleep, drive_by
+from workstealing.store.operations import AS_BYTES, Sleep, drive_by, drive_by_async
 from workstealing.structures.volatile_hashes.cached_results import (
     CachedEntry,
     CachedResults,
@@ -190,7 +190,7 @@ class AsyncCachedFunction(CachedResults[P, R]):
         began = time.monotonic()
         value: R = await self._function(*self._before, *args, **kwargs)
         cost = time.monotonic() - began
-        await self._drive(self._storing(turn, self._encoded(value), cost))
+        await drive_by_async(self._send, self._storing(turn, self._encoded(value), cost))
         return value
 
     async def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
@@ -201,7 +201,7 @@ class AsyncCachedFunction(CachedResults[P, R]):
     async def _look(self, turn: ComputingTurn, args: Any, kwargs: Any) -> CachedEntry | None:
         try:
             turn.key, turn.field = self.place(*args, **kwargs)
-            entry: CachedEntry | None = await self._drive(self._looking(turn))
+            entry: CachedEntry | None = await drive_by_async(self._send, self._looking(turn))
         except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
             turn.keeps = False
             turn.fail(error)
@@ -225,7 +225,7 @@ class AsyncCachedFunction(CachedResults[P, R]):
 
         async def giving_back() -> None:
             async with asyncio.timeout(_GIVING_BACK_SECONDS):
-                await self._drive(self._giving_back(turn))
+                await drive_by_async(self._send, self._giving_back(turn))
 
         async def quietly() -> None:
             try:
@@ -240,7 +240,7 @@ class AsyncCachedFunction(CachedResults[P, R]):
 
     async def _quietly(self, turn: ComputingTurn, requests: Requests[None]) -> None:
         try:
-            await self._drive(requests)
+            await drive_by_async(self._send, requests)
         except Exception as error:  # noqa: BLE001 - as in `_look`
             turn.fail(error)
             self._fault(error)
@@ -248,20 +248,6 @@ class AsyncCachedFunction(CachedResults[P, R]):
             # Nobody knows whether it was done.
             turn.is_sure = False
             raise
-
-    async def _drive(self, requests: Requests[Any]) -> Any:
-        reply: Any = None
-        error: Exception | None = None
-        while True:
-            try:
-                request = requests.send(reply) if error is None else requests.throw(error)
-            except StopIteration as done:
-                return done.value
-            reply = error = None
-            try:
-                reply = await self._send(request)
-            except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
-                error = raised
 
     async def _send(self, request: Any) -> Any:
         if isinstance(request, Sleep):
