@@ -72,7 +72,7 @@ def test_all_keys_are_told_of(command: Any) -> None:
         ((), "no structure was named"),
         (
             ("--structure", "heap", "--name", "n"),
-            "'heap' is not known: give one of volatile_hashes",
+            "'heap' is not known: give one of durable_keys",
         ),
         (("--job", "sweeping", "--name", "n"), "'sweeping' is not known: give one of adopt_hashes"),
         (("--job", "ick_reaper"), "no name was given for the Ick"),

@@ -31,7 +31,6 @@ from workstealing.structures import (
     VolatileHashes,
 )
 from workstealing.structures.access import (
-    ACCESS,
     CONTAINERS,
     JOBS,
     MOVING,
@@ -39,6 +38,7 @@ from workstealing.structures.access import (
     OF_SPARK,
     OF_SURVEY,
     Access,
+    access_by_kind,
     access_of,
 )
 from workstealing.structures.shuffle_queue.base import QueueNamespace
@@ -72,6 +72,7 @@ WRITE: dict[str, Callable[[Any], Any]] = {
 
 PACKAGE = Path(structures.__file__).parents[1]
 FOLDERS = {"jobs": Path(jobs.__file__).parent, "lua": Path(jobs.__file__).parents[1] / "lua"}
+ACCESS = access_by_kind()
 _HASHES, _KEYS = ACCESS["volatile hashes"], ACCESS["durable keys"]
 _QUEUES = (ACCESS["shuffle queue"], ACCESS["shuffle queues"])
 assert JOBS["Leftovers"].more is not None

@@ -15,8 +15,9 @@ import pytest
 
 from support.acl import say_line
 from support.servers import RedisServer
-from workstealing.structures.access import ACCESS, JOBS, rule
+from workstealing.structures.access import JOBS, access_by_kind, rule
 
+ACCESS = access_by_kind()
 TESTS = Path(__file__).resolve().parents[1]
 
 # Tests of these names use other structures, commands of an application, names that are no text,

@@ -33,11 +33,12 @@ from workstealing.structures import (
     TrackedSet,
     VolatileHashes,
 )
-from workstealing.structures.access import ACCESS, names_of, rule
+from workstealing.structures.access import access_by_kind, names_of, rule
 from workstealing.testing import always
 
 pytestmark = [pytest.mark.contract, pytest.mark.real]
 
+ACCESS = access_by_kind()
 Calls = dict[str, Callable[[Any], Any]]
 
 SENT = """

@@ -27,11 +27,11 @@ from workstealing import structures
 from workstealing.metrics.minutes import LEDGER
 from workstealing.store.opening import BoundedTcp
 from workstealing.structures.access import (
-    ACCESS,
     CONNECTION,
     CONTAINERS,
     EXPIRING,
     JOBS,
+    access_by_kind,
     names_of,
     rule,
 )
@@ -111,7 +111,7 @@ class Restricting:
         wanted = set(kinds)
         self.is_native = "native" in wanted
         self.kinds = {each.replace("_", " ") for each in wanted - {"native", *JOBS}}
-        known = {**ACCESS, "ledger": LEDGER}
+        known = {**access_by_kind(), "ledger": LEDGER}
         self.access = [known[each] for each in self.kinds]
         jobs = wanted & set(JOBS)
         plain = frozenset().union(
@@ -197,7 +197,7 @@ class Restricting:
             made(structure, *args, **options)
             if type(structure) is not kind:
                 return
-            access = ACCESS[structure.kind]
+            access = structure.access
             for each in self.more:
                 access = access.plus(each)
             if "\\x" in structure.name:

@@ -36,9 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KIND",
-        help="a kind of structure: volatile_hashes, durable_keys, tracked_set, ick, sharded_ick,"
-        " shuffle_queue, time_shard_queue or log; or ledger, dashboard, doctor, spark,"
-        " survey or sentinels (repeatable)",
+        help="a kind of structure, such as volatile_hashes, tracked_set or log; or ledger,"
+        " dashboard, doctor, spark, survey or sentinels (repeatable)",
     )
     parser.add_argument(
         "--job",
@@ -191,14 +190,15 @@ def _parts_of(recruiter: Any) -> Iterator[dict[str, Any]]:
 
 def _named(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the parts that --structure and --job name. Raises: ConfigurationError."""
-    from workstealing.structures.access import ACCESS, JOBS, MOVING, ON_FLEETS
+    from workstealing.structures.access import JOBS, MOVING, ON_FLEETS, access_by_kind
 
-    kinds = {each.lower().replace(" ", "_"): each for each in ACCESS}
+    accesses = access_by_kind()
+    kinds = {each.lower().replace(" ", "_"): each for each in accesses}
     jobs = {_snake(name): each for name, each in JOBS.items()}
     asked: list[tuple[str, Access, bool]] = []
     for word in options.structure:
         if word in kinds:
-            asked.append((kinds[word], ACCESS[kinds[word]], False))
+            asked.append((kinds[word], accesses[kinds[word]], False))
         elif word in (own := _own_parts()):
             asked.append((word, own[word], False))
         else:
@@ -215,7 +215,7 @@ def _named(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         if not job.kinds and job.more is not None:
             asked.append((word, job.more, job.native))
     for kind, access, is_native in asked:
-        if options.name is None and kind in (*ACCESS, *jobs):
+        if options.name is None and kind in (*accesses, *jobs):
             raise ConfigurationError(f"no name was given for the {kind}: give --name NAME")
         yield {
             "kind": kind,

@@ -117,7 +117,25 @@ class JobAccess:
 
     def of(self, kind: str) -> Access:
         """Return the access to one of its structures, with what it uses besides."""
-        return ACCESS[kind] if self.more is None else ACCESS[kind].plus(self.more)
+        found = access_by_kind()[kind]
+        return found if self.more is None else found.plus(self.more)
+
+
+@cache
+def access_by_kind() -> dict[str, Access]:
+    """Return the access of each kind of structure, as its class declares it, by its `kind`."""
+    # The structures import this module.
+    import workstealing.structures  # noqa: F401
+    from workstealing.structures.structure import Structure
+
+    found: dict[str, Access] = {}
+    waiting: list[type[Structure]] = [Structure]
+    while waiting:
+        each = waiting.pop()
+        waiting += each.__subclasses__()
+        if each.access is not None:
+            found.setdefault(each.kind, each.access)
+    return {kind: found[kind] for kind in sorted(found, key=str.lower)}
 
 
 def names_of(structure: Any) -> tuple[str, str]:
@@ -136,8 +154,8 @@ def access_of(structure: Any, job: Any, *, is_moving: bool = False) -> Access | 
     of_job, kind = job_access(job), structure.kind
     if of_job is not None and kind in of_job.kinds:
         found = of_job.of(kind)
-    elif kind in ACCESS:
-        found = ACCESS[kind]
+    elif structure.access is not None:
+        found = structure.access
     else:
         return None
     return found.plus(MOVING) if is_moving and kind in ON_FLEETS else found
@@ -207,93 +225,17 @@ def _escape(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in character.encode())
 
 
-_LAYOUT = ("layout/open", "layout/server_facts")
-_NAMESPACE = ("ws:NAME:layout", "ws:NAME:slots", "{*}:ws:NAME:*")
-# Of a structure whose steps the client may queue on a pipeline that is a transaction.
-_QUEUED = ALWAYS | ATTEMPT
+OPENING_SCRIPTS = ("layout/open", "layout/server_facts")
+"""The scripts that open a layout."""
+NAMESPACE_KEYS = ("ws:NAME:layout", "ws:NAME:slots", "{*}:ws:NAME:*")
+"""The keys of a namespace."""
+QUEUED = ALWAYS | ATTEMPT
+"""The commands of a structure whose steps a pipeline that is a transaction may queue."""
 
-# Of a structure with a due index, and of the job that collects from it.
-_DUE = frozenset({"TIME", "ZCARD", "ZCOUNT", "ZRANGE"})
-EXPIRING = _QUEUED | _DUE | {"HDEL", "PTTL", "TYPE", "UNLINK", "ZADD", "ZRANGEBYSCORE", "ZREM"}
+DUE = frozenset({"TIME", "ZCARD", "ZCOUNT", "ZRANGE"})
+"""The commands of a structure with a due index, and of the job that collects from it."""
+EXPIRING = QUEUED | DUE | {"HDEL", "PTTL", "TYPE", "UNLINK", "ZADD", "ZRANGEBYSCORE", "ZREM"}
 """The commands that the collecting of expired fields sends, besides scripts."""
-
-ACCESS = {
-    "volatile hashes": Access(
-        keys=_NAMESPACE,
-        scripts=("volatile_hashes", "layout"),
-        commands=EXPIRING
-        # Scripts are told these by name.
-        | {"DEL", "TTL", "EXPIRETIME", "PEXPIRETIME"}
-        | {"EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT"},
-        native=frozenset(
-            f"H{each}"
-            for each in (
-                *("SETEX", "GETEX", "GETDEL", "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "TTL"),
-                *("PTTL", "EXPIRETIME", "PEXPIRETIME", "PERSIST", "VALS", "GETALL", "MSET"),
-            )
-        )
-        | {"RENAMENX"},
-        native_scripts=tuple(
-            f"volatile_hashes/{each}"
-            for each in (
-                *("close_shard", "guarded", "migrate", "native_hgetdel", "native_hincrbyfxx"),
-                "take_back",
-            )
-        ),
-        users_keys=True,
-    ),
-    "durable keys": Access(
-        keys=_NAMESPACE,
-        scripts=("durable_keys", *_LAYOUT),
-        commands=ALWAYS | _DUE | {"MULTI", "EXEC"},
-        users_keys=True,
-    ),
-    "tracked set": Access(
-        keys=("ws:tracked:layout:NAME", "ws:tracked:cursor:NAME", "{*}:ws:tracked:*:NAME"),
-        scripts=("tracked_set", *_LAYOUT),
-        commands=_QUEUED
-        | {"GET", "SET", "DEL", "HMGET", "HGETALL", "HSET", "SADD", "SREM", "SCARD"}
-        | {"SISMEMBER", "SMISMEMBER", "SRANDMEMBER"},
-    ),
-    "Ick": Access(keys=("NAME", "NAME/ick/{NAME}/*"), scripts=("ick",), commands=_QUEUED),
-    "sharded Ick": Access(
-        keys=("ws:sharded_ick:layout:NAME", "{*}:NAME:*"),
-        scripts=("sharded_ick", "ick"),
-        commands=_QUEUED,
-    ),
-    "shuffle queue": Access(
-        keys=(
-            *("NAME", "NAME/queue/{NAME}/*", "ws:NAMESPACE:layout", "ws:NAMESPACE:slots"),
-            "{*}:ws:NAMESPACE:*",
-        ),
-        scripts=("shuffle_queue", *_LAYOUT),
-        commands=ALWAYS
-        | _DUE
-        | {"HEXISTS", "HGETALL", "HLEN", "HMGET", "HRANDFIELD", "XREAD", "XPENDING"}
-        | {"ZRANGEBYSCORE"},
-    ),
-    "shuffle queues": Access(
-        keys=("ws:NAME:layout", "ws:NAME:slots", "{*}:ws:NAME:*"),
-        scripts=("shuffle_queue/expire", *_LAYOUT),
-        commands=ALWAYS | _DUE,
-        # The names of the queues, which only their users know.
-        users_keys=True,
-    ),
-    "time shard queue": Access(
-        keys=("ws:time_shard_queue:layout:NAME", "{*}:ws:time_shard:*:NAME"),
-        scripts=("time_shard_queue", *_LAYOUT),
-        commands=_QUEUED | {"EXISTS", "SCARD", "SRANDMEMBER", "TIME", "ZCOUNT", "ZRANGE"},
-    ),
-    "log": Access(
-        keys=("NAME/log/{NAME}/*",),
-        scripts=("log",),
-        commands=_QUEUED
-        | {"BLPOP", "XREAD", "EXISTS", "GET", "SET", "GETRANGE", "HGET", "HKEYS", "HLEN", "HMGET"}
-        | {"HGETALL", "LRANGE", "TYPE", "TIME", "ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZREM"}
-        | {"ZSCORE", "MEMORY|USAGE", "OBJECT|IDLETIME"},
-    ),
-}
-"""The access of each kind of structure, by the structure's `kind`."""
 
 _ONLY_HASHES, _ONLY_KEYS = ("volatile hashes",), ("durable keys",)
 OF_NAMESPACES = ("volatile hashes", "durable keys", "shuffle queues")

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from workstealing.clock import Duration, seconds_of
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
 from workstealing.store.keys import require_one_slot, to_bytes
-from workstealing.store.operations import Operation, Steps, as_layout_error, command, drive_by
+from workstealing.store.operations import Operation, Steps, command, drive_by
 from workstealing.store.twin import Node, Twin
+from workstealing.structures.access import Access
 
 T = TypeVar("T")
 
@@ -96,6 +98,8 @@ class Structure:
     """The kind of structure, in a few words: "volatile hashes"."""
     name: str
     """The structure's name, as text."""
+    access: ClassVar[Access | None] = None
+    """The rights that it needs on its server; None: unknown."""
     namespace: str = ""
     client: Any = None
     twin: Twin
@@ -116,13 +120,14 @@ class Structure:
         return ()
         yield
 
-    def inspect(self, steps: Steps[T], seconds: float = INSPECT_SECONDS) -> T:
+    def inspect(self, steps: Steps[T], seconds: Duration = INSPECT_SECONDS) -> T:
         """Run a question's steps on one-attempt connections; return what they return.
 
-        Arguments: steps; seconds: the most time for all of them. Raises: LayoutError; OutOfTime;
-        connection faults; the steps' own errors. Replies come as bytes.
+        Arguments: steps; seconds: the most time for all of them, in seconds or a timedelta. Raises:
+        ConfigurationError for another length; LayoutError; OutOfTime; connection faults; the steps'
+        own errors. Replies come as bytes.
         """
-        return inspect_steps(self.twin, steps, seconds)
+        return inspect_steps(self.twin, steps, seconds_of(seconds, "seconds"))
 
 
 def inspect_steps(twin: Twin, steps: Steps[T], seconds: float) -> T:
@@ -158,9 +163,6 @@ def _ask(twin: Twin, operations: Sequence[Operation], budget: Budget) -> list[An
     results: list[Any] = [None] * len(operations)
     for node, positions in by_node.items():
         replies = twin.call(node, [operations[each].by_text() for each in positions], budget)
-        for position, reply in zip(positions, replies, strict=True):
-            problem = as_layout_error(reply) if isinstance(reply, Exception) else None
-            if problem is not None:
-                raise problem
-            results[position] = operations[position].read(checked([reply])[0])
+        for position, reply in zip(positions, checked(replies), strict=True):
+            results[position] = operations[position].read(reply)
     return results

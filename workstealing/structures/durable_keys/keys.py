@@ -9,18 +9,19 @@ from redis.exceptions import ResponseError
 
 from workstealing.clock import Duration
 from workstealing.errors import Aborted, ConfigurationError
+from workstealing.store.connection import as_layout_error
 from workstealing.store.fleet import AnyFleet, AsyncFleet, Fleet
 from workstealing.store.keys import SLOTS
 from workstealing.store.operations import (
     Asynchronous,
     Blocking,
     Steps,
-    as_layout_error,
     operation,
     run,
 )
 from workstealing.store.pipeline import AsyncPipeline, BlockingPipeline, Pipeline
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
+from workstealing.structures.access import ALWAYS, DUE, NAMESPACE_KEYS, OPENING_SCRIPTS, Access
 from workstealing.structures.durable_keys.commands import (
     AsyncKeySurface,
     BlockingKeySurface,
@@ -52,6 +53,12 @@ class _Keys(NamespaceStructure[ClientT]):
     """The part that both clients' forms share: the namespace, its layout, its translator."""
 
     kind = "durable keys"
+    access = Access(
+        keys=NAMESPACE_KEYS,
+        scripts=("durable_keys", *OPENING_SCRIPTS),
+        commands=ALWAYS | DUE | {"MULTI", "EXEC"},
+        users_keys=True,
+    )
     holds = "string"
     names: KeyNames
 

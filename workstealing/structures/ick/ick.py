@@ -29,6 +29,7 @@ from workstealing.store.twin import (
     is_cluster,
     twin_for,
 )
+from workstealing.structures.access import QUEUED, Access
 from workstealing.structures.ick.members import (
     GRAVES_A_CHUNK,
     MEMBERS_A_CHUNK,
@@ -260,6 +261,7 @@ class _EitherIck(_IckOperations, Structure, Generic[ClientT]):
     """The blocking and the asyncio form have a client, and the key's names."""
 
     kind = "Ick"
+    access = Access(keys=("NAME", "NAME/ick/{NAME}/*"), scripts=("ick",), commands=QUEUED)
 
     def __init__(self, client: ClientT, key: Member) -> None:
         self.client = client = placed(client, key)

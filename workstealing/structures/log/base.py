@@ -11,6 +11,7 @@ from workstealing.store.keys import to_bytes
 from workstealing.store.operations import AS_BYTES, Operation, same
 from workstealing.store.scripts import Script, load
 from workstealing.store.twin import Twin, is_cluster, twin_for
+from workstealing.structures.access import QUEUED, Access
 from workstealing.structures.log.blocks import BlockCache
 from workstealing.structures.log.codecs import codec_of
 from workstealing.structures.structure import Structure
@@ -110,6 +111,14 @@ class LogBase(Structure):
     """
 
     kind: ClassVar[str] = "log"
+    access = Access(
+        keys=("NAME/log/{NAME}/*",),
+        scripts=("log",),
+        commands=QUEUED
+        | {"BLPOP", "XREAD", "EXISTS", "GET", "SET", "GETRANGE", "HGET", "HKEYS", "HLEN", "HMGET"}
+        | {"HGETALL", "LRANGE", "TYPE", "TIME", "ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZREM"}
+        | {"ZSCORE", "MEMORY|USAGE", "OBJECT|IDLETIME"},
+    )
 
     def __init__(
         self,

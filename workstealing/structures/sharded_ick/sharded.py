@@ -25,6 +25,7 @@ from workstealing.store.operations import (
 from workstealing.store.pipeline import AsyncPipeline, BlockingPipeline
 from workstealing.store.scripts import load
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, Twin, twin_for
+from workstealing.structures.access import QUEUED, Access
 from workstealing.structures.ick import AsyncIck, Ick
 from workstealing.structures.ick.ick import DeadMembers, description, warn_of_units
 from workstealing.structures.ick.members import (
@@ -110,6 +111,11 @@ class _EitherShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT,
     """The operations of both forms that a pipeline does not have."""
 
     kind = "sharded Ick"
+    access = Access(
+        keys=("ws:sharded_ick:layout:NAME", "{*}:NAME:*"),
+        scripts=("sharded_ick", "ick"),
+        commands=QUEUED,
+    )
     # Chance and time, as tests set them.
     _random = staticmethod(random.random)
     _clock: Clock = SYSTEM_CLOCK

@@ -14,6 +14,7 @@ from workstealing.store.operations import Operation, Steps
 from workstealing.store.scripts import Script, load
 from workstealing.store.twin import is_async, is_cluster
 from workstealing.store.valkey_clients import redis_client
+from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
 from workstealing.structures.namespace import (
     INDEX_SHARDS_OF_A_SERVER,
     Namespaced,
@@ -166,6 +167,13 @@ class QueueNamespace(NamespaceStructure[Any]):
     """
 
     kind = "shuffle queues"
+    access = Access(
+        keys=("ws:NAME:layout", "ws:NAME:slots", "{*}:ws:NAME:*"),
+        scripts=("shuffle_queue/expire", *OPENING_SCRIPTS),
+        commands=ALWAYS | DUE,
+        # The names of the queues, which only their users know.
+        users_keys=True,
+    )
 
     def __init__(self, client: Any, namespace: str = "shuffle_queues") -> None:
         # It asks by `inspect` alone, which takes either.

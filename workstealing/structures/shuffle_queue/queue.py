@@ -16,6 +16,7 @@ from workstealing.store.operations import (
     command,
 )
 from workstealing.store.paging import Page
+from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
 from workstealing.structures.shuffle_queue.base import QueueNamespace
 from workstealing.structures.shuffle_queue.deleting import Deleting, foreign_meta
 from workstealing.structures.shuffle_queue.message import as_text
@@ -31,6 +32,17 @@ class _Operations(Writing, ReadingMessages, Settling, Describing, Deleting, Stru
     """The operations of both forms, and the answers to the dashboard, `doctor` and `drain`."""
 
     kind = "shuffle queue"
+    access = Access(
+        keys=(
+            *("NAME", "NAME/queue/{NAME}/*", "ws:NAMESPACE:layout", "ws:NAMESPACE:slots"),
+            "{*}:ws:NAMESPACE:*",
+        ),
+        scripts=("shuffle_queue", *OPENING_SCRIPTS),
+        commands=ALWAYS
+        | DUE
+        | {"HEXISTS", "HGETALL", "HLEN", "HMGET", "HRANDFIELD", "XREAD", "XPENDING"}
+        | {"ZRANGEBYSCORE"},
+    )
 
     def size_steps(self) -> Steps[int | None]:
         """Return how many messages all streams hold; see `length`."""

@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 
 from redis.exceptions import DataError
 
-from workstealing.clock import SYSTEM_CLOCK, Duration, WallClock
+from workstealing.clock import SYSTEM_CLOCK, Duration, WallClock, seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.keys import require_users_name, to_bytes
 from workstealing.store.operations import Asynchronous, Blocking, Steps, operation
 from workstealing.store.paging import Page, oldest
 from workstealing.store.twin import wrong_form
+from workstealing.structures.access import OPENING_SCRIPTS, QUEUED, Access
 from workstealing.structures.structure import (
     FAULT,
     INSPECT_SECONDS,
@@ -62,6 +63,11 @@ class _TimeShardQueueOperations(Structure):
     """The operations of both forms, over the steps of a store."""
 
     kind = "time shard queue"
+    access = Access(
+        keys=("ws:time_shard_queue:layout:NAME", "{*}:ws:time_shard:*:NAME"),
+        scripts=("time_shard_queue", *OPENING_SCRIPTS),
+        commands=QUEUED | {"EXISTS", "SCARD", "SRANDMEMBER", "TIME", "ZCOUNT", "ZRANGE"},
+    )
 
     def __init__(
         self,
@@ -101,9 +107,9 @@ class _TimeShardQueueOperations(Structure):
         """Return the time of day, by this process's own clock, that chooses time shards."""
         return int(self.clock.time() * 1000)
 
-    def inspect(self, steps: Steps[T], seconds: float = INSPECT_SECONDS) -> T:
+    def inspect(self, steps: Steps[T], seconds: Duration = INSPECT_SECONDS) -> T:
         """Run a question's steps as the store does; see `Structure.inspect`."""
-        found: T = self.store.inspect(steps, seconds)
+        found: T = self.store.inspect(steps, seconds_of(seconds, "seconds"))
         return found
 
     @operation

@@ -22,6 +22,7 @@ from workstealing.store.operations import (
 from workstealing.store.pipeline import AsyncPipeline, BlockingPipeline
 from workstealing.store.scripts import load
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, twin_for
+from workstealing.structures.access import OPENING_SCRIPTS, QUEUED, Access
 from workstealing.structures.layout import checked_policies
 from workstealing.structures.structure import FAULT, NOTE, OK, Check, Structure
 from workstealing.structures.tracked_set.drift import Drift, measure
@@ -157,6 +158,13 @@ class _EitherTrackedSet(_TrackedSetOperations, Structure, Generic[ClientT]):
     """The part that both clients' forms share: the source, and whether the layout was checked."""
 
     kind = "tracked set"
+    access = Access(
+        keys=("ws:tracked:layout:NAME", "ws:tracked:cursor:NAME", "{*}:ws:tracked:*:NAME"),
+        scripts=("tracked_set", *OPENING_SCRIPTS),
+        commands=QUEUED
+        | {"GET", "SET", "DEL", "HMGET", "HGETALL", "HSET", "SADD", "SREM", "SCARD"}
+        | {"SISMEMBER", "SMISMEMBER", "SRANDMEMBER"},
+    )
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.store.connection import as_layout_error
 from workstealing.store.fleet import AnyFleet, AsyncFleet, Fleet
 from workstealing.store.keys import SLOTS
 from workstealing.store.operations import (
@@ -17,7 +18,6 @@ from workstealing.store.operations import (
     Blocking,
     Operation,
     Steps,
-    as_layout_error,
     command,
     operation,
     run,
@@ -30,6 +30,7 @@ from workstealing.store.pipeline import (
 )
 from workstealing.store.redis_versions import MISREAD_COMMANDS
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
+from workstealing.structures.access import EXPIRING, NAMESPACE_KEYS, Access
 from workstealing.structures.layout import as_text, ask_server, require_policy
 from workstealing.structures.namespace import (
     EMULATED,
@@ -77,6 +78,25 @@ class _Hashes(NamespaceStructure[ClientT]):
     """The part that both clients' forms share: the namespace, its layout, its translator."""
 
     kind = "volatile hashes"
+    access = Access(
+        keys=NAMESPACE_KEYS,
+        scripts=("volatile_hashes", "layout"),
+        commands=EXPIRING
+        # Scripts are told these by name.
+        | {"DEL", "TTL", "EXPIRETIME", "PEXPIRETIME"}
+        | {"EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT"},
+        native=frozenset({"HSETEX", "HGETEX", "HGETDEL", "HVALS", "HGETALL", "HMSET", "RENAMENX"})
+        | {"HEXPIRE", "HPEXPIRE", "HEXPIREAT", "HPEXPIREAT", "HTTL", "HPTTL", "HPERSIST"}
+        | {"HEXPIRETIME", "HPEXPIRETIME"},
+        native_scripts=tuple(
+            f"volatile_hashes/{each}"
+            for each in (
+                *("close_shard", "guarded", "migrate", "native_hgetdel", "native_hincrbyfxx"),
+                "take_back",
+            )
+        ),
+        users_keys=True,
+    )
     holds = "hash"
     names: HashNames
 
