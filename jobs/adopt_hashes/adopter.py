@@ -19,7 +19,6 @@ from workstealing.store.attempt import Attempt, attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command
 from workstealing.store.keys import key_slot, to_bytes
-from workstealing.store.operations import as_layout_error
 from workstealing.store.paging import BEGINNING
 from workstealing.store.twin import Node, Twin
 from workstealing.structures.due_index import DueIndex, scored
@@ -286,7 +285,7 @@ class Adopter:
                 raise NotAdopted(
                     "it, or a key beside it, holds another type than expected"
                 ) from error
-            raise as_layout_error(error) or error from None
+            raise
 
     def _in_sorted_set(
         self, current: Attempt, layout: Layout | None, key: bytes, most: int, start: int = 0

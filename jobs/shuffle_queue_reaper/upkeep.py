@@ -11,7 +11,6 @@ from redis.exceptions import ResponseError
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
-from workstealing.store.operations import as_layout_error
 from workstealing.store.scripts import load
 from workstealing.store.twin import Twin
 from workstealing.structures.shuffle_queue.deleting import foreign_meta, groups_in, meta_of
@@ -132,11 +131,8 @@ class Upkeep:
         Arguments: commands; budget: of time. Returns: their replies. Raises: LayoutError if a
         script refuses, or else the first error reply; OutOfTime; connection faults.
         """
-        replies = self._twin.call(self._twin.node_of(self._names.slot), commands, budget)
-        try:
-            return checked(replies)
-        except ResponseError as error:
-            raise as_layout_error(error) or error from None
+        node = self._twin.node_of(self._names.slot)
+        return checked(self._twin.call(node, commands, budget))
 
     def below(self, bound: int) -> int:
         """Return a random whole number from 0 to bound - 1."""

@@ -17,7 +17,6 @@ from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
 from workstealing.store.keys import require_one_slot
-from workstealing.store.operations import as_layout_error
 from workstealing.store.scripts import load
 from workstealing.store.twin import Node
 from workstealing.structures.layout import LAYOUT_SCRIPTS
@@ -209,21 +208,18 @@ class RedisSweeping:
         return int(clock[0]) * 1000 + int(clock[1]) // 1000 + self._time_shards.clock_shift_ms
 
     def _call(self, names: TimeShardNames, commands: list[Command], budget: Budget) -> list[Any]:
-        try:
-            return checked(self._twin.call_keys(names.all, commands, budget))
-        except ResponseError as error:
-            raise as_layout_error(error) or error from None
+        return checked(self._twin.call_keys(names.all, commands, budget))
 
 
 def _layout_error(error: ResponseError, names: TimeShardNames) -> LayoutError | None:
-    """Return the LayoutError that an error reply stands for, or None for any other."""
-    if str(error).startswith("WRONGTYPE"):
-        key = names.leased.decode(errors="backslashreplace")
-        return LayoutError(
-            f"the key {key}, or another one of the same time shard, does not hold a part of a time"
-            " shard: use another name for the queue, or remove the key; nothing was changed"
-        )
-    return as_layout_error(error)
+    """Return the LayoutError that the server's WRONGTYPE stands for, or None for another error."""
+    if not str(error).startswith("WRONGTYPE"):
+        return None
+    key = names.leased.decode(errors="backslashreplace")
+    return LayoutError(
+        f"the key {key}, or another one of the same time shard, does not hold a part of a time"
+        " shard: use another name for the queue, or remove the key; nothing was changed"
+    )
 
 
 def _look_commands(names: TimeShardNames, window: int) -> list[Command]:

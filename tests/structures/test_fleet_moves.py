@@ -18,7 +18,7 @@ from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing import AsyncFleet, Fleet
-from workstealing.errors import ConfigurationError
+from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.jobs import FleetRebalance
 from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
@@ -428,6 +428,18 @@ def test_what_cannot_be_carried_is_refused(servers: dict[str, RedisServer]) -> N
     zero = "06S"
     with pytest.raises(redis.ResponseError, match="WSLAYOUT"):
         run(new.client, carry_in(new, zero.encode(), layout, (b"x", b"", b"", b"")))
+
+
+def test_a_foreign_key_in_the_place_of_a_mark_is_a_layout_error(
+    servers: dict[str, RedisServer],
+) -> None:
+    fill(fleet(servers, OLD), FEW)
+    hashes, _ = both(fleet(servers, NEW, previous=OLD))
+    new = hashes.on_nodes["c"]
+    for shard in range(new.open().index_shards):
+        servers["c"].client().set(new.names.carried(shard), "foreign")
+    with pytest.raises(LayoutError, match=r"^the key .*:carried .*; nothing was changed$"):
+        work_off(FleetRebalance(hashes))
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, OneAttempt, checked
 from workstealing.store.fleet import one_server
 from workstealing.store.keys import key_slot, to_bytes
-from workstealing.store.operations import Operation, as_layout_error, drive
+from workstealing.store.operations import Operation, drive
 from workstealing.store.twin import Node, Twin, is_async
 from workstealing.structures.namespace import Layout
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
@@ -306,12 +306,10 @@ class Ledger(Gathering["_Unsent"]):
         self._reported_minute = minute
         done, answers = done[: len(writes.commands)], done[len(writes.commands) :]
         self._hear(asked, answers)
-        for reply in done:
-            if isinstance(reply, Exception):
-                # Most likely the layout has changed.
-                self.hashes.forget()
-                raise as_layout_error(reply) or reply
-        results = writes.results(done)
+        if any(isinstance(reply, Exception) for reply in done):
+            # Most likely the layout has changed.
+            self.hashes.forget()
+        results = writes.results(checked(done))
         with self._lock:
             self._day = day
             for change, result in zip(changes, results, strict=True):

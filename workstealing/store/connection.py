@@ -8,12 +8,13 @@ reply longer than the budget allows. It resolves names without blocking the call
 from __future__ import annotations
 
 import inspect
+import re
 import select
 import socket
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from redis._parsers.socket import SocketBuffer
 from redis.backoff import NoBackoff
@@ -32,7 +33,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from workstealing.clock import SYSTEM_CLOCK
-from workstealing.errors import ConfigurationError, Moved, OutOfTime, Unanswered, blame
+from workstealing.errors import ConfigurationError, LayoutError, Moved, OutOfTime, Unanswered, blame
 from workstealing.store.budget import TIMEOUT_SECONDS, Budget, Opening, Trip
 from workstealing.store.opening import (
     BoundedSocket,
@@ -44,6 +45,28 @@ from workstealing.store.opening import (
 from workstealing.store.redis_versions import CONNECTION_OPTIONS, AbstractConnection
 
 Command = tuple[Any, ...]
+RepliesT = TypeVar("RepliesT", bound=Sequence[Any])
+# Advice about a script's refusal, by its last words; other refusals hold their own advice.
+_ADVICE = tuple(
+    (re.compile(ending, re.DOTALL).search, advice)
+    for ending, advice in (
+        (
+            r" does not hold the entries that the log has there$",
+            ": they were lost or changed, so evict() them, or delete() the log",
+        ),
+        (
+            (
+                r" does not hold [^:]*$| holds a \w+ where a [^:]* was expected$"
+                r"| holds members, but there is no version of an Ick at .*$"
+            ),
+            ": use another name, or remove the key if it is not needed",
+        ),
+        (
+            r" says .* where .* was expected$",
+            ": upgrade workstealing if a newer release has written it, or else use another name",
+        ),
+    )
+)
 
 
 class Sent:
@@ -365,11 +388,24 @@ def moved_of(replies: Sequence[Any]) -> Moved | None:
     return moved
 
 
-def checked(replies: list[Any]) -> list[Any]:
-    """Return replies as they are. Raises: the first error reply among them."""
+def as_layout_error(error: Exception) -> LayoutError | None:
+    """Return the LayoutError that a script's error reply stands for, or None for any other."""
+    _, found, said = str(error).partition("WSLAYOUT ")
+    if not found:
+        return None
+    advice = next((advice for ends, advice in _ADVICE if ends(said)), "")
+    return LayoutError(f"{said}{advice}; nothing was changed")
+
+
+def checked(replies: RepliesT) -> RepliesT:
+    """Return replies as they are.
+
+    Raises: the first error reply among them, as a LayoutError where a script has refused a foreign
+    or newer layout.
+    """
     for reply in replies:
         if isinstance(reply, Exception):
-            raise reply
+            raise as_layout_error(reply) or reply
     return replies
 
 

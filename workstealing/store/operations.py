@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +27,8 @@ from typing import overload as _overload
 from redis.client import NEVER_DECODE
 from redis.exceptions import NoScriptError, ResponseError
 
-from workstealing.errors import LayoutError
 from workstealing.store.blocking import AsyncAsker, ask
+from workstealing.store.connection import as_layout_error, checked
 from workstealing.store.scripts import Script
 from workstealing.store.twin import Twin, is_cluster
 
@@ -43,27 +42,6 @@ AS_BYTES: dict[str, Any] = {NEVER_DECODE: True}
 OPERATIONS_A_ROUND_TRIP = 512
 """How many operations of a list are sent at once at most: their replies are kept in memory."""
 _NO_OPTIONS: Mapping[str, Any] = {}
-# Advice about a script's refusal, by its last words; other refusals hold their own advice.
-_ADVICE = tuple(
-    (re.compile(ending, re.DOTALL).search, advice)
-    for ending, advice in (
-        (
-            r" does not hold the entries that the log has there$",
-            ": they were lost or changed, so evict() them, or delete() the log",
-        ),
-        (
-            (
-                r" does not hold [^:]*$| holds a \w+ where a [^:]* was expected$"
-                r"| holds members, but there is no version of an Ick at .*$"
-            ),
-            ": use another name, or remove the key if it is not needed",
-        ),
-        (
-            r" says .* where .* was expected$",
-            ": upgrade workstealing if a newer release has written it, or else use another name",
-        ),
-    )
-)
 
 
 def same(reply: Any) -> Any:
@@ -420,19 +398,8 @@ def _round_trips(client: Any, operations: Sequence[Operation]) -> Any:
 
 def read_all(operations: Sequence[Operation], replies: Sequence[Any]) -> list[Any]:
     """Return what operations read from their replies. Raises: the first error among the replies."""
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return [operation.read(reply) for operation, reply in zip(operations, replies, strict=True)]
-
-
-def as_layout_error(error: Exception) -> LayoutError | None:
-    """Return the LayoutError that a script's error reply stands for, or None for any other."""
-    _, found, said = str(error).partition("WSLAYOUT ")
-    if not found:
-        return None
-    advice = next((advice for ends, advice in _ADVICE if ends(said)), "")
-    return LayoutError(f"{said}{advice}; nothing was changed")
+    pairs = zip(operations, checked(replies), strict=True)
+    return [operation.read(reply) for operation, reply in pairs]
 
 
 class Blocking:

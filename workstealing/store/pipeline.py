@@ -15,12 +15,12 @@ from typing import Any, Self, TypeVar
 from redis.exceptions import RedisError, ResponseError
 
 from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.store.connection import as_layout_error
 from workstealing.store.operations import (
     Operation,
     Queued,
     RoundTrip,
     Steps,
-    as_layout_error,
     drive,
     drive_async,
     read_all,

@@ -19,14 +19,9 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from workstealing.clock import Clock
 from workstealing.errors import LayoutError, Moved, is_connection_fault
 from workstealing.store.budget import Budget
-from workstealing.store.connection import Command, is_elsewhere
+from workstealing.store.connection import Command, checked, is_elsewhere
 from workstealing.store.keys import SLOTS, require_one_slot, to_bytes
-from workstealing.store.operations import (
-    Operation,
-    Steps,
-    as_layout_error,
-    drive_by,
-)
+from workstealing.store.operations import Operation, Steps, drive_by
 from workstealing.store.twin import Node, Twin
 from workstealing.structures.namespace import (
     Layout,
@@ -269,9 +264,7 @@ class DueIndex:
             else:
                 # The text of a script is no key.
                 command, key = step, step[3 if step[0] == "EVAL" else 1]
-            (reply,) = self._call(self._node_of_key(key), [command], budget)
-            if isinstance(reply, Exception):
-                raise as_layout_error(reply) or reply
+            (reply,) = checked(self._call(self._node_of_key(key), [command], budget))
             return step.read(reply) if isinstance(step, Operation) else reply
 
         return drive_by(send, steps)

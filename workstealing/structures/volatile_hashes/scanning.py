@@ -20,9 +20,9 @@ from redis.exceptions import ResponseError
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.budget import Budget
-from workstealing.store.connection import Command
+from workstealing.store.connection import Command, checked
 from workstealing.store.keys import is_in_share, key_slot, to_bytes
-from workstealing.store.operations import Operation, as_layout_error
+from workstealing.store.operations import Operation
 from workstealing.store.paging import BEGINNING, paged
 from workstealing.store.twin import Node
 from workstealing.structures.due_index import DueIndex
@@ -270,12 +270,11 @@ class HashScan:
         replies = self._ask(node, _by_digest(operations) if operations else commands)
         results: list[Any] = []
         for position, reply in enumerate(replies):
-            if isinstance(reply, ResponseError):
-                if "WRONGTYPE" not in str(reply):
-                    raise as_layout_error(reply) or reply
+            if isinstance(reply, ResponseError) and "WRONGTYPE" in str(reply):
                 results.append(None)
-            else:
-                results.append(operations[position].read(reply) if operations else reply)
+                continue
+            (found,) = checked([reply])
+            results.append(operations[position].read(found) if operations else found)
         return results
 
     def _ask(self, node: Node, commands: Sequence[Command]) -> list[Any]:
