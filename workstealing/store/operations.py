@@ -11,7 +11,8 @@ A step is one of these, and the generator is sent the reply to it:
 `operation` makes a public method of such a generator. A class offers its operations in one of three
 forms: `Blocking` runs them, `Asynchronous` returns what is awaited, `Queued` (a pipeline) queues
 them. An error reply is thrown into the generator, as a LayoutError where a script has refused a
-foreign or newer layout.
+foreign or newer layout. Other steps are sent in their own way: Cassandra's queries by `drive_by`,
+and the `Look`s of the rules of leftovers by `Judging`, for many items at once.
 """
 
 from __future__ import annotations

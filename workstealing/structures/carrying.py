@@ -18,7 +18,10 @@ from workstealing.store.scripts import load
 from workstealing.structures.namespace import Layout
 
 Carrying = Generator[tuple[Any, Operation], Any, bool]
-"""Steps, each for one of two structures; returns whether there was something to carry."""
+"""A generator as `Steps`, but each step is a structure and an operation for that one's client.
+
+It is driven by `drive_by`. It returns whether there was something to carry.
+"""
 
 
 def carry(old: Any, new: Any, key: Any, layouts: tuple[Layout, Layout]) -> Carrying:

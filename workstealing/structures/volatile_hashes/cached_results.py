@@ -33,7 +33,11 @@ R = TypeVar("R")
 _WRAPPERS = (classmethod, staticmethod)
 Named = str | Callable[..., str]
 Requests = Generator[Any, Any, R]
-"""A generator of commands (or of a list of them, for one round trip) and pauses."""
+"""A generator as `Steps`, but its commands are hash commands, which the hashes translate.
+
+A step is a hash command, a list of them for one round trip, or a `Sleep`. `drive_by` sends them
+through the methods of the hashes.
+"""
 
 # A waiting caller looks this often, and less and less often.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.010, 0.100
