@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError
 
 HIGHEST_UTILISATION = 0.8
@@ -161,7 +162,7 @@ def choose_rate(
     traffic: float,
     garbage: float,
     limit: int,
-    lag: float,
+    lag: Duration,
     *,
     share: float = 0.99,
     highest_utilisation: float = HIGHEST_UTILISATION,
@@ -171,14 +172,12 @@ def choose_rate(
     The rate also leaves a reserve: slices are used to `highest_utilisation` at most. It is not
     rounded. It is above 1 if the traffic is too small.
 
-    Arguments: traffic, garbage, limit: as of `forecast`; lag: seconds; share: of the items, 0 to 1;
-    highest_utilisation: 0 to 1. Raises: ConfigurationError for an impossible argument.
+    Arguments: traffic, garbage, limit: as of `forecast`; lag: in seconds or a timedelta; share: of
+    the items, 0 to 1; highest_utilisation: 0 to 1. Raises: ConfigurationError for an impossible
+    argument.
     """
     _check(traffic, garbage, limit)
-    if not _LEAST <= lag <= _MOST:
-        raise ConfigurationError(
-            f"a lag of {lag:g} s is out of bounds: expected {_LEAST:g} to {_MOST:g} seconds"
-        )
+    lag = seconds_of(lag, "lag", _LEAST, _MOST)
     if not 0.0 < share < 1.0:
         raise ConfigurationError(f"a share of {share!r} is out of bounds: expected 0 < share < 1")
     decay = -math.log1p(-share) / lag
@@ -285,7 +284,7 @@ def choose_rate_at_random(
     traffic: float,
     garbage: float,
     limit: int,
-    lag: float,
+    lag: Duration,
     *,
     highest_utilisation: float = HIGHEST_UTILISATION,
 ) -> float:
@@ -294,12 +293,13 @@ def choose_rate_at_random(
     Arguments and errors: as of `choose_rate`.
     """
     low = choose_rate(traffic, garbage, limit, lag, highest_utilisation=highest_utilisation)
+    within = seconds_of(lag, "lag", _LEAST, _MOST) * (1 + _TINY)
     # A rate above 1 says how much traffic is missing, so it is judged at more traffic.
     scale = max(1.0, 4 * low)
 
     def is_enough(rate: float) -> bool:
         said = forecast(traffic * scale, garbage, limit, rate / scale)
-        return p99_lag(said) <= lag * (1 + _TINY)
+        return p99_lag(said) <= within
 
     if not garbage or is_enough(low):
         return low
