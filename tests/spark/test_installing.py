@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pyspark
@@ -50,7 +51,9 @@ class TestBuilder:
     """Before the application starts."""
 
     def test_settings_go_to_the_executors_environment(self, builder: SparkSession.Builder) -> None:
-        assert install(builder, FACTORY, counters="package.module:client", interval=2) is builder
+        every = timedelta(seconds=2)
+        given = {"counters": "package.module:client", "interval": every}
+        assert install(builder, FACTORY, **given) is builder
         settings = settings_in(builder._options[f"spark.executorEnv.{VARIABLE}"])
         assert settings.factory == FACTORY
         assert settings.counters == "package.module:client"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -356,6 +358,36 @@ def test_an_import_path_is_made_too() -> None:
 def test_what_names_no_factory_is_refused(factory: Any) -> None:
     with pytest.raises(ConfigurationError, match="make_job"):
         Recipe(factory, "make_job")
+
+
+@pytest.mark.parametrize("name", ["seconds", "turn_seconds"])
+def test_the_times_of_a_sweep_are_seconds_or_timedeltas(name: str) -> None:
+    pytest.importorskip("pyspark")
+    from workstealing.spark import sweep
+
+    spark: Any = None
+    for wrong in (-1, 0, "5", timedelta(seconds=-1)):
+        with pytest.raises(ConfigurationError, match="is no such time"):
+            sweep(spark, "a:b", **{name: wrong})
+    for right in (5, timedelta(seconds=5)):
+        # The next argument is looked at.
+        with pytest.raises(ConfigurationError, match="max_rounds"):
+            sweep(spark, "a:b", max_rounds=0, **{name: right})
+
+
+def test_the_time_of_a_step_of_reconcile_is_seconds_or_a_timedelta() -> None:
+    pytest.importorskip("pyspark")
+    from workstealing.spark import reconcile
+
+    spark: Any = None
+    table: Any = SimpleNamespace(columns=[])
+    for wrong in (-1, 0, "5", timedelta(seconds=-1)):
+        with pytest.raises(ConfigurationError, match="is no such time"):
+            reconcile(spark, "a:b", table, seconds=wrong)
+    for right in (5, timedelta(seconds=5)):
+        # The next argument is looked at.
+        with pytest.raises(ConfigurationError, match="id_column"):
+            reconcile(spark, "a:b", table, seconds=right)
 
 
 def make_behind_a_fault() -> Job:

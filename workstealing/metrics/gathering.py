@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from weakref import WeakSet
 
-from workstealing.clock import Clock, Duration
+from workstealing.clock import Clock, Duration, seconds_of
 from workstealing.recruiting.checks import checked_seconds
 from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.health import ERRORS_NAMED, OTHER_ERRORS, error_name
@@ -150,12 +150,13 @@ class Gathering(Hooks, ABC, Generic[Batch]):
         """Ask this recruiter, too, for its last counts when the process ends."""
         self._recruiters.add(recruiter)
 
-    def flush(self, timeout: float = 1.0) -> bool:
+    def flush(self, timeout: Duration = 1.0) -> bool:
         """Send the counts now, and wait for it.
 
-        Arguments: timeout, in seconds. Returns: True if they are sent or there were none; False if
-        that failed or took longer.
+        Arguments: timeout, in seconds or a timedelta. Returns: True if they are sent or there were
+        none; False if that failed or took longer. Raises: ConfigurationError for another timeout.
         """
+        timeout = seconds_of(timeout, "timeout")
         with self._lock:
             if self._closed or not self._batch:
                 return not self._batch
@@ -173,10 +174,10 @@ class Gathering(Hooks, ABC, Generic[Batch]):
     def _flushing(self) -> None:
         """Prepare for a send with a waiting caller. The lock is held."""
 
-    def close(self, timeout: float = 1.0) -> None:
+    def close(self, timeout: Duration = 1.0) -> None:
         """Flush, and end the thread; later calls only count.
 
-        Arguments: timeout of the flush, in seconds.
+        Arguments: timeout of the flush, in seconds or a timedelta. Raises: as `flush`.
         """
         self.flush(timeout)
         with self._lock:

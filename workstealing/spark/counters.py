@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.errors import Unanswered, UnsentError, is_connection_fault
 from workstealing.metrics.gathering import Gathering
 from workstealing.recruiting.recruiter import Recruiter
@@ -42,7 +42,7 @@ class RecruitCounters(Gathering[Counts]):
     lost. A dead server costs a line in the log once a minute.
 
     Arguments: recruiter, whose hook this becomes; application; client, whose server counts;
-    interval between two sends, in seconds; clock. No I/O yet.
+    interval between two sends, in seconds or a timedelta; clock. No I/O yet.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RecruitCounters(Gathering[Counts]):
         recruiter: Recruiter,
         application: str,
         client: ClientSettings,
-        interval: float = 5.0,
+        interval: Duration = 5.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._recruiter = recruiter
@@ -100,7 +100,7 @@ class RecruitCounters(Gathering[Counts]):
                 self._next_send = self._clock.monotonic() + self._interval
             self._rouse()
 
-    def flush(self, timeout: float = 1.0) -> bool:
+    def flush(self, timeout: Duration = 1.0) -> bool:
         """Send now what has been counted, the last enlists included, and wait for it.
 
         Arguments and returns as of `Gathering.flush`.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyspark
 from pyspark.sql import SparkSession
 
+from workstealing.clock import Duration
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_seconds
 from workstealing.spark import daemon
@@ -50,7 +51,7 @@ def install(
     every_task: bool = False,
     accumulate: bool = False,
     counters: str | None = DEFAULT_CLIENT,
-    interval: float = 5.0,
+    interval: Duration = 5.0,
 ) -> SparkOrBuilder:
     """Say how executors build their recruiter; return the first argument.
 
@@ -61,7 +62,7 @@ def install(
     before the application starts; accumulate: add up in an accumulator too, see `accumulated()`,
     which needs a session; counters: the import path of a function that returns a client of
     redis-py, whose server counts for `recruits()`; None for no counters; interval: how often each
-    worker sends its counts, in seconds.
+    worker sends its counts, in seconds or a timedelta.
 
     Only these names and numbers go to the executors. Addresses and passwords are read there, from
     their own environment, by the factory and the client's function.

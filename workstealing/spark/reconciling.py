@@ -35,6 +35,7 @@ from pyspark.sql.types import (
     StringType,
 )
 
+from workstealing.clock import Duration
 from workstealing.errors import Aborted, ConfigurationError, is_abort
 from workstealing.jobs.settling import (
     Settled,
@@ -97,7 +98,7 @@ def reconcile(
     table: DataFrame,
     *,
     id_column: str | None = None,
-    seconds: float = 30.0,
+    seconds: Duration = 30.0,
     partitions: int | None = None,
 ) -> Reconciled:
     """Make a tracked set equal to a database table, but for what changes meanwhile.
@@ -107,8 +108,8 @@ def reconcile(
     pickled; called once in each Python worker; table: a DataFrame of the rows with work, read when
     Spark runs it (``spark.read.jdbc``), from the primary; id_column: its column of ids, needed if
     there are several: text, whole numbers or bytes; null is no id; seconds: how long a step of at
-    most 500 ids may take, its question included; partitions: how many tasks, by default twice as
-    many as cores.
+    most 500 ids may take, in seconds or a timedelta, its question included; partitions: how many
+    tasks, by default twice as many as cores.
 
     Returns: `Reconciled`. Raises: ConfigurationError and LayoutError before anything is changed,
     also for a table that Spark holds already (a cache, local rows) while the tracked set has no

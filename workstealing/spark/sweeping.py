@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from workstealing.clock import Duration
 from workstealing.errors import ConfigurationError, is_connection_fault
 from workstealing.recruiting.checks import checked_limit, checked_seconds
 from workstealing.recruiting.job import DivisibleJob, Job
@@ -83,12 +84,12 @@ def sweep(
     make_job: Factory,
     *,
     limit: int | None = None,
-    seconds: float = 5.0,
+    seconds: Duration = 5.0,
     max_ops: float | None = None,
     max_share: float | None = None,
     partitions: int | None = None,
     max_rounds: int = 100,
-    turn_seconds: float = TURN_SECONDS,
+    turn_seconds: Duration = TURN_SECONDS,
 ) -> DataFrame:
     """Run a job over its whole keyspace, in parallel, until what it found at the start is done.
 
@@ -99,7 +100,7 @@ def sweep(
     the whole sweep, None for no bound; max_share: the share of a server's time that the whole sweep
     may take, by the length of its round trips, None for no bound; partitions: by default 4 for each
     core, or 1 with max_ops or max_share; max_rounds: how many stages at most; turn_seconds: after
-    how long a task reports, and the next round goes on.
+    how long a task reports, and the next round goes on. Both times are seconds or a timedelta.
 
     Returns: a DataFrame of one row for each part: part, items, slices, aborted, failed, operations,
     seconds, drained, error, rounds. Parts that are not drained are logged as well. Raises:
