@@ -30,8 +30,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
-from workstealing.errors import ConfigurationError
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.recruiting import Hooks, Outcome, Recruiter
 from workstealing.testing.refuting import (
     Counterexample,
@@ -160,16 +159,13 @@ class ManualClock:
         """Return the seconds that the clock shows."""
         return self._now
 
-    def advance(self, seconds: float) -> float:
+    def advance(self, seconds: Duration) -> float:
         """Move the clock forward and return its new seconds.
 
-        Raises: ConfigurationError for negative seconds: a monotonic clock never goes back.
+        Arguments: seconds: by how long, in seconds or a timedelta. Raises: ConfigurationError for
+        negative seconds: a monotonic clock never goes back.
         """
-        if not seconds >= 0:
-            raise ConfigurationError(
-                f"a clock cannot advance by {seconds!r} seconds; expected 0 or more"
-            )
-        self._now += seconds
+        self._now += seconds_of(seconds, "seconds")
         return self._now
 
 
