@@ -279,6 +279,17 @@ def test_a_connection_that_the_database_ends_is_replaced(postgres: PostgresServe
     source.close()
 
 
+def test_the_time_to_warm_up_is_seconds_or_a_timedelta(tmp_path: Path) -> None:
+    source = SqlSource(sa.create_engine(f"sqlite:///{tmp_path / 'rows'}"), "rows")
+    for wrong in (-1, dt.timedelta(seconds=-1), "5"):
+        with pytest.raises(ConfigurationError, match="is no such time"):
+            source.warm_up(wrong)  # type: ignore[arg-type]
+    # The time is taken, and the database has no such table.
+    with pytest.raises(sa.exc.NoSuchTableError):
+        source.warm_up(dt.timedelta(seconds=LONG))
+    source.close()
+
+
 def test_a_database_that_cannot_be_reached_is_said_once_and_not_knocked_at() -> None:
     clock = ManualClock()
     with socket.socket() as nobody:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.structures.tracked_set.sources.asking import Asker
 
@@ -228,12 +228,13 @@ class SqlSource:
         """Raise Skipped unless a question can be asked now; asks nothing."""
         self._asker.require_ready()
 
-    def warm_up(self, seconds: float = 5.0) -> None:
+    def warm_up(self, seconds: Duration = 5.0) -> None:
         """Wait until the connection is open, for instance when a process starts.
 
-        Raises: Skipped if it does not open in time; the error of opening it.
+        Arguments: seconds: how long, in seconds or a timedelta. Raises: ConfigurationError for
+        another length; Skipped if it does not open in time; the error of opening it.
         """
-        self._asker.warm_up(seconds)
+        self._asker.warm_up(seconds_of(seconds, "seconds"))
 
     def close(self) -> None:
         """Close the connection; the next slice is SKIPPED, and a thread opens another one."""
