@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from redis.exceptions import ResponseError
 
+from workstealing.clock import Duration, seconds_of
 from workstealing.errors import LayoutError, Moved, OutOfTime, Skipped, is_connection_fault
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.health import Servers
@@ -496,14 +497,15 @@ class CollectingJob(DivisibleJob):
         slice.served = chosen.dependency
         return chosen
 
-    def backlog(self, seconds: float = 5.0) -> Backlog:
+    def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the garbage of the namespace, and tell the age of the oldest.
 
         On a fleet the nodes that cannot be reached are left out, and the count is not exact then.
-        Arguments: seconds: the most time, for each node. Raises: as `perform`, if no node can be
-        reached. Two round trips to each node.
+        Arguments: seconds: the most time for each node, in seconds or a timedelta. Raises: as
+        `perform`, if no node can be reached. Two round trips to each node.
         """
-        return self._backlog(lambda collector: collector.backlog(seconds))
+        most = seconds_of(seconds, "seconds")
+        return self._backlog(lambda collector: collector.backlog(most))
 
     def _backlog(self, ask: Callable[[Any], Backlog]) -> Backlog:
         found: list[Backlog] = []

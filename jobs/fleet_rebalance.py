@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
-from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import ConfigurationError, OutOfTime, Skipped
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.health import Servers
@@ -131,14 +131,16 @@ class FleetRebalance(DivisibleJob):
         self._places[node] = step.after
         return step.handled
 
-    def backlog(self, seconds: float = 5.0) -> Backlog:
+    def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the keys that wait at their former homes; their age is unknown.
 
         Keys without a deadline are counted by `match`. Without former nodes, the marks of the move
         are counted. Nodes that cannot be reached are left out, and the count is not exact then, nor
-        if there was not time for all. Arguments: seconds: the most time. Raises: LayoutError.
-        O(keys) on the former nodes, 100 a round trip; else one round trip to each node.
+        if there was not time for all. Arguments: seconds: the most time, in seconds or a timedelta.
+        Raises: LayoutError. O(keys) on the former nodes, 100 a round trip; else one round trip to
+        each node.
         """
+        seconds = seconds_of(seconds, "seconds")
         budget, found, is_exact = Budget(seconds, timeout=seconds), set[bytes](), True
         for node in self._former or self._indexes:
             look = self._moving_from if self._former else self._marks_on

@@ -11,7 +11,7 @@ from typing import Any
 
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
-from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import Aborted, LayoutError, OutOfTime
 from workstealing.jobs.due_collecting import (
     PATIENCE_SECONDS,
@@ -82,17 +82,18 @@ class HashFieldExpiry(CollectingJob):
             collectors[node] = _FieldCollector(index, each.names, each.translator.script, clock)
         super().__init__(collectors, name, limit, dry_run=dry_run, random=random)
 
-    def backlog(self, seconds: float = 5.0, most_hashes: int = 1000) -> Backlog:
+    def backlog(self, seconds: Duration = 5.0, most_hashes: int = 1000) -> Backlog:
         """Count the namespace's expired fields, and tell the age of the oldest.
 
         If no field has expired, but hashes are due to be looked at, they are counted instead, and
-        the count is not exact. Arguments: seconds: the most time; most_hashes: the most hashes, the
-        oldest first, in which fields are counted (with more hashes the count is a projection, and
-        not exact).
+        the count is not exact. Arguments: seconds: the most time, in seconds or a timedelta;
+        most_hashes: the most hashes, the oldest first, in which fields are counted (with more
+        hashes the count is a projection, and not exact).
         Raises: as `perform`. Two round trips to each node, and one for each 500 hashes with
         garbage.
         """
-        return self._backlog(lambda collector: collector.backlog(seconds, most_hashes))
+        most = seconds_of(seconds, "seconds")
+        return self._backlog(lambda collector: collector.backlog(most, most_hashes))
 
 
 class _FieldCollector(DueCollector):

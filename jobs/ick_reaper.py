@@ -118,13 +118,14 @@ class IckReaper(DivisibleJob):
         icks = self._icks()
         return self._reaper(icks[number]).reap(slice) if number < len(icks) else 0
 
-    def backlog(self, seconds: float = 5.0, most_members: int = 1000) -> Backlog:
+    def backlog(self, seconds: Duration = 5.0, most_members: int = 1000) -> Backlog:
         """Count stale reservations, and say how long ago the oldest went stale.
 
-        Arguments: seconds: how long it may take; most_members: how many of each Ick are looked at
-        (beyond that the count is a projection, and says so). Raises: LayoutError; OutOfTime;
-        connection faults. One round trip for each Ick.
+        Arguments: seconds: how long it may take, in seconds or a timedelta; most_members: how many
+        of each Ick are looked at (beyond that the count is a projection, and says so). Raises:
+        LayoutError; OutOfTime; connection faults. One round trip for each Ick.
         """
+        seconds = seconds_of(seconds, "seconds")
         budget = Budget(seconds, timeout=seconds)
         count, oldest, exact = 0, 0.0, True
         for ick in self._icks():

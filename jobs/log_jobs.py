@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from redis.exceptions import ResponseError
 
+from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import (
@@ -111,12 +112,13 @@ class LogJob(DivisibleJob):
         """Return the job that serves some of the logs in turn, one in each slice."""
         return InTurn(self.name, self.limit, self.serve, part)
 
-    def backlog(self, seconds: float = 5.0) -> Backlog:
+    def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the blocks that wait in all logs, and say for how long the oldest has.
 
-        Arguments: seconds: how long it may take. Raises: LayoutError; connection faults. Two or
-        three round trips a log.
+        Arguments: seconds: how long it may take, in seconds or a timedelta. Raises: LayoutError;
+        connection faults. Two or three round trips a log.
         """
+        seconds = seconds_of(seconds, "seconds")
         budget = Budget(seconds, timeout=seconds)
         found = [each.backlog(budget) for each in self._engines]
         return Backlog(

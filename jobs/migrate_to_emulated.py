@@ -16,7 +16,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import Skipped
 from workstealing.jobs.adopt_hashes.adopter import Pattern, small_hashes
 from workstealing.jobs.adopt_hashes.job import Adoption, PartWalk, WalkPart
@@ -159,12 +159,13 @@ class MigrateToEmulated(DivisibleJob):
         self._change(RETURNING, EMULATED, budget)
         self._adoption.forget_places()
 
-    def backlog(self, seconds: float = 5.0) -> Backlog:
+    def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the hashes with fields to hand back; a lower bound if there was not time for all.
 
-        Arguments: seconds: the most time. Raises: as `perform`. One round trip for each 100 keys,
-        and two for each hash.
+        Arguments: seconds: the most time, in seconds or a timedelta. Raises: as `perform`. One
+        round trip for each 100 keys, and two for each hash.
         """
+        seconds = seconds_of(seconds, "seconds")
         self._index.forget_layout()
         layout = self._index.layout(Budget(seconds, timeout=seconds))
         what = "hashes to hand back"

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import ConfigurationError
 from workstealing.jobs.due_collecting import (
     PATIENCE_SECONDS,
@@ -89,12 +89,13 @@ class MigrateToNative(DivisibleJob):
             return self._migrator.count(slice)
         return self._migrator.migrate(slice)
 
-    def backlog(self, seconds: float = 5.0) -> Backlog:
+    def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the hashes that are not handed over yet; their age is unknown.
 
-        Arguments: seconds: the most time. Raises: as `perform`. Two round trips to each node.
+        Arguments: seconds: the most time, in seconds or a timedelta. Raises: as `perform`. Two
+        round trips to each node.
         """
-        return self._migrator.backlog(seconds)
+        return self._migrator.backlog(seconds_of(seconds, "seconds"))
 
     def warm_up(self) -> None:
         """Load the structure's scripts and prepare connections; no round trip."""

@@ -156,12 +156,14 @@ class SqlExpiry(Job):
         slice.observe(oldest_seconds=done.oldest_seconds, backlog=done.found if is_all else None)
         return done.handled
 
-    def backlog(self, seconds: float = 5.0) -> Backlog:
+    def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the rows past their deadline, 10,000 at most.
 
-        Arguments: seconds: how long it may take, the opening of a connection included. Returns: a
-        Backlog, exact unless there are more. Raises: as `perform`. Two SELECTs.
+        Arguments: seconds: how long it may take, in seconds or a timedelta, the opening of a
+        connection included. Returns: a Backlog, exact unless there are more. Raises: as `perform`.
+        Two SELECTs.
         """
+        seconds = seconds_of(seconds, "seconds")
         deadline = time.monotonic() + seconds
 
         def count(connection: sa.Connection) -> tuple[_SliceFindings, int]:
@@ -194,12 +196,13 @@ class SqlExpiry(Job):
         query = sa.select(sa.literal(1)).limit(1).with_for_update(skip_locked=True)
         query.compile(dialect=self._engine.dialect)
 
-    def connect(self, seconds: float = 5.0) -> None:
+    def connect(self, seconds: Duration = 5.0) -> None:
         """Wait until the job's connection is open, for instance when a process starts.
 
-        Arguments: seconds: how long. Raises: Skipped if it does not open in time; the error of
-        opening it; ConfigurationError for an unusable table.
+        Arguments: seconds: how long, in seconds or a timedelta. Raises: Skipped if it does not open
+        in time; the error of opening it; ConfigurationError for an unusable table.
         """
+        seconds = seconds_of(seconds, "seconds")
         with blaming(self):
             self._asker.warm_up(seconds)
 

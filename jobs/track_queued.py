@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+from workstealing.clock import Duration, seconds_of
 from workstealing.errors import Aborted
 from workstealing.jobs.settling import require_layout
 from workstealing.recruiting.checks import checked_limit
@@ -89,13 +90,14 @@ class TrackQueued(Job):
                 current.commit(("DEL", names.cursor))
             return added
 
-    def backlog(self, seconds: float = 5.0) -> Backlog:
+    def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the ids that are not tracked among the table's first 1,000 rows with work.
 
-        Arguments: seconds: the most time. Returns: a lower bound if the table has more rows; their
-        age is unknown. Raises: the source's errors; LayoutError; connection faults. One question to
-        the database, and one round trip to each node.
+        Arguments: seconds: the most time, in seconds or a timedelta. Returns: a lower bound if the
+        table has more rows; their age is unknown. Raises: the source's errors; LayoutError;
+        connection faults. One question to the database, and one round trip to each node.
         """
+        seconds = seconds_of(seconds, "seconds")
         budget = Budget(seconds, timeout=seconds)
         source = self.tracked.require_source()
         with blaming(source):

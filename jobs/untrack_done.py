@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Hashable
 
+from workstealing.clock import Duration, seconds_of
 from workstealing.jobs.settling import require_layout, settle
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import Backlog, Job
@@ -75,13 +76,14 @@ class UntrackDone(Job):
         dry_run = bool(self.dry_run)
         return settle(self.tracked, sub_set, slice, sample=slice.limit, dry_run=dry_run).removed
 
-    def backlog(self, seconds: float = 5.0) -> Backlog:
+    def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Project the number of tracked ids without work from a sample of 400.
 
-        Arguments: seconds: the most time. Returns: a projection without an age, which is unknown.
-        Raises: the source's errors; LayoutError; connection faults. Three round trips to each node,
-        and one question to the database.
+        Arguments: seconds: the most time, in seconds or a timedelta. Returns: a projection without
+        an age, which is unknown. Raises: the source's errors; LayoutError; connection faults. Three
+        round trips to each node, and one question to the database.
         """
+        seconds = seconds_of(seconds, "seconds")
         budget = Budget(seconds, timeout=seconds)
         twin, names = self.tracked.twin, self.tracked.names
         total = sum(sizes_of(twin, names, budget).values())

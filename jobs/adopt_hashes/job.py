@@ -156,20 +156,22 @@ class AdoptHashes(DivisibleJob):
             adopted += fields
         return adopted
 
-    def report(self, most: int = 10_000, seconds: float = 30.0) -> AdoptionReport:
+    def report(self, most: int = 10_000, seconds: Duration = 30.0) -> AdoptionReport:
         """Look at hashes that match, and tell what an adoption would do; change nothing.
 
-        Arguments: most: the most hashes to look at; seconds: the most time. Raises: as `perform`.
-        One round trip for each 100 keys, and two or three for each hash.
+        Arguments: most: the most hashes to look at; seconds: the most time, in seconds or a
+        timedelta. Raises: as `perform`. One round trip for each 100 keys, and two or three for each
+        hash.
         """
         slice = Slice(max(1, most), seconds, self._clock)
         layout = self._adoption.layout(Budget(slice.remaining(), _SERVED_SECONDS), changes=False)
         return self._adoption.report(layout, slice, most)
 
-    def backlog(self, seconds: float = 5.0) -> Backlog:
+    def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the hashes with fields to adopt; a lower bound if there was not time for all.
 
-        Arguments: seconds: the most time. Raises: as `perform`. Cost: that of `report`.
+        Arguments: seconds: the most time, in seconds or a timedelta. Raises: as `perform`. Cost:
+        that of `report`.
         """
         found = self.report(seconds=seconds)
         age = None if found.hashes or not found.is_all else 0.0

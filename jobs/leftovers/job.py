@@ -140,12 +140,12 @@ class Leftovers(DivisibleJob):
         walk = RuleWalk(self, rule, node, slice)
         return walk.go(KeyShare(), dry_run=bool(self.dry_run))
 
-    def backlog(self, seconds: float = 5.0) -> Backlog:
+    def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the garbage that all rules find now; a lower bound if there was not time for all.
 
         A rule that only reports counts in a dry run. Items that must be seen twice are counted once
-        they have been. Arguments: seconds: the most time. Raises: as `perform`. One or two round
-        trips for each page of 250 keys or 50 members.
+        they have been. Arguments: seconds: the most time, in seconds or a timedelta. Raises: as
+        `perform`. One or two round trips for each page of 250 keys or 50 members.
         """
         found, is_all = 0, True
         slice = Slice(1, seconds, self._clock)

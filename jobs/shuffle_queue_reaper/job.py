@@ -114,15 +114,16 @@ class ShuffleQueueReaper(DivisibleJob):
         """Return the job that works through some streams, all of them, and for all groups."""
         return _QueuePart(self, part)
 
-    def backlog(self, seconds: float = 5.0, most_entries: int = 1000) -> Backlog:
+    def backlog(self, seconds: Duration = 5.0, most_entries: int = 1000) -> Backlog:
         """Count the messages that dead consumers hold, and those past their deadline.
 
         A message past its deadline that a consumer has in hand is counted too. Arguments: seconds:
-        how long it may take; most_entries: how many pending entries of each stream are looked at.
-        Returns: a `Backlog`, not exact if it has not looked at all entries, or if a message may
-        have been counted as both. Raises: LayoutError; OutOfTime; connection faults. Changes
-        nothing. Two round trips, and two for each group.
+        how long it may take, in seconds or a timedelta; most_entries: how many pending entries of
+        each stream are looked at. Returns: a `Backlog`, not exact if it has not looked at all
+        entries, or if a message may have been counted as both. Raises: LayoutError; OutOfTime;
+        connection faults. Changes nothing. Two round trips, and two for each group.
         """
+        seconds = seconds_of(seconds, "seconds")
         budget = Budget(seconds, timeout=seconds)
         facts = self.reaper.read_facts(budget)
         if facts is None:

@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable, Hashable, Sequence
 
+from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError
 from workstealing.jobs.time_shard_sweeper.sweeping import sweeping_of
 from workstealing.recruiting.checks import checked_attempts, checked_limit
@@ -105,22 +106,23 @@ class TimeShardSweeper(Job):
             self._dirty.add(time_shard)
         return int(swept.items)
 
-    def backlog(self, seconds: float = 5.0) -> Backlog:
+    def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the messages that wait for sweepers in all time shards.
 
-        Arguments: seconds: how long it may take. A message that was acknowledged after its lease
-        had ended counts twice. Raises: as `perform`. Two round trips to each node, one more for
-        every 64 of its time shards.
+        Arguments: seconds: how long it may take, in seconds or a timedelta. A message that was
+        acknowledged after its lease had ended counts twice. Raises: as `perform`. Two round trips
+        to each node, one more for every 64 of its time shards.
         """
-        return self._count(range(self.queue.rotation.time_shards), seconds)
+        time_shards = range(self.queue.rotation.time_shards)
+        return self._count(time_shards, seconds_of(seconds, "seconds"))
 
-    def within_reach(self, seconds: float = 1.0) -> Backlog:
+    def within_reach(self, seconds: Duration = 1.0) -> Backlog:
         """Count the messages in the time shards in which a slice may work now.
 
         Those in the other time shards have to wait until nobody works there. Arguments: seconds:
-        how long a slice lasts. Round trips as of `backlog`.
+        how long a slice lasts, in seconds or a timedelta. Round trips as of `backlog`.
         """
-        return self._count(self._workable(seconds), None)
+        return self._count(self._workable(seconds_of(seconds, "seconds")), None)
 
     def _count(self, time_shards: Sequence[int], seconds: float | None) -> Backlog:
         found = self.sweeping.unswept(time_shards, seconds=seconds)

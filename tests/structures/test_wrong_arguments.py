@@ -8,6 +8,7 @@ redis-py's DataError, that names the argument; never by an error from inside, or
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import inspect
 import math
 import random
@@ -22,9 +23,11 @@ from redis.backoff import NoBackoff
 import workstealing
 from support.servers import RedisServer
 from support.table_source import TableSource
-from workstealing import Recruiter, jobs, store, structures
+from workstealing import Fleet, Recruiter, jobs, store, structures
 from workstealing.errors import ConfigurationError, WorkStealingError
+from workstealing.metrics.ledger import Ledger
 from workstealing.recruiting import Hooks, Job
+from workstealing.recruiting.forecast import choose_rate, choose_rate_at_random
 from workstealing.structures import (
     DurableKeys,
     Ick,
@@ -36,6 +39,7 @@ from workstealing.structures import (
     TrackedSet,
     VolatileHashes,
 )
+from workstealing.testing import ManualClock
 
 pytestmark = pytest.mark.real
 
@@ -167,7 +171,7 @@ LOG, TRACKED = Log(CLIENT, "l"), TrackedSet(CLIENT, "c", TableSource())
 
 # What makes the object, the method, its arguments, and by name.
 CALLS: list[tuple[Made, str, tuple[Any, ...], dict[str, Any]]] = [
-    (log, "append", (b"x",), {"backlog": 10}),
+    (log, "append", (b"x",), {"keep": 10}),
     (log, "read", (0,), {"count": 1, "block": 0}),
     (log, "read_range", (0,), {"count": 1, "block": 0}),
     (
@@ -442,3 +446,98 @@ def test_what_is_missing_or_too_much_is_said_by_python_at_the_call() -> None:
         call = getattr(ASYNC[make](redis.asyncio.Redis(port=1)), method)
         with pytest.raises(TypeError, match=rf"{method}\(\)|unexpected keyword"):
             call(*args, **options, no_such_argument=1)
+
+
+def inspection(structure: Any) -> Callable[[Any], Any]:
+    """Return a call that asks a structure for its size."""
+    return lambda seconds: structure.inspect(structure.size_steps(), seconds)
+
+
+def adopting(client: Any) -> Any:
+    return jobs.AdoptHashes(hashes(client), "hash:*", ttl=60)
+
+
+def adoption_report(client: Any) -> Callable[[Any], Any]:
+    job = adopting(client)
+    return lambda seconds: job.report(seconds=seconds)
+
+
+def sweeper(client: Any) -> Any:
+    return jobs.TimeShardSweeper(time_shards(client))
+
+
+# Each ready-made job, by the name of its class.
+BACKLOGS: dict[str, Made] = {
+    "AdoptHashes": adopting,
+    "CeleryLeftovers": jobs.CeleryLeftovers,
+    "FamilyLeftovers": lambda client: jobs.FamilyLeftovers(client, "old:*", 60),
+    "FeastLeftovers": lambda client: jobs.FeastLeftovers(client, "p", {"v": (["f"], 60)}),
+    "FleetRebalance": lambda client: jobs.FleetRebalance(hashes(Fleet({"a": client}))),
+    "HashFieldExpiry": lambda client: jobs.HashFieldExpiry(hashes(client)),
+    "HueyLeftovers": lambda client: jobs.HueyLeftovers(client, "q"),
+    "IckReaper": lambda client: jobs.IckReaper(ick(client), 60),
+    "KeyExpiry": lambda client: jobs.KeyExpiry(keys(client)),
+    "LangGraphLeftovers": jobs.LangGraphLeftovers,
+    "Leftovers": lambda client: jobs.TagSetLeftovers(client, "set:*"),
+    "LogCompactor": lambda client: jobs.LogCompactor(log(client)),
+    "LogTrimmer": lambda client: jobs.LogTrimmer(log(client), max_entries=1),
+    "MigrateToEmulated": lambda client: jobs.MigrateToEmulated(hashes(client), "h:*"),
+    "MigrateToNative": lambda client: jobs.MigrateToNative(hashes(client)),
+    "QueueExpiry": lambda client: jobs.QueueExpiry(shuffle(client)),
+    "RqLeftovers": jobs.RqLeftovers,
+    "ShuffleQueueReaper": lambda client: jobs.ShuffleQueueReaper(shuffle(client)),
+    "StreamLeftovers": lambda client: jobs.StreamLeftovers(client, "stream:*"),
+    "TagSetLeftovers": lambda client: jobs.TagSetLeftovers(client, "set:*"),
+    "TimeShardSweeper": sweeper,
+    "TrackQueued": lambda client: jobs.TrackQueued(tracked(client)),
+    "UntrackDone": lambda client: jobs.UntrackDone(tracked(client)),
+}
+
+# Calls that take a duration alone; those with further options stand in CALLS.
+DURATIONS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    **{
+        f"{name}.backlog": lambda client, make=make: make(client).backlog
+        for name, make in BACKLOGS.items()
+    },
+    "Job.backlog": lambda _: JOB.backlog,
+    "Job.within_reach": lambda _: JOB.within_reach,
+    "TimeShardSweeper.within_reach": lambda client: sweeper(client).within_reach,
+    "AdoptHashes.report": adoption_report,
+    "Ick.inspect": lambda client: inspection(ick(client)),
+    "TimeShardQueue.inspect": lambda client: inspection(time_shards(client)),
+    "Ledger.flush": lambda client: Ledger(client).flush,
+    "Ledger.close": lambda client: Ledger(client).close,
+    "ManualClock.advance": lambda _: ManualClock().advance,
+    "choose_rate": lambda _: lambda lag: choose_rate(100.0, 1.0, 25, lag),
+    "choose_rate_at_random": lambda _: lambda lag: choose_rate_at_random(100.0, 1.0, 25, lag),
+}
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+def test_a_duration_is_a_number_of_seconds_or_a_timedelta(redis7: RedisServer, name: str) -> None:
+    client = redis7.client()
+    call = DURATIONS[name](client)
+    for right in (5, 5.0, dt.timedelta(seconds=5)):
+        call(right)
+    before = commands_of(client)
+    for wrong in (-1, dt.timedelta(seconds=-1), "5", math.nan, None, True):
+        with pytest.raises(ConfigurationError, match=r"=.* is no such time: give a number of sec"):
+            call(wrong)
+    assert commands_of(client) == before
+
+
+def test_a_users_job_is_given_a_number_of_seconds() -> None:
+    class Noting(Named):
+        given: Any = None
+
+        def backlog(self, seconds: Any = 5.0) -> None:
+            self.given = seconds
+
+    job = Noting("noting")
+    job.within_reach(dt.timedelta(minutes=1))
+    assert job.given == 60.0
+
+
+def test_every_ready_made_job_is_asked_for_its_backlog() -> None:
+    made = {name for name in jobs.__all__ if hasattr(getattr(jobs, name), "backlog")}
+    assert made - {"SqlExpiry"} == set(BACKLOGS)

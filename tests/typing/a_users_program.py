@@ -96,7 +96,7 @@ def blocking() -> None:
     assert_type(items.expire("item:17", 300), bool)
     assert_type(items.ttl("item:17"), int)
     assert_type(items.hscan_iter("item:17"), Iterator[Any])
-    assert_type(job.backlog(), Backlog)
+    assert_type(job.backlog(timedelta(seconds=5)), Backlog)
     with items.pipeline() as pipeline:
         assert_type(pipeline, HashPipeline)
         pipeline.hgetex("item:17", "likes")
@@ -195,6 +195,7 @@ class FilesWithWork:
 def tracked(engine: sqlalchemy.Engine) -> None:
     table = SqlSource(engine, "tasks", id="item_id", cursor=["updated", "id"], where={"done": 0})
     table.warm_up(2.0)
+    table.warm_up(timedelta(seconds=2))
     source: Source = FilesWithWork()
     for each in (table, source):
         queued = TrackedSet(connect(), "queued", each, sub_sets=16)
@@ -241,7 +242,7 @@ def dirty_list() -> None:
     dead: Page[DeadMember] = ick.dead()
     assert_type([each.times for each in dead], list[tuple[float, ...]])
     reaper = IckReaper(ick, lease=60)
-    assert_type(reaper.backlog(), JobBacklog)
+    assert_type(reaper.backlog(timedelta(seconds=5)), JobBacklog)
     recruiter.install(reaper, rate=0.01)
     with ick.pipeline() as pipeline:
         assert_type(pipeline, IckPipeline)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_limit, checked_name
 
@@ -76,21 +77,23 @@ class Job(abc.ABC):
         Skipped if the job could not begin.
         """
 
-    def backlog(self, seconds: float = 5.0) -> Backlog | None:  # noqa: ARG002
+    def backlog(self, seconds: Duration = 5.0) -> Backlog | None:
         """Say how much garbage waits now, and how old it is.
 
-        Arguments: seconds: how long it may take, of which one late reply may take all. Returns:
-        None if the job cannot tell, which is the default. Raises: as `perform`. Changes nothing.
+        Arguments: seconds: how long it may take, in seconds or a timedelta; one late reply may take
+        all of it. The package itself gives a number. Returns: None if the job cannot tell, which is
+        the default. Raises: ConfigurationError for another length; as `perform`. Changes nothing.
         """
+        seconds_of(seconds, "seconds")
         return None
 
-    def within_reach(self, seconds: float = 1.0) -> Backlog | None:
+    def within_reach(self, seconds: Duration = 1.0) -> Backlog | None:
         """Say how much garbage a slice may handle at this moment; by default, all of the backlog.
 
         For a job that may not work everywhere at any time. Arguments, returns and raises: as of
         `backlog`.
         """
-        return self.backlog(seconds=seconds)
+        return self.backlog(seconds=seconds_of(seconds, "seconds"))
 
     def warm_up(self) -> None:  # noqa: B027 - most jobs have nothing to prepare
         """Prepare for the first slice without a server; by default, do nothing.

@@ -75,6 +75,17 @@ def test_a_slice_takes_the_oldest_rows_and_leaves_the_others(
     assert job.backlog(LONG).count == 0
 
 
+def test_durations_are_seconds_or_timedeltas(engine: sa.Engine, job_on: JobOn) -> None:
+    fill(engine, rows_of(aware()), [utc_now() - HOUR])
+    job = job_on("rows", "due")
+    job.connect(dt.timedelta(seconds=LONG))
+    assert job.backlog(dt.timedelta(seconds=LONG)).count == 1
+    for call in (job.connect, job.backlog):
+        for wrong in (-1, dt.timedelta(seconds=-1), "5", None):
+            with pytest.raises(ConfigurationError, match="is no such time"):
+                call(wrong)
+
+
 def test_ages_are_those_of_the_oldest_row(engine: sa.Engine, job_on: JobOn) -> None:
     now = utc_now()
     fill(engine, rows_of(aware()), [now - 2 * HOUR, now - 3 * HOUR])
