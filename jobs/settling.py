@@ -26,10 +26,14 @@ from workstealing.structures.tracked_set.sources.asking import blaming
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The result of a step: how many ids it added, and how many it removed."""
+    """The result of a step.
+
+    Fields: added: how many ids; removed: how many; asked: about how many the source was asked.
+    """
 
     added: int = 0
     removed: int = 0
+    asked: int = 0
 
 
 def settle(
@@ -80,10 +84,11 @@ def settle(
                 if mark is None:
                     commands.append(("HSET", state, "mark", names.mark))
             if not commands or dry_run:
-                return Settled(len(found), len(done))
+                return Settled(len(found), len(done), len(asked))
             replies = current.commit(*commands)
             removed = int(replies[0]) if done else 0
-            return Settled(int(replies[len(done) > 0]) if found else 0, removed)
+            added = int(replies[len(done) > 0]) if found else 0
+            return Settled(added, removed, len(asked))
     except OutOfMemoryError:
         # A full server runs deletes inside a script, though it refuses the transaction (law 3).
         return settle_unchanged(tracked, sub_set, generation, slice, stale=done)

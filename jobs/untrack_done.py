@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Hashable
 
 from workstealing.clock import Duration, seconds_of
-from workstealing.jobs.settling import require_layout, settle
+from workstealing.jobs.settling import Settled, require_layout, settle
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import Backlog, Job
 from workstealing.recruiting.slice import Slice
@@ -24,6 +24,9 @@ __all__ = ["UntrackDone"]
 SUB_SETS_LOOKED_AT = 32
 SAMPLE = 400
 WITHOUT_WORK = "tracked ids without work"
+# The ids that slices of this process must have asked about before they project a backlog, and the
+# number at which earlier ones begin to count less.
+_ENOUGH, _MANY = 50, 400
 
 
 class UntrackDone(Job):
@@ -58,9 +61,12 @@ class UntrackDone(Job):
         self.name = f"untrack_done.{key}" if name is None else name
         self.dependency: Hashable = tracked.twin.identity
         self._random = random
+        self._asked = self._stale = 0.0
 
     def perform(self, slice: Slice) -> int:
         """Look at up to ``slice.limit`` ids of one sub-set.
+
+        Once this process has asked about 50 ids, its slices tell a projected backlog.
 
         Returns: how many were untracked; on a dry run, how many would be. Raises: Aborted if
         another writer came first; Skipped if the database cannot be asked now; OutOfTime;
@@ -70,11 +76,22 @@ class UntrackDone(Job):
         with blaming(source):
             getattr(source, "require_ready", lambda: None)()
         require_layout(self.tracked, Budget(slice.remaining()))
-        sub_set = self._choose(slice)
+        sub_set, tracked = self._choose(slice)
         if sub_set is None:
             return 0
         dry_run = bool(self.dry_run)
-        return settle(self.tracked, sub_set, slice, sample=slice.limit, dry_run=dry_run).removed
+        done = settle(self.tracked, sub_set, slice, sample=slice.limit, dry_run=dry_run)
+        self._project(done, tracked, slice)
+        return done.removed
+
+    def _project(self, done: Settled, tracked: float, slice: Slice) -> None:
+        """Tell a backlog: the share of ids without work in the latest samples, of all ids."""
+        # Threads may lose each other's counts here, which only makes the sample a little smaller.
+        keep = _MANY / (_MANY + done.asked) if self._asked >= _MANY else 1.0
+        self._asked = self._asked * keep + done.asked
+        self._stale = self._stale * keep + done.removed
+        if self._asked >= _ENOUGH:
+            slice.observe(backlog=round(tracked * min(1.0, self._stale / self._asked)))
 
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Project the number of tracked ids without work from a sample of 400.
@@ -101,10 +118,11 @@ class UntrackDone(Job):
         """Load the structure's scripts and prepare connections; no round trip."""
         self.tracked.twin.warm_up("tracked_set/", LAYOUT_SCRIPTS)
 
-    def _choose(self, slice: Slice) -> int | None:
-        """Return a sub-set with ids, a larger one with more chance; None if none was found.
+    def _choose(self, slice: Slice) -> tuple[int | None, float]:
+        """Choose a sub-set with ids, a larger one with more chance.
 
-        One round trip to one node, for up to 32 sub-sets there.
+        Returns: the sub-set, None if none was found; and about how many ids all sub-sets have. One
+        round trip to one node, for up to 32 sub-sets there.
         """
         twin, names = self.tracked.twin, self.tracked.names
         first = int(self._random() * names.sub_sets)
@@ -116,10 +134,13 @@ class UntrackDone(Job):
         sizes = checked(twin.call(node, commands, Budget(slice.remaining())))
         total = sum(sizes)
         if not total:
-            return None
+            if len(window) == names.sub_sets:
+                slice.observe(backlog=0)
+            return None, 0.0
+        tracked = total * names.sub_sets / len(window)
         point = self._random() * total
         for each, size in zip(window, sizes, strict=True):
             point -= size
             if point < 0:
-                return each
-        return window[-1]
+                return each, tracked
+        return window[-1], tracked

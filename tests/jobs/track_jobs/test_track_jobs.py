@@ -273,6 +273,28 @@ def test_a_slice_says_what_its_page_lacks(any_server: AnyServer) -> None:
     assert TrackQueued(tracked).perform(slice) == slice.backlog == 2
 
 
+def test_slices_project_a_backlog_once_they_have_asked_about_enough_ids(
+    any_server: AnyServer,
+) -> None:
+    """A quarter of 400 tracked ids has no work; nothing is told before 50 ids were asked about."""
+    names = [f"{i:03}" for i in range(400)]
+    source = TableSource(names[100:])
+    # So few sub-sets that a slice's look at some of them is one at all of them.
+    tracked = TrackedSet(any_server.client(), "queued", source, sub_sets=1)
+    empty = slice_of(20)
+    assert UntrackDone(tracked).perform(empty) == 0
+    assert empty.backlog == 0
+    tracked.track(names)
+    job = UntrackDone(tracked, dry_run=True, random=random.Random(9).random)
+    told = []
+    for _ in range(40):
+        slice = slice_of(20)
+        job.perform(slice)
+        told.append(slice.backlog)
+    assert told[:2] == [None, None]
+    assert all(each is not None and 50 < each < 160 for each in told[12:])
+
+
 def test_a_tracked_set_tells_of_itself(any_server: AnyServer) -> None:
     client = any_server.client()
     tracked = TrackedSet(client, "queued", sub_sets=4)
