@@ -24,7 +24,7 @@ from workstealing.recruiting.job import (
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
-from workstealing.store.operations import Operation
+from workstealing.store.operations import Operation, drive_by
 from workstealing.structures.carrying import carry_in, carry_out, drop, raise_fence, require_alike
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.layout import LAYOUT_SCRIPTS
@@ -289,15 +289,14 @@ class FleetRebalance(DivisibleJob):
     def _raise_fences(self, node: str, home: str, layout: Layout, slice: Slice) -> None:
         every = self.structure.every_node
         old, new = every[node], every[home]
+
+        def send(step: tuple[Any, Operation]) -> Any:
+            structure, operation = step
+            (reply,) = self._call(structure, [operation], slice)
+            return reply
+
         for shard in range(layout.index_shards):
-            steps = raise_fence(old, new, shard)
-            reply: Any = None
-            try:
-                while True:
-                    structure, operation = steps.send(reply)
-                    (reply,) = self._call(structure, [operation], slice)
-            except StopIteration:
-                pass
+            drive_by(send, raise_fence(old, new, shard))
         self._fenced.add((node, home))
 
     def _call(self, structure: Any, operations: list[Operation], slice: Slice) -> list[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import OutOfMemoryError, ResponseError
+from redis.exceptions import OutOfMemoryError
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime
@@ -25,7 +25,6 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
-from workstealing.store.operations import as_layout_error
 from workstealing.store.scripts import load
 from workstealing.structures.ick import AsyncIck, Ick
 from workstealing.structures.ick.members import TIMES_KEPT, history_of
@@ -237,20 +236,18 @@ class _Reaper:
         watched = (names.cset, names.held, names.attempts, names.dead)
         try:
             with attempt(self._twin, *watched, slice=slice) as current:
-                (reply,) = self._checked(current.read, self._look_command(WINDOW * most, most))
+                (reply,) = current.read(self._look_command(WINDOW * most, most))
                 look = self._read(reply)
                 self._observe(slice, look)
                 steps = self._steps(look, most)
                 if not steps:
                     return 0
                 command = self._reap_command(look.token, steps)
-                (done,) = self._checked(current.commit, command)
+                (done,) = current.commit(command)
         except OutOfMemoryError:
             # A full server refuses all of a MULTI. The script alone begins by deleting.
             budget = Budget(slice.remaining())
-            (done,) = self._checked(
-                lambda sent: checked(self._twin.call_keys(names.all, [sent], budget)), command
-            )
+            (done,) = checked(self._twin.call_keys(names.all, [command], budget))
         if done < 0:
             raise Aborted("somebody has reserved since the look")
         return int(done)
@@ -270,9 +267,7 @@ class _Reaper:
         Raises: LayoutError. One round trip.
         """
         command = self._look_command(most_members, 0)
-        (reply,) = self._checked(
-            lambda sent: checked(self._twin.call_keys(self._names.all, [sent], budget)), command
-        )
+        (reply,) = checked(self._twin.call_keys(self._names.all, [command], budget))
         return self._read(reply)
 
     def backlog_of(self, look: _IckFindings) -> Backlog:
@@ -303,15 +298,6 @@ class _Reaper:
         script, keys = load("ick/reap"), self._names.all
         parts = [part for step in steps for part in step]
         return ("EVAL", script.body, len(keys), *keys, token, *parts)
-
-    def _checked(
-        self, call: Callable[[tuple[Any, ...]], list[Any]], command: tuple[Any, ...]
-    ) -> list[Any]:
-        """Call with a script's command; let a refusal of the script be a LayoutError."""
-        try:
-            return call(command)
-        except ResponseError as error:
-            raise as_layout_error(error) or error from None
 
     def _read(self, reply: list[Any]) -> _IckFindings:
         now, token, held_since, size, length, flat, idle_attempts, idle_seen = reply

@@ -6,8 +6,6 @@ import abc
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, ClassVar
 
-from redis.exceptions import ResponseError
-
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_limit
@@ -23,7 +21,6 @@ from workstealing.recruiting.job import (
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
-from workstealing.store.operations import as_layout_error
 from workstealing.structures.log.base import LogBase
 
 
@@ -47,7 +44,7 @@ class LogEngine(abc.ABC):
         """Count the waiting items; nothing is changed."""
 
     def _call(self, budget: Budget, slice: Slice | None, *commands: Command) -> list[Any]:
-        """Send commands in one round trip; return the replies. Raises: the first error reply."""
+        """Send commands in one round trip; return the replies. Raises: as `checked`."""
         if slice is not None:
             slice.spend(len(commands))
         return checked(self._log.twin.call_keys((self._keys.meta,), commands, budget))
@@ -57,10 +54,7 @@ class LogEngine(abc.ABC):
     ) -> Any:
         """Run a script of logs; return its reply. Raises: LayoutError if it refuses."""
         body = self._log.script(script).body
-        try:
-            (reply,) = LogEngine._call(self, budget, slice, ("EVAL", body, len(keys), *keys, *args))
-        except ResponseError as error:
-            raise as_layout_error(error) or error from None
+        (reply,) = LogEngine._call(self, budget, slice, ("EVAL", body, len(keys), *keys, *args))
         return reply
 
 
