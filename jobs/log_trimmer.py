@@ -46,7 +46,7 @@ class LogTrimmer(LogJob):
     returns a float in [0, 1). Raises: ConfigurationError.
 
     Bounds that are None do not count, and the first bound that is passed decides. With bounds or
-    without, it frees the blocks that `Log.evict` and ``append(backlog=)`` have left.
+    without, it frees the blocks that `Log.evict` and ``append(keep=)`` have left.
 
     - Whole blocks go, so that memory is freed; the block that is being written stays. If all
       entries of the log are too old, then the entries in that block are evicted too. Readers do not

@@ -109,7 +109,7 @@ class TestForms:
         assert forms(client, log) == "SSRRL"
         assert log.read(0, 60) == [None] * 15 + entries(52, 15)
         assert_sound(client, log)
-        log.append(*entries(60, 52), backlog=20)
+        log.append(*entries(60, 52), keep=20)
         assert log.first() == 40
         assert_sound(client, log)
         log.delete()
