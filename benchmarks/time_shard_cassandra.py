@@ -26,8 +26,8 @@ from figures import Figure, Target, show
 from support.cassandra import KEYSPACE, CassandraNode, connected
 from support.set_clock import SetClock
 from workstealing.structures import TimeShardQueue
+from workstealing.structures.time_shard_queue.cassandra_rows import Query, timeuuid
 from workstealing.structures.time_shard_queue.cassandra_store import CassandraStore
-from workstealing.structures.time_shard_queue.cassandra_time_shards import Query, timeuuid
 from workstealing.structures.time_shard_queue.message import due_of
 from workstealing.structures.time_shard_queue.store import Entry
 

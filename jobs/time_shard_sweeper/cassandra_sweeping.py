@@ -10,20 +10,22 @@ from typing import Any, TypeVar
 from workstealing.jobs.time_shard_sweeper.sweeping import Swept, Unswept, sweeping_of
 from workstealing.recruiting.slice import Slice
 from workstealing.store.operations import Steps
-from workstealing.structures.time_shard_queue.cassandra_time_shards import (
+from workstealing.structures.time_shard_queue.cassandra_rows import (
     AGAIN,
     DEAD,
     FIRST_ID,
     FIRST_MS,
     LEASED,
     MESSAGES,
-    TAKEN_A_PIECE,
-    CassandraTimeShards,
     Changes,
     Opened,
     PlaceRow,
     Row,
     order_of,
+)
+from workstealing.structures.time_shard_queue.cassandra_time_shards import (
+    TAKEN_A_PIECE,
+    CassandraTimeShards,
 )
 
 T = TypeVar("T")

@@ -17,15 +17,10 @@ from workstealing.jobs import TimeShardSweeper
 from workstealing.jobs.time_shard_sweeper.cassandra_sweeping import BROUGHT_BACK
 from workstealing.recruiting import Slice
 from workstealing.structures import TimeShardQueue
+from workstealing.structures.time_shard_queue.cassandra_rows import Query, RowBatch, id_of, row_of
 from workstealing.structures.time_shard_queue.cassandra_store import (
     GC_GRACE_SECONDS,
     CassandraStore,
-)
-from workstealing.structures.time_shard_queue.cassandra_time_shards import (
-    Query,
-    RowBatch,
-    id_of,
-    row_of,
 )
 from workstealing.testing import RecordingHooks
 

@@ -18,8 +18,7 @@ from support.time_shard_queues import TURN, queue_on, totals
 from workstealing.errors import ConfigurationError, LayoutError, OutOfTime
 from workstealing.store.operations import drive_by
 from workstealing.structures import Taken, TimeShardQueue
-from workstealing.structures.time_shard_queue.cassandra_store import CassandraStore
-from workstealing.structures.time_shard_queue.cassandra_time_shards import (
+from workstealing.structures.time_shard_queue.cassandra_rows import (
     DEAD,
     FIRST_ID,
     Lock,
@@ -30,6 +29,7 @@ from workstealing.structures.time_shard_queue.cassandra_time_shards import (
     row_of,
     timeuuid,
 )
+from workstealing.structures.time_shard_queue.cassandra_store import CassandraStore
 
 pytestmark = pytest.mark.cassandra
 

@@ -26,8 +26,8 @@ from workstealing.errors import Aborted, ConfigurationError
 from workstealing.jobs import TimeShardSweeper
 from workstealing.recruiting import Slice
 from workstealing.structures import AsyncTimeShardQueue, Taken, TimeShardQueue
+from workstealing.structures.time_shard_queue.cassandra_rows import row_of
 from workstealing.structures.time_shard_queue.cassandra_store import CassandraStore
-from workstealing.structures.time_shard_queue.cassandra_time_shards import row_of
 
 LEASE = 30.0
 LATER_MS = 60_000

@@ -17,12 +17,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from workstealing.errors import ConfigurationError, MissingExtraError, OutOfTime
 from workstealing.store.operations import Sleep, Steps, drive_by, drive_by_async
-from workstealing.structures.time_shard_queue.cassandra_time_shards import (
-    CassandraTimeShards,
-    Now,
-    Query,
-    RowBatch,
-)
+from workstealing.structures.time_shard_queue.cassandra_rows import Now, Query, RowBatch
+from workstealing.structures.time_shard_queue.cassandra_time_shards import CassandraTimeShards
 from workstealing.structures.time_shard_queue.rotation import Rotation
 
 T = TypeVar("T")

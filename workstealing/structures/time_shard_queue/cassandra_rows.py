@@ -1,0 +1,251 @@
+"""The rows of a time shard on Cassandra: their keys, the ids made of them, and a batch of changes.
+
+`cassandra_time_shards` says what the kinds of rows are, and has the rules.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+MESSAGES, AGAIN, LEASED, DEAD = range(4)
+"""The kinds of rows; the last three are also the states of a message that was taken once."""
+FIRST_MS = -(1 << 53)
+"""Before all due times."""
+LAST_MS = 1 << 53
+FIRST_ID = uuid.UUID("00000000-0000-1000-8080-808080808080")
+LAST_ID = uuid.UUID("ffffffff-ffff-1fff-7f7f-7f7f7f7f7f7f")
+"""The lowest and the highest timeuuid, as Cassandra orders them: their last bytes are signed."""
+_FORMAT = 1 << 63
+KEY = object()
+"""Stands for the key of the partition."""
+
+
+class Query(NamedTuple):
+    """A prepared statement of the store. Fields: name; args."""
+
+    name: str
+    args: tuple[Any, ...]
+
+
+class RowBatch(NamedTuple):
+    """Statements of one partition that are done together.
+
+    Fields: queries; conditional: whether they have conditions, which then must all hold.
+    """
+
+    queries: Sequence[Query]
+    conditional: bool
+
+
+class Now(NamedTuple):
+    """The step that asks for the store's time of day, in microseconds."""
+
+
+class PlaceRow(NamedTuple):
+    """A row of kind 1 to 3. Fields: at: its time in ms; id; of_due: of the message's row."""
+
+    at: int
+    id: uuid.UUID
+    of_due: int
+
+    @property
+    def row(self) -> tuple[int, uuid.UUID]:
+        """The key of the message's row."""
+        return self.of_due, self.id
+
+
+class Row(NamedTuple):
+    """A message's row without the message.
+
+    Fields: due, id: its key; live: None if the message is done, or never came; state: None until it
+    is first taken; until: the time of its `PlaceRow`; takes; given_back: how many of them were
+    released; due_now: when it is due; consumer: the last one; put_us, changed_us: when the producer
+    and the last batch wrote it.
+    """
+
+    due: int
+    id: uuid.UUID
+    live: bool | None
+    state: int | None
+    until: int | None
+    takes: int | None
+    given_back: int | None
+    due_now: int | None
+    consumer: str | None
+    put_us: int | None
+    changed_us: int | None
+
+    @property
+    def key(self) -> tuple[int, uuid.UUID]:
+        """The key of the row."""
+        return self.due, self.id
+
+    @property
+    def attempts(self) -> int:
+        """How often it was taken and not released."""
+        return (self.takes or 0) - (self.given_back or 0)
+
+    @property
+    def due_ms(self) -> int:
+        """When it is due."""
+        return self.due if self.due_now is None else self.due_now
+
+    def delete_us(self, now_us: int) -> int:
+        """Return a timestamp by which a plain delete beats all that wrote this row."""
+        return max(now_us, (self.put_us or 0) + 1, (self.changed_us or 0) + 1)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """The content of the static column ``lock``.
+
+    Fields: head: the key of a row of kind 0; every message at or before it that was put before
+    `before_us` has been taken; before_us; again, ends: no message waits once more before the one
+    time, and no lease ends before the other; audit: how far a sweeper has looked
+    for messages behind the head; audited_us: when it last came to the end; text: of the column.
+    """
+
+    head: tuple[int, uuid.UUID] = (FIRST_MS, FIRST_ID)
+    before_us: int = 0
+    again: int = FIRST_MS
+    ends: int = FIRST_MS
+    audit: tuple[int, uuid.UUID] = (FIRST_MS, FIRST_ID)
+    audited_us: int = 0
+    text: str = ""
+
+    @staticmethod
+    def of(text: str) -> Lock:
+        """Read the column. Raises: ValueError or KeyError for anything else."""
+        found = json.loads(text)
+        return Lock(
+            _key(found["head"]),
+            found["before_us"],
+            found["again"],
+            found["ends"],
+            _key(found["audit"]),
+            found["audited_us"],
+            text,
+        )
+
+    def written(self) -> Lock:
+        """Return it with a text of its own, which no other one has."""
+        found = {
+            "head": [self.head[0], str(self.head[1])],
+            "before_us": self.before_us,
+            "again": self.again,
+            "ends": self.ends,
+            "audit": [self.audit[0], str(self.audit[1])],
+            "audited_us": self.audited_us,
+            "of": os.urandom(8).hex(),
+        }
+        return replace(self, text=json.dumps(found))
+
+
+class Opened(NamedTuple):
+    """A time shard that was read.
+
+    Fields: number; lock; now_ms: the store's time; stamp: of a plain write that is sent now, in
+    microseconds.
+    """
+
+    number: int
+    lock: Lock
+    now_ms: int
+    stamp: int
+
+
+class Changes(Generic[T]):
+    """The changes that one batch is to make in a time shard.
+
+    Arguments: result: of the call, if the batch is applied; lock: as it is to be then. Without any
+    other change, and without a lock, nothing is sent.
+    """
+
+    def __init__(self, result: T, lock: Lock | None = None) -> None:
+        self.result, self.lock = result, lock
+        self._of_rows: list[tuple[str, tuple[Any, ...]]] = []
+
+    def move(
+        self,
+        row: Row,
+        state: int,
+        until: int,
+        *,
+        takes: int | None = None,
+        given_back: int | None = None,
+        due_now: int | None = None,
+        consumer: str | None = None,
+    ) -> None:
+        """Give a message another state, and its place among those of that state."""
+        values = (
+            row.takes or 0 if takes is None else takes,
+            row.given_back or 0 if given_back is None else given_back,
+            row.due_ms if due_now is None else due_now,
+            row.consumer or "" if consumer is None else consumer,
+        )
+        self._of_rows.append(("change", (state, until, *values, KEY, *row.key)))
+        if (row.state, row.until) != (state, until):
+            if row.state and row.until is not None:
+                self.displace(row.state, PlaceRow(row.until, row.id, row.due))
+            self._of_rows.append(("place", (KEY, state, until, row.id, row.due)))
+
+    def displace(self, kind: int, place: PlaceRow) -> None:
+        """Remove a place that says nothing any more."""
+        self._of_rows.append(("displace", (KEY, kind, *place[:2])))
+
+    def batch(self, key: tuple[Any, ...], before: Lock) -> RowBatch | None:
+        """Return the batch, None without changes."""
+        if not self._of_rows and self.lock is None:
+            return None
+        queries = [Query("lock", ((self.lock or before).written().text, *key, before.text))]
+        for name, args in self._of_rows:
+            at = args.index(KEY)
+            queries.append(Query(name, (*args[:at], *key, *args[at + 1 :])))
+        return RowBatch(queries, True)
+
+
+def _key(found: Sequence[Any]) -> tuple[int, uuid.UUID]:
+    return int(found[0]), uuid.UUID(found[1])
+
+
+def timeuuid(now_s: float) -> uuid.UUID:
+    """Return a timeuuid of a moment, in Unix seconds, with 60 random bits."""
+    ticks = (int(now_s * 1e6) * 10 + 0x01B21DD213814000) & ((1 << 60) - 1)
+    chance = int.from_bytes(os.urandom(8), "big")
+    return uuid.UUID(
+        fields=(
+            ticks & 0xFFFFFFFF,
+            (ticks >> 32) & 0xFFFF,
+            0x1000 | (ticks >> 48) & 0x0FFF,
+            0x80 | (chance >> 56) & 0x3F,
+            (chance >> 48) & 0xFF,
+            chance & 0xFFFFFFFFFFFF,
+        )
+    )
+
+
+def order_of(key: tuple[int, uuid.UUID]) -> tuple[int, int, bytes]:
+    """Return what orders keys of rows as Cassandra does: it compares the last bytes as signed."""
+    due, id_ = key
+    return due, id_.time, bytes(each ^ 0x80 for each in id_.bytes[8:])
+
+
+def id_of(time_shard: int, row: tuple[int, uuid.UUID]) -> str:
+    """Return the id of the message in a row: its time shard and the row's key."""
+    return f"{time_shard}-{row[0] + _FORMAT:016x}{row[1].hex}"
+
+
+def row_of(message_id: str) -> tuple[int, uuid.UUID] | None:
+    """Return the key of the row that an id names; None if no store on Cassandra has made it."""
+    _, _, digits = message_id.partition("-")
+    if len(digits) != 48:
+        return None
+    found = uuid.UUID(digits[16:])
+    return (int(digits[:16], 16) - _FORMAT, found) if found.version == 1 else None
