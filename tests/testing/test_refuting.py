@@ -455,6 +455,86 @@ def test_a_transaction_depends_on_what_is_watched(client: Any) -> None:
     assert len(found.events) == 5
 
 
+def test_what_comes_between_two_slices_is_a_step(client: Any) -> None:
+    """It may see what a writer has done after the slice, and after its last command."""
+    found = refute(
+        lambda own: own.get("a"),
+        lambda own: own.set("row", 1),
+        setup=lambda own: own.set("old", 1),
+        lost=lambda own: "the row was swept" if own.get("swept") else None,
+        client=client,
+        slices=2,
+        between=lambda _: client.exists("row") and client.set("swept", 1),
+    )
+    assert isinstance(found, Counterexample)
+
+
+def test_another_transaction_ends_no_watch(client: Any) -> None:
+    def tags(own: Any) -> None:
+        with own.pipeline() as outer:
+            outer.watch("tag")
+            if outer.exists("tag"):
+                with own.pipeline() as inner:
+                    inner.incr("tries")
+                    inner.execute()
+                outer.multi()
+                outer.set("row", 1)
+                outer.execute()
+
+    found = refute(
+        lambda own: own.delete("tag"),
+        tags,
+        setup=lambda own: own.set("tag", 1),
+        lost=lambda own: "no tag" if own.exists("row") and not own.exists("tag") else None,
+        client=client,
+    )
+    assert isinstance(found, Counterexample)
+
+
+def test_a_command_in_one_text_may_touch_any_key(client: Any) -> None:
+    def tags(own: Any) -> None:
+        own.execute_command("SET tag 1")
+        own.set("row", 1)
+
+    def collect(own: Any) -> None:
+        if not own.exists("row"):
+            own.execute_command("DEL tag")
+
+    lost = "the tag is gone"
+    found = refute(
+        collect,
+        tags,
+        lost=lambda own: lost if own.exists("row") and not own.exists("tag") else None,
+        client=client,
+    )
+    assert isinstance(found, Counterexample)
+
+
+def test_orders_of_writers_are_all_tried(client: Any) -> None:
+    """Beside the collector they do not meet, but without it they write to one key."""
+
+    def one(own: Any) -> None:
+        own.set("a" if own.get("flag") else "x", 1)
+
+    found = refute(
+        lambda own: own.set("flag", 1),
+        [one, lambda own: own.set("x", 2)],
+        lost=lambda own: "x is 2" if own.get("x") == b"2" else None,
+        client=client,
+    )
+    assert isinstance(found, Counterexample)
+
+
+def test_the_order_with_the_fewest_switches_is_shown(client: Any) -> None:
+    def rewrite(own: Any) -> None:
+        own.sadd("tags", "row")
+        own.set("row", 1)
+
+    found = refute(exists_then_srem, rewrite, setup=dead_member, lost=untagged, client=client)
+    assert isinstance(found, Counterexample)
+    assert [each.actor for each in found.events] == ["collector", "writer", "writer", "collector"]
+
+
 def program(chance: random.Random) -> list[tuple[str, str, str]]:
     """Return one or two parts of a program on three keys, made up by chance."""
     parts = ("set", "delete", "delete_if", "watch", "push", "walk")

@@ -147,9 +147,10 @@ def refute(
 
     Each command is a step, those of a pipeline too; MULTI to EXEC is one step, and so is a script.
     Every order of the steps is tried, from an empty database, and any side may die before any of
-    its steps. Orders that differ only in neighbouring steps which cannot tell one from the other,
-    because both only read or no key is common to them, count as one. A blocking command answers as
-    if its time-out had passed when there is nothing to take.
+    its steps. Orders count as one if they differ only in neighbouring steps of the collector and a
+    writer that cannot tell one from the other: both only read, or no key is common to them. State
+    that the sides share outside of the database is not looked at. A blocking command answers as if
+    its time-out had passed when there is nothing to take.
 
     Arguments: collector: a function of a client of redis-py; it may return a Job, whose slices are
     performed then. writers: one or several such functions, which do what the owner does. All must
@@ -160,15 +161,15 @@ def refute(
     empty database, which is wiped again and
     again, and whose server forgets its scripts; fakeredis without one (it knows neither a job, nor
     which commands break no WATCH). slices: how often the collector runs; between: is called before
-    each run but the first, with the clock that the collector sees. deaths: whether a side may die;
-    without it, only histories count in which all have ended. most_steps: the longest history.
-    most_histories: the most that are tried.
+    each run but the first, as a step of its own, with the clock that the collector sees. deaths:
+    whether a side may die; without it, only histories count in which all have ended. most_steps:
+    the longest history. most_histories: the most that are tried.
 
     Returns: None: no history loses an item; a `Counterexample` with the fewest commands of writers,
-    and few switches; an `Inconclusive` if a bound was reached. Raises: ConfigurationError
-    if the database is not empty, if setup's state is lost already, or if a side is not the same in
-    each run; errors of the functions, except the server's error replies, WatchError, Aborted,
-    OutOfTime and Skipped, which only end them.
+    in the one of its equal orders with the fewest switches; an `Inconclusive` if a bound was
+    reached. Raises: ConfigurationError if the database is not empty, if setup's state is lost
+    already, or if a side is not the same in each run; errors of the functions, except the server's
+    error replies, WatchError, Aborted, OutOfTime and Skipped, which only end them.
     """
     several = [writers] if callable(writers) else list(writers)
     mine = client is None
@@ -222,9 +223,7 @@ class _Refutation:
         job: Any = None
         for number in range(self.slices):
             if number and self.between is not None:
-                self.between(actor.shift)
-                # It may have changed anything, as a part of the step before.
-                actor.last = _EVERYTHING
+                actor.step([("between",)], partial(self.between, actor.shift))
             if not hasattr(job, "perform"):
                 job = self.collector(client)
             if hasattr(job, "perform"):
@@ -269,7 +268,10 @@ class _Search:
                     raise ConfigurationError(f"the state that setup writes is lost: {sentence}")
                 if sentence and not self._lost_alone(run.turns):
                     names = tuple(run.actors[each].name for each in open_ones)
-                    return Counterexample(tuple(run.events), sentence, names, self._histories)
+                    events = tuple(
+                        run.events[each] for each in _fewest_switches(run.turns, run.touched)
+                    )
+                    return Counterexample(events, sentence, names, self._histories)
             if open_ones and len(run.turns) >= self._most_steps:
                 self._bound = f"most_steps={self._most_steps}"
             else:
@@ -288,9 +290,11 @@ class _Search:
     def _is_another_order(self, run: _SimulatedRun, turn: int) -> bool:
         """Say whether two steps have only changed places with those of another history.
 
-        Source: the lexicographic normal form of Anisimov and Knuth, "Inhomogeneous sorting".
+        Only a step of the collector changes places, with one of a writer: the writers' own order is
+        judged without it, too. Source: the lexicographic normal form of Anisimov and Knuth,
+        "Inhomogeneous sorting".
         """
-        if not run.turns or turn >= run.turns[-1]:
+        if not run.turns or turn or not run.turns[-1]:
             return False
         return run.actors[run.turns[-1]].last.commutes_with(run.actors[turn].next)
 
@@ -326,6 +330,7 @@ class _SimulatedRun:
             plan.setup(self._client)
         self.turns: tuple[int, ...] = ()
         self.events: list[Event] = []
+        self.touched: list[_Touched] = []
         self.actors = [_Actor("collector", plan.collect, plan.client)]
         for number, writer in enumerate(plan.writers, 1):
             name = f"writer {number}" if len(plan.writers) > 1 else "writer"
@@ -352,11 +357,46 @@ class _SimulatedRun:
                 " replies: take chance and time out of it"
             )
         self.events.append(actor.advance())
+        self.touched.append(actor.last)
         self.turns = (*self.turns, turn)
 
 
 def _alone(writer: Actor) -> Callable[[Any, _Actor], object]:
     return lambda client, _: writer(client)
+
+
+def _fewest_switches(turns: Sequence[int], touched: Sequence[_Touched]) -> tuple[int, ...]:
+    """Return the places of a history's steps in an equal order that has the fewest switches.
+
+    Each step of the collector stays behind its own steps, and behind those that it does not commute
+    with; the writers' steps keep their order.
+    """
+    steps = range(len(turns))
+    needed = [
+        frozenset(
+            before
+            for before in range(step)
+            if bool(turns[before]) == bool(turns[step])
+            or not touched[before].commutes_with(touched[step])
+        )
+        for step in steps
+    ]
+    # By the steps that are done and the side that was last: the best way there.
+    best: dict[tuple[frozenset[int], int], tuple[int, tuple[int, ...]]] = {
+        (frozenset(), -1): (0, ())
+    }
+    for _ in steps:
+        further: dict[tuple[frozenset[int], int], tuple[int, tuple[int, ...]]] = {}
+        for (done, last), (switches, order) in best.items():
+            for step in steps:
+                if step in done or not needed[step] <= done:
+                    continue
+                turn = turns[step]
+                place = (done | {step}, turn)
+                way = (switches + (turn != last), (*order, step))
+                further[place] = min(further.get(place, way), way)
+        best = further
+    return min(best.values())[1]
 
 
 class _Died(BaseException):
@@ -443,9 +483,8 @@ class _Actor:
     def _touches(self, commands: Sequence[Sequence[Any]]) -> _Touched:
         parts = [_touched_by(each) for each in commands]
         if len(parts) > 1:
-            # Whether a transaction is done depends on what was watched.
+            # Whether a transaction is done depends on what was watched, on any connection before.
             parts.append(_Touched(self._watched, only_reads=True))
-            self._watched = frozenset()
         elif _name(commands[0]) == "WATCH":
             parts.append(_Touched(self._watched, only_reads=True))
             self._watched = _union(parts)
@@ -596,14 +635,18 @@ def _touched_by(args: Sequence[Any]) -> _Touched:
 
     name = _name(args)
     keys: Sequence[Any] | None = None
-    if name in _OF_ONE_KEY:
+    if " " in _text(args[0]):
+        # A whole command in one text, which redis-py splits.
+        pass
+    elif name in _OF_ONE_KEY:
         keys = args[1:2]
     elif name in _OF_KEYS:
         keys = args[1:]
     elif name in ("MULTI", "EXEC"):
         return _Touched(frozenset(), only_reads=True)
     touched = None if keys is None else frozenset(map(to_bytes, keys))
-    return _Touched(touched, only_reads=name in _READS)
+    # Reads change these two replies: a key was used, or an expired one was found and removed.
+    return _Touched(touched, only_reads=name in _READS and name not in ("DBSIZE", "OBJECT"))
 
 
 def _union(parts: Iterable[_Touched]) -> frozenset[bytes] | None:
