@@ -65,11 +65,7 @@ class Judging:
             self._go_on(number, verdicts, replies)
             return
         verdicts.close()
-        if not isinstance(wrong, ResponseError) or isinstance(wrong, NoPermissionError):
-            raise wrong
-        text = str(wrong).lower()
-        # The key has gone, or is another one by now: its owner lives.
-        if "wrong kind of value" not in text and "no such key" not in text:
+        if not is_of_the_key(wrong):
             raise wrong
 
     def _go_on(self, number: int, verdicts: Verdicts, replies: Any) -> None:
@@ -87,6 +83,14 @@ class Judging:
                 self._verdicts[number] = Unknown("its keys lie in several hash slots")
                 return
             self.looks.append((number, verdicts, look))
+
+
+def is_of_the_key(error: Exception) -> bool:
+    """Say whether an error reply only means that a key has gone, or is another one by now."""
+    if not isinstance(error, ResponseError) or isinstance(error, NoPermissionError):
+        return False
+    text = str(error).lower()
+    return "wrong kind of value" in text or "no such key" in text
 
 
 def keys_of(command: Command) -> tuple[bytes, ...]:

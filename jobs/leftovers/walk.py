@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workstealing.jobs.key_walk import KeyShare, is_users_key, scan_page
+from workstealing.jobs.leftovers.judging import is_of_the_key
 from workstealing.jobs.leftovers.rule import Item, Rule
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
@@ -159,6 +160,8 @@ class Pages:
         items: list[Item] = []
         for number, (key, reply) in enumerate(zip(keys, replies, strict=True)):
             if isinstance(reply, Exception):
+                if not is_of_the_key(reply):
+                    raise reply
                 # It has become another key since the page was read.
                 continue
             items += _items(self._rule, key, reply[1])

@@ -305,6 +305,19 @@ class TestUnderThePrintedLine:
             with pytest.raises(NoPermissionError):
                 own.get("another")
 
+    def test_a_member_that_the_user_may_not_read_fails_the_slice(
+        self, command: Any, redis7: RedisServer
+    ) -> None:
+        """A refused key is no key without garbage."""
+        redis7.client().sadd("conj:a", "gone")
+        arguments = ("--job", "tag_set_leftovers", "--name", "tidy", "--keys", "item:*")
+        with self.printed(command, redis7, *arguments) as own:
+            job = TagSetLeftovers(own, name="tidy", dry_run=False, undo=60)
+            with pytest.raises(NoPermissionError):
+                job.perform(Slice(10, 10.0))
+            with pytest.raises(NoPermissionError):
+                job.backlog()
+
     def test_a_job_of_rules_in_an_app(
         self, command: Any, app_module: MakeApp, redis7: RedisServer
     ) -> None:
@@ -321,6 +334,7 @@ class TestUnderThePrintedLine:
         (part,) = said["structures"]
         assert (part["kind"], part["name"]) == ("tag_set_leftovers", "tag_set_leftovers")
         assert part["keys"] == ["{*}:ws:leftovers:tag_set_leftovers:*", "conj:*"]
+        assert "job tag_set_leftovers reads conj:* and the keys that" in command.err
 
     def test_a_dashboard_shows_and_steers(self, command: Any, redis7: RedisServer) -> None:
         arguments = ("--structure", "dashboard", "--structure", "volatile_hashes")

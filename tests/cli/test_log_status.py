@@ -67,7 +67,7 @@ def test_status_shows_a_log(command: Any, app_module: MakeApp, redis7: RedisServ
         ("LogCompactor", True, True),
         ("LogTrimmer", True, True),
     ]
-    assert all(each["summary"] and each["dry_run"] for each in listed)
+    assert all(each["summary"] and each["dry_run"] is False for each in listed)
 
 
 @pytest.mark.cluster

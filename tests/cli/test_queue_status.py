@@ -90,7 +90,7 @@ def test_status_shows_both_queues(command: Any, app_module: MakeApp, redis7: Red
         ("QueueExpiry", True),
         ("TimeShardSweeper", True),
     ]
-    assert all(each["summary"] and each["dry_run"] for each in listed)
+    assert all(each["summary"] and each["dry_run"] is False for each in listed)
 
 
 @pytest.mark.cluster

@@ -403,6 +403,9 @@ def test_a_job_on_keys_of_others_is_seen(
     found = command.checks(name)
     assert found["client"][0] == "ok"
     assert found["server"][1].startswith("Redis 7.")
+    assert found["job tag_set_leftovers rights"][0] == "ok"
+    said = "it names no structure, so no rights were looked at"
+    assert found["job plain rights"] == ("note", said)
     structures, jobs = command.well(name)
     assert structures == {("job", "tag_set_leftovers"): (None, 0, None)}
     assert jobs["tag_set_leftovers"] == 0
@@ -410,5 +413,5 @@ def test_a_job_on_keys_of_others_is_seen(
     listed = command.json("jobs", "--app", name)["jobs"]
     assert {each["name"]: (each["dry_run"], each["backlog"]) for each in listed} == {
         "tag_set_leftovers": (True, True),
-        "plain": (False, False),
+        "plain": (None, False),
     }

@@ -141,6 +141,7 @@ def _parts_of(recruiter: Any) -> Iterator[dict[str, Any]]:
     from workstealing.metrics.ledger import Ledger
     from workstealing.store.twin import is_cluster
     from workstealing.structures.access import access_of, job_access, names_of
+    from workstealing.structures.layout import as_text
 
     seen: set[tuple[str, ...]] = set()
     for name, job in recruiter.jobs().items():
@@ -165,6 +166,13 @@ def _parts_of(recruiter: Any) -> Iterator[dict[str, Any]]:
                     "is_cluster": is_cluster(client),
                 }
         if not job.structures and of_job is not None and of_job.more is not None:
+            patterns = ", ".join(
+                sorted({printable(as_text(each.where.pattern)) for each in job.rules})
+            )
+            note(
+                f"job {printable(name)} reads {patterns} and the keys that its rules look at: let"
+                " --keys cover them"
+            )
             yield {
                 "kind": _snake(type(job).__name__),
                 "name": job.name,
@@ -190,11 +198,14 @@ def _parts_of(recruiter: Any) -> Iterator[dict[str, Any]]:
 
 def _named(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the parts that --structure and --job name. Raises: ConfigurationError."""
+    import workstealing.jobs
     from workstealing.structures.access import JOBS, MOVING, ON_FLEETS, access_by_kind
 
     accesses = access_by_kind()
     kinds = {each.lower().replace(" ", "_"): each for each in accesses}
     jobs = {_snake(name): each for name, each in JOBS.items()}
+    rules_jobs = (each for each in workstealing.jobs.__all__ if each.endswith("Leftovers"))
+    jobs |= {_snake(each): JOBS["Leftovers"] for each in rules_jobs}
     asked: list[tuple[str, Access, bool]] = []
     for word in options.structure:
         if word in kinds:

@@ -18,14 +18,14 @@ from workstealing.cli.server_checks import cluster, field_expiry, fields, memory
 from workstealing.errors import Moved, Unmapped, WorkStealingError
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import LEDGER
-from workstealing.recruiting import Recruiter
+from workstealing.recruiting import Job, Recruiter
 from workstealing.recruiting.lottery import DISABLED_VARIABLE, is_disabled
 from workstealing.recruiting.slice import TRIPS, seconds_for
 from workstealing.store.budget import Budget
 from workstealing.store.client import URL_VARIABLES
 from workstealing.store.redis_versions import retries_of
 from workstealing.store.twin import Node, Twin, is_async, is_cluster
-from workstealing.structures.access import access_of
+from workstealing.structures.access import access_of, job_access
 from workstealing.structures.structure import FAULT, NOTE, OK, WARNING, Check, Structure
 from workstealing.structures.volatile_hashes.commands import (
     NATIVE_COMMANDS,
@@ -296,10 +296,21 @@ def recruiting(recruiter: Recruiter) -> Iterator[Check]:
             yield from _structure(what, structure)
             access = access_of(structure, job, is_moving=is_moving(job))
             yield from rights(what, structure, access)
+        if not job.structures:
+            yield from _rights_of_job(what, job)
     for hook in recruiter.hooks():
         if isinstance(hook, Ledger):
             named = (hook.name, "")
             yield from rights(f"ledger {printable(hook.name)}", hook.hashes, LEDGER, named)
+
+
+def _rights_of_job(what: str, job: Job) -> Iterator[Check]:
+    """Check the rights of a job on the keys of others, which names no structure."""
+    of_job = job_access(job)
+    if of_job is None or of_job.more is None:
+        yield Check(f"{what} rights", NOTE, "it names no structure, so no rights were looked at")
+    else:
+        yield from rights(what, job, of_job.more, (job.name, ""), about="the job")
 
 
 def _structure(what: str, structure: Structure) -> Iterator[Check]:

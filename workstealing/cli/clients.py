@@ -21,6 +21,7 @@ from workstealing.recruiting import Job, Recruiter
 from workstealing.store import connect
 from workstealing.store.client import URL_VARIABLES, redis_url
 from workstealing.store.twin import AsyncClient, BlockingClient, is_async
+from workstealing.structures.structure import Structure
 
 if TYPE_CHECKING:
     from workstealing.structures import CassandraStore
@@ -148,7 +149,9 @@ def clients_of(recruiter: Recruiter) -> Iterator[tuple[str, Any]]:
         if isinstance(hook, Ledger)
     ]
     for name, job in recruiter.jobs().items():
-        owned += [(f"job {name}", each.client) for each in job.structures or (job,)]
+        # A job of the user's own may name what is no structure.
+        found = [each.client for each in job.structures if isinstance(each, Structure)]
+        owned += [(f"job {name}", each) for each in found or (job.client,)]
     for whose, client in owned:
         if isinstance(client, BlockingClient | AsyncClient) and id(client) not in seen:
             seen.add(id(client))
@@ -157,7 +160,8 @@ def clients_of(recruiter: Recruiter) -> Iterator[tuple[str, Any]]:
 
 def fleet_of(job: Job) -> Any:
     """Return the `Fleet` over which a job's structures are spread; None if they lie on none."""
-    return next((each.fleet for each in job.structures if each.fleet is not None), None)
+    found = (each.fleet for each in job.structures if isinstance(each, Structure))
+    return next((each for each in found if each is not None), None)
 
 
 def is_moving(job: Job) -> bool:

@@ -38,7 +38,9 @@ def run(options: argparse.Namespace) -> int:
                         each["name"],
                         each["kind"],
                         each["summary"] or "",
-                        f"{each['rate']:.4g}" + (" adaptive" if each["adaptive"] else ""),
+                        f"{each['rate']:.4g}"
+                        + (" adaptive" if each["adaptive"] else "")
+                        + (" dry run" if each["dry_run"] else ""),
                         str(each["limit"]),
                     )
                     for each in jobs
@@ -59,7 +61,7 @@ def _facts(job: Job, figures: Any) -> dict[str, Any]:
         "adaptive": figures["adaptive"],
         "limit": figures["limit"],
         "paused": figures["paused"],
-        "dry_run": job.dry_run is not None,
+        "dry_run": job.dry_run,
         "backlog": type(job).backlog is not Job.backlog,
         "divisible": isinstance(job, DivisibleJob),
     }

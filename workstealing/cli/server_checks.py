@@ -120,17 +120,24 @@ def _eviction(policy: str) -> Check:
 
 
 def rights(
-    what: str, structure: Structure, access: Access | None, named: tuple[str, str] | None = None
+    what: str,
+    structure: Any,
+    access: Access | None,
+    named: tuple[str, str] | None = None,
+    *,
+    about: str | None = None,
 ) -> Iterator[Check]:
     """Check whether the client's user may send what a structure and a job on it send.
 
     The commands are queued behind a MULTI, where the server judges each one, and never run.
-    Arguments: what: the job or hook, for the checks; structure; access: what is needed, None if
-    that is unknown; named: the name and the namespace in its keys, by default the structure's.
+    Arguments: what: the job or hook, for the checks; structure, or a job without one; access: what
+    is needed, None if that is unknown; named: the name and the namespace in its keys, by default
+    the structure's; about: it in a few words, by default its kind and name.
     Three round trips to each node, and up to two to learn whether the server keeps deadlines.
     """
     twin = structure.twin
-    about = f"{structure.kind} {printable(structure.name)}"
+    if about is None:
+        about = f"{structure.kind} {printable(structure.name)}"
     if not isinstance(twin, Twin):
         return
     if access is None:
@@ -185,7 +192,8 @@ def rights(
 
 def _is_native(structure: Any) -> bool:
     """Say whether a namespace uses the server's own hash fields, or will from its first use on."""
-    if structure.kind != "volatile hashes":
+    kind = structure.kind if isinstance(structure, Structure) else ""
+    if kind != "volatile hashes":
         return False
     try:
         layout = structure.inspect(read_layout(structure.names), SECONDS)
