@@ -8,7 +8,7 @@ or untracked since then stays as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redis.exceptions import OutOfMemoryError
@@ -56,6 +56,7 @@ def settle(
     names = tracked.names
     ids, state = names.keys(sub_set)
     done: list[bytes] = []
+    asked: list[str] = []
     generation: Any = None
     try:
         # WATCH comes before the question, and every track() changes the state, even if it adds no
@@ -91,7 +92,8 @@ def settle(
             return Settled(added, removed, len(asked))
     except OutOfMemoryError:
         # A full server runs deletes inside a script, though it refuses the transaction (law 3).
-        return settle_unchanged(tracked, sub_set, generation, slice, stale=done)
+        settled = settle_unchanged(tracked, sub_set, generation, slice, stale=done)
+        return replace(settled, asked=len(asked))
 
 
 def settle_unchanged(

@@ -134,8 +134,8 @@ class UntrackDone(Job):
         sizes = checked(twin.call(node, commands, Budget(slice.remaining())))
         total = sum(sizes)
         if not total:
-            if len(window) == names.sub_sets:
-                slice.observe(backlog=0)
+            # As with other sizes, those that were looked at stand for all.
+            slice.observe(backlog=0)
             return None, 0.0
         tracked = total * names.sub_sets / len(window)
         point = self._random() * total

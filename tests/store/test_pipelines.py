@@ -14,6 +14,7 @@ from redis.exceptions import ExecAbortError, NoPermissionError, NoScriptError, R
 
 from support.servers import RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.store.connection import checked
 from workstealing.store.operations import Operation, Steps, command, drive
 from workstealing.store.scripts import load
 from workstealing.structures.durable_keys import AsyncDurableKeys, DurableKeys
@@ -117,6 +118,36 @@ def test_a_pipeline_and_its_errors_are_freed_without_the_garbage_collector(
         pipeline, errors = run()
         assert pipeline() is None
         assert [error() for error in errors] == [None, None]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("queue", ["hashes", "ick", "checked"])
+def test_an_error_that_is_raised_is_freed_without_the_garbage_collector(
+    redis7: RedisServer, queue: str
+) -> None:
+    client = redis7.client()
+    client.set("list", "no ick")
+    hashes = VolatileHashes(client, "freed", backend="emulated")
+    hashes.open()
+
+    def run() -> weakref.ref[Any]:
+        try:
+            if queue == "hashes":
+                hashes.pipeline().hget("list", "f").incr("n").execute()
+            elif queue == "ick":
+                Ick(client, "list").pipeline().add({"a": 1}).incr("n").execute()
+            else:
+                checked([b"", ResponseError("no")])
+        except Exception as error:  # noqa: BLE001 - each has another one
+            return weakref.ref(error)
+        raise AssertionError("nothing was raised")
+
+    run()
+    gc.collect()
+    gc.disable()
+    try:
+        assert run()() is None
     finally:
         gc.enable()
 

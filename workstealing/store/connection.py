@@ -405,7 +405,11 @@ def checked(replies: RepliesT) -> RepliesT:
     """
     for reply in replies:
         if isinstance(reply, Exception):
-            raise as_layout_error(reply) or reply
+            try:
+                raise as_layout_error(reply) or reply
+            finally:
+                # The error holds this frame, which must not hold the error.
+                del reply, replies
     return replies
 
 

@@ -74,7 +74,10 @@ def checked_results(results: list[Any], raise_on_error: bool) -> list[Any]:
             if isinstance(result, Exception):
                 if isinstance(result, RedisError):
                     result.args = (f"command {position} of the pipeline: {result}",)
-                raise result
+                try:
+                    raise result
+                finally:
+                    del result, results
     return results
 
 
@@ -146,7 +149,11 @@ class Pipeline(Queued):
             return []
         yield from self._opening()
         results = yield from self._sent(queue)
-        return checked_results(results, raise_on_error)
+        try:
+            return checked_results(results, raise_on_error)
+        finally:
+            # An error that is raised holds this frame, which must not hold the error.
+            del results
 
     def _sent(self, queue: Sequence[Any]) -> Steps[list[Any]]:
         """Send what is queued in one round trip; return the results, errors in their places."""

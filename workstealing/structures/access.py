@@ -131,9 +131,10 @@ def access_by_kind() -> dict[str, Access]:
     found: dict[str, Access] = {}
     waiting: list[type[Structure]] = [Structure]
     while waiting:
-        each = waiting.pop()
+        # The package's own before a user's subclasses of them; a user's base may have no kind yet.
+        each = waiting.pop(0)
         waiting += each.__subclasses__()
-        if each.access is not None:
+        if each.access is not None and hasattr(each, "kind"):
             found.setdefault(each.kind, each.access)
     return {kind: found[kind] for kind in sorted(found, key=str.lower)}
 

@@ -295,6 +295,13 @@ def test_slices_project_a_backlog_once_they_have_asked_about_enough_ids(
     assert all(each is not None and 50 < each < 160 for each in told[12:])
 
 
+def test_a_set_that_has_become_empty_has_no_backlog(any_server: AnyServer) -> None:
+    tracked = TrackedSet(any_server.client(), "queued", TableSource([]), sub_sets=64)
+    slice = slice_of(20)
+    assert UntrackDone(tracked).perform(slice) == 0
+    assert slice.backlog == 0
+
+
 def test_a_tracked_set_tells_of_itself(any_server: AnyServer) -> None:
     client = any_server.client()
     tracked = TrackedSet(client, "queued", sub_sets=4)

@@ -359,7 +359,12 @@ class _EitherHashPipeline(Pipeline, QueuedHashSurface):
                 again = yield from self._sent([self._steps(*commands[each]) for each in refused])
                 for position, result in zip(refused, again, strict=True):
                     results[position] = result
-        return checked_results(results, raise_on_error)
+                del again, result
+        try:
+            return checked_results(results, raise_on_error)
+        finally:
+            # An error that is raised holds this frame, which must not hold the error.
+            del results
 
     def _refused(self, results: Sequence[Any]) -> list[int]:
         """Return the positions of the commands to run again, because the layout has changed.
