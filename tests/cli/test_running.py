@@ -427,6 +427,26 @@ LEDGER = """
 
 
 @pytest.mark.real
+def test_a_dry_run_is_not_drained(command: Any, app_module: MakeApp, redis7: RedisServer) -> None:
+    """It would find the same items for ever, so cron is content without it."""
+    client = redis7.client()
+    client.sadd("conj:a", "gone")
+    name = app_module(
+        f"""
+        import redis
+        from workstealing import Recruiter
+        from workstealing.jobs import TagSetLeftovers
+        recruiter = Recruiter(seconds=5.0)
+        recruiter.install(TagSetLeftovers(redis.Redis.from_url({redis7.url!r})), rate=0.1)
+        """
+    )
+    said = command.json("drain", "--app", name)["jobs"]["tag_set_leftovers"]
+    assert (said["ended"], said["slices"], said["drained"]) == ("a dry run", 0, False)
+    assert "is a dry run" in command.refused("drain", "tag_set_leftovers", "--app", name)
+    assert client.smembers("conj:a") == {b"gone"}
+
+
+@pytest.mark.real
 def test_what_is_drained_is_in_the_ledger_and_what_the_fleet_pauses_rests(
     command: Any, app_module: MakeApp, redis7: RedisServer
 ) -> None:

@@ -15,7 +15,8 @@ from workstealing.dashboard.figures import (
     ledger_name,
     window,
 )
-from workstealing.dashboard.presenting import _job
+from workstealing.dashboard.presenting import _charts, _job, _tiles
+from workstealing.dashboard.queries import Snapshot
 from workstealing.metrics.minutes import JobError, JobMinute, Minute
 from workstealing.metrics.shared_settings import Setting
 from workstealing.recruiting.job import Backlog
@@ -111,6 +112,12 @@ def test_a_dry_run_is_shown_and_keeps_up_with_nothing() -> None:
         assert shown.problems == []
         assert {"text": "dry run", "kind": "warn"} in _job(shown)["badges"]
     assert not figures(counted).dry_run
+    # What it has counted was not collected.
+    jobs = [figures(counted), figures(counted, {"dry_run": True})]
+    shown_at_once = Snapshot(3600.0, True, 1, [0] * 60, [100.0] * 60, 0.0, jobs, [], [])
+    (collected,) = [each for each in _tiles(shown_at_once) if each["label"] == "Collected"]
+    assert collected["value"] == "11.1"
+    assert [max(each) for each in _charts(shown_at_once)["items"]] == [10.0, 0.0]
     # Slices that fail are a fault of a dry run as well.
     failing = figures(minutes(60, recruited=30, failed=30, rate=0.01, dry_run=True))
     assert failing.keeps_up is False

@@ -22,6 +22,7 @@ from workstealing.cli.run import add_slice_options, check_jobs
 from workstealing.cli.values import at_least, duration
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Job, Outcome, Recruiter
+from workstealing.recruiting.job import refuse_dry_run
 
 SECONDS = 50.0
 IDLE_SLICES = 3
@@ -40,7 +41,7 @@ safety net for hours without traffic, once a minute from cron: it ends by itself
 """
 EPILOG = """\
 exit status: 0 if everything was drained, 1 if something is left or failed, 2 for bad input, 130
-after Ctrl-C. A job that is paused for the whole fleet rests here too. In a crontab:
+after Ctrl-C. A job that is paused for the whole fleet, or is a dry run, rests here. In a crontab:
 * * * * * workstealing drain --app shop.tasks:recruiter --json
 """
 
@@ -74,6 +75,8 @@ def run(options: argparse.Namespace) -> int:
     """Drain. Returns: 0, or 1 if something is left. Raises: WorkStealingError for bad input."""
     recruiter = load_app(options.app)
     names = check_jobs(recruiter, options.job)
+    if options.job is not None:
+        refuse_dry_run(options.job, dry_run=recruiter.jobs()[options.job].dry_run)
     drain = Drain(recruiter, names, options)
     is_interrupted = False
     with application_prints_to_stderr():
@@ -91,6 +94,10 @@ def run(options: argparse.Namespace) -> int:
         note("interrupted")
         return 130
     return 0 if drain.is_drained else NOT_DRAINED
+
+
+# Jobs that end so keep no other job, and no cron, from being content.
+_RESTING = ("paused", "a dry run")
 
 
 @dataclass(slots=True)
@@ -124,12 +131,16 @@ class Drain:
     @property
     def is_drained(self) -> bool:
         """Whether every job that may work has had enough idle slices in a row."""
-        return all(turn.ended in ("drained", "paused") for turn in self._turns.values())
+        return all(turn.ended in ("drained", *_RESTING) for turn in self._turns.values())
 
     def work(self) -> None:
         """Perform slices until all jobs are drained or given up, or the time is over."""
         for name in paused_by_the_fleet(self._recruiter) & set(self._turns):
             self._turns[name].ended = "paused"
+        for name, turn in self._turns.items():
+            if self._jobs[name].dry_run:
+                # It would find the same items for ever.
+                turn.ended = "a dry run"
         sizes = [known_backlog(self._jobs[name]) for name in self._turns]
         total = sum(each for each in sizes if each is not None) if None not in sizes else None
         with progress_bar("drain", total or None) as show:

@@ -272,13 +272,15 @@ def _tiles(snapshot: Snapshot) -> list[dict[str, Any]]:
     unknown = not dead and any(each.trouble for each in snapshot.structures)
     behind = sum(1 for job in snapshot.jobs if job.keeps_up is False)
     recruits = sum(job.recruited_per_minute for job in snapshot.jobs)
+    # The items of a dry run are only counted.
+    collected = sum(job.items_per_second for job in snapshot.jobs if not job.dry_run)
     return [
         _tile("Jobs behind", number(behind), f"of {len(snapshot.jobs)}", bad=behind > 0),
         _tile("Oldest garbage", duration(max(ages, default=None)), "now", bad=behind > 0),
         _tile("Backlog", number(sum(backlog) if backlog else None), "items"),
         _tile("Traffic", number(snapshot.enlisted_per_second), "enlisted/s"),
         _tile("Recruits", number(recruits), "a minute"),
-        _tile("Collected", number(sum(job.items_per_second for job in snapshot.jobs)), "items/s"),
+        _tile("Collected", number(collected), "items/s"),
         _tile("Dead", number(None if unknown else dead), "items", bad=dead > 0),
     ]
 
@@ -497,8 +499,9 @@ def _charts(snapshot: Snapshot) -> dict[str, Any]:
         "items": [
             _rounded(
                 [
-                    # A minute that nobody wrote is a gap, not a minute without work.
-                    None if enlisted is None else items / span
+                    # A minute that nobody wrote is a gap, not a minute without work. A dry run has
+                    # collected nothing.
+                    None if enlisted is None else 0.0 if job.dry_run else items / span
                     for items, span, enlisted in zip(
                         job.items, spans, snapshot.traffic, strict=True
                     )
