@@ -525,6 +525,13 @@ def test_orders_of_writers_are_all_tried(client: Any) -> None:
     assert isinstance(found, Counterexample)
 
 
+@pytest.mark.parametrize("command", [("OBJECT", "FREQ", "a"), ("DBSIZE",)])
+def test_replies_that_reads_change_are_no_reads(command: tuple[str, ...]) -> None:
+    read = refuting._touched_by(("GET", "a"))
+    assert not refuting._touched_by(command).commutes_with(read)
+    assert read.commutes_with(refuting._touched_by(("EXISTS", "a")))
+
+
 def test_the_order_with_the_fewest_switches_is_shown(client: Any) -> None:
     def rewrite(own: Any) -> None:
         own.sadd("tags", "row")

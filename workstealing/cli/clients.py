@@ -21,7 +21,6 @@ from workstealing.recruiting import Job, Recruiter
 from workstealing.store import connect
 from workstealing.store.client import URL_VARIABLES, redis_url
 from workstealing.store.twin import AsyncClient, BlockingClient, is_async
-from workstealing.structures.structure import Structure
 
 if TYPE_CHECKING:
     from workstealing.structures import CassandraStore
@@ -141,6 +140,7 @@ def cassandra_faults() -> tuple[type[Exception], ...]:
 def clients_of(recruiter: Recruiter) -> Iterator[tuple[str, Any]]:
     """Yield each client of a recruiter's ledger and jobs once, after the name of its owner."""
     from workstealing.metrics.ledger import Ledger
+    from workstealing.structures.structure import Structure
 
     seen = set()
     owned: list[tuple[str, Any]] = [
@@ -160,6 +160,8 @@ def clients_of(recruiter: Recruiter) -> Iterator[tuple[str, Any]]:
 
 def fleet_of(job: Job) -> Any:
     """Return the `Fleet` over which a job's structures are spread; None if they lie on none."""
+    from workstealing.structures.structure import Structure
+
     found = (each.fleet for each in job.structures if isinstance(each, Structure))
     return next((each for each in found if each is not None), None)
 
