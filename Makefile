@@ -1,8 +1,8 @@
 # Each target prepares what it needs; see scripts/setup.sh. Variables: DEMO_ARGS,
-# SURVEY_DEMO_ARGS, TEST_ARGS, TEST_WORKERS, MATRIX_ARGS, BENCH_ARGS, PIPELINE_ARGS, PYTHON.
+# SURVEY_DEMO_ARGS, TEST_ARGS, TEST_WORKERS, PART, MATRIX_ARGS, BENCH_ARGS, PIPELINE_ARGS, PYTHON.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo survey-demo pipeline cassandra test test-all test-cassandra test-matrix lint format types bench wheel clean
+.PHONY: help setup demo survey-demo pipeline cassandra test test-all test-part test-cassandra test-matrix test-durations lint format types bench wheel clean
 
 # One worker more than cores: the tests wait for servers for a third of their time.
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$((n + 1)))
@@ -30,16 +30,25 @@ cassandra: setup  ## run a Cassandra to try a queue on, until Ctrl-C
 	@PYTHONPATH=tests $(PY) -m support.cassandra
 
 test: setup  ## run the tests, but for the slow ones: make test TEST_ARGS="-k attempt"
-	@bash scripts/test.sh quick $(TEST_WORKERS) $(TEST_ARGS)
+	@exec bash scripts/test.sh quick $(TEST_WORKERS) $(TEST_ARGS)
 
 test-all: setup  ## run all tests, on all servers: make test-all TEST_ARGS="-k attempt"
-	@bash scripts/test.sh all $(TEST_WORKERS) $(TEST_ARGS)
+	@exec bash scripts/test.sh all $(TEST_WORKERS) $(TEST_ARGS)
+
+test-part: setup  ## run one part of what make test leaves out: make test-part PART=3
+	@exec $(PY) scripts/parts.py run "$(PART)" $(TEST_ARGS)
 
 test-cassandra: setup  ## run the tests that want a real Cassandra, which it fetches
-	@bash scripts/test.sh cassandra 1 $(TEST_ARGS)
+	@exec bash scripts/test.sh cassandra 1 $(TEST_ARGS)
 
 test-matrix: setup  ## run the core contracts on the oldest and the newest of everything
-	@$(PY) scripts/matrix.py $(MATRIX_ARGS)
+	@exec bash scripts/test.sh matrix 1 $(MATRIX_ARGS)
+
+test-durations: setup  ## measure all tests, from which CI's parts are cut (an hour)
+	@rm -rf .cache/durations && mkdir -p .cache/durations
+	@bash scripts/test.sh all $(TEST_WORKERS) -q --costs-to=.cache/durations
+	@bash scripts/test.sh cassandra 1 -q --costs-to=.cache/durations
+	@$(PY) scripts/parts.py durations .cache/durations
 
 lint: setup  ## check style and formatting
 	@$(PY) -m ruff check .

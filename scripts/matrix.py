@@ -4,7 +4,7 @@ Each environment of scripts/matrix.toml is a folder of .cache/matrix with an int
 and the packages of its own; it is kept for the next run. The neighbours come after them: packages
 that a user has already, each installed beside the wheel by pip in one go, and used with it on one
 server. An interpreter or a package that cannot be had is named in one line. Exit status 1 after a
-failure; what is missing is one only where --ci was given.
+failure; what is missing is one only in a part of CI.
 
     make test-matrix MATRIX_ARGS="--only oldest newest"
     make test-matrix MATRIX_ARGS="--only arq --list"
@@ -329,7 +329,9 @@ def run_environment(environment: dict[str, Any], workers: int, result: Result) -
     # Safe path: the checkout's folder must not stand before the wheel in a child, either.
     variables = {**os.environ, "PYTHONSAFEPATH": "1", "HYPOTHESIS_PROFILE": "dev"}
     variables |= environment.get("variables", {})
-    variables.pop("PYTHONPATH", None)
+    # The halves are those of scripts/test.sh; each environment has its own selection.
+    for name in ("PYTHONPATH", "WORKSTEALING_TEST_HALF"):
+        variables.pop(name, None)
     if version.endswith("t"):
         # An extension that is not made for it would bring the lock back.
         variables["PYTHON_GIL"] = "0"
@@ -356,6 +358,32 @@ def run_environment(environment: dict[str, Any], workers: int, result: Result) -
         print(f"    {(text.strip().splitlines() or ['pytest said nothing'])[-1]}", flush=True)
     if failed:
         raise FailedError("its tests do not pass; pytest's words are above")
+
+
+def of_part(part: int) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+    """Return the environments and the neighbours of one of CI's parts."""
+    chosen = [each for each in TABLE["environments"] if each["part"] == part]
+    environments = [each | {"tests": each.get("ci", each["tests"])} for each in chosen]
+    return environments, [each for each in TABLE["beside"] if each["part"] == part]
+
+
+def ends() -> list[dict[str, Any]]:
+    """Return the environments of the oldest and of the newest versions."""
+    return [each for each in TABLE["environments"] if each["name"] in ("oldest", "newest")]
+
+
+def resolve(environment: dict[str, Any], _: object, result: Result) -> None:
+    """Ask pip whether the wheel and all its extras can be installed, and install nothing."""
+    program = first_python(environment["python"])
+    home = fresh(f"resolve-{environment['name']}", program)
+    (home / "constraints.txt").write_text("\n".join(constraints(environment)), "utf-8")
+    extras = ",".join(TABLE["install"]["extras"])
+    pip(
+        home,
+        "install",
+        *("--dry-run", "--constraint", home / "constraints.txt", f"{wheel()}[{extras}]"),
+    )
+    result.what = "pip finds versions for all of them"
 
 
 # ---- neighbours ----------------------------------------------------------------------------------
@@ -438,13 +466,15 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these environments alone")
-    parser.add_argument("--ci", action="store_true", help="those of CI; none may be missing")
+    parser.add_argument("--part", type=int, help="those of CI's part; none may be missing")
+    parser.add_argument("--smoke", action="store_true", help="let pip resolve the two ends alone")
     parser.add_argument("--list", action="store_true", help="name what would run, and end")
     options = parser.parse_args()
     environments, beside = TABLE["environments"], TABLE["beside"]
-    if options.ci:
-        chosen = [each for each in environments if each.get("ci")]
-        environments, beside = [each | {"tests": each["ci"]} for each in chosen], []
+    if options.part is not None:
+        environments, beside = of_part(options.part)
+        if not environments and not beside:
+            parser.error(f"no environment belongs to part {options.part}")
     if options.only:
         known = {each["name"] for each in environments} | {each["package"] for each in beside}
         if unknown := set(options.only) - known:
@@ -460,10 +490,15 @@ def main() -> int:
             print(f"{each['package']:18} beside the wheel")
         return 0
     CACHE.mkdir(parents=True, exist_ok=True)
-    results = run(environments, beside)
+    if options.smoke:
+        results = [_timed(each["name"], resolve, each, None) for each in ends()]
+    else:
+        results = run(environments, beside)
     print_summary(results)
-    bad = {"FAILED", "missing"} if options.ci else {"FAILED"}
-    return int(any(result.status in bad for result in results))
+    strict = options.smoke or options.part is not None
+    bad = [each for each in results if each.status in {"FAILED", *(["missing"] if strict else [])}]
+    print(f"{len(results) - len(bad)} passed, {len(bad)} failed")
+    return int(bool(bad))
 
 
 if __name__ == "__main__":

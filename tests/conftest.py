@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, settings
 from support import redis_py
 from support.faulty_server import FaultyServer
 from support.postgres import PostgresServer, find_postgres
+from support.processes import die_with_parent
 from support.servers import (
     AnyServer,
     FakeRedisServer,
@@ -36,9 +37,12 @@ from support.servers import (
 # Only here may a folder of tests ask for a plugin.
 pytest_plugins = [
     "workstealing.testing.pytest_plugin",
+    # Before any_server, so that it puts in order what is left.
+    "support.parts",
     "support.any_server",
     "support.leftovers",
     "support.skips",
+    "support.again",
     "support.costs",
     "support.acl",
 ]
@@ -65,12 +69,18 @@ redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Collect the part alone that scripts/test.sh asks for; all without it."""
-    part = os.environ.get("WORKSTEALING_TEST_PART")
-    if part is None or collection_path.is_dir():
+    """Collect the half alone that scripts/test.sh asks for; all without it."""
+    half = os.environ.get("WORKSTEALING_TEST_HALF")
+    if half is None or collection_path.is_dir():
         return None
     is_spark = SPARK in collection_path.parents
-    return True if is_spark != (part == "spark") else None
+    return True if is_spark != (half == "spark") else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let a worker of xdist end when the process that started it is killed."""
+    if hasattr(config, "workerinput"):
+        die_with_parent()
 
 
 def pytest_collection_finish() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from support.hash_checks import check_index
 from support.patience import GUARD_SECONDS
+from support.processes import spawn
 from support.servers import RedisServer
 from support.spark_cluster import StandaloneCluster
 from support.spark_recruits import FACTORIES, SLICES
@@ -59,7 +60,7 @@ def test_a_session_runs_on_it_and_what_is_killed_takes_its_children_along(
     )
     assert cluster.alive_workers() == 2
     assert not cluster.executors()
-    driver = subprocess.Popen(
+    driver = spawn(
         [sys.executable, "-P", "-c", DRIVER.format(url=cluster.url)],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": TESTS},
         stdin=subprocess.PIPE,

@@ -20,6 +20,7 @@ import pytest
 
 from support.hash_checks import check_index
 from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.processes import spawn
 from support.servers import RedisServer
 from support.sweep_jobs import NAMESPACE, field_expiry, tracked_set
 from workstealing.jobs import HashFieldExpiry
@@ -86,7 +87,7 @@ list(reconciling._applied(recipe, known, 30.0, [batch]))
 def other_attempt(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """Run the other attempt; kill it in the middle of what it does then."""
     tests = str(Path(__file__).resolve().parents[1])
-    with subprocess.Popen(
+    with spawn(
         [sys.executable, "-P", "-c", code, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": tests},
         stdin=subprocess.PIPE,

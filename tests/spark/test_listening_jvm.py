@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from support.processes import spawn
 from support.servers import RedisServer, wait_until
 from workstealing import Recruiter
 from workstealing.spark import install, installing, listen, listening, recruits, workers
@@ -221,7 +222,7 @@ def read(address: str) -> str:
 @pytest.mark.spark_cluster
 def test_the_ui_and_the_metrics_show_the_totals() -> None:
     # A driver of its own, because the tests' session has no UI.
-    driver = subprocess.Popen(
+    driver = spawn(
         [sys.executable, "-P", "-c", DRIVER],
         env={
             **os.environ,

@@ -20,6 +20,7 @@ from redis.sentinel import Sentinel
 from support.certificates import make_certificates
 from support.faulty_server import FaultyServer
 from support.patience import (
+    GUARD_SECONDS,
     FairSeconds,
     patient,  # noqa: F401 - an autouse fixture
 )
@@ -300,8 +301,9 @@ class TestTls:
             FairSeconds() as held,
             pytest.raises((redis.TimeoutError, redis.ConnectionError)),
         ):
-            twin_of(client).call(None, [("PING",)], Budget(0.1, 0.05))
-        assert held.seconds < 0.1 + 0.05 + 0.5
+            # The slice's time is not used up, however long a busy machine keeps this from running.
+            twin_of(client).call(None, [("PING",)], Budget(GUARD_SECONDS, 0.05))
+        assert held.seconds < 0.05 + 0.5
 
     @pytest.mark.parametrize("option", ["ssl_validate_ocsp", "ssl_validate_ocsp_stapled"])
     def test_ocsp_is_refused(self, option: str) -> None:

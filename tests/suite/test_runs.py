@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from support.skips import unexpected
 
 TESTS = Path(__file__).parents[1]
-QUICK = re.search(r'-m "(.+?)"', (TESTS.parent / "scripts" / "test.sh").read_text())
 SERVERS = """
 import pytest
 
@@ -73,9 +71,9 @@ BOTH = ["test_another[redis7]", "test_another[cluster]"]
 
 
 class TestChoice:
-    """The plugin support.any_server, and scripts/test.sh."""
+    """The plugins support.any_server and support.parts."""
 
-    COLLECT = ("-p", "support.any_server", "--collect-only", "-q")
+    COLLECT = ("-p", "support.parts", "-p", "support.any_server", "--collect-only", "-q")
 
     def test_a_contract_runs_on_every_server_and_others_on_two(self, tmp_path: Path) -> None:
         _, said = run(tmp_path, SERVERS, *self.COLLECT)
@@ -88,14 +86,18 @@ class TestChoice:
         ]
 
     def test_make_test_leaves_out_further_servers_and_what_is_slow(self, tmp_path: Path) -> None:
-        assert QUICK is not None
-        _, said = run(tmp_path, SERVERS, *self.COLLECT, "-m", QUICK[1])
+        _, said = run(tmp_path, SERVERS, *self.COLLECT, "--part", "quick")
         assert collected(said) == [
             "test_a_contract[redis7]",
             "test_a_contract[cluster]",
             *BOTH,
             "test_one_that_stands_for_others",
         ]
+
+    @pytest.mark.parametrize("name", ["fakeredis", "redis8", "valkey8"])
+    def test_a_further_server_is_a_part(self, name: str, tmp_path: Path) -> None:
+        _, said = run(tmp_path, SERVERS, *self.COLLECT, "--part", name)
+        assert collected(said) == [f"test_a_contract[{name}]"]
 
 
 class TestSkipped:

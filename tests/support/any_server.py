@@ -1,4 +1,8 @@
-"""A pytest plugin: the fixture any_server, and on which servers a test runs that takes it."""
+"""A pytest plugin: the fixture any_server, and on which servers a test runs that takes it.
+
+support.parts imports it before pytest can rewrite its assertions, so it has none:
+PYTEST_DONT_REWRITE.
+"""
 
 from __future__ import annotations
 
@@ -41,17 +45,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave Cassandra to make test-cassandra, and put the tests that fork first.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests that fork first.
 
     A fork costs as much as the process is large, and a worker grows with each test. They are also
     the longest ones, so no worker is left alone with one of them at the end. So each worker of
     xdist begins with its share of them.
     """
-    if "cassandra" not in config.option.markexpr:
-        out = [item for item in items if item.get_closest_marker("cassandra")]
-        config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if not item.get_closest_marker("cassandra")]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))
     if workers:
         first = [item for item in items if forks(item)]

@@ -1,11 +1,14 @@
 """A pytest plugin: `--costs` ends a run with the CPU seconds of each test file, children included.
 
+`--costs-to FOLDER` keeps those of each test there, too, for `make test-durations`.
+
 On a machine that does other things too, the time on the clock says little about a test, and the
 processor's time nearly all. A server that tests share counts for the test that it works for.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections import defaultdict
@@ -15,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.parts import kind_of
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _KEY = "costs"
@@ -65,24 +70,32 @@ class Meter:
         self, item: pytest.Item, call: pytest.CallInfo[Any]
     ) -> pytest.TestReport | None:
         if call.when == "teardown":
-            figures = tuple(now - then for now, then in zip(spent(), self._before, strict=True))
-            item.user_properties.append((_KEY, figures))
+            figures = [now - then for now, then in zip(spent(), self._before, strict=True)]
+            item.user_properties.append((_KEY, (kind_of(item), *figures)))
         return None
 
 
 class Costs:
     """Adds the figures up, and lists them."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str | None) -> None:
+        self._folder = folder
         self._of: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self._kinds: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for key, figures in report.user_properties:
             if key == _KEY and report.when == "teardown":
                 assert isinstance(figures, (tuple, list))
+                self._kinds[report.nodeid], *numbers = figures
                 for name in {report.nodeid, report.nodeid.partition("::")[0]}:
-                    for place, figure in enumerate(figures):
+                    for place, figure in enumerate(numbers):
                         self._of[name][place] += figure
+
+    def pytest_sessionfinish(self) -> None:
+        if self._folder:
+            said = {name: (kind, *self._of[name]) for name, kind in self._kinds.items()}
+            Path(self._folder, f"{os.getpid()}.json").write_text(json.dumps(said), "utf-8")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         dearest = sorted(self._of.items(), key=lambda each: -each[1][0])
@@ -95,13 +108,15 @@ class Costs:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --costs."""
+    """Add the options."""
     parser.addoption("--costs", action="store_true", help="say which tests cost most CPU time")
+    parser.addoption("--costs-to", metavar="FOLDER", help="write down what each test costs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Measure in each worker, and add up where the results arrive."""
-    if config.getoption("--costs"):
+    folder = config.getoption("--costs-to")
+    if folder or config.getoption("--costs"):
         config.pluginmanager.register(Meter(), "workstealing-meter")
         if not hasattr(config, "workerinput"):
-            config.pluginmanager.register(Costs(), "workstealing-costs")
+            config.pluginmanager.register(Costs(folder), "workstealing-costs")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from support.processes import end, spawn
+from support.processes import RUN, end, spawn
 from support.spark_cluster import Process, marked
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -34,7 +34,7 @@ class PipelineRun:
     def __init__(self, *options: str, environment: Mapping[str, str] | None = None) -> None:
         self._mark = uuid.uuid4().hex
         self._application = ""
-        self._folder = tempfile.TemporaryDirectory(prefix="workstealing-run-", dir="/tmp")
+        self._folder = tempfile.TemporaryDirectory(prefix="workstealing-run-", dir=RUN)
         self.output = Path(self._folder.name) / "output"
         with self.output.open("wb") as output:
             self.process: subprocess.Popen[bytes] = spawn(

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from support.processes import end, free_port, spawn
+from support.processes import RUN, end, free_port, spawn
 from support.servers import ServerBrokenError, ServerMissingError, wait_until
 
 _FOLDERS = (Path("/usr/lib/postgresql"), Path("/usr/local/pgsql"))
@@ -34,7 +34,7 @@ class PostgresServer:
 
     def __init__(self) -> None:
         self._programs = find_postgres()
-        self.directory = Path(tempfile.mkdtemp(prefix="workstealing-pg-", dir="/tmp"))
+        self.directory = Path(tempfile.mkdtemp(prefix="workstealing-pg-", dir=RUN))
         self._engines: list[sa.Engine] = []
         self.process: subprocess.Popen[bytes]
         try:

@@ -1,8 +1,9 @@
-"""Free ports, and children that cannot outlive the tests."""
+"""Free ports, a folder for the run, and children that cannot outlive the tests."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import random
 import signal
 import socket
@@ -13,6 +14,10 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+RUN = os.environ.get("RUN_OF_WORKSTEALING_TESTS", "/tmp")
+"""The folder of this run, which scripts/test.sh removes after it. Its path is short whatever TMPDIR
+says, because a UNIX socket's has some hundred bytes at most."""
 
 # Below the range from which the kernel takes the ports of outgoing connections, so that no client
 # can sit on a port between our look and the server's bind; and independent of any seeded generator.
@@ -36,13 +41,18 @@ def free_port() -> int:
         return port
 
 
-def _prepare_child() -> None:
+def die_with_parent() -> None:
+    """Let the kernel kill this process when the thread that started it ends."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prepare_child() -> None:
+    die_with_parent()
     # Where the tests run in the background of a script, they ignore it, and a child would, too.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def spawn(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[bytes]:
+def spawn(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
     """Start a child that the kernel kills when the thread that started it ends.
 
     Even a SIGKILL of the test process leaves no orphan then. Call it from a thread that lives as
@@ -53,7 +63,7 @@ def spawn(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[byt
     return subprocess.Popen(command, preexec_fn=_prepare_child, **settings)  # noqa: PLW1509
 
 
-def end(process: subprocess.Popen[bytes], patience: float = 5.0) -> None:
+def end(process: subprocess.Popen[Any], patience: float = 5.0) -> None:
     """End exactly this child: SIGTERM, and SIGKILL after `patience` seconds; a dead one is fine."""
     if process.poll() is None:
         process.terminate()

@@ -28,7 +28,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from support import leftovers
-from support.processes import end, free_port, spawn
+from support.processes import RUN, end, free_port, spawn
 from support.wire import ask
 
 # The library whose clients the tests are given: redis, or valkey for the contracts on its clients.
@@ -162,8 +162,7 @@ class RedisServer:
         self.binary = Path(binary)
         self.name = name
         self.config: Mapping[str, Any] = config
-        # In /tmp whatever TMPDIR says: a UNIX socket's path has some hundred bytes at most.
-        self.directory = Path(tempfile.mkdtemp(prefix="workstealing-", dir="/tmp"))
+        self.directory = Path(tempfile.mkdtemp(prefix="workstealing-", dir=RUN))
         self.socket = self.directory / "redis.sock"
         self.port = 0
         self.bus_port = 0

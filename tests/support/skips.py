@@ -1,7 +1,5 @@
 """A pytest plugin: the run's end lists the skipped tests by reason; in CI an unlisted one fails it.
 
-It also shows why a test had to run again, where that is asked for (see .ci/run).
-
 A test that is skipped proves nothing, and nobody looks for it. So a reason is either known, and
 stands in EXPECTED_IN_CI, or the run fails until somebody has looked.
 """
@@ -56,13 +54,10 @@ class Skips:
 
     def __init__(self) -> None:
         self._places: dict[str, Counter[str]] = defaultdict(Counter)
-        self._failed_first: list[tuple[str, str]] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a skipped test, and one that runs again."""
+        """Note a skipped test."""
         self._note(report)
-        if report.outcome == "rerun":  # type: ignore[comparison-overlap]
-            self._failed_first.append((report.nodeid, report.longreprtext))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note a skipped file."""
@@ -82,9 +77,6 @@ class Skips:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """List them, a line for each reason."""
-        for name, why in self._failed_first:
-            terminalreporter.section(f"failed at first: {name}")
-            terminalreporter.write_line(why[-4_000:])
         if not self._places:
             return
         number = sum(places.total() for places in self._places.values())

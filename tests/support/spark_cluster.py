@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from support import spark_jvms
-from support.processes import end, free_port, spawn
+from support.processes import RUN, end, free_port, spawn
 
 # Of patience: three JVMs on a busy machine take their time.
 START_SECONDS = 300.0
@@ -93,7 +93,7 @@ class StandaloneCluster:
         apart: bool = False,
     ) -> None:
         self._apart = apart
-        self.directory = Path(tempfile.mkdtemp(prefix="workstealing-spark-", dir="/tmp"))
+        self.directory = Path(tempfile.mkdtemp(prefix="workstealing-spark-", dir=RUN))
         self._mark = uuid.uuid4().hex
         spec = find_spec("pyspark")
         assert spec is not None

@@ -17,6 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from support.processes import RUN
+
 # Small data: compiling thoroughly costs more of two cores than it saves.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
 # Of a driver.
@@ -89,7 +91,7 @@ def _archive() -> Path:
 
 def _make(archive: Path) -> None:
     """Make it beside its place, so that no other process finds half of it."""
-    with tempfile.TemporaryDirectory(prefix="workstealing-archive-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="workstealing-archive-", dir=RUN) as folder:
         made = Path(folder, "spark.jsa")
         environment = {
             "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={made} -Xlog:disable",

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from support.processes import spawn
 from support.servers import RedisServer
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -32,7 +33,7 @@ class Release:
     """A process of an installed release."""
 
     def __init__(self, python: Path, server: RedisServer) -> None:
-        self._process = subprocess.Popen(
+        self._process = spawn(
             [python, "-P", DRIVER, str(server.port)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

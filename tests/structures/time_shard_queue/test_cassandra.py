@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from support.cassandra import KEYSPACE, CassandraServer
+from support.processes import spawn
 from support.set_clock import SetClock
 from support.time_shard_queues import TURN, queue_on, totals
 from workstealing.errors import ConfigurationError, LayoutError, OutOfTime
@@ -140,7 +141,7 @@ class TestRaces:
         done: set[str] = set()
         for _ in range(6):
             command = [sys.executable, "-c", CONSUMER, str(port), cassandra.table, str(clock.now)]
-            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            with spawn(command, stdout=subprocess.PIPE, text=True) as process:
                 assert process.stdout is not None
                 process.stdout.readline()
                 time.sleep(chance.uniform(0.0, 0.3))
