@@ -92,7 +92,7 @@ def test_a_run_that_ends_by_itself_leaves_nothing(tmp_path: Path) -> None:
         (pytest_itself,) = [
             each
             for each in marked(MARK, str(folder))
-            if "--part\0quick" in each.command
+            if "--part=quick" in each.command
             and "xdist" not in each.command
             and "-n\0" in each.command
         ]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ import pytest
 from support import any_server
 
 ROOT = Path(__file__).resolve().parents[2]
+SPARK_TESTS = ROOT / "tests" / "spark"
 DURATIONS = ROOT / ".ci" / "durations.json"
 QUICK = "quick"
 CASSANDRA = "cassandra"
@@ -186,11 +188,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--smoke", metavar="NAME,...", help="run the cheapest tests of these parts")
 
 
+def in_this_half(path: Path) -> bool:
+    """Say whether this process runs a file: those of Spark have a process of their own."""
+    half = os.environ.get("WORKSTEALING_TEST_HALF")
+    return half is None or (SPARK_TESTS in path.parents) == (half == "spark")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the tests that were asked for; without a wish, all but those on Cassandra."""
     for item in items:
         check(item)
+    # pytest imports a file that its command line names, whatever pytest_ignore_collect says.
+    _keep(config, items, [each for each in items if in_this_half(each.path)])
     if names := config.getoption("--part"):
         (name,) = known(names)
         _keep(config, items, [each for each in items if part_of(each) == name])
