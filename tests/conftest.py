@@ -106,10 +106,10 @@ def _logging() -> list[object]:
     return [logging.root.manager.disable, *((each.level, each.disabled) for each in loggers)]
 
 
-def _find(product: str, major: int) -> Any:
+def _find(product: str, version: int | str) -> Any:
     """Return the binary; without it the test is skipped, but in CI it fails."""
     try:
-        return find_server(product, major)
+        return find_server(product, version)
     except ServerMissingError as error:
         if IN_CI:
             pytest.fail(str(error))
@@ -131,6 +131,24 @@ def shared_redis8() -> Iterator[RedisServer]:
 @pytest.fixture(scope="session")
 def shared_valkey8() -> Iterator[RedisServer]:
     with RedisServer(_find("valkey", 8), 8, name="valkey8") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_redis62() -> Iterator[RedisServer]:
+    with RedisServer(_find("redis", "6.2"), "6.2", name="redis62") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_redis82() -> Iterator[RedisServer]:
+    with RedisServer(_find("redis", "8.2"), "8.2", name="redis82") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_valkey9() -> Iterator[RedisServer]:
+    with RedisServer(_find("valkey", "9.1"), "9.1", name="valkey9") as server:
         yield server
 
 
@@ -205,6 +223,9 @@ cassandra = _lent("cassandra", "One Cassandra node with an empty table.")
 redis7 = _lent("redis7", "One plain Redis 7.")
 redis8 = _lent("redis8", "One plain Redis 8, with the native field commands.")
 valkey8 = _lent("valkey8", "One plain Valkey 8, without native field commands.")
+redis62 = _lent("redis62", "One plain Redis 6.2, the oldest that is supported.")
+redis82 = _lent("redis82", "One plain Redis 8.2, with the native field commands.")
+valkey9 = _lent("valkey9", "One plain Valkey 9, with native field commands of its own.")
 cluster = _lent("cluster", "A Redis 7 cluster of three masters.")
 cluster8 = _lent("cluster8", "A Redis 8 cluster of three masters.")
 fakeredis_server = _lent("fakeredis_server", "A fakeredis in this process, in Redis 6.2's dialect.")
@@ -235,7 +256,7 @@ def start_redis() -> Iterator[Callable[..., RedisServer]]:
     """Start servers for one test alone: `start_redis(7, maxmemory="3mb")`; they end with it."""
     started: list[RedisServer] = []
 
-    def start(version: int = 7, product: str = "redis", **config: Any) -> RedisServer:
+    def start(version: int | str = 7, product: str = "redis", **config: Any) -> RedisServer:
         server = RedisServer(
             _find(product, version), version, name=f"own {product}{version}", **config
         )

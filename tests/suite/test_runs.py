@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support import parts
 from support.skips import unexpected
 
 TESTS = Path(__file__).parents[1]
@@ -79,7 +80,8 @@ class TestChoice:
         _, said = run(tmp_path, SERVERS, *self.COLLECT)
         assert collected(said) == [
             *(f"test_a_contract[{name}]" for name in ("fakeredis", "redis7", "redis8")),
-            *(f"test_a_contract[{name}]" for name in ("valkey8", "cluster")),
+            *(f"test_a_contract[{name}]" for name in ("valkey8", "redis62", "redis82")),
+            *(f"test_a_contract[{name}]" for name in ("valkey9", "cluster")),
             *BOTH,
             "test_a_slow_one",
             "test_one_that_stands_for_others",
@@ -94,7 +96,7 @@ class TestChoice:
             "test_one_that_stands_for_others",
         ]
 
-    @pytest.mark.parametrize("name", ["fakeredis", "redis8", "valkey8"])
+    @pytest.mark.parametrize("name", parts.SERVERS.values())
     def test_a_further_server_is_a_part(self, name: str, tmp_path: Path) -> None:
         _, said = run(tmp_path, SERVERS, *self.COLLECT, "--part", name)
         assert collected(said) == [f"test_a_contract[{name}]"]

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from support.faulty_server import pack, parse_commands
-from support.servers import AnyServer, FakeRedisServer, RedisCluster3, RedisServer
+from support.servers import AnyServer, FakeRedisServer, RedisCluster3, RedisServer, is_version
 
 pytestmark = pytest.mark.contract
 
@@ -52,6 +52,21 @@ def test_servers_are_what_their_names_say(
     assert (redis7.version[0], redis8.version[0], valkey8.version[0]) == (7, 8, 8)
     assert "valkey_version" in valkey8.client().info("server")
     assert redis8.client().hsetex("hash", mapping={"field": "value"}, ex=60) == 1
+
+
+def test_minor_versions_are_told_apart(
+    redis62: RedisServer, redis82: RedisServer, valkey9: RedisServer
+) -> None:
+    servers = (redis62, redis82, valkey9)
+    assert [each.version[:2] for each in servers] == [(6, 2), (8, 2), (9, 1)]
+    assert "valkey_version" in valkey9.client().info("server")
+    for found, wanted, expected in (
+        ((8, 2, 3), 8, True),
+        ((8, 2, 3), "8.2", True),
+        ((8, 2, 3), "8.0", False),
+        ((8, 20, 3), "8.2", False),
+    ):
+        assert is_version(found, wanted) is expected
 
 
 @pytest.mark.parametrize("fixture", ["cluster", "cluster8"])

@@ -17,6 +17,9 @@ SERVERS = {
     "redis7": ("redis7", [pytest.mark.real]),
     "redis8": ("redis8", [pytest.mark.real]),
     "valkey8": ("valkey8", [pytest.mark.real]),
+    "redis62": ("redis62", [pytest.mark.real]),
+    "redis82": ("redis82", [pytest.mark.real]),
+    "valkey9": ("valkey9", [pytest.mark.real]),
     "cluster": ("cluster", [pytest.mark.real, pytest.mark.cluster]),
 }
 TWO = ("redis7", "cluster")

@@ -15,8 +15,8 @@ import json
 import math
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -144,7 +144,9 @@ def kind_of(item: pytest.Item) -> str:
 
 def _parameters(item: pytest.Item) -> list[str]:
     called = getattr(item, "callspec", None)
-    return [each for each in called.params.values() if isinstance(each, str)] if called else []
+    said = [each for each in called.params.values() if isinstance(each, str)] if called else []
+    # Of a backend of its own: "native-valkey9".
+    return [each.rpartition("-")[2] for each in said]
 
 
 def part_of(item: pytest.Item) -> str:
@@ -218,21 +220,33 @@ def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Iterable[pyte
     items[:] = kept
 
 
-def written(measured: Mapping[str, tuple[str, float, float]]) -> str:
-    """Return the text of durations.json.
+def written(
+    measured: Mapping[str, tuple[str, float, float]],
+    before: Mapping[str, Mapping[str, Cost]] | None = None,
+) -> str:
+    """Return the text of durations.json, a line for each file.
 
-    Arguments: measured: a test's name -> its kind, its CPU seconds and those of the clock.
+    Arguments: measured: a test's name -> its kind, its CPU seconds and those of the clock; before:
+    what stands there, of which the kinds stay that were not measured.
     """
-    of: dict[str, dict[str, list[tuple[float, float, str]]]] = {}
+    tests: dict[str, dict[str, list[tuple[float, float, str]]]] = {}
     for test, (kind, cpu, clock) in measured.items():
         file = test.partition("::")[0]
-        of.setdefault(kind, {}).setdefault(file, []).append((cpu, clock, test))
-    lines = []
+        tests.setdefault(kind, {}).setdefault(file, []).append((cpu, clock, test))
+    costs = dict(before or {}) | {
+        kind: {file: _cost(each) for file, each in files.items()} for kind, files in tests.items()
+    }
+    kinds = []
     for kind in (QUICK, *KINDS):
-        files = []
-        for file, tests in sorted(of.get(kind, {}).items()):
-            least, _, smoke = min(tests)
-            total = [round(sum(each[place] for each in tests), 1) for place in (0, 1)]
-            files.append(f"  {json.dumps(file)}: {json.dumps([*total, smoke, round(least, 1)])}")
-        lines.append(f" {json.dumps(kind)}: {{\n" + ",\n".join(files) + "\n }")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+        lines = [
+            f"  {json.dumps(file)}: {json.dumps(astuple(cost))}"
+            for file, cost in sorted(costs.get(kind, {}).items())
+        ]
+        kinds.append(f" {json.dumps(kind)}: {{\n" + ",\n".join(lines) + "\n }")
+    return "{\n" + ",\n".join(kinds) + "\n}\n"
+
+
+def _cost(tests: Sequence[tuple[float, float, str]]) -> Cost:
+    least, _, smoke = min(tests)
+    cpu, clock = (round(sum(each[place] for each in tests), 1) for place in (0, 1))
+    return Cost(cpu, clock, smoke, round(least, 1))

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -108,24 +108,30 @@ class AnyServer(Protocol):
         ...
 
 
-def find_server(product: str, major: int) -> Path:
-    """Return the binary of "redis" or "valkey" of that major version.
+def find_server(product: str, version: int | str) -> Path:
+    """Return the binary of "redis" or "valkey" of a version: 8 for any 8.x, "8.2" for that minor.
 
-    Looks on PATH, then among those that scripts/fetch_servers.sh put into .cache/servers.
-    Raises: ServerMissingError when there is none.
+    Looks on PATH, then among those that scripts/fetch_servers.sh and fetch_wheel_servers.sh put
+    into .cache/servers. Raises: ServerMissingError when there is none.
     """
     on_path = shutil.which(f"{product}-server")
     if on_path is not None:
         said = subprocess.run([on_path, "--version"], capture_output=True, text=True, check=False)
-        if f"v={major}." in said.stdout:
+        if f"v={version}." in said.stdout:
             return Path(on_path)
-    fetched = CACHE / f"{product}-{major}"
+    fetched = CACHE / f"{product}-{version}"
     if fetched.exists():
         return fetched
     raise ServerMissingError(
-        f"no {product}-server {major}.x is on PATH or in .cache/servers;"
-        " run scripts/fetch_servers.sh and read what it says"
+        f"no {product}-server {version}.x is on PATH or in .cache/servers;"
+        " run scripts/setup.sh dev and read what it says"
     )
+
+
+def is_version(found: Sequence[int], wanted: int | str) -> bool:
+    """Say whether a server's version is 8, for any 8.x, or "8.2", for that minor."""
+    numbers = [int(part) for part in str(wanted).split(".")]
+    return list(found[: len(numbers)]) == numbers
 
 
 class _Clients:
@@ -148,16 +154,22 @@ class _Clients:
 class RedisServer:
     """One redis-server or valkey-server process without persistence.
 
-    Arguments: the binary; the major version that it must turn out to have, or None for any; a name
-    for messages; and configuration options, dashes written as underscores (`maxmemory="3mb"`,
-    `maxmemory_policy="noeviction"`). The process runs when the constructor returns.
+    Arguments: the binary; the version that it must turn out to have, as for `find_server`, or None
+    for any; a name for messages; and configuration options, dashes written as underscores
+    (`maxmemory="3mb"`, `maxmemory_policy="noeviction"`). The process runs when the constructor
+    returns.
     """
 
     is_cluster = False
     is_real = True
 
     def __init__(
-        self, binary: str | Path, version: int | None = None, *, name: str = "redis", **config: Any
+        self,
+        binary: str | Path,
+        version: int | str | None = None,
+        *,
+        name: str = "redis",
+        **config: Any,
     ) -> None:
         self.binary = Path(binary)
         self.name = name
@@ -175,7 +187,7 @@ class RedisServer:
         except BaseException:
             self.stop()
             raise
-        if version is not None and self.version[0] != version:
+        if version is not None and not is_version(self.version, version):
             self.stop()
             raise ServerBrokenError(
                 f"{binary} is version {self.version}, but {version}.x was wanted"
@@ -323,7 +335,7 @@ class RedisCluster3:
     def __init__(
         self,
         binary: str | Path,
-        version: int | None = None,
+        version: int | str | None = None,
         *,
         name: str = "cluster",
         **config: Any,

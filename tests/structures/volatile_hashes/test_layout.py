@@ -297,7 +297,7 @@ def test_a_native_namespace_on_a_server_without_the_commands(redis7: RedisServer
         )
 
 
-@pytest.mark.parametrize("product", ["redis7", "valkey8", "fakeredis_server"])
+@pytest.mark.parametrize("product", ["redis7", "redis62", "valkey8", "fakeredis_server"])
 def test_native_is_refused_where_the_commands_are_missing(
     client_of: Callable[[str], Any], product: str
 ) -> None:
@@ -311,10 +311,13 @@ def test_native_is_refused_where_the_commands_are_missing(
     ("product", "backend"),
     [
         ("redis7", "emulated"),
+        ("redis62", "emulated"),
         ("valkey8", "emulated"),
         ("fakeredis_server", "emulated"),
         ("cluster", "emulated"),
         ("redis8", "native"),
+        ("redis82", "native"),
+        ("valkey9", "native"),
         ("cluster8", "native"),
     ],
 )

@@ -372,6 +372,15 @@ def test_redis7_emulates_what_redis8_does(native: Any, redis7: RedisServer) -> N
     _run(native, VolatileHashes(redis7.client(), "parity", backend="emulated"))
 
 
+@pytest.mark.matrix
+@pytest.mark.parametrize("kind", ["redis82", "valkey8", "valkey9"])
+def test_further_servers_emulate_what_redis8_does(
+    native: Any, kind: str, request: pytest.FixtureRequest
+) -> None:
+    server = request.getfixturevalue(kind)
+    _run(native, VolatileHashes(server.client(), "parity", backend="emulated"))
+
+
 @pytest.mark.slow
 def test_redis8_emulates_what_it_does_itself_with_garbage_left_lying(
     native: Any, quick_redis8: RedisServer | None, redis7: RedisServer
