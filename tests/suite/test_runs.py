@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,11 @@ from support import parts
 from support.skips import unexpected
 
 TESTS = Path(__file__).parents[1]
+# All that scripts/test.sh needs, and neither Java nor Maven.
+NO_JAVA = (
+    *("bash", "cat", "chmod", "cut", "dirname", "grep", "mkdir", "mktemp", "rm", "setpriv"),
+    *("setsid", "sleep"),
+)
 SERVERS = """
 import pytest
 
@@ -142,6 +148,27 @@ class TestSkipped:
     def test_a_reason_is_listed_in_full(self) -> None:
         assert unexpected(["fakeredis takes minutes"]) == []
         assert unexpected(["fakeredis takes minutes, and then some"]) != []
+
+
+@pytest.mark.parametrize(("ci", "expected"), [("true", 1), ("", 0)])
+def test_cassandra_that_cannot_be_had_fails_in_ci(ci: str, expected: int, tmp_path: Path) -> None:
+    shutil.copytree(TESTS.parent / "scripts", tmp_path / "scripts")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in NO_JAVA:
+        if found := shutil.which(name):
+            (tools / name).symlink_to(found)
+    done = subprocess.run(
+        [tools / "bash", "scripts/test.sh", "cassandra", "1"],
+        cwd=tmp_path,
+        env={"PATH": str(tools), "CI": ci},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "there is no java" in done.stderr
+    assert "has run nothing: there is no Cassandra here" in done.stdout
+    assert done.returncode == expected
 
 
 @pytest.mark.slow
