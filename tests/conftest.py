@@ -43,6 +43,7 @@ pytest_plugins = [
     "support.leftovers",
     "support.skips",
     "support.again",
+    "support.proof",
     "support.costs",
     "support.acl",
 ]

@@ -14,6 +14,7 @@ import pytest
 
 from support.interruptions import Interruption, alarms, interrupt, place_of, points_of
 from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.proof import seed, tried
 from support.servers import RedisServer
 from workstealing import Outcome, Recruiter
 from workstealing.jobs import HashFieldExpiry
@@ -167,7 +168,7 @@ class TestSignals:
     @pytest.mark.parametrize("seconds", [0.002, 0.05])
     def test_thousands_at_random_moments(self, redis7: RedisServer, seconds: float) -> None:
         tended = Tended(redis7, seconds)
-        chance = random.Random(seconds)
+        chance = random.Random(seconds * seed())
         landed = 0
         with alarms() as alarm:
             while landed < 1_500:
@@ -180,6 +181,7 @@ class TestSignals:
                     alarm(0)
                 except Interruption:
                     landed += 1
+                    tried("a signal handler that raises at a random moment of a slice")
                     check_idle(tended.twin, 3)
         assert FLIGHT.holder() is None
         job = next(iter(tended.recruiter.stats()["jobs"].values()))

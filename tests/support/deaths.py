@@ -16,9 +16,11 @@ import pytest
 
 from support.children import in_child
 from support.faulty_server import FaultyServer, KillSwitch
+from support.proof import tried
 from support.servers import RedisCluster3
 
 MOST_COMMANDS = 80
+KILLED = "a process killed (SIGKILL) before or after one of its commands"
 
 
 def died_of_the_switch(
@@ -43,6 +45,7 @@ def died_of_the_switch(
     for server in servers:
         server.reset()
     if switch.fired:
+        tried(KILLED)
         assert os.WIFSIGNALED(status)
         assert os.WTERMSIG(status) == signal.SIGKILL
     else:

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 )
 
 from support.hash_model import now_ms
+from support.proof import tried
 from workstealing.recruiting import Slice
 
 # How far, in milliseconds, the replies of both sides about a time to live may be apart; deadlines
@@ -133,6 +134,7 @@ class ParityMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        tried("a random program, compared with Redis 8's own answers or with a model")
         # The spans of time, in milliseconds, in which a deadline passes on one side or the other.
         self.bands: list[tuple[int, int]] = []
         self.job = self.new_job()

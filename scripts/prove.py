@@ -1,0 +1,156 @@
+"""Attacks the package again, with a new seed, and adds what was tried to docs/proof.md: make prove.
+
+Each attack is a set of tests that count their tries (tests/support/proof.py). They run for as long
+as they are given, over and over, each time with another seed. What they tried, and what was lost,
+held or wrong, is added to docs/proof.json, by attack, structure and server, and the table of
+docs/proof.md is made from it.
+
+    make prove PROVE_ARGS="--only kills --minutes 5"
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SUMS = ROOT / "docs" / "proof.json"
+PAGE = ROOT / "docs" / "proof.md"
+BEGIN, END = "<!-- the table: begin -->", "<!-- the table: end -->"
+
+
+@dataclass(frozen=True)
+class Attack:
+    """An attack: its name on the command line, how the tests name it, and those tests."""
+
+    name: str
+    title: str
+    tests: tuple[str, ...]
+    keyword: str = ""
+
+
+ATTACKS = (
+    Attack(
+        "kills",
+        "a process killed (SIGKILL) before or after one of its commands",
+        (
+            "tests/structures",
+            "tests/jobs",
+        ),
+        "kill or dies or die or death or orphan",
+    ),
+    Attack(
+        "signals",
+        "a signal handler that raises at a random moment of a slice",
+        ("tests/laws/test_interruptions.py",),
+        "random_moments",
+    ),
+    Attack(
+        "parity",
+        "a random program, compared with Redis 8's own answers or with a model",
+        ("tests/structures/volatile_hashes/test_parity.py",),
+    ),
+)
+
+
+def load() -> dict[tuple[str, str, str], list[int]]:
+    """Return the sums: attack, structure and server -> tried, lost, held, wrong."""
+    if not SUMS.exists():
+        return {}
+    return {(row[0], row[1], row[2]): row[3:] for row in json.loads(SUMS.read_text("utf-8"))}
+
+
+def add(
+    sums: Mapping[tuple[str, str, str], Sequence[int]], lines: Sequence[str]
+) -> dict[tuple[str, str, str], list[int]]:
+    """Return the sums with those of a run, which are lines of JSON."""
+    total = {key: list(numbers) for key, numbers in sums.items()}
+    for line in lines:
+        attack, part, server, *numbers = json.loads(line)
+        row = total.setdefault((attack, part, server), [0, 0, 0, 0])
+        for place, number in enumerate(numbers):
+            row[place] += number
+    return total
+
+
+def table(sums: Mapping[tuple[str, str, str], Sequence[int]]) -> str:
+    """Return the page's table, a row for each attack, structure and server."""
+    lines = ["| attack | on | server | tried | lost | held | wrong | again |", "|---" * 8 + "|"]
+    names = {attack.title: attack.name for attack in ATTACKS}
+    for (title, part, server), numbers in sorted(sums.items()):
+        again = f'`make prove PROVE_ARGS="--only {names[title]}"`' if title in names else ""
+        cells = [title, part, server or "no server", *(f"{each:,}" for each in numbers), again]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write(sums: Mapping[tuple[str, str, str], Sequence[int]]) -> None:
+    """Write the sums, and the page's table."""
+    rows = [json.dumps([*key, *numbers]) for key, numbers in sorted(sums.items())]
+    SUMS.write_text("[\n " + ",\n ".join(rows) + "\n]\n", "utf-8")
+    text = PAGE.read_text("utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{table(sums)}\n{END}{after}", "utf-8")
+
+
+def run(attack: Attack, seed: int, path: Path) -> int:
+    """Run the tests of an attack once; return pytest's status."""
+    # One process: a worker of xdist would write as well, and in no order.
+    command = ["bash", "scripts/test.sh", "all", "0", "-q", f"--proof-to={path}"]
+    command += [f"--hypothesis-seed={seed}", *(("-k", attack.keyword) if attack.keyword else ())]
+    done = subprocess.run(
+        [*command, *attack.tests],
+        cwd=ROOT,
+        env={**os.environ, "PROVE_SEED": str(seed)},
+        check=False,
+    )
+    return done.returncode
+
+
+def main() -> int:
+    """Read the arguments, attack, and add it up."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    known = [attack.name for attack in ATTACKS]
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=known, help=", ".join(known))
+    parser.add_argument("--minutes", type=float, default=5.0, help="for each attack; 5 by default")
+    parser.add_argument("--seed", type=int, help="of the first run; drawn if it is not given")
+    options = parser.parse_args()
+    chosen = [each for each in ATTACKS if not options.only or each.name in options.only]
+    seeds = random.SystemRandom()
+    path = ROOT / ".cache" / "proof.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    status = 0
+    for attack in chosen:
+        until = time.monotonic() + 60 * options.minutes
+        seed = options.seed or seeds.randrange(1, 2**31)
+        while True:
+            print(f"=== {attack.name}, seed {seed}", flush=True)
+            path.unlink(missing_ok=True)
+            failed = run(attack, seed, path)
+            lines = path.read_text("utf-8").splitlines() if path.exists() else []
+            if not lines:
+                print(f"FAILED  {attack.name} has tried nothing")
+                return 1
+            write(add(load(), lines))
+            if failed:
+                print(f"FAILED  {attack.name}: repeat it by --only {attack.name} --seed {seed}")
+                status = 1
+            if failed or time.monotonic() > until:
+                break
+            seed = seeds.randrange(1, 2**31)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

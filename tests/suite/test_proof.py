@@ -1,0 +1,103 @@
+"""What attacks have tried is summed up over runs, and the page says what was summed up."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = """
+import pytest
+from support.proof import seed, tried
+
+@pytest.fixture
+def redis7(): pass
+
+def test_one(redis7):
+    tried("an attack", 3)
+    tried("an attack", held=1)
+    tried("another", seed())
+
+def test_two(redis7):
+    tried("an attack")
+    assert False
+
+def test_three(): pass
+"""
+
+
+@pytest.fixture(scope="module")
+def prove() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("prove_script", ROOT / "scripts" / "prove.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["prove_script"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tries_of_a_run_are_summed_up(tmp_path: Path) -> None:
+    folder = tmp_path / "tests" / "structures" / "durable_keys"
+    folder.mkdir(parents=True)
+    (folder / "test_it.py").write_text(SOURCE)
+    path = tmp_path / "proof.jsonl"
+    for _ in range(2):
+        done = subprocess.run(
+            [
+                *(sys.executable, "-P", "-m", "pytest", "-q", "-p", "support.proof"),
+                *("-p", "no:cacheprovider", f"--proof-to={path}", f"--rootdir={tmp_path}", folder),
+            ],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT / "tests"),
+                "PROVE_SEED": "7",
+                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert rows[:2] == rows[2:]
+    assert rows[:2] == [
+        ["an attack", "durable keys", "redis7", 5, 0, 1, 1],
+        ["another", "durable keys", "redis7", 7, 0, 0, 0],
+    ]
+
+
+def test_sums_add_up_over_runs(prove: ModuleType) -> None:
+    line = json.dumps(["an attack", "log", "redis7", 3, 1, 0, 0])
+    sums = prove.add({}, [line])
+    sums = prove.add(sums, [line, json.dumps(["an attack", "log", "cluster", 1000, 0, 0, 0])])
+    assert sums[("an attack", "log", "redis7")] == [6, 2, 0, 0]
+    assert "| an attack | log | cluster | 1,000 | 0 | 0 | 0 |" in prove.table(sums)
+
+
+def test_the_page_says_what_was_summed_up(prove: ModuleType) -> None:
+    assert prove.table(prove.load()) in prove.PAGE.read_text()
+
+
+def test_each_attack_finds_its_tests(prove: ModuleType) -> None:
+    for attack in prove.ATTACKS:
+        assert all((ROOT / each).exists() for each in attack.tests)
+
+
+def test_a_run_that_tried_nothing_fails(
+    prove: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    monkeypatch.setattr(prove, "ROOT", tmp_path)
+    monkeypatch.setattr(prove, "run", lambda *_: 0)
+    monkeypatch.setattr(sys, "argv", ["prove", "--only", "parity"])
+    assert prove.main() == 1
+    assert "parity has tried nothing" in capsys.readouterr().out
