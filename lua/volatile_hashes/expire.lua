@@ -1,16 +1,42 @@
 -- EXPIRE hash amount [NX | XX | GT | LT], and its siblings, for a whole volatile hash.
--- KEYS: hash, deadlines, due, mark. ARGV: mark, the command, amount, [condition]. Returns 1 or 0.
+-- KEYS: hash, deadlines, due, mark. ARGV: mark, the command, the ms of its unit, 1 if the amount is
+-- from now, else 0, the amount, then the conditions as the command takes them. Returns 1 or 0.
+-- Redis 6.2 has no conditions, and takes an amount beyond 64 bits for a moment that is past: it
+-- deletes the key. So both are judged here, and the server is given what every version understands.
 --@include hash
-local problem = refuse()
+--@include conditions
+local MOST_SECONDS = 9223372036854775 -- beyond it they have no milliseconds in 64 bits
+local unit_ms, is_relative, amount = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5]
+local is, problem = read_conditions(6)
+if not is then
+  return problem
+end
+if not is_integer(amount) then
+  return redis.error_reply('ERR value is not an integer or out of range')
+end
+local number = tonumber(amount)
+local wanted = number * unit_ms + (is_relative and server_ms() or 0)
+if (unit_ms > 1 and math.abs(number) > MOST_SECONDS) or (is_relative and wanted >= 2 ^ 63) then
+  local command = string.lower(ARGV[2])
+  return redis.error_reply("ERR invalid expire time in '" .. command .. "' command")
+end
+problem = refuse()
 if problem then
   return problem
 end
 if not has_live() then
-  -- All garbage, so nothing is lost; the command itself says what a missing key gets.
+  -- All garbage, so nothing is lost; a missing key gets 0.
   redis.call('UNLINK', hash, deadlines)
   redis.call('ZREM', due, hash)
+  return 0
 end
-local reply = redis.pcall(ARGV[2], hash, unpack(ARGV, 3))
+if next(is) then
+  local ends = end_of_hash('PEXPIRETIME')
+  if not is_met(is, ends >= 0 and ends or nil, wanted) then
+    return 0
+  end
+end
+local reply = redis.pcall(ARGV[2], hash, amount)
 if reply ~= 1 then
   return reply
 end

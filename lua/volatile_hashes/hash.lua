@@ -199,6 +199,31 @@ local function has_live()
   return redis.call('HLEN', hash) > past or live_count() > 0
 end
 
+-- The server's own time to live of a whole hash.
+
+-- The milliseconds since the epoch by which the server judges it: a test's clock does not count.
+local function server_ms()
+  return now() - CLOCK_SHIFT_MS
+end
+
+-- EXPIRETIME hash or PEXPIRETIME hash, by PTTL where the server has no such command, as Redis 6.2,
+-- or refuses it to the user.
+local function end_of_hash(command)
+  local reply = redis.pcall(command, hash)
+  if not is_error(reply) then
+    return reply
+  end
+  local at, left
+  repeat
+    -- Both must be of one millisecond.
+    at, left = server_ms(), redis.call('PTTL', hash)
+  until left < 0 or server_ms() == at
+  if left < 0 or command == 'PEXPIRETIME' then
+    return left < 0 and left or at + left
+  end
+  return math.floor((at + left + 500) / 1000)
+end
+
 -- The part that scripts share that change fields of a volatile hash.
 
 local function clear_deadline(fields)

@@ -3,6 +3,7 @@
 -- the amount is from now, else 0, amount, [condition], FIELDS, n, fields.
 -- Returns per field: -2 no such field, 0 condition not met, 1 set, 2 deleted (time already past).
 --@include hash
+--@include conditions
 local at = now()
 local deadline, problem = deadline_from(ARGV[5], ARGV[3], ARGV[4] == '1', ARGV[2], at)
 if not deadline then
@@ -12,7 +13,7 @@ problem = refuse()
 if problem then
   return problem
 end
-local condition = string.upper(ARGV[6])
+local is = { [string.upper(ARGV[6])] = true }
 local fields = fields_argument(6)
 drop_past(fields)
 local current = deadlines_of(fields)
@@ -23,15 +24,9 @@ for i, field in ipairs(fields) do
     known[field] = { exists = exists, deadline = current[i] and tonumber(current[i]) }
   end
   local state = known[field]
-  local has = state.deadline
   if not state.exists then
     replies[i] = -2
-  elseif
-    (condition == 'NX' and has)
-    or (condition == 'XX' and not has)
-    or (condition == 'GT' and not (has and deadline > has))
-    or (condition == 'LT' and has and deadline >= has)
-  then
+  elseif not is_met(is, state.deadline, deadline) then
     replies[i] = 0
   elseif is_past(deadline, at) then
     replies[i] = 2

@@ -4,4 +4,7 @@
 if redis.call('TYPE', hash).ok == 'hash' and not has_live() then
   return -2
 end
+if ARGV[1] == 'EXPIRETIME' or ARGV[1] == 'PEXPIRETIME' then
+  return end_of_hash(ARGV[1])
+end
 return redis.pcall(ARGV[1], hash)

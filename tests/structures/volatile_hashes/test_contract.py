@@ -96,7 +96,7 @@ def emulated(any_server: AnyServer) -> Namespace:
             pytest.param(each, marks=pytest.mark.matrix)
             for each in (
                 *("fakeredis", "redis8", "cluster8", "native-cluster"),
-                *("redis82", "native-redis82", "valkey9", "native-valkey9"),
+                *("redis62", "redis82", "native-redis82", "valkey9", "native-valkey9"),
             )
         ),
     ]
@@ -245,19 +245,14 @@ STORY: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
     ("delete", ("{k}2",), {}, 0),
     ("unlink", ("one",), {}, 1),
 ]
-# fakeredis speaks 6.2, which has neither conditions on EXPIRE nor EXPIRETIME; and its HRANDFIELD
-# answers a missing key, and a script, with the wrong type.
-NOT_IN_FAKEREDIS = {"expiretime", "pexpiretime", "hrandfield"}
+# fakeredis' HRANDFIELD answers a missing key, and a script, with the wrong type.
+NOT_IN_FAKEREDIS = {"hrandfield"}
 
 
 def _story(namespace: Namespace) -> list[tuple[str, tuple[Any, ...], dict[str, Any], Any]]:
     if namespace.server.is_real:
         return STORY
-    return [
-        step
-        for step in STORY
-        if step[0] not in NOT_IN_FAKEREDIS and not (step[0] == "expire" and step[2])
-    ]
+    return [step for step in STORY if step[0] not in NOT_IN_FAKEREDIS]
 
 
 def _sorted(name: str, reply: Any) -> Any:

@@ -373,7 +373,7 @@ def test_redis7_emulates_what_redis8_does(native: Any, redis7: RedisServer) -> N
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("kind", ["redis82", "valkey8", "valkey9"])
+@pytest.mark.parametrize("kind", ["redis62", "redis82", "valkey8", "valkey9"])
 def test_further_servers_emulate_what_redis8_does(
     native: Any, kind: str, request: pytest.FixtureRequest
 ) -> None:

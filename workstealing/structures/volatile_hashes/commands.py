@@ -144,6 +144,11 @@ def _lasting(name: str, unit_ms: int, relative: int) -> _HashCommand:
     return _HashCommand("volatile_hashes/hexpire", writes=True, told=told)
 
 
+def _ending(name: str, unit_ms: int, relative: int) -> _HashCommand:
+    told = (name, unit_ms, relative)
+    return _HashCommand("volatile_hashes/expire", writes=True, read=bool, told=told)
+
+
 def _telling(unit_ms: int, relative: int) -> _HashCommand:
     told = (unit_ms, relative)
     return _HashCommand("volatile_hashes/httl", writes=False, checked=True, told=told)
@@ -177,10 +182,10 @@ _COMMANDS: dict[str, _HashCommand] = {
         name: _HashCommand("volatile_hashes/delete", writes=True, told=(name,))
         for name in ("DEL", "UNLINK")
     },
-    **{
-        name: _HashCommand("volatile_hashes/expire", writes=True, read=bool, told=(name,))
-        for name in ("EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT")
-    },
+    "EXPIRE": _ending("EXPIRE", 1000, 1),
+    "PEXPIRE": _ending("PEXPIRE", 1, 1),
+    "EXPIREAT": _ending("EXPIREAT", 1000, 0),
+    "PEXPIREAT": _ending("PEXPIREAT", 1, 0),
     "PERSIST": _writing("persist", bool),
     "RENAME": _writing("rename", _is_ok, keys=2),
     "RENAMENX": _writing("renamenx", bool, keys=2),
