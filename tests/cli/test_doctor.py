@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from support.delaying_relay import DelayingRelay
 from support.patience import GUARD_SECONDS
@@ -104,8 +105,31 @@ def test_redis_8_is_native(command: Any, redis8: RedisServer) -> None:
     assert "expires hash fields itself" in found["native"][1]
 
 
-def test_valkey_is_named(command: Any, valkey8: RedisServer) -> None:
-    assert checks(command.json("doctor", "--url", valkey8.url))["server"][1].startswith("Valkey 8.")
+def test_valkey_is_named_with_its_mode(command: Any, valkey8: RedisServer) -> None:
+    _, said = checks(command.json("doctor", "--url", valkey8.url))["server"]
+    assert said.startswith("Valkey 8.")
+    assert said.endswith(", standalone")
+
+
+def test_redis_62_does_not_hold_scripts_to_its_replicas(
+    command: Any, redis62: RedisServer, start_redis: Callable[..., RedisServer]
+) -> None:
+    with redis62.client() as client:
+        assert "replicas" not in checks(command.json("doctor", "--url", redis62.url))
+        client.config_set("min-replicas-to-write", 1)
+        try:
+            found = checks(command.json("doctor", "--url", redis62.url))
+            # So the check says what the server does.
+            VolatileHashes(client, "n", backend="emulated").hset("k", "f", 1)
+        finally:
+            client.config_set("min-replicas-to-write", 0)
+    level, said = found["replicas"]
+    assert level == "warning"
+    assert said.startswith("min-replicas-to-write does not bind the scripts of Redis 6.2.")
+    newer = start_redis(7, min_replicas_to_write=1)
+    assert "replicas" not in checks(command.json("doctor", "--url", newer.url))
+    with pytest.raises(ResponseError, match="NOREPLICAS"):
+        newer.client().eval("return redis.call('SET', KEYS[1], 1)", 1, "k")
 
 
 @pytest.mark.cluster

@@ -33,6 +33,8 @@ from workstealing.structures.volatile_hashes.commands import (
 )
 
 OLDEST_SERVER = (6, 2)
+# From this Redis on, scripts write only where min-replicas-to-write lets commands write.
+BINDS_SCRIPTS = (7, 0)
 PINGS = 20
 SLICE_SECONDS = 0.010
 CLOCK_SECONDS = 2.0
@@ -146,6 +148,7 @@ def server(twin: Twin, node: Node) -> Iterator[Check]:
         info = fields(replies[0])
         yield _version(info, where)
     yield _role(info, replies[3])
+    yield from _replicas(info)
     yield from memory(info)
     native = _native(replies[2], optional)
     yield native
@@ -157,18 +160,39 @@ def server(twin: Twin, node: Node) -> Iterator[Check]:
     yield _clock(replies[1])
 
 
+def _product(info: dict[str, str]) -> tuple[str, str, tuple[int, ...]]:
+    """Return a server's name, its version as it tells it ("" if not), and as two numbers."""
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    version = info.get("valkey_version") or info.get("redis_version") or ""
+    return name, version, tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
 def _version(info: dict[str, str], where: str) -> Check:
-    product = "Valkey" if "valkey_version" in info else "Redis"
-    version = info.get("valkey_version") or info.get("redis_version")
-    if version is None:
+    product, version, number = _product(info)
+    if not version:
         return Check("server", NOTE, f"the server{where} does not tell its version")
-    number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if product == "Redis" and number < OLDEST_SERVER:
         oldest = ".".join(map(str, OLDEST_SERVER))
         return Check(
             "server", FAULT, f"{product} {version}{where} is too old: use {oldest} or newer"
         )
-    return Check("server", OK, f"{product} {version}{where}, {info.get('redis_mode', '?')}")
+    # Valkey calls it by another name.
+    mode = info.get("redis_mode") or info.get("server_mode")
+    return Check("server", OK, f"{product} {version}{where}{f', {mode}' if mode else ''}")
+
+
+def _replicas(info: dict[str, str]) -> Iterator[Check]:
+    """Check whether min-replicas-to-write, where it is set, binds scripts. No command."""
+    product, version, number = _product(info)
+    # INFO has this line only where the setting is on.
+    if "min_slaves_good_slaves" in info and product == "Redis" and (0,) < number < BINDS_SCRIPTS:
+        yield Check(
+            "replicas",
+            WARNING,
+            f"min-replicas-to-write does not bind the scripts of Redis {version} (redis#9993):"
+            " what structures write is taken even while replicas are missing, and a failover can"
+            " lose it; Redis 7.0 and newer refuse it",
+        )
 
 
 def _role(info: dict[str, str], reply: Any) -> Check:
