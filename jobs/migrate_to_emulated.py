@@ -4,7 +4,8 @@ The layout goes from native over leaving and returning to emulated. While it is 
 process runs the server's commands under a guard, an index shard's mark. When every process must
 have noticed, the namespace is returning: each field is handed back before its next use, and the
 job walks the keyspace and hands back the fields that nobody uses. From its first field on, an index
-shard refuses guarded commands, so that no process can give the server a deadline any more.
+shard refuses guarded commands, so that no process can give the server a deadline any more. At the
+end each index shard has the mark of an emulated namespace.
 """
 
 from __future__ import annotations
@@ -20,6 +21,13 @@ from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import Skipped
 from workstealing.jobs.adopt_hashes.adopter import Pattern, small_hashes
 from workstealing.jobs.adopt_hashes.job import Adoption, PartWalk, WalkPart
+from workstealing.jobs.backend_moves import (
+    NAP_SECONDS,
+    change_backend,
+    has_other_marks,
+    mark_shards,
+    seconds_to_wait,
+)
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import Backlog, DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
@@ -27,7 +35,6 @@ from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
 from workstealing.store.operations import Operation, Steps
 from workstealing.store.paging import BEGINNING
-from workstealing.store.scripts import load
 from workstealing.store.twin import Node
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.layout import LAYOUT_SCRIPTS
@@ -44,12 +51,6 @@ from workstealing.structures.volatile_hashes.hashes import checked_hashes
 
 __all__ = ["MigrateToEmulated"]
 
-# Every process reads the layout again after 5 seconds, before its next command.
-GRACE_SECONDS = 15.0
-# So long a sweep's task waits at once, before it looks again.
-_NAP_SECONDS = 1.0
-_LEAST_WAIT = 0.001
-
 
 class MigrateToEmulated(DivisibleJob):
     """Moves a namespace from native to emulated, slice by slice, under traffic.
@@ -57,7 +58,8 @@ class MigrateToEmulated(DivisibleJob):
     Install it before a downgrade of the servers, when every process runs a release that knows the
     job; the servers stay Redis 8 or Valkey 9 until it has finished. Readers and writers go on
     meanwhile. Twice, slices only wait for 15 seconds, until every process has noticed. When the
-    namespace is emulated, slices are idle.
+    namespace is emulated, slices are idle; but where a former release has left marks that refuse
+    writes, it is moved back once more.
 
     Arguments: hashes: the namespace; match: a pattern of Redis's for its keys, such as
     ``"item:*"``: a native namespace has no list of them; limit: the most fields a slice hands back;
@@ -89,6 +91,8 @@ class MigrateToEmulated(DivisibleJob):
         self._adoption = Adoption(self.name, self.hashes, self._index, back)
         self._random = random
         self._clock = clock
+        # Whether this job has seen that the move has left nothing.
+        self._is_settled = False
 
     def perform(self, slice: Slice) -> int:
         """Hand back up to ``slice.limit`` fields, and end the move when none is left.
@@ -108,7 +112,7 @@ class MigrateToEmulated(DivisibleJob):
             return 0
         handed, is_over = self._adoption.serve(layout, slice, self._random)
         if is_over:
-            self.end(budget)
+            self.end(layout, budget)
         return handed
 
     def parts(self, n: int) -> list[WalkPart]:
@@ -130,8 +134,9 @@ class MigrateToEmulated(DivisibleJob):
         """Return the layout as it is now; None if nothing is left to move. Raises: as `perform`."""
         self._index.forget_layout()
         layout = self._index.layout(budget)
-        if layout is None or layout.backend == EMULATED:
+        if layout is None or (layout.backend == EMULATED and self._has_settled(layout, budget)):
             return None
+        self._is_settled = False
         layout.require_writable()
         if layout.backend == MIGRATING:
             raise Skipped("the namespace is migrating to native: let MigrateToNative finish first")
@@ -140,24 +145,39 @@ class MigrateToEmulated(DivisibleJob):
     def must_wait(self, layout: Layout, budget: Budget) -> float:
         """Do the step of the move that is due; return for how many seconds no field moves yet."""
         if layout.backend == NATIVE:
-            self._change(NATIVE, LEAVING, budget)
-            return max(GRACE_SECONDS, _LEAST_WAIT)
-        since = self._index.drive(self._since(), budget)
-        left = GRACE_SECONDS - (self._index.server_ms(budget) - since) / 1000
+            # A process that has first used an index shard while others closed the rest has left the
+            # mark of a migration there.
+            mark_shards(self._index, layout, NATIVE, (MIGRATING, EMULATED), budget)
+            return change_backend(self._index, NATIVE, LEAVING, budget)
+        if layout.backend == EMULATED:
+            self._adoption.forget_places()
+            return change_backend(self._index, EMULATED, RETURNING, budget)
+        left = seconds_to_wait(self._index, budget)
         if left > 0:
             # After the second change, too: a process that has not noticed may still give the server
             # a deadline in an index shard without a mark, behind the place of the walk.
             return left
         if layout.backend == LEAVING:
             self._adoption.forget_places()
-            self._change(LEAVING, RETURNING, budget)
-            return max(GRACE_SECONDS, _LEAST_WAIT)
+            return change_backend(self._index, LEAVING, RETURNING, budget)
         return 0.0
 
-    def end(self, budget: Budget) -> None:
+    def end(self, layout: Layout, budget: Budget) -> None:
         """End the move, when no field is left in the server's keeping."""
-        self._change(RETURNING, EMULATED, budget)
+        # While the namespace is returning, both marks are right, and afterwards only this one.
+        mark_shards(self._index, layout, EMULATED, (RETURNING, NATIVE, MIGRATING), budget)
+        change_backend(self._index, RETURNING, EMULATED, budget)
         self._adoption.forget_places()
+
+    def _has_settled(self, layout: Layout, budget: Budget) -> bool:
+        """Say whether the last move has left nothing that refuses a write."""
+        if not self._is_settled:
+            if has_other_marks(self._index, layout, EMULATED, budget):
+                return False
+            # The one that ended the move may have died before it did this.
+            self._adoption.forget_places()
+            self._is_settled = True
+        return True
 
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the hashes with fields to hand back; a lower bound if there was not time for all.
@@ -178,16 +198,6 @@ class MigrateToEmulated(DivisibleJob):
     def warm_up(self) -> None:
         """Load the structure's scripts and prepare connections; no round trip."""
         self.hashes.twin.warm_up("volatile_hashes/", "walk/", LAYOUT_SCRIPTS)
-
-    def _change(self, before: str, after: str, budget: Budget) -> None:
-        script = load("layout/change")
-        change = Operation(script, (self.hashes.names.layout,), (before, after), bool)
-        self._index.drive(_one(change), budget)
-        self._index.forget_layout()
-
-    def _since(self) -> Steps[int]:
-        since = yield ("HGET", self.hashes.names.layout, "since")
-        return int(since or 0)
 
 
 class _ReturningPart(PartJob):
@@ -217,12 +227,12 @@ class _ReturningPart(PartJob):
             return 0
         wait = self._job.must_wait(layout, budget)
         if wait:
-            time.sleep(min(wait, _NAP_SECONDS, slice.remaining()))
+            time.sleep(min(wait, NAP_SECONDS, slice.remaining()))
             return 0
         handed = 0 if self._walk.is_over else self._walk.go(layout, slice)
         if self._walk.is_over:
             if self._adoption.all_parts_over(self._part):
-                self._job.end(budget)
+                self._job.end(layout, budget)
             self._is_over = True
         return handed
 

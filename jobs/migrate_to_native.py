@@ -3,17 +3,25 @@
 The layout goes from emulated over migrating to native. While it is migrating, each hash is handed
 over before its next use, and the job hands over the hashes that nobody uses. Marks keep the
 migration exact: from its first hash on, an index shard refuses writers that do not know of the
-migration, and an empty index shard is closed for good.
+migration, and an empty index shard is closed until the namespace is moved back. A namespace that
+has just been moved back rests for 15 seconds first, until every process has noticed.
 """
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import ConfigurationError
+from workstealing.jobs.backend_moves import (
+    NAP_SECONDS,
+    change_backend,
+    mark_shards,
+    seconds_to_wait,
+)
 from workstealing.jobs.due_collecting import (
     PATIENCE_SECONDS,
     DuePart,
@@ -44,8 +52,6 @@ from workstealing.structures.volatile_hashes.commands import (
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
 
 __all__ = ["MigrateToNative"]
-
-SHARDS_A_CLOSING = 64
 
 
 class MigrateToNative(DivisibleJob):
@@ -140,9 +146,10 @@ class _Migrator:
         that finds nothing left and closes the index shards. Raises: ConfigurationError if the
         server lacks the commands; LayoutError; connection faults. One script a hash.
         """
-        layout = self.begun(slice)
+        layout, wait = self.begun(slice)
         if layout is None:
-            slice.observe(backlog=0)
+            if not wait:
+                slice.observe(backlog=0)
             return 0
         moved, found_any = 0, False
         for look in looks(self._index, slice, overdue=False):
@@ -156,22 +163,31 @@ class _Migrator:
             self.close(layout, slice)
         return moved
 
-    def begun(self, slice: Slice) -> Layout | None:
-        """Begin the migration, if nobody has; return the layout while it lasts, else None."""
+    def begun(self, slice: Slice) -> tuple[Layout | None, float]:
+        """Begin the migration, if nobody has.
+
+        Returns: the layout while it lasts, else None; and for how many seconds it may not begin.
+        """
         # Another process may have begun or ended the migration since the last slice.
         self._index.forget_layout()
-        layout = self._index.layout(Budget(slice.remaining()))
-        if layout is None or layout.is_native:
-            return None
-        layout.require_writable()
-        if layout.is_emulated:
+        budget = Budget(slice.remaining())
+        layout = self._index.layout(budget)
+        if layout is None:
+            return None, 0.0
+        if layout.backend == EMULATED:
+            layout.require_writable()
             self._require_commands(slice)
-            self._change_layout(EMULATED, MIGRATING, slice)
-            self._index.forget_layout()
-            layout = self._index.layout(Budget(slice.remaining()))
-            if layout is None or not layout.is_migrating:
-                return None
-        return layout
+            # A process that takes the namespace for returning would hand back again what it meets
+            # in a closed index shard: there it cannot tell this migration from one before.
+            left = seconds_to_wait(self._index, budget)
+            if left > 0:
+                return None, left
+            change_backend(self._index, EMULATED, MIGRATING, budget)
+            layout = self._index.layout(budget)
+        if layout is None or not layout.is_migrating:
+            return None, 0.0
+        layout.require_writable()
+        return layout, 0.0
 
     def count(self, slice: Slice) -> int:
         """Return how many fields `migrate` would hand over now, at most the limit; change nothing.
@@ -221,26 +237,10 @@ class _Migrator:
 
     def close(self, layout: Layout, slice: Slice) -> None:
         """Close the index shards in use, and the migration if all of them are empty."""
-        script = load("volatile_hashes/close_shard")
-        native = layout.mark_of(NATIVE)
-        all_closed = True
-        # The registry is read after the layout was changed, and a writer reads the layout after it
-        # has registered an index shard. So no index shard is missed.
         budget = Budget(slice.remaining())
-        for node, shards in self._index.shards_by_node(layout, budget).items():
-            for start in range(0, len(shards), SHARDS_A_CLOSING):
-                commands: list[tuple[Any, ...]] = []
-                for shard in shards[start : start + SHARDS_A_CLOSING]:
-                    keys = (self._names.due(shard), self._names.mark(shard))
-                    commands.append(("EVAL", script.body, len(keys), *keys, native))
-                replies = checked(self._twin.call(node, commands, Budget(slice.remaining())))
-                all_closed = all_closed and all(replies)
-        if all_closed:
-            self._change_layout(MIGRATING, NATIVE, slice)
-
-    def _change_layout(self, before: str, after: str, slice: Slice) -> None:
-        operation = Operation(load("layout/change"), (self._names.layout,), (before, after), bool)
-        self._run(operation, slice)
+        before = (EMULATED, MIGRATING)
+        if mark_shards(self._index, layout, NATIVE, before, budget, if_empty=True):
+            change_backend(self._index, MIGRATING, NATIVE, budget)
 
     def _require_commands(self, slice: Slice) -> None:
         facts = Operation(load("layout/server_facts"), (self._names.layout,), NATIVE_COMMANDS, list)
@@ -277,9 +277,12 @@ class _MigratingPart(PartJob):
 
     def perform(self, slice: Slice) -> int:
         """Hand over up to ``slice.limit`` fields of the part. Raises: as `_Migrator.migrate`."""
-        self._layout = self._migrator.begun(slice)
+        self._layout, wait = self._migrator.begun(slice)
         if self._layout is None:
-            self._is_over = True
+            if wait:
+                time.sleep(min(wait, NAP_SECONDS, slice.remaining()))
+            else:
+                self._is_over = True
             return 0
         moved = self._walk.perform(slice)
         if self._walk.is_drained:

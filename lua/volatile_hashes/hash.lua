@@ -102,7 +102,7 @@ end
 --   KEYS[3] the due index of the hash's index shard, a sorted set: key of the hash -> the earliest
 --           moment at which it may have garbage (never later than its earliest deadline)
 --   KEYS[4] the layout mark of that index shard, a string
---   ARGV[1] the mark that the caller was written for
+--   ARGV[1] the mark that the caller was written for, or some
 local due = KEYS[3]
 local mark_key = KEYS[4]
 
@@ -136,7 +136,7 @@ local function refuse(schedules)
     end
   end
   if not found then
-    local reply = redis.pcall('SET', mark_key, ARGV[1])
+    local reply = redis.pcall('SET', mark_key, first_of(ARGV[1]))
     if reply.err then
       return reply
     end

@@ -1,19 +1,13 @@
 -- Hands the deadlines of one volatile hash over to the server, which expires fields itself.
--- KEYS: hash, deadlines, due, mark. ARGV: mark of a namespace that is being migrated, the mark
--- before, the mark after, and the most fields to hand over ('' for all).
--- Returns how many fields were handed over or, having expired, deleted.
+-- KEYS: hash, deadlines, due, mark. ARGV: three of marks (moving.lua), and the most fields to hand over
+-- ('' for all). Returns how many fields were handed over or, having expired, deleted.
 -- From the first hash on, the index shard refuses writers that do not know of the migration.
 --@include hash
---@include layout
-local due, mark = KEYS[3], KEYS[4]
-local found = redis.call('GET', mark)
--- A full server refuses some writes as a script's first, and allows them behind another write. This
--- one makes room, too.
-redis.call('ZREM', deadlines, '')
-if not found or found == ARGV[2] then
-  redis.call('SET', mark, ARGV[1])
-elseif found ~= ARGV[1] and found ~= ARGV[3] then
-  return layout_error(mark, 'says ' .. found .. ' where ' .. ARGV[1] .. ' was expected')
+--@include moving
+local due = KEYS[3]
+local problem = mark_moving()
+if problem then
+  return problem
 end
 if redis.call('TYPE', hash).ok ~= 'hash' then
   -- The hash is gone or something else stands at its key: only its deadlines are left.

@@ -1,33 +1,38 @@
 -- Hands deadlines that the server keeps of fields of a hash back to this package's own keys.
--- KEYS: hash, deadlines, due, mark. ARGV: the mark of an emulated namespace, that of a native one,
--- 1 for all fields of the hash, else 0, then fields. Returns how many had a deadline.
--- From the first hash on, the index shard refuses native commands of processes that know of the change.
+-- KEYS: hash, deadlines, due, mark. ARGV: three of marks (moving.lua), 1 for all fields of the hash,
+-- else 0, then fields. Returns how many had a deadline.
+-- From the first hash on, the index shard refuses native commands of processes that know of the change,
+-- and commands of processes that take the namespace for emulated since before it was native.
 --@include hash
---@include layout
-local due, mark = KEYS[3], KEYS[4]
-local found = redis.call('GET', mark)
--- A full server refuses some writes as a script's first, and allows them behind another write.
-redis.call('ZREM', deadlines, '')
-if not found or found == ARGV[2] then
-  redis.call('SET', mark, ARGV[1])
-elseif found ~= ARGV[1] then
-  return layout_error(mark, 'says ' .. found .. ' where ' .. ARGV[1] .. ' was expected')
+--@include moving
+local due = KEYS[3]
+local problem = mark_moving()
+if problem then
+  return problem
 end
 if redis.call('TYPE', hash).ok ~= 'hash' then
   return 0
 end
-local count, fields = 0, ARGV[3] == '1' and redis.call('HKEYS', hash) or arguments(4)
+local count, fields = 0, ARGV[4] == '1' and redis.call('HKEYS', hash) or arguments(5)
+local ends = redis.call('PEXPIRETIME', hash)
 in_runs(1, #fields, function(first, last)
   local times = redis.call('HPEXPIRETIME', hash, 'FIELDS', last - first + 1, unpack(fields, first, last))
   for i, at in ipairs(times) do
     local field = fields[first + i - 1]
-    if at >= 0 then
+    local value = at >= 0 and redis.call('HGET', hash, field)
+    if value then
       local score = string.format('%.0f', at)
       redis.call('ZADD', due, 'LT', score, hash)
       redis.call('ZADD', deadlines, score, field)
-      redis.call('HPERSIST', hash, 'FIELDS', 1, field)
+      -- HSET drops the server's deadline, as HPERSIST does. But a server that replays its AOF after that
+      -- deadline deletes the field where it was given, and there only HSET brings it back.
+      redis.call('HSET', hash, field, value)
       count = count + 1
     end
   end
 end)
+if count > 0 and ends >= 0 then
+  -- In such a replay the hash may have gone with its last field, and its own time to live with it.
+  redis.call('PEXPIREAT', hash, ends)
+end
 return count

@@ -277,7 +277,7 @@ def test_a_native_namespace_on_a_server_with_an_aof(
         level, sentence = found["job expiry, AOF"]
         assert level == "warning"
         assert "with appendonly yes" in sentence
-        assert "HPERSIST was acknowledged" in sentence
+        assert "HPERSIST or a later deadline was acknowledged" in sentence
 
 
 RESTRICTED = """

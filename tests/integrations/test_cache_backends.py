@@ -39,7 +39,7 @@ from workstealing.jobs import (
     HashFieldExpiry,
     MigrateToEmulated,
     MigrateToNative,
-    migrate_to_emulated,
+    backend_moves,
 )
 from workstealing.recruiting import Recruiter, Slice
 from workstealing.recruiting.deferral import Deferral, current
@@ -277,7 +277,7 @@ def test_an_expired_number_is_not_counted_on(redis7: Any) -> None:
 def test_numbers_are_counted_on_while_the_namespace_moves(
     redis8: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(migrate_to_emulated, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(backend_moves, "GRACE_SECONDS", 0.0)
     monkeypatch.setattr(hashes_module, "LAYOUT_SECONDS", 0.0)
     hashes = VolatileHashes(redis8.client(), "cache", backend="emulated")
     hashes.open()

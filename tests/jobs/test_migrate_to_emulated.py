@@ -15,16 +15,18 @@ import redis
 from support.deaths import every_death
 from support.faulty_server import FaultyServer
 from support.patience import left, patient  # noqa: F401 - an autouse fixture
-from support.servers import RedisServer
-from workstealing.errors import Aborted, Skipped
+from support.servers import RedisCluster3, RedisServer
+from workstealing.errors import Aborted, LayoutError, Skipped
 from workstealing.jobs import (
     HashFieldExpiry,
     MigrateToEmulated,
     MigrateToNative,
-    migrate_to_emulated,
+    backend_moves,
+    migrate_to_native,
 )
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
+from workstealing.store.keys import key_slot
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes import hashes as hashes_module
 
@@ -60,7 +62,7 @@ def run_until(job: MigrateToEmulated, backend: str, most: int = 30_000) -> int:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes look at the layout before each command, and the job need not wait for them."""
-    monkeypatch.setattr(migrate_to_emulated, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(backend_moves, "GRACE_SECONDS", 0.0)
     monkeypatch.setattr(hashes_module, "LAYOUT_SECONDS", 0.0)
 
 
@@ -226,7 +228,7 @@ def test_under_traffic_every_field_keeps_its_last_deadline(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A command under way has so long to arrive.
-    monkeypatch.setattr(migrate_to_emulated, "GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(backend_moves, "GRACE_SECONDS", 1.0)
     hashes_on(client, backend="native").open()
     names = [f"h:{i}" for i in range(30)]
     last: dict[int, dict[str, int]] = {}
@@ -261,7 +263,7 @@ def test_under_traffic_every_field_keeps_its_last_deadline(
 def test_slices_wait_until_every_process_has_noticed(
     redis8: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(migrate_to_emulated, "GRACE_SECONDS", 1000.0)
+    monkeypatch.setattr(backend_moves, "GRACE_SECONDS", 1000.0)
     client = redis8.client()
     hashes_on(client, backend="native").hsetex("h:1", "a", 1, ex=HOUR)
     job = job_on(client)
@@ -432,7 +434,7 @@ def test_a_hash_that_becomes_something_else_is_left_alone(redis8: RedisServer) -
     hashes_on(client, backend="native").hsetex("h:1", "a", 1, ex=HOUR)
     job = job_on(client)
     run_until(job, "returning")
-    found = client.scan(match="*h:*", _type="hash")[1]
+    found = list(client.scan_iter(match="h:*", _type="hash"))
     assert found == [b"h:1"]
     back = job._adoption.adopter
     client.set("h:1", "text")
@@ -477,3 +479,200 @@ def test_a_recruit_may_die_at_any_command(
             assert hashes_on(client).hpexpiretime("h:1", "a", "b") == times, point
             assert client.hpexpiretime("h:1", "a", "b") == [-1, -1], point
         assert deaths > 10
+
+
+NAMES = [f"h:{i}" for i in range(40)]
+
+
+def marks_of(client: Any) -> set[bytes]:
+    keys = list(client.scan_iter("*:ws:m:mark"))
+    return {client.get(key) for key in keys}
+
+
+def go_native(client: Any, most: int = 400) -> None:
+    forth = MigrateToNative(hashes_on(client))
+    for _ in range(most):
+        forth.perform(Slice(25, 10.0))
+        if backend_of(client) == "native":
+            return
+    raise AssertionError(f"still {backend_of(client)} after {most} slices")
+
+
+def neighbours(hashes: VolatileHashes) -> tuple[str, str]:
+    """Return two names in one index shard, in one slot on a cluster."""
+    if hashes.open().registers_shards:
+        return "{s}h:1", "{s}h:2"
+    shards: dict[int, str] = {}
+    for name in NAMES:
+        first = shards.setdefault(hashes.open().shard_of(key_slot(name.encode())), name)
+        if first != name:
+            return first, name
+    raise AssertionError("no two names share an index shard")
+
+
+def test_every_index_shard_can_be_written_when_the_move_has_ended(client: Any) -> None:
+    """Index shards without a field to hand back refused writes for ever."""
+    former = hashes_on(client, backend="emulated")
+    former.hsetex("h:0", "f", 1, ex=HOUR)
+    for name in NAMES[20:]:
+        former.hset(name, "f", 1)
+    go_native(client)
+    run_until(job_on(client), "emulated")
+    for number, hashes in enumerate([former, hashes_on(client)]):
+        for name in NAMES:
+            assert hashes.hsetex(name, f"g{number}", 1, ex=HOUR) == 1
+    assert marks_of(client) == {b"1:emulated"}
+    assert not list(client.scan_iter("*:adopt:*"))
+
+
+def test_a_round_trip_that_a_former_release_has_ended_is_mended(client: Any) -> None:
+    hashes = hashes_on(client, backend="emulated")
+    for name in NAMES:
+        hashes.hsetex(name, "f", 1, ex=HOUR)
+    for key in list(client.scan_iter("*:ws:m:mark")):
+        client.set(key, "1:native")
+    refused = hashes_on(client)
+    with pytest.raises(LayoutError):
+        refused.hset("h:1", "f", 2)
+    job = job_on(client)
+    job.perform(Slice(25, 10.0))
+    assert backend_of(client) == "returning"
+    assert refused.hset("h:1", "g", 2) == 1
+    run_until(job, "emulated")
+    assert marks_of(client) == {b"1:emulated"}
+    assert refused.hset("h:1", "h", 2) == 1
+    assert refused.httl("h:1", "f", "g") == [left(HOUR), -1]
+    assert job.perform(Slice(25, 10.0)) == 0
+    assert backend_of(client) == "emulated"
+
+
+def test_a_process_of_before_the_moves_finds_deadlines_that_the_server_still_keeps(
+    client: Any,
+) -> None:
+    """It believed in its own keys in an index shard of which another hash was handed back."""
+    old = hashes_on(client, backend="emulated")
+    one, other = neighbours(old)
+    old = hashes_on(client)
+    for name in (one, other):
+        old.hsetex(name, mapping={"a": 1, "b": 2}, ex=HOUR)
+    go_native(client)
+    run_until(job_on(client), "returning")
+    assert hashes_on(client).httl(one, "a") == [left(HOUR)]
+    assert client.httl(other, "a", "b") == [left(HOUR)] * 2
+    assert old.layout
+    assert old.layout.backend == "emulated"
+    assert old.hpersist(other, "a") == [1]
+    assert old.layout.backend == "returning"
+    assert old.httl(other, "a", "b") == [-1, left(HOUR)]
+    run_until(job_on(client), "emulated")
+    assert old.httl(other, "a", "b") == [-1, left(HOUR)]
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_a_process_that_still_returns_goes_on_in_the_next_migration(
+    client: Any, monkeypatch: pytest.MonkeyPatch, piped: bool
+) -> None:
+    hashes_on(client, backend="native").hsetex("h:1", "a", 1, ex=HOUR)
+    run_until(job_on(client), "returning")
+    late = hashes_on(client)
+    late.hset("h:1", "b", 1)
+    monkeypatch.setattr(hashes_module, "LAYOUT_SECONDS", 10_000.0)
+    run_until(job_on(client), "emulated")
+    forth = MigrateToNative(hashes_on(client))
+    # The mark alone says that a migration has begun.
+    assert forth.perform(Slice(1, 10.0)) == 1
+    assert backend_of(client) == "migrating"
+    assert late.layout
+    assert late.layout.backend == "returning"
+    if piped:
+        with late.pipeline(transaction=False) as p:
+            p.hsetex("h:1", "b", 2, ex=2 * HOUR)
+            p.httl("h:1", "a", "b")
+            assert p.execute() == [1, [left(HOUR), left(2 * HOUR)]]
+    else:
+        assert late.hsetex("h:1", "b", 2, ex=2 * HOUR) == 1
+        assert late.httl("h:1", "a", "b") == [left(HOUR), left(2 * HOUR)]
+    assert late.layout.backend == "migrating"
+
+
+def test_a_migration_begins_when_every_process_has_noticed_the_end_of_the_last_move(
+    redis8: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that still returned handed back what it met, and a native namespace knew not."""
+    client = redis8.client()
+    hashes_on(client, backend="native").hsetex("h:1", "a", 1, ex=HOUR)
+    run_until(job_on(client), "emulated")
+    monkeypatch.setattr(backend_moves, "GRACE_SECONDS", 1000.0)
+    monkeypatch.setattr(migrate_to_native, "NAP_SECONDS", 0.0)
+    forth = MigrateToNative(hashes_on(client))
+    waiting = Slice(25, 10.0)
+    assert [forth.perform(waiting), forth.perform(Slice(25, 10.0))] == [0, 0]
+    assert waiting.backlog is None
+    (part,) = forth.parts(1)
+    task = forth.for_part(part)
+    assert task.perform(Slice(25, 10.0)) == 0
+    assert not task.is_drained
+    assert backend_of(client) == "emulated"
+    client.hincrby("ws:m:layout", "since", -2_000_000)
+    while not task.is_drained:
+        task.perform(Slice(25, 10.0))
+    assert backend_of(client) == "native"
+    client.flushall()
+
+
+def test_an_index_shard_first_used_while_migrating_is_not_left_behind(
+    cluster8: RedisCluster3,
+) -> None:
+    """Its mark stayed, registered nowhere: on the way back it refused every command."""
+    client = cluster8.client()
+    emulated = hashes_on(client, backend="emulated")
+    emulated.hsetex("h:1", "a", 1, ex=HOUR)
+    MigrateToNative(hashes_on(client), limit=1).perform(Slice(1, 10.0))
+    assert backend_of(client) == "migrating"
+    hashes = hashes_on(client)
+    assert hashes.hsetex("h:2", "a", 1, ex=HOUR) == 1
+    go_native(client)
+    for state in ("leaving", "returning", "emulated"):
+        run_until(job_on(client), state)
+        assert hashes_on(client).hsetex("h:2", state, 1, ex=HOUR) == 1
+    assert marks_of(client) == {b"1:emulated"}
+    client.flushall()
+
+
+def test_an_emulated_process_asks_before_it_tells_a_deadline_of_an_unknown_index_shard(
+    cluster8: RedisCluster3,
+) -> None:
+    client = cluster8.client()
+    hashes_on(client, backend="emulated").hset("h:1", "a", 1)
+    old = hashes_on(client)
+    assert old.open().is_emulated
+    go_native(client)
+    hashes_on(client).hsetex("h:2", "a", 1, ex=HOUR)
+    assert old.httl("h:2", "a") == [left(HOUR)]
+    client.flushall()
+
+
+def test_what_is_handed_back_survives_a_replay_of_the_log(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    """Redis 8 gives a field its former deadline again, finds it past, and drops what came later."""
+    server = start_redis(8, appendonly="yes", appendfsync="always")
+    client = server.client()
+    hashes = hashes_on(client, backend="native")
+    hashes.hset("h:1", "c", 3)
+    hashes.hsetex("h:1", mapping={"a": 1, "b": 2}, px=400)
+    hashes.hsetex("h:2", "alone", 1, px=400)
+    hashes.expire("h:2", HOUR)
+    run_until(job_on(client), "emulated")
+    hashes = hashes_on(client)
+    assert hashes.hexpire("h:1", HOUR, "a") == [1]
+    assert hashes.hpersist("h:1", "b") == [1]
+    assert hashes.hexpire("h:2", HOUR, "alone") == [1]
+    time.sleep(0.5)
+    server.kill()
+    server.restart()
+    assert hashes.hgetall("h:1") == {b"a": b"1", b"b": b"2", b"c": b"3"}
+    assert hashes.httl("h:1", "a", "b", "c") == [left(HOUR), -1, -1]
+    assert hashes.hgetall("h:2") == {b"alone": b"1"}
+    assert hashes.httl("h:2", "alone") == [left(HOUR)]
+    assert hashes.ttl("h:2") == left(HOUR)

@@ -94,6 +94,10 @@ SENDERS: dict[str, tuple[Access, ...]] = {
     "structures/layout.py": (_HASHES, _KEYS, ACCESS["tracked set"], *_QUEUES),
     "structures/namespace.py": (_HASHES, _KEYS, ACCESS["shuffle queue"]),
     "jobs/adopt_hashes": (JOBS["AdoptHashes"].of("volatile hashes"),),
+    "jobs/backend_moves.py": (
+        JOBS["MigrateToEmulated"].of("volatile hashes"),
+        JOBS["MigrateToNative"].of("volatile hashes"),
+    ),
     "jobs/due_collecting.py": (_HASHES, _KEYS, *_QUEUES),
     "jobs/key_walk.py": (JOBS["AdoptHashes"].of("volatile hashes"), LEFTOVERS),
     "jobs/leftovers": (LEFTOVERS,),

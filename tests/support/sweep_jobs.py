@@ -14,7 +14,7 @@ from workstealing.jobs import (
     HashFieldExpiry,
     MigrateToEmulated,
     TagSetLeftovers,
-    migrate_to_emulated,
+    backend_moves,
 )
 from workstealing.recruiting import Slice
 from workstealing.recruiting.job import FunctionJob, Job
@@ -115,7 +115,7 @@ def way_back(server: Any, wait: float = 6.0) -> Callable[[], Job]:
     port, is_cluster = server.port, server.is_cluster
 
     def make() -> Job:
-        migrate_to_emulated.GRACE_SECONDS = wait
+        backend_moves.GRACE_SECONDS = wait
         return MigrateToEmulated(hashes_on(client_of(port, is_cluster=is_cluster)), "hash:*")
 
     return make

@@ -425,13 +425,8 @@ class _HashCommands:
 
     def add(self, args: Command) -> None:
         """Add one hash command."""
-        if self._layout.is_emulated:
-            self._operate(self._translator.translate(self._layout, args, {}))
-        else:
-            if self._layout.is_migrating:
-                for operation in self._translator.moves(self._layout, args):
-                    self._operate(operation)
-            self.commands.append(args)
+        for operation in self._translator.operations(self._layout, args, {}):
+            self._operate(operation)
         self._last.append(len(self.commands) - 1)
 
     def _operate(self, operation: Operation) -> None:

@@ -292,8 +292,11 @@ JOBS = {
         _ONLY_HASHES,
         Access(
             keys=_PLACES,
-            scripts=("volatile_hashes/take_back", "walk", "layout/change"),
-            commands=_WALK,
+            scripts=(
+                *("volatile_hashes/take_back", "volatile_hashes/mark_shard"),
+                *("walk", "layout/change"),
+            ),
+            commands=_WALK | {"GET"},
             native=frozenset({"HPEXPIRETIME"}),
         ),
         native=True,
@@ -302,8 +305,8 @@ JOBS = {
         _ONLY_HASHES,
         Access(
             keys=(),
-            scripts=("volatile_hashes/migrate", "volatile_hashes/close_shard", "layout"),
-            commands=frozenset({"ZCARD"}),
+            scripts=("volatile_hashes/migrate", "volatile_hashes/mark_shard", "layout"),
+            commands=frozenset({"GET", "HGET", "TIME", "ZCARD"}),
         ),
         native=True,
     ),

@@ -76,19 +76,27 @@ class Layout:
         return self.backend in (NATIVE, LEAVING)
 
     @cached_property
+    def is_guarded(self) -> bool:
+        """Whether the server keeps the deadlines, but only scripts run its commands."""
+        return self.backend == LEAVING
+
+    @cached_property
     def is_moving(self) -> bool:
         """Whether the namespace is on its way from one backend to another."""
         return self.backend in (MIGRATING, LEAVING, RETURNING)
 
     @cached_property
     def mark(self) -> str:
-        """The mark that an index shard must bear before a script writes there."""
-        marks = {LEAVING: NATIVE, RETURNING: EMULATED}
-        return self.mark_of(marks.get(self.backend, self.backend))
+        """The marks that an index shard may bear when a script writes there.
 
-    def mark_of(self, backend: str) -> str:
-        """Return the mark of an index shard with that backend."""
-        return f"{self.version}:{backend}"
+        The first is for an index shard without any; there is a space between two.
+        """
+        marks = {LEAVING: (NATIVE,), RETURNING: (EMULATED, RETURNING)}
+        return self.marks_of(*marks.get(self.backend, (self.backend,)))
+
+    def marks_of(self, *backends: str) -> str:
+        """Return the marks of index shards with those backends, with a space between two."""
+        return " ".join(f"{self.version}:{backend}" for backend in backends)
 
     @cached_property
     def registers_shards(self) -> bool:

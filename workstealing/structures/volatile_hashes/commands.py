@@ -284,6 +284,31 @@ class HashTranslator:
             return _listed_pairs
         return command.read
 
+    def operations(
+        self, layout: Layout, args: Arguments, options: dict[str, Any]
+    ) -> list[Operation]:
+        """Return the operations that do a command by any layout; the last one gives its reply.
+
+        Those before it hand the command's hashes over to their present keeper. If a script refuses,
+        because the layout has changed, none has done anything that may not be done again. Raises:
+        as `translate`.
+        """
+        before: list[Operation] = []
+        if layout.is_emulated:
+            if layout.backend == RETURNING:
+                before = self.takes(layout, args)
+            last = self.translate(layout, args, options)
+        elif layout.is_guarded:
+            last = self.guarded(layout, args, options)
+        else:
+            if layout.is_migrating:
+                before = self.moves(layout, args)
+            if args[0] in layout.missing:
+                last = self.substitute(args)
+            else:
+                last = plain(*args, options=options)
+        return [*before, last]
+
     def guarded(self, layout: Layout, args: Arguments, options: dict[str, Any]) -> Operation:
         """Return the operation that runs a command of the server's own under a mark.
 
@@ -332,7 +357,11 @@ class HashTranslator:
 
         Arguments: takes_all: all of its fields, for a command that copies or renames the hash.
         """
-        marks = (layout.mark_of(EMULATED), layout.mark_of(NATIVE))
+        marks = (
+            layout.marks_of(EMULATED, RETURNING),
+            layout.marks_of(RETURNING),
+            layout.marks_of(NATIVE),
+        )
         script = self.script("volatile_hashes/take_back")
         return Operation(
             script, self._names.for_writing(key, layout), (*marks, int(takes_all), *fields), int
@@ -344,7 +373,11 @@ class HashTranslator:
 
     def move(self, layout: Layout, key: bytes, most: int | None) -> Operation:
         """Return the operation that hands at most `most` fields of a hash over to the server."""
-        marks = (layout.mark_of(MIGRATING), layout.mark_of(EMULATED), layout.mark_of(NATIVE))
+        marks = (
+            layout.marks_of(MIGRATING, NATIVE),
+            layout.marks_of(MIGRATING),
+            layout.marks_of(EMULATED),
+        )
         args = (*marks, "" if most is None else most)
         script = self.script("volatile_hashes/migrate")
         return Operation(script, self._names.for_writing(key, layout), args, int)
@@ -382,9 +415,10 @@ class HashTranslator:
         return is_reading or (args[0] == "HGETEX" and args[2] == "FIELDS")
 
     def shards(self, layout: Layout, args: Arguments) -> tuple[int, ...]:
-        """Return the index shards that a command may write to, () if it only reads."""
+        """Return the index shards whose mark a command's scripts write or look at."""
         command = _COMMANDS.get(args[0])
-        if command is None or not command.writes:
+        looks = command is not None and (command.writes or command.checked or layout.is_migrating)
+        if not looks:
             return ()
         return tuple(layout.shard_of(key_slot(name)) for name in self.names_in(args))
 

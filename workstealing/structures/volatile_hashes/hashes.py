@@ -18,7 +18,6 @@ from workstealing.store.operations import (
     Blocking,
     Operation,
     Steps,
-    command,
     operation,
     run,
 )
@@ -70,7 +69,7 @@ from workstealing.structures.volatile_hashes.surface import (
 )
 
 BACKENDS = ("auto", "emulated", "native")
-REPLAY_SEEN_IN = "8.0.2"
+REPLAY_SEEN_IN = ("8.0.2", "8.2.3")
 LAYOUT_SECONDS = 5.0
 
 
@@ -91,7 +90,7 @@ class _Hashes(NamespaceStructure[ClientT]):
         native_scripts=tuple(
             f"volatile_hashes/{each}"
             for each in (
-                *("close_shard", "guarded", "migrate", "native_hgetdel", "native_hincrbyfxx"),
+                *("mark_shard", "guarded", "migrate", "native_hgetdel", "native_hincrbyfxx"),
                 "take_back",
             )
         ),
@@ -165,13 +164,12 @@ class _Hashes(NamespaceStructure[ClientT]):
         return not is_told and time.monotonic() - self._layout_read > LAYOUT_SECONDS
 
     def register_steps(self, layout: Layout, commands: Iterable[tuple[Any, ...]]) -> Steps[Layout]:
-        """Register the index shards that commands will write to, before their first use.
+        """Register the index shards whose marks commands need, before their first use.
 
-        Returns: the layout, read again if an index shard was registered. A migration closes the
-        registered index shards, so a process that adds one must check whether a migration has
-        begun.
+        Returns: the layout, read again if an index shard was registered. The end of a move marks
+        the registered index shards, so a process that adds one must check whether it has begun.
         """
-        if not layout.registers_shards or not layout.is_emulated:
+        if not layout.registers_shards or layout.is_native:
             return layout
         used = {shard for args in commands for shard in self.translator.shards(layout, args)}
         fresh = used - self._registered
@@ -195,48 +193,31 @@ class _Hashes(NamespaceStructure[ClientT]):
         if info.get("aof_enabled") != "1" or "valkey_version" in info:
             return checks
         version = info.get("redis_version", "?")
-        seen = (
-            "" if version == REPLAY_SEEN_IN else f" (seen in {REPLAY_SEEN_IN}, not tried in this)"
-        )
+        is_seen = version in REPLAY_SEEN_IN
+        seen = "" if is_seen else f" (seen in {' and '.join(REPLAY_SEEN_IN)}, not tried in this)"
         said = (
             f"Redis {version} with appendonly yes{seen}: a restart after a field's earlier deadline"
-            " deletes the field although its HPERSIST was acknowledged, and a native namespace"
-            " inherits that; give such fields a later deadline, or use backend='emulated'"
+            " deletes the field although HPERSIST or a later deadline was acknowledged, and a native"
+            " namespace inherits that; use backend='emulated'"
         )
         return [*checks, Check(", AOF", WARNING, said)]
 
     def _command_steps(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
         """Run one command by the namespace's present backend."""
         layout = yield from self.layout_steps()
-        layout = yield from self.register_steps(layout, (args,))
-        if layout.backend == LEAVING:
+        while True:
+            layout = yield from self.register_steps(layout, (args,))
             try:
-                return (yield self.translator.guarded(layout, args, options))
+                # One by one: a refusal must keep the next one from being sent.
+                for operation in self.translator.operations(layout, args, options):
+                    reply = yield operation
+                return reply
             except LayoutError:
-                # The script did nothing: hashes of the index shard are handed back.
+                # The command was not done. If the layout has changed, it is done by that.
+                known = layout.backend
                 layout = yield from self.layout_steps(again=True)
-                if layout.backend == LEAVING:
+                if layout.backend == known:
                     raise
-                layout = yield from self.register_steps(layout, (args,))
-        if layout.backend == RETURNING:
-            for operation in self.translator.takes(layout, args):
-                yield operation
-        if layout.is_emulated:
-            try:
-                return (yield self.translator.translate(layout, args, options))
-            except LayoutError:
-                # The script did nothing. If a migration has begun, the server runs the command
-                # instead.
-                layout = yield from self.layout_steps(again=True)
-                if layout.is_emulated:
-                    raise
-        if layout.is_migrating:
-            # One by one: `yield from` a list could not receive the replies.
-            for operation in self.translator.moves(layout, args):
-                yield operation
-        if args[0] in layout.missing:
-            return (yield self.translator.substitute(args))
-        return (yield command(*args, options=options))
 
 
 class VolatileHashes(
@@ -325,21 +306,10 @@ class _EitherHashPipeline(Pipeline, QueuedHashSurface):
         """Run a command by the layout that is known when it is sent."""
         layout, translator = self._hashes.layout, self._hashes.translator
         assert layout is not None, "the layout is read before"
-        if layout.backend == RETURNING:
-            takes = translator.takes(layout, args)
-            *_, reply = yield [*takes, translator.translate(layout, args, options)]
-            return reply
-        if layout.is_emulated:
-            return (yield translator.translate(layout, args, options))
-        if layout.backend == LEAVING:
-            last = translator.guarded(layout, args, options)
-        elif args[0] in layout.missing:
-            last = translator.substitute(args)
-        else:
-            last = command(*args, options=options)
-        if not layout.is_migrating:
-            return (yield last)
-        *_, reply = yield [*translator.moves(layout, args), last]
+        operations = translator.operations(layout, args, options)
+        if len(operations) == 1:
+            return (yield operations[0])
+        *_, reply = yield operations
         return reply
 
     def _execution(self, raise_on_error: bool) -> Steps[list[Any]]:
@@ -351,7 +321,8 @@ class _EitherHashPipeline(Pipeline, QueuedHashSurface):
             return []
         results = yield from self._sent(queue)
         known = layout.backend
-        refused = self._refused(results) if known in (EMULATED, LEAVING) else []
+        # While it migrates, the server runs a command although its hash was not handed over.
+        refused = self._refused(results) if layout.is_emulated or layout.is_guarded else []
         if refused:
             layout = yield from self._hashes.layout_steps(again=True)
             layout = yield from self._hashes.register_steps(layout, used)
