@@ -197,8 +197,8 @@ class _Hashes(NamespaceStructure[ClientT]):
         seen = "" if is_seen else f" (seen in {' and '.join(REPLAY_SEEN_IN)}, not tried in this)"
         said = (
             f"Redis {version} with appendonly yes{seen}: a restart after a field's earlier deadline"
-            " deletes the field although HPERSIST or a later deadline was acknowledged, and a native"
-            " namespace inherits that; use backend='emulated'"
+            " deletes the field although HPERSIST or a later deadline was acknowledged, and a"
+            " native namespace inherits that; use backend='emulated'"
         )
         return [*checks, Check(", AOF", WARNING, said)]
 
