@@ -193,7 +193,6 @@ class TestHashFieldExpiry:
             (b"-LOADING Redis is loading the dataset in memory", (True, True)),
             (b"-ERR max number of clients reached", (True, True)),
             (b"-READONLY You can't write against a read only replica.", (False, True)),
-            (b"-ERR Error running script: @user_script: 1: -READONLY You can't", (False, True)),
             (b"-MASTERDOWN Link with MASTER is down", (False, True)),
             (b"-NOREPLICAS Not enough good replicas to write.", (False, True)),
             (b"-BUSY Redis is busy running a script.", (False, False)),

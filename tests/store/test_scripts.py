@@ -11,7 +11,7 @@ import pytest
 from support.servers import RedisServer
 from workstealing.errors import ScriptError
 from workstealing.store import scripts
-from workstealing.store.scripts import Script, load
+from workstealing.store.scripts import Script, framed, load
 
 FOLDER = files("workstealing.lua")
 
@@ -211,7 +211,7 @@ def test_a_header_names_as_many_keys_as_the_script_takes(name: str) -> None:
 
 
 # Lua's own functions, as far as scripts use them.
-LUA = {"ipairs", "next", "pairs", "pcall", "tonumber", "tostring", "type", "unpack"}
+LUA = {"error", "ipairs", "next", "pairs", "pcall", "tonumber", "tostring", "type", "unpack"}
 
 
 def _strange(body: str) -> list[str]:
@@ -313,7 +313,7 @@ def test_each_library_is_taken_in_once_and_before_its_user(folder: dict[str, str
     folder["shared/a"] = "--@library\nlocal a = 'of another'\n"
     folder["shared/b"] = "--@library\n-- What b is.\nlocal b = 1 -- one\n\n"
     script = Script("x/main")
-    assert script.body == "local b = 1 -- one\nlocal a = b\nreturn a\n"
+    assert script.body == framed("local b = 1 -- one\nlocal a = b\nreturn a\n")
     assert script.sha == hashlib.sha1(script.body.encode()).hexdigest()
     assert repr(script) == "Script('x/main')"
 
@@ -326,7 +326,7 @@ def test_a_script_is_given_the_definitions_that_it_uses_alone(folder: dict[str, 
         "local function deep()\n  -- not idle\n  return later(base)\nend\n"
         "later = function(x)\n  return x\nend\nlocal base = 5\n"
     )
-    assert Script("x/main").body == (
+    assert Script("x/main").body == framed(
         "local unused, field = KEYS[1], KEYS[2]\nlocal later\n"
         "local function deep()\nreturn later(base)\nend\n"
         "later = function(x)\nreturn x\nend\nlocal base = 5\nreturn { deep(), field }\n"
@@ -345,7 +345,7 @@ def test_an_indented_include_makes_in_its_block_what_that_alone_uses(
         "local function deep()\n  return 2\nend\n"
         "local function seldom()\n  return both() + deep()\nend\n"
     )
-    assert Script("x/main").body == (
+    assert Script("x/main").body == framed(
         "local function both()\nreturn 1\nend\nlocal a = both()\nif a then\n"
         "local function deep()\nreturn 2\nend\nlocal function seldom()\n"
         "return both() + deep()\nend\na = seldom()\na = both()\nend\nreturn a\n"
@@ -377,7 +377,7 @@ def test_a_definition_is_found_through_a_table_and_a_forward_declaration(
         "local TABLE = {\n  run = run,\n}\nfunction TABLE.more()\n  return 2\nend\n"
         "function later(n)\n  return n\nend\n"
     )
-    assert Script("x/main").body == (
+    assert Script("x/main").body == framed(
         "local later\nlocal function run(n)\nreturn later(n)\nend\nlocal TABLE = {\nrun = run,\n}\n"
         "function TABLE.more()\nreturn 2\nend\nfunction later(n)\nreturn n\nend\n"
         "return TABLE.run(1)\n"

@@ -359,11 +359,8 @@ def takes_no_writes(reply: ResponseError) -> bool:
 
     BUSY, CLUSTERDOWN and MISCONF do not count: they come from the right server, and it answers.
     """
-    if isinstance(reply, ReadOnlyError | MasterDownError):
-        return True
-    text = str(reply)
-    # Older servers wrap a script's READONLY in a sentence.
-    return text.startswith("NOREPLICAS") or "-READONLY " in text
+    is_replica = isinstance(reply, ReadOnlyError | MasterDownError)
+    return is_replica or str(reply).startswith("NOREPLICAS")
 
 
 def is_elsewhere(reply: Any) -> bool:

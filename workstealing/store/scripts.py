@@ -29,6 +29,32 @@ _DEFINITION = re.compile(r"(?:local function|function) (\w+)|local ([\w ,]+)|(\w
 _GOES_ON = re.compile(r"[ \t]|end\b|[})\]]|else")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _SHIFT = "CLOCK_SHIFT_MS = 0"
+# A server before Redis 7 wraps an error of a script in the place where it was raised, so no client
+# would know READONLY or OOM as such: neither its sentinels nor its retries nor its classes. There
+# the script itself gives the bare error back.
+_BODY = """local function script()
+{text}end
+if redis.REDIS_VERSION_NUM then
+return script()
+end
+local done, answer = pcall(script)
+local said = answer
+if type(answer) == 'table' then
+said = answer.err
+elseif done then
+return answer
+end
+if type(said) == 'string' then
+said = string.match(said, '^[@=][^:]*: *%-?%d+: %-(%u.*)$') or said
+if string.match(said, '^%u[%u%d]+ ') then
+return {{err = (string.gsub(said, '%s+', ' '))}}
+end
+end
+if done then
+return answer
+end
+error(answer, 0)
+"""
 
 
 class Script:
@@ -45,11 +71,16 @@ class Script:
         text = _join(name)
         if clock_shift_ms:
             text = text.replace(_SHIFT, f"CLOCK_SHIFT_MS = {clock_shift_ms:d}")
-        self.body = text
-        self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        self.body = framed(text)
+        self.sha = hashlib.sha1(self.body.encode(), usedforsecurity=False).hexdigest()
 
     def __repr__(self) -> str:
         return f"Script({self.name!r})"
+
+
+def framed(text: str) -> str:
+    """Return a script's text in the frame that gives its errors back bare."""
+    return _BODY.format(text=text)
 
 
 def load(name: str, clock_shift_ms: int = 0) -> Script:
