@@ -30,6 +30,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from workstealing.store.blocking import AsyncAsker, ask
 from workstealing.store.connection import as_layout_error, checked
+from workstealing.store.once import SentOnce, once_on_cluster, sending_once
 from workstealing.store.scripts import Script
 from workstealing.store.twin import Twin, is_cluster
 
@@ -55,10 +56,11 @@ class Operation:
 
     Attributes: script: None for a command; keys: all of one hash slot; for a command they only say
     where it goes; args: of the script, or the whole command; read: makes the result from the reply;
-    options: those of redis-py by which the reply is parsed, such as `AS_BYTES`.
+    options: those of redis-py by which the reply is parsed, such as `AS_BYTES`; once: whether it is
+    never sent twice, because the second time it would do, or answer, something else.
     """
 
-    __slots__ = ("args", "keys", "options", "read", "script")
+    __slots__ = ("args", "keys", "once", "options", "read", "script")
 
     def __init__(
         self,
@@ -67,12 +69,15 @@ class Operation:
         args: tuple[Any, ...],
         read: Callable[[Any], Any] = same,
         options: Mapping[str, Any] = _NO_OPTIONS,
+        *,
+        once: bool = False,
     ) -> None:
         self.script = script
         self.keys = keys
         self.args = args
         self.read = read
         self.options = options
+        self.once = once
 
     def __repr__(self) -> str:
         return f"Operation({self.script!r}, {self.keys!r}, {self.args!r})"
@@ -96,10 +101,13 @@ class Operation:
 
 
 def command(
-    *args: Any, read: Callable[[Any], Any] = same, options: Mapping[str, Any] = _NO_OPTIONS
+    *args: Any,
+    read: Callable[[Any], Any] = same,
+    options: Mapping[str, Any] = _NO_OPTIONS,
+    once: bool = False,
 ) -> Operation:
     """Return one of Redis's commands as an operation; its first argument is its key."""
-    return Operation(None, args[1:2], args, read, options)
+    return Operation(None, args[1:2], args, read, options, once=once)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,32 +160,40 @@ class RoundTrip:
         """Add an operation."""
         script = operation.script
         if script is None:
-            self.target.execute_command(*operation.args, **operation.options)
+            self._queue(operation, operation.args)
             return
         # The first use of a script carries its text, so that the server knows it for the rest;
         # on a cluster each use does, because each may go to another node.
         if script.sha in self._sent and not self._on_cluster:
             self._by_digest[len(self.target)] = operation
-            self.target.execute_command(*operation.by_digest(), **operation.options)
+            self._queue(operation, operation.by_digest())
         else:
-            self.target.execute_command(*operation.by_text(), **operation.options)
+            self._queue(operation, operation.by_text())
             self._sent.add(script.sha)
+
+    def _queue(self, operation: Operation, words: tuple[Any, ...]) -> None:
+        if operation.once and not self._on_cluster:
+            # A cluster's pipeline sends again what a moved slot refused, by the same words.
+            words = (SentOnce(words[0]), *words[1:])
+        self.target.execute_command(*words, **operation.options)
 
     def send(self) -> list[Any]:
         """Send it on a blocking client; return the replies, errors in their places."""
-        replies: list[Any] = self.target.execute(raise_on_error=False)
-        again = self._not_run(replies)
-        if again:
-            self._replace(replies, again, self._texts_of(again).execute(raise_on_error=False))
+        with sending_once():
+            replies: list[Any] = self.target.execute(raise_on_error=False)
+            again = self._not_run(replies)
+            if again:
+                self._replace(replies, again, self._texts_of(again).execute(raise_on_error=False))
         return replies
 
     async def send_async(self) -> list[Any]:
         """Send it on an asyncio client; see `send`."""
-        replies: list[Any] = await self.target.execute(raise_on_error=False)
-        again = self._not_run(replies)
-        if again:
-            texts = self._texts_of(again)
-            self._replace(replies, again, await texts.execute(raise_on_error=False))
+        with sending_once():
+            replies: list[Any] = await self.target.execute(raise_on_error=False)
+            again = self._not_run(replies)
+            if again:
+                texts = self._texts_of(again)
+                self._replace(replies, again, await texts.execute(raise_on_error=False))
         return replies
 
     def _not_run(self, replies: Sequence[Any]) -> list[int]:
@@ -192,11 +208,11 @@ class RoundTrip:
 
     def _texts_of(self, places: Sequence[int]) -> Any:
         """Return a pipeline with the operations of some places, each with its script's text."""
-        target = self._client.pipeline(transaction=False)
+        texts = RoundTrip(self._client)
         for place in places:
             operation = self._by_digest[place]
-            target.execute_command(*operation.by_text(), **operation.options)
-        return target
+            texts._queue(operation, operation.by_text())
+        return texts.target
 
     @staticmethod
     def _replace(replies: list[Any], places: Sequence[int], others: Sequence[Any]) -> None:
@@ -215,6 +231,8 @@ def run(client: Any, operation: Operation) -> Any:
     One round trip; one more the first time that a server sees the script (it had run nothing then).
     """
     script = operation.script
+    if operation.once:
+        return operation.read(_run_once(client, operation))
     if script is None:
         reply = client.execute_command(*operation.args, **operation.options)
         return operation.read(reply)
@@ -232,11 +250,45 @@ def run(client: Any, operation: Operation) -> Any:
 async def run_async(client: Any, operation: Operation) -> Any:
     """Run an operation on an asyncio client; see `run`."""
     options = operation.options
+    if operation.once:
+        return operation.read(await _run_once_async(client, operation))
     try:
         reply = await client.execute_command(*operation.by_digest(), **options)
     except NoScriptError:
         reply = await client.execute_command(*operation.by_text(), **options)
     return operation.read(reply)
+
+
+def _run_once(client: Any, operation: Operation) -> Any:
+    words, text = operation.by_digest(), operation.by_text()
+    if is_cluster(client):
+        options = {**operation.options, **once_on_cluster(client, operation.keys)}
+        try:
+            return client.execute_command(*words, **options)
+        except NoScriptError:
+            return client.execute_command(*text, **options)
+    with sending_once():
+        try:
+            return client.execute_command(SentOnce(words[0]), *words[1:], **operation.options)
+        except NoScriptError:
+            return client.execute_command(SentOnce(text[0]), *text[1:], **operation.options)
+
+
+async def _run_once_async(client: Any, operation: Operation) -> Any:
+    words, text = operation.by_digest(), operation.by_text()
+    if is_cluster(client):
+        # Only then it knows the map.
+        await client.initialize()
+        options = {**operation.options, **once_on_cluster(client, operation.keys)}
+        try:
+            return await client.execute_command(*words, **options)
+        except NoScriptError:
+            return await client.execute_command(*text, **options)
+    with sending_once():
+        try:
+            return await client.execute_command(SentOnce(words[0]), *words[1:], **operation.options)
+        except NoScriptError:
+            return await client.execute_command(SentOnce(text[0]), *text[1:], **operation.options)
 
 
 def drive(

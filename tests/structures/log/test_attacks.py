@@ -183,9 +183,9 @@ def test_an_entry_that_cannot_be_read_harms_no_other(any_server: AnyServer) -> N
         plain.read(25)
 
 
-@pytest.mark.parametrize(("retries", "times"), [(0, 1), (3, 2)])
-def test_a_lost_reply_leaves_a_whole_batch_and_is_repeated_by_retries_only(
-    redis7: RedisServer, retries: int, times: int
+@pytest.mark.parametrize("retries", [0, 3])
+def test_a_lost_reply_leaves_a_whole_batch_once_whatever_the_clients_retries(
+    redis7: RedisServer, retries: int
 ) -> None:
     batch = entries(15)
     # So that the server knows the script.
@@ -195,10 +195,7 @@ def test_a_lost_reply_leaves_a_whole_batch_and_is_repeated_by_retries_only(
         client.ping()
         log = Log(client, "l", 10)
         between.fail(len(between.names()) + 1, "cut")
-        if retries:
-            assert log.append(*batch) == 15
-        else:
-            with pytest.raises(redis.ConnectionError):
-                log.append(*batch)
+        with pytest.raises(redis.ConnectionError):
+            log.append(*batch)
         assert "EVALSHA" in between.names()
-    assert Log(redis7.client(), "l").read(0, 100) == batch * times
+    assert Log(redis7.client(), "l").read(0, 100) == batch

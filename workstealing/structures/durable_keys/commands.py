@@ -313,13 +313,16 @@ class KeyTranslator:
             return self._each("delete", layout, args[1:], word)
         if word == "SET":
             # With GET the reply is the former value, even if that is "OK".
-            read = same if options.get("get") or "GET" in _words(args[3:]) else _is_set
-            return self._writing("set", layout, args[1], args[2:], read)
+            words = _words(args[3:])
+            read = same if options.get("get") or "GET" in words else _is_set
+            once = not words.isdisjoint(("GET", "NX", "XX"))
+            return self._writing("set", layout, args[1], args[2:], read, once=once)
         if word in _EXPIRES:
             amounts = (word.lower(), *_EXPIRES[word], *args[2:])
-            return self._writing("expire", layout, args[1], amounts, bool)
+            return self._writing("expire", layout, args[1], amounts, bool, once=len(args) > 3)
         if word in ("GETEX", "GETDEL"):
-            return self._writing(word.lower(), layout, args[1], args[2:], same)
+            once = word == "GETDEL"
+            return self._writing(word.lower(), layout, args[1], args[2:], same, once=once)
         if word in ("PERSIST", "RELEASE", "EXTEND"):
             return self._writing(word.lower(), layout, args[1], args[2:], bool)
         if word == "ACQUIRE":
@@ -335,10 +338,18 @@ class KeyTranslator:
         return Pieces((Operation(self.script(script), keys, (), read),))
 
     def _writing(
-        self, script: str, layout: Layout, name: Any, values: Arguments, read: Reader
+        self,
+        script: str,
+        layout: Layout,
+        name: Any,
+        values: Arguments,
+        read: Reader,
+        *,
+        once: bool = False,
     ) -> Pieces:
         keys = self._names.for_writing(to_bytes(name), layout)
-        return Pieces((Operation(self.script(script), keys, (layout.mark, *values), read),))
+        args = (layout.mark, *values)
+        return Pieces((Operation(self.script(script), keys, args, read, once=once),))
 
     def _each(self, script: str, layout: Layout, names: Arguments, word: str = "") -> Pieces:
         """Return the pieces of a command that counts, one script for each slot on a cluster."""
@@ -347,7 +358,11 @@ class KeyTranslator:
         values = () if is_reading else (layout.mark, word)
         operations = tuple(
             Operation(
-                self.script(script), sum((keys_of(name, layout) for name in some), ()), values, int
+                self.script(script),
+                sum((keys_of(name, layout) for name in some), ()),
+                values,
+                int,
+                once=not is_reading,
             )
             for some in self._grouped(names)
         )

@@ -70,12 +70,11 @@ class Appending(LogBase):
         codec takes; keep: evict whole blocks as long as at least so many entries stay. Returns:
         the offset of the first; the others follow without a gap. Raises: ConfigurationError;
         LayoutError; errors of redis-py, for instance of a full server. After an error nothing is
-        written, but after a lost connection the entries may be there. Then a repeated call appends
-        them twice, and redis-py repeats calls by itself: if that matters, give the log a client
-        without retries. One round trip; one more if others have filled a block, or a member has
-        begun to wait in a group, since the last call; one more for each 64 groups beyond the first
-        64 in which members wait. About 12 Redis commands, three for each block and some 15 for each
-        such group.
+        written, but after a lost connection the entries may be there, and a repeated call would
+        append them twice; the client's own retries do not. One round trip; one more if others have
+        filled a block, or a member has begun to wait in a group, since the last call; one more for
+        each 64 groups beyond the first 64 in which members wait. About 12 Redis commands, three for
+        each block and some 15 for each such group.
         """
         return self.append_steps(entries, keep)
 
@@ -108,7 +107,8 @@ class Appending(LogBase):
             known = self.known
             spare = min(_SPARE_BLOCKS << tried, _MOST_SPARE_BLOCKS)
             settings = self._arguments(known, batch, least, written, note, spare)
-            reply = yield self.on_keys("append", *settings)
+            # A batch with a marker is found to be there already.
+            reply = yield self.on_keys("append", *settings, once=written == self.keys.meta)
             offset = int(reply[0])
             if offset >= 0:
                 self.has_lost(known, offset)

@@ -150,12 +150,14 @@ class LogBase(Structure):
         """Return a script of logs, with this object's clock."""
         return load(f"log/{name}", self.clock_shift_ms)
 
-    def on_keys(self, name: str, keys: tuple[Any, ...], *args: Any) -> Operation:
+    def on_keys(
+        self, name: str, keys: tuple[Any, ...], *args: Any, once: bool = False
+    ) -> Operation:
         """Return a script on keys of the log; its reply holds bytes, whatever the client decodes.
 
-        Arguments: name: of the script; keys; args.
+        Arguments: name: of the script; keys; args; once: as of `Operation`.
         """
-        return Operation(self.script(name), keys, args, same, AS_BYTES)
+        return Operation(self.script(name), keys, args, same, AS_BYTES, once=once)
 
     def note(self, **facts: Any) -> None:
         """Remember the facts that a reply has told of the log."""

@@ -111,7 +111,8 @@ class Writing(QueueBase):
                 *flat,
             )
             try:
-                reply = yield Operation(script, (keys.meta, due, mark, *named, *rings), args)
+                all_keys = (keys.meta, due, mark, *named, *rings)
+                reply = yield Operation(script, all_keys, args, once=True)
             except UnicodeEncodeError as error:
                 raise unwritable(fields, error) from None
             if not isinstance(reply, list):

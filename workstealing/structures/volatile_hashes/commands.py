@@ -203,6 +203,30 @@ _COUNTING = frozenset(
 _REFUSED_BARE = _COUNTING | {"HDEL", "HMGET", "COPY"}
 
 
+# A second sending would do, or answer, something else. HSET's count of new fields is left to the
+# client's retries: what it sets is the same.
+_ONCE = frozenset(
+    {"HINCRBY", COUNT_EXISTING, "HINCRBYFLOAT", "HSETNX", "HDEL", "HGETDEL", "DEL", "UNLINK"}
+    | {"RENAME", "RENAMENX", "COPY"}
+)
+_CONDITIONS = frozenset({"NX", "XX", "GT", "LT", "FNX", "FXX"})
+_ONCE_ON_CONDITION = frozenset(
+    {"HSETEX", "HEXPIRE", "HPEXPIRE", "HEXPIREAT", "HPEXPIREAT"}
+    | {"EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT"}
+)
+
+
+def is_once(args: Arguments) -> bool:
+    """Say whether a command must not be sent twice."""
+    word = args[0]
+    if word in _ONCE:
+        return True
+    if word not in _ONCE_ON_CONDITION:
+        return False
+    options = args[2 : args.index("FIELDS", 2)] if "FIELDS" in args[2:] else args[2:]
+    return not _CONDITIONS.isdisjoint(each for each in options if isinstance(each, str))
+
+
 _NAMES_TWO = frozenset(word for word, command in _COMMANDS.items() if command.keys == 2)
 
 
@@ -273,7 +297,7 @@ class HashTranslator:
         if command.keys == 2:
             keys += self._names.for_writing(to_bytes(args[2]), layout)
         values = (layout.mark, *command.told, *args[1 + command.keys :])
-        return Operation(script, keys, values, command.read)
+        return Operation(script, keys, values, command.read, once=is_once(args))
 
     def _reader(
         self, word: str, command: _HashCommand, args: Arguments, options: dict[str, Any]
@@ -306,7 +330,7 @@ class HashTranslator:
             if args[0] in layout.missing:
                 last = self.substitute(args)
             else:
-                last = plain(*args, options=options)
+                last = plain(*args, options=options, once=is_once(args))
         return [*before, last]
 
     def guarded(self, layout: Layout, args: Arguments, options: dict[str, Any]) -> Operation:
@@ -322,14 +346,15 @@ class HashTranslator:
             return self._substitute(args, layout)
         if len(args) > _GUARDED_ARGUMENTS:
             # More than a script can pass on: it is as in a native namespace.
-            return plain(*args, options=options)
+            return plain(*args, options=options, once=is_once(args))
         keys: list[bytes] = []
         for name in self.names_in(args):
             keys += (name, self._names.mark(layout.shard_of(key_slot(name))))
         values = (layout.mark, args[0], *args[1 + command.keys :])
         script = self.script("volatile_hashes/guarded")
         read = self._reader(args[0], command, args, options)
-        return Operation(script, tuple(keys), values, read, _parsing(options))
+        once = is_once(args)
+        return Operation(script, tuple(keys), values, read, _parsing(options), once=once)
 
     def takes(self, layout: Layout, args: Arguments) -> list[Operation]:
         """Return the operations that hand a command's fields back before it runs.
@@ -400,7 +425,7 @@ class HashTranslator:
             shard = guarding.shard_of(key_slot(name))
             keys, mark = (name, self._names.mark(shard)), guarding.mark
         reads = _sum if args[0] == COUNT_EXISTING else _same
-        return Operation(script, keys, (mark, *args[2:]), reads)
+        return Operation(script, keys, (mark, *args[2:]), reads, once=is_once(args))
 
     def names_in(self, args: Arguments) -> tuple[bytes, ...]:
         """Return the hashes that a command names."""

@@ -60,6 +60,7 @@ from workstealing.structures.volatile_hashes.commands import (
     HashNames,
     HashTranslator,
     hashes_in,
+    is_once,
     require_users_keys,
 )
 from workstealing.structures.volatile_hashes.surface import (
@@ -249,6 +250,8 @@ class VolatileHashes(
             # These two branches save a usual command the generators, about a microsecond.
             backend = layout.backend
             if backend == NATIVE and args[0] not in layout.missing and not self._is_old(layout):
+                if is_once(args):
+                    return run(self.client, command(*args, options=options, once=True))
                 return self.client.execute_command(*args, **options)
             if backend == EMULATED and not layout.registers_shards:
                 try:

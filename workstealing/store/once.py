@@ -1,0 +1,61 @@
+"""Calls that are sent once, whatever the client's own retries.
+
+A reply that was cut off leaves two answers open: done, and not done. redis-py's retries send the
+command again, and then a count counts twice, and an `add` of an absent key says that it was there.
+So a call whose repetition would do, or answer, something else is never sent twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from redis.exceptions import ConnectionError
+
+from workstealing.errors import WorkStealingError
+
+
+class _ResentError(WorkStealingError):
+    """The client was about to send a command again."""
+
+
+class SentOnce(str):
+    """A command's name that is packed once: a client that sends the command again is stopped.
+
+    Each packer of redis-py's encodes the name anew whenever it sends, and nothing else tells a
+    retry, in a pipeline and on an asyncio client too. Subclasses and instruments of the client
+    still see the call.
+    """
+
+    __slots__ = ("_is_sent",)
+
+    _is_sent: bool
+
+    def encode(self, *args: Any, **options: Any) -> bytes:
+        """Return the name as bytes, the first time."""
+        if getattr(self, "_is_sent", False):
+            raise _ResentError(self)
+        self._is_sent = True
+        return super().encode(*args, **options)
+
+
+@contextmanager
+def sending_once() -> Iterator[None]:
+    """Make the client's second sending a redis.exceptions.ConnectionError."""
+    try:
+        yield
+    except _ResentError as error:
+        raise ConnectionError(
+            f"the connection failed before the reply to {error} was there: whether it was done is"
+            " not known, so it was not sent again; look, or call again if twice does no harm"
+        ) from None
+
+
+def once_on_cluster(client: Any, keys: tuple[Any, ...]) -> Mapping[str, Any]:
+    """Return the options by which a cluster's client sends once, and still follows a moved slot.
+
+    Arguments: client: of a cluster, which knows the cluster's map; keys: of one slot.
+    """
+    # redis-py retries only where it may choose the node itself.
+    return {"target_nodes": client.get_node_from_key(keys[0])}
