@@ -284,13 +284,17 @@ def test_numbers_are_counted_on_while_the_namespace_moves(
     # Not bound to a backend.
     hashes = VolatileHashes(redis8.client(), "cache")
     entries, total = CacheEntries(hashes, 3, Counting()), 0
-    entries.set_many({"n": 0}, 600)
+    entries.set_many({"n": 0, "m": 1}, 600)
     for job in (MigrateToNative(hashes), MigrateToEmulated(hashes, "cache:*")):
         goal = "native" if isinstance(job, MigrateToNative) else "emulated"
         for _ in range(500):
             total += 1
             assert entries.increment("n", 1) == total
             assert entries.increment("gone", 1) is None
+            name, other = ("m", "m2") if entries.has("m") else ("m2", "m")
+            assert entries.move(name, other)
+            assert not entries.move(name, "other")
+            assert 0 < left(entries, other) <= 600_000
             if hashes.client.hget("ws:cache:layout", "backend").decode() == goal:
                 break
             with contextlib.suppress(Aborted, Skipped):
@@ -386,7 +390,7 @@ def test_clear_empties_its_own_namespace_alone(entries: CacheEntries) -> None:
     other = CacheEntries(VolatileHashes(entries.hashes.client, "other"), 3, Counting())
     entries.set_many({str(n): n for n in range(50)}, 60)
     other.set_many({"kept": 1}, 60)
-    assert entries.clear()
+    entries.clear()
     assert entries.get_many(map(str, range(50))) == {}
     assert other.get_many(["kept"]) == {"kept": 1}
 
@@ -430,7 +434,21 @@ def test_a_value_that_cannot_be_pickled_raises_and_changes_nothing(django_cache:
     assert django_cache.get("a") == 1
 
 
-def test_a_dead_redis_is_a_miss(
+UNSURE: dict[str, Any] = {
+    "has": lambda entries: entries.has("a"),
+    "add": lambda entries: entries.add("a", 1, 60),
+    "add nothing": lambda entries: entries.add("a", 1, 0),
+    "touch": lambda entries: entries.touch("a", 60),
+    "touch for ever": lambda entries: entries.touch("a", None),
+    "touch to its end": lambda entries: entries.touch("a", 0),
+    "increment": lambda entries: entries.increment("a", 1),
+    "move": lambda entries: entries.move("a", "b"),
+    "delete_many": lambda entries: entries.delete_many(["a"]),
+    "clear": lambda entries: entries.clear(),
+}
+
+
+def test_a_dead_redis_is_a_miss_but_no_answer(
     start_redis: Any, caplog: pytest.LogCaptureFixture, counting: Counting
 ) -> None:
     server = start_redis()
@@ -440,15 +458,140 @@ def test_a_dead_redis_is_a_miss(
     entries.set_many({"a": 1}, 60)
     server.stop()
     assert entries.get_many(["a"]) == {}
-    assert not entries.has("a")
     assert not entries.set_many({"a": 1}, 60)
-    assert not entries.add("a", 1, 60)
-    assert not entries.touch("a", 60)
-    assert entries.increment("a", 1) is None
-    assert entries.delete_many(["a"]) is None
-    assert not entries.clear()
+    assert not entries.set_many({"a": 1}, 0)
+    assert entries.get_or_add("a", 5, 60) == 5
     assert counting.enlisted == 0
     assert len([line for line in caplog.records if "the cache in namespace" in line.message]) == 1
+    for name, ask in UNSURE.items():
+        with pytest.raises(redis.ConnectionError):
+            pytest.fail(f"{name}: {ask(entries)}")
+    entries = CacheEntries(entries.hashes, 7, counting, "raise")
+    for call in (
+        lambda: entries.get_many(["a"]),
+        lambda: entries.set_many({"a": 1}, 60),
+        lambda: entries.set_many({"a": 1}, 0),
+        lambda: entries.get_or_add("a", 5, 60),
+    ):
+        with pytest.raises(redis.ConnectionError):
+            call()
+
+
+def test_the_frameworks_calls_raise_when_nobody_knows(
+    start_redis: Any, counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_redis()
+    client = server.client(retry=Retry(NoBackoff(), 0))
+    entries = CacheEntries(VolatileHashes(client, f"dead{next(_numbers)}"), 7, counting)
+    monkeypatch.setattr("workstealing.integrations.django_cache.opened", lambda _: entries)
+    cache, flasks = Cache("", {}), VolatileHashCache(entries)
+    cache.set("a", 1)
+    server.stop()
+    for call in (
+        lambda: cache.add("a", 1),
+        lambda: cache.incr("a"),
+        lambda: cache.decr("a"),
+        lambda: cache.touch("a"),
+        lambda: cache.delete("a"),
+        lambda: cache.delete_many(["a"]),
+        lambda: cache.incr_version("a"),
+        lambda: cache.has_key("a"),
+        cache.clear,
+        lambda: flasks.add("a", 1),
+        lambda: flasks.inc("a"),
+        lambda: flasks.dec("a"),
+        lambda: flasks.delete("a"),
+        lambda: flasks.delete_many("a"),
+        lambda: flasks.has("a"),
+        flasks.clear,
+    ):
+        with pytest.raises(redis.ConnectionError):
+            call()
+    assert cache.get("a", "default") == "default"
+    assert cache.get_many(["a"]) == {}
+    assert cache.set_many({"a": 1}) == ["a"]
+    assert cache.get_or_set("a", 5) == 5
+    assert cache.get_or_set("a", lambda: 6) == 6
+    cache.set("a", 1)
+    assert flasks.get("a") is None
+    assert not flasks.set("a", 1)
+
+
+@pytest.mark.parametrize("backend", ["emulated", "native"])
+@pytest.mark.parametrize(
+    ("ask", "found"),
+    [
+        (lambda entries: entries.increment("n", 1), {"n": 42}),
+        (lambda entries: entries.add("new", 7, 60), {"n": 41, "new": 7}),
+        (lambda entries: entries.move("n", "moved"), {"moved": 41}),
+        (lambda entries: entries.delete_many(["n"]), {}),
+    ],
+)
+def test_what_was_cut_off_is_done_once_and_answers_nothing(
+    request: pytest.FixtureRequest, backend: str, ask: Any, found: dict[str, int]
+) -> None:
+    server = request.getfixturevalue("redis8" if backend == "native" else "redis7")
+    with FaultyServer(server.port) as door:
+        client = redis.Redis(port=door.port, protocol=2, retry=Retry(NoBackoff(), 3))
+        entries = CacheEntries(VolatileHashes(client, "cache", backend=backend), 7, Counting())
+        entries.set_many({"n": 41}, 60)
+        # The scripts are loaded, and this is done elsewhere.
+        ask(CacheEntries(VolatileHashes(client, "cache", backend=backend), 7, Counting()))
+        entries.clear()
+        entries.set_many({"n": 41}, 60)
+        door.fail(len(door.names()) + 1, "cut")
+        with pytest.raises(redis.ConnectionError, match="not sent again"):
+            ask(entries)
+        assert entries.get_many(["n", "new", "moved"]) == found
+
+
+def test_a_move_is_one_step(hashes: VolatileHashes) -> None:
+    for buckets in (1, 7):
+        entries = CacheEntries(hashes, buckets, Counting())
+        entries.set_many({"a": 1}, 60)
+        entries.set_many({"lasting": 2}, None)
+        entries.set_many({"over": 3}, 5)
+        assert entries.move("a", "b")
+        assert entries.move("lasting", "over")
+        assert not entries.move("a", "c")
+        assert not entries.move("gone", "c")
+        assert entries.get_many(["a", "b", "lasting", "over", "c"]) == {"b": 1, "over": 2}
+        assert 0 < left(entries, "b") <= 60_000
+        assert left(entries, "over") == -1
+        entries.set_many({"ending": 4}, 60)
+        assert entries.move("ending", "over")
+        assert 0 < left(entries, "over") <= 60_000
+        # The due index finds the hash at its new deadline.
+        assert entries.get_many(["over"]) == {"over": 4}
+        entries.clear()
+
+
+def test_an_expired_entry_is_not_moved(redis7: Any) -> None:
+    def ahead(ms: int) -> CacheEntries:
+        hashes = VolatileHashes(redis7.client(), "cache", backend="emulated", clock_shift_ms=ms)
+        return CacheEntries(hashes, 7, Counting())
+
+    ahead(0).set_many({"a": 1}, 5)
+    ahead(0).set_many({"b": 2}, 60)
+    assert not ahead(10_000).move("a", "c")
+    assert ahead(10_000).move("b", "d")
+    recruiter = Recruiter()
+    job = HashFieldExpiry(ahead(100_000).hashes)
+    recruiter.install(job, rate=1.0)
+    with contextlib.suppress(Aborted):
+        while job.perform(Slice(limit=50, seconds=60)):
+            pass
+    assert redis7.client().keys("cache:*") == []
+
+
+def test_a_full_server_keeps_an_entry_where_it_is(start_redis: Any) -> None:
+    server = start_redis(7)
+    entries = CacheEntries(VolatileHashes(server.client(), "cache"), 7, Counting())
+    entries.set_many({"a": 1, "b": 2}, 60)
+    server.client().config_set("maxmemory", "1")
+    with pytest.raises(redis.OutOfMemoryError):
+        entries.move("a", "c")
+    assert entries.get_many(["a", "b", "c"]) == {"a": 1, "b": 2}
 
 
 def test_a_silent_redis_is_a_miss(counting: Counting) -> None:
@@ -479,7 +622,7 @@ def test_every_server(any_server: AnyServer, counting: Counting) -> None:
     assert entries.move("k7", "k-moved")
     assert entries.get_many(["k7", "k-moved"]) == {"k-moved": 3}
     assert entries.delete_many(keys) == 199
-    assert entries.clear()
+    entries.clear()
     assert not entries.has("k-moved")
 
 
@@ -592,6 +735,8 @@ def test_the_job_is_installed_once(flask_cache: Any) -> None:
         ({"LIMIT": 0}, "limit"),
         ({"LIMIT": "5"}, "limit is of type str"),
         ({"STORE": "disk"}, "disk"),
+        ({"ON_FAULT": "ignore"}, 'expected "miss" or "raise"'),
+        ({"ON_FAULT": True}, "on_fault is of type bool"),
         ({"RECRUITER": 5}, "recruiter is of type int"),
         ({"RECRUITER": "nowhere"}, "recruiter is no import path"),
         ({"RECRUITER": ":name"}, "recruiter is no import path"),

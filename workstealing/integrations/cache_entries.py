@@ -24,10 +24,11 @@ from workstealing.recruiting.deferral import Enlister, is_deferring
 from workstealing.recruiting.faults import FaultLog, HostTimeouts
 from workstealing.recruiting.recruiter import default_recruiter
 from workstealing.store.fleet import Fleet
+from workstealing.store.twin import is_cluster
 from workstealing.structures.volatile_hashes import VolatileHashes
 from workstealing.structures.volatile_hashes.cached_results import Policy
 from workstealing.structures.volatile_hashes.caching import CachedFunction
-from workstealing.structures.volatile_hashes.commands import COUNT_EXISTING
+from workstealing.structures.volatile_hashes.commands import COUNT_EXISTING, MOVE_FIELD
 
 T = TypeVar("T")
 
@@ -47,7 +48,9 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "limit": (int, "a whole number from 1 on"),
     "recruiter": ((str, type(None)), _IMPORT_PATH),
     "backend": (str, '"auto", "emulated" or "native"'),
+    "on_fault": (str, '"miss" or "raise"'),
 }
+MISS, RAISE = "miss", "raise"
 
 _faults = FaultLog(SYSTEM_CLOCK)
 _timeouts = HostTimeouts()
@@ -81,6 +84,7 @@ class CacheSettings:
     limit: int = 5
     recruiter: str | None = None
     backend: str = "auto"
+    on_fault: str = MISS
 
     def __post_init__(self) -> None:
         for name, (kinds, expected) in _KINDS.items():
@@ -89,6 +93,10 @@ class CacheSettings:
                 raise ConfigurationError(
                     f"the cache's {name} is of type {type(value).__name__}; expected {expected}"
                 )
+        if self.on_fault not in (MISS, RAISE):
+            raise ConfigurationError(
+                f'the cache\'s on_fault is {self.on_fault!r}; expected "{MISS}" or "{RAISE}"'
+            )
         if self.buckets < 1:
             raise ConfigurationError(
                 f"the cache's number of buckets is {self.buckets}; expected a whole number from"
@@ -103,7 +111,8 @@ def opened(settings: CacheSettings) -> CacheEntries:
     ("shop.redis:client"), None: as of `connect`; namespace: of the VolatileHashes; buckets: the
     number of hashes, which must be the same in every process; rate and limit: of the
     `HashFieldExpiry` that is installed, rate 0 installs none; recruiter: an import path, None: the
-    one behind `workstealing.enlist`; backend: of the VolatileHashes.
+    one behind `workstealing.enlist`; backend: of the VolatileHashes; on_fault: "raise" if reads and
+    writes raise the errors of Redis too, which by default are misses.
 
     Raises: ConfigurationError. No round trip, except that a cluster's client reads its map.
     """
@@ -145,7 +154,7 @@ def _made(settings: CacheSettings, imported: Any, recruiter: Any) -> CacheEntrie
                 f"the cache's namespace {settings.namespace!r} has a job on its recruiter already,"
                 " another cache's or your own; give this cache another namespace, or the rate 0"
             ) from error
-    return CacheEntries(hashes, settings.buckets, recruiter)
+    return CacheEntries(hashes, settings.buckets, recruiter, settings.on_fault)
 
 
 def _recruiter(path: str | None) -> Any:
@@ -207,13 +216,23 @@ class CacheEntries:
     request that an integration of this package serves, that integration alone enlists.
 
     A method's `timeout` is in seconds; None, or a hundred years and more: the entry has no
-    deadline; 0 or less: it ends at once; NaN: ValueError. No fault of Redis reaches the caller:
-    reads then miss, writes report that they failed, and one line a minute is logged. Only a host's
-    time-out passes.
+    deadline; 0 or less: it ends at once; NaN: ValueError. With a fault of Redis, a full server's
+    refusal included, `get_many` misses, `set_many` reports that it failed, `get_or_add` returns its
+    value, and one line a minute is logged; with `on_fault="raise"` they raise. All others raise the
+    client's own errors: their yes or no would be a guess. A call whose reply was lost is not sent
+    again where a second time would do or answer something else; on a cluster redis-py's pipelines
+    send `delete_many` again. A host's time-out passes everywhere.
     """
 
-    def __init__(self, hashes: VolatileHashes, buckets: int, recruiter: Enlister) -> None:
+    def __init__(
+        self,
+        hashes: VolatileHashes,
+        buckets: int,
+        recruiter: Enlister,
+        on_fault: str = MISS,
+    ) -> None:
         self.hashes = hashes
+        self._raises = on_fault == RAISE
         self._buckets = buckets
         self._recruiter = recruiter
         self._prefix = f"{hashes.namespace}:"
@@ -261,9 +280,23 @@ class CacheEntries:
         function = lambda: compute()  # noqa: E731, PLW0108
         return CachedFunction(self.hashes, function, policy, self._subject)()
 
+    def get_or_add(self, key: str, value: Any, timeout: float | None) -> Any:
+        """Return a key's value; if there is none, write this one. Two round trips for a miss.
+
+        Raises: the errors of pickle.
+        """
+        found = self.get_many([key])
+        if key in found:
+            return found[key]
+        encoded, px = encode(value), _ms(timeout)
+        if self._tried(lambda: self._add(key, encoded, px), True):
+            return value
+        # Another caller was quicker.
+        return self.get_many([key]).get(key, value)
+
     def has(self, key: str) -> bool:
         """Say whether a key has an entry. One round trip; it does not enlist."""
-        return self._tried(lambda: bool(self.hashes.hexists(self.place(key), _field(key))), False)
+        return bool(self.hashes.hexists(self.place(key), _field(key)))
 
     def set_many(self, values: Mapping[str, Any], timeout: float | None) -> bool:
         """Write entries; return whether they were written. One round trip.
@@ -272,7 +305,7 @@ class CacheEntries:
         """
         px = _ms(timeout)
         if px == 0:
-            return self.delete_many(values) is not None
+            return self._tried(lambda: self.delete_many(values) >= 0, False)
         encoded = {key: encode(value) for key, value in values.items()}
 
         def write() -> bool:
@@ -290,18 +323,17 @@ class CacheEntries:
 
         Raises: the errors of pickle; nothing is written then.
         """
+        return self._add(key, encode(value), _ms(timeout))
+
+    def _add(self, key: str, encoded: bytes, px: int | None) -> bool:
         from workstealing.store.redis_versions import HashDataPersistOptions
 
-        encoded, px = encode(value), _ms(timeout)
-        place, named = self.place(key), _field(key)
         if px == 0:
             # The entry ends at once: only the answer is left.
-            return self._tried(lambda: not self.hashes.hexists(place, named), False)
-        write = self.hashes.hsetex
+            return not self.has(key)
+        place, named = self.place(key), _field(key)
         if_none = HashDataPersistOptions.FNX
-        return self._tried(
-            lambda: bool(write(place, named, encoded, px=px, data_persist_option=if_none)), False
-        )
+        return bool(self.hashes.hsetex(place, named, encoded, px=px, data_persist_option=if_none))
 
     def touch(self, key: str, timeout: float | None) -> bool:
         """Give an entry a new deadline; return whether there is one. One round trip."""
@@ -309,99 +341,87 @@ class CacheEntries:
         if px == 0:
             return bool(self.delete_many([key]))
         place, named = self.place(key), _field(key)
-
-        def write() -> bool:
-            if px is None:
-                (code,) = self.hashes.hpersist(place, named)
-            else:
-                (code,) = self.hashes.hpexpire(place, px, named)
-            return bool(code != -2)
-
-        return self._tried(write, False)
+        if px is None:
+            (code,) = self.hashes.hpersist(place, named)
+        else:
+            (code,) = self.hashes.hpexpire(place, px, named)
+        return bool(code != -2)
 
     def increment(self, key: str, delta: int) -> int | None:
         """Add to an entry's whole number and keep its deadline. One round trip.
 
-        Returns: the sum; None if there is no entry, or Redis cannot be asked.
-        Raises: ValueError if the entry is no whole number, or the sum has more than 64 bits.
+        Returns: the sum; None if there is no entry. Raises: ValueError if the entry is no whole
+        number, or the sum has more than 64 bits.
         """
+        from redis.exceptions import ResponseError
+
         place, named = self.place(key), _field(key)
-
-        def write() -> int | str | None:
-            from redis.exceptions import ResponseError
-
-            # In one step: HINCRBY alone would make an entry without a deadline.
-            amount = int(delta) if isinstance(delta, bool) else delta
-            counting = (COUNT_EXISTING, place, named, amount, "FXX")
-            try:
-                total: int | None = self.hashes.execute_command(*counting)
-            except ResponseError as error:
-                if _is_no_number(error):
-                    return str(error)
-                raise
-            return total
-
-        total = self._tried(write, None)
-        if isinstance(total, str):
-            raise ValueError(
-                f"the cache's entry {key!r} cannot be counted on: {total}; expected a whole number"
-                " of at most 64 bits"
+        # In one step: HINCRBY alone would make an entry without a deadline.
+        amount = int(delta) if isinstance(delta, bool) else delta
+        try:
+            total: int | None = self.hashes.execute_command(
+                COUNT_EXISTING, place, named, amount, "FXX"
             )
+        except ResponseError as error:
+            if not _is_no_number(error):
+                raise
+            raise ValueError(
+                f"the cache's entry {key!r} cannot be counted on: {error}; expected a whole number"
+                " of at most 64 bits"
+            ) from error
         return total
 
     def move(self, key: str, other: str) -> bool:
         """Give an entry another key, with the time that it has left; return whether there is one.
 
-        Three round trips; it does not enlist.
+        One step of one round trip; it does not enlist. Between two nodes of a cluster or a fleet it
+        takes three round trips, and an error in between leaves the entry at both keys.
         """
         if key == other:
             return self.has(key)
+        place, to = self.place(key), self.place(other)
+        named, to_named = _field(key), _field(other)
+        if place == to or not self._is_divided:
+            moving = (MOVE_FIELD, place, to, "FIELDS", 2, named, to_named)
+            return bool(self.hashes.execute_command(*moving))
+        with self.hashes.pipeline() as pipeline:
+            pipeline.hget(place, named)
+            pipeline.hpttl(place, named)
+            data, (left,) = pipeline.execute()
+        if data is None or left == -2:
+            return False
+        px = None if left == -1 else max(1, left)
+        self.hashes.hsetex(to, to_named, data, px=px)
+        self.hashes.hdel(place, named)
+        return True
 
-        def write() -> bool:
-            place, named = self.place(key), _field(key)
-            with self.hashes.pipeline() as pipeline:
-                pipeline.hget(place, named)
-                pipeline.hpttl(place, named)
-                data, (left,) = pipeline.execute()
-            if data is None or left == -2:
-                return False
-            px = None if left == -1 else max(1, left)
-            self.hashes.hsetex(self.place(other), _field(other), data, px=px)
-            self.hashes.hdel(place, named)
-            return True
+    @property
+    def _is_divided(self) -> bool:
+        """Whether two hashes may be on two nodes."""
+        client = self.hashes.client
+        return isinstance(client, Fleet) or is_cluster(client)
 
-        return self._tried(write, False)
-
-    def delete_many(self, keys: Iterable[str]) -> int | None:
-        """Delete entries; return how many there were, None if Redis failed. One round trip."""
+    def delete_many(self, keys: Iterable[str]) -> int:
+        """Delete entries; return how many there were. One round trip."""
         by_hash = self._by_hash(keys)
         if not by_hash:
             return 0
+        with self.hashes.pipeline(transaction=False) as pipeline:
+            for name, each in by_hash.items():
+                pipeline.hdel(name, *map(_field, each))
+            return sum(pipeline.execute())
 
-        def write() -> int:
-            with self.hashes.pipeline(transaction=False) as pipeline:
-                for name, each in by_hash.items():
-                    pipeline.hdel(name, *map(_field, each))
-                return sum(pipeline.execute())
-
-        return self._tried(write, None)
-
-    def clear(self) -> bool:
-        """Delete every entry of the namespace's cache; return whether that was done.
+    def clear(self) -> None:
+        """Delete every entry of the namespace's cache.
 
         The cost depends on the number of buckets alone: one round trip for each 128.
         """
         buckets = range(self._buckets)
-
-        def write() -> bool:
-            for start in buckets[::_NAMES_AT_ONCE]:
-                with self.hashes.pipeline(transaction=False) as pipeline:
-                    for each in buckets[start : start + _NAMES_AT_ONCE]:
-                        pipeline.unlink(f"{self._prefix}{each}")
-                    pipeline.execute()
-            return True
-
-        return self._tried(write, False)
+        for start in buckets[::_NAMES_AT_ONCE]:
+            with self.hashes.pipeline(transaction=False) as pipeline:
+                for each in buckets[start : start + _NAMES_AT_ONCE]:
+                    pipeline.unlink(f"{self._prefix}{each}")
+                pipeline.execute()
 
     def _read(self, by_hash: dict[str, list[str]]) -> dict[str, Any]:
         with self.hashes.pipeline(transaction=False) as pipeline:
@@ -431,7 +451,9 @@ class CacheEntries:
     def _tried(self, task: Callable[[], T], otherwise: T) -> T:
         try:
             return task()
-        except Exception as error:  # noqa: BLE001 - a cache's fault is not the caller's
+        except Exception as error:
+            if self._raises:
+                raise
             self._fault(error)
             return otherwise
 

@@ -29,6 +29,7 @@ _OPTIONS = {
     "RATE": "rate",
     "LIMIT": "limit",
     "STORE": "backend",
+    "ON_FAULT": "on_fault",
 }
 # Django's own, which this backend has no use for: deadlines bound it, and not a number of entries.
 _IGNORED = ("MAX_ENTRIES", "CULL_FREQUENCY")
@@ -39,11 +40,13 @@ class Cache(BaseCache):  # type: ignore[misc]
 
     LOCATION: a URL as of `workstealing.connect`, or the import path of a client. OPTIONS: NAMESPACE
     ("cache"), BUCKETS (1024), RECRUITER (an import path), RATE (0.003) and LIMIT (5) of the job
-    that collects expired entries, STORE ("auto", "emulated" or "native"). Raises:
-    ConfigurationError, when Django makes it.
+    that collects expired entries, STORE ("auto", "emulated" or "native"), ON_FAULT ("miss", or
+    "raise", which sessions need). Raises: ConfigurationError, when Django makes it.
 
     Values are pickled, as by Django's own backends; whole numbers are not, so `incr` is exact among
-    processes. A fault of Redis is a miss. `clear` empties the namespace, all versions and prefixes.
+    processes. With a fault of Redis `get`, `get_many`, `get_or_set`, `set` and `set_many` miss, or
+    raise with ON_FAULT; all others raise redis-py's errors. `clear` empties the namespace, all
+    versions and prefixes.
     """
 
     def __init__(self, location: str, params: dict[str, Any]) -> None:
@@ -100,12 +103,12 @@ class Cache(BaseCache):  # type: ignore[misc]
         A default that is called is called by one caller at a time; others wait for its result, two
         seconds at most. One round trip for a hit, five for a miss.
         """
+        made = self.make_and_validate_key(key, version=version)
         if not callable(default):
-            return super().get_or_set(key, default, timeout, version)
+            return self.entries.get_or_add(made, default, self._seconds(timeout))
         value = self.get(key, self._missing_key, version)
         if value is not self._missing_key:
             return value
-        made = self.make_and_validate_key(key, version=version)
         return self.entries.computed(made, default, self._seconds(timeout))
 
     def touch(self, key: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
@@ -116,7 +119,7 @@ class Cache(BaseCache):  # type: ignore[misc]
     def incr(self, key: Any, delta: int = 1, version: int | None = None) -> int:
         """Add to a whole number, which keeps its deadline; return the sum. One round trip.
 
-        Raises: ValueError if there is no value, it is no whole number, or Redis failed.
+        Raises: ValueError if there is no value, or it is no whole number; errors of redis-py.
         """
         made = self.make_and_validate_key(key, version=version)
         total = self.entries.increment(made, delta)
@@ -127,7 +130,8 @@ class Cache(BaseCache):  # type: ignore[misc]
     def incr_version(self, key: Any, delta: int = 1, version: int | None = None) -> int:
         """Move a value to another version, with the time that it has left; return the version.
 
-        Raises: ValueError if there is no value. Three round trips.
+        Raises: ValueError if there is no value; errors of redis-py. One round trip; between two
+        nodes of a cluster or a fleet three.
         """
         version = self.version if version is None else version
         made = self.make_and_validate_key(key, version=version)

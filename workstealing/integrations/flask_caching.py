@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
         raise
     raise MissingExtraError("flask-caching", "Flask-Caching") from error
 
-_OPTIONS = ("namespace", "buckets", "recruiter", "rate", "limit", "backend")
+_OPTIONS = ("namespace", "buckets", "recruiter", "rate", "limit", "backend", "on_fault")
 
 
 class VolatileHashCache(BaseCache):
@@ -29,11 +29,12 @@ class VolatileHashCache(BaseCache):
     Configuration: CACHE_REDIS_URL: a URL as of `workstealing.connect`, or the import path of a
     client; CACHE_KEY_PREFIX: a text, or a function that returns one; CACHE_OPTIONS: namespace
     ("cache"), buckets (1024), recruiter (an import path), rate (0.003) and limit (5) of the job
-    that collects expired entries, backend ("auto", "emulated" or "native"). Raises:
-    ConfigurationError, when the app is configured.
+    that collects expired entries, backend ("auto", "emulated" or "native"), on_fault ("miss" or
+    "raise"). Raises: ConfigurationError, when the app is configured.
 
     Values are pickled; whole numbers are not, so `inc` and `dec` are exact among processes. A time
-    to live of 0 means none. A fault of Redis is a miss.
+    to live of 0 means none. With a fault of Redis `get`, `get_many`, `set` and `set_many` miss, or
+    raise with on_fault; all others raise redis-py's errors.
     """
 
     def __init__(
@@ -115,20 +116,22 @@ class VolatileHashCache(BaseCache):
         return bool(self.entries.delete_many([self._key(key)]))
 
     def delete_many(self, *keys: str) -> list[str]:
-        """Delete several values; return their keys, none if Redis failed. One round trip."""
-        return [] if self.entries.delete_many(map(self._key, keys)) is None else list(keys)
+        """Delete several values; return their keys. One round trip."""
+        self.entries.delete_many(map(self._key, keys))
+        return list(keys)
 
     def inc(self, key: str, delta: int = 1) -> int | None:
         """Add to a whole number, which keeps its deadline; without a value, set one.
 
-        Returns: the sum, None if Redis failed. At most three round trips.
+        Returns: the sum; None if another process has deleted it meanwhile. At most three round
+        trips.
         """
         made = self._key(key)
         total = self.entries.increment(made, delta)
         if total is None:
             if self.entries.add(made, delta, self._seconds(None)):
                 return delta
-            # Another process was first, or Redis failed.
+            # Another process was first.
             total = self.entries.increment(made, delta)
         return total
 
@@ -138,4 +141,5 @@ class VolatileHashCache(BaseCache):
 
     def clear(self) -> bool:
         """Delete every value of the namespace. One round trip for each 128 buckets."""
-        return self.entries.clear()
+        self.entries.clear()
+        return True

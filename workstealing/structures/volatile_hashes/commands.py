@@ -39,6 +39,12 @@ COUNT_EXISTING = "HINCRBYFXX"
 
 The reply is the sum, or None: there is no such field.
 """
+MOVE_FIELD = "HMOVEFIELD"
+"""A command of this package's own: hash, other hash, FIELDS, 2, field, its new name.
+
+It moves a field with its deadline. The reply is 1, or 0: there is no such field.
+"""
+OWN_COMMANDS = frozenset({COUNT_EXISTING, MOVE_FIELD})
 VOLATILE_HASHES = NamespaceKind(
     name="volatile_hashes",
     called="volatile hashes",
@@ -190,6 +196,7 @@ _COMMANDS: dict[str, _HashCommand] = {
     "RENAME": _writing("rename", _is_ok, keys=2),
     "RENAMENX": _writing("renamenx", bool, keys=2),
     "COPY": _writing("copy", bool, keys=2),
+    MOVE_FIELD: _writing("hmovefield", bool, keys=2),
 }
 
 
@@ -207,7 +214,7 @@ _REFUSED_BARE = _COUNTING | {"HDEL", "HMGET", "COPY"}
 # client's retries: what it sets is the same.
 _ONCE = frozenset(
     {"HINCRBY", COUNT_EXISTING, "HINCRBYFLOAT", "HSETNX", "HDEL", "HGETDEL", "DEL", "UNLINK"}
-    | {"RENAME", "RENAMENX", "COPY"}
+    | {"RENAME", "RENAMENX", "COPY", MOVE_FIELD}
 )
 _CONDITIONS = frozenset({"NX", "XX", "GT", "LT", "FNX", "FXX"})
 _ONCE_ON_CONDITION = frozenset(
@@ -369,7 +376,7 @@ class HashTranslator:
         if "FIELDS" in args[2:]:
             fields = args[args.index("FIELDS", 2) + 2 :]
             fields = fields[::2] if args[0] == "HSETEX" else fields
-        takes_all = command.keys == 2
+        takes_all = command.keys == 2 and args[0] != MOVE_FIELD
         return [
             self.take_back(layout, name, fields, takes_all=takes_all)
             for name in self.names_in(args)
@@ -419,13 +426,14 @@ class HashTranslator:
     def _substitute(self, args: Arguments, guarding: Layout | None = None) -> Operation:
         """Return the script for a command that a server lacks; guarding: it looks at the mark."""
         script = self.script(f"volatile_hashes/native_{args[0].lower()}")
-        name, mark = to_bytes(args[1]), ""
-        keys: tuple[Any, ...] = (name,)
+        names, mark = tuple(map(to_bytes, hashes_in(args))), ""
+        keys: tuple[Any, ...] = names
         if guarding is not None:
-            shard = guarding.shard_of(key_slot(name))
-            keys, mark = (name, self._names.mark(shard)), guarding.mark
-        reads = _sum if args[0] == COUNT_EXISTING else _same
-        return Operation(script, keys, (mark, *args[2:]), reads, once=is_once(args))
+            shards = (guarding.shard_of(key_slot(name)) for name in names)
+            keys, mark = (*names, *map(self._names.mark, shards)), guarding.mark
+        reads = _COMMANDS[args[0]].read if args[0] in OWN_COMMANDS else _same
+        values = (mark, *args[1 + len(names) :])
+        return Operation(script, keys, values, reads, once=is_once(args))
 
     def names_in(self, args: Arguments) -> tuple[bytes, ...]:
         """Return the hashes that a command names."""

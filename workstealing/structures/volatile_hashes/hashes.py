@@ -54,9 +54,9 @@ from workstealing.structures.on_fleet import (
 from workstealing.structures.structure import WARNING, Check
 from workstealing.structures.volatile_hashes.caching import AsyncCaching, BlockingCaching
 from workstealing.structures.volatile_hashes.commands import (
-    COUNT_EXISTING,
     NATIVE_COMMANDS,
     OPTIONAL_NATIVE_COMMANDS,
+    OWN_COMMANDS,
     HashNames,
     HashTranslator,
     hashes_in,
@@ -489,6 +489,6 @@ def open_layout(
                 " namespace"
             )
         missing = frozenset(OPTIONAL_NATIVE_COMMANDS) - known
-        return replace(layout, missing=missing | MISREAD_COMMANDS | {COUNT_EXISTING})
+        return replace(layout, missing=missing | MISREAD_COMMANDS | OWN_COMMANDS)
     require_policy(names.kind, policy, allowed_policies)
     return layout
