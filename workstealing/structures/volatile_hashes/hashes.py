@@ -18,6 +18,7 @@ from workstealing.store.operations import (
     Blocking,
     Operation,
     Steps,
+    command,
     operation,
     run,
 )
