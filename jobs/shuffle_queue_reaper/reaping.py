@@ -20,6 +20,7 @@ from workstealing.structures.shuffle_queue.names import (
     RETURNED,
     GroupNames,
     QueueNames,
+    stored_stream,
 )
 
 STREAMS_A_SLICE = 4
@@ -125,7 +126,8 @@ class QueueReaper(Tidying):
             cutoff = facts.now - self._settings.lease_ms
             look = ("ZRANGEBYSCORE", group.pending, "-inf", cutoff, "LIMIT", 0, 4 * WINDOW)
             (due,) = self.call([look], budget)
-            held = self._held(group, [int(number) for number in due], most_entries, budget)
+            numbers = [stored_stream(group.pending, number) for number in due]
+            held = self._held(group, numbers, most_entries, budget)
             ages += [age / 1000 for found in held for age in self._stale(found)]
             exact = exact and len(due) < 4 * WINDOW
             exact = exact and all(len(found) < most_entries for found in held)
@@ -270,7 +272,8 @@ class QueueReaper(Tidying):
             ],
             Budget(slice.remaining()),
         )
-        return self.shuffled([int(number) for number in due]), int(size)
+        numbers = [stored_stream(group.pending, number) for number in due]
+        return self.shuffled(numbers), int(size)
 
     def _held(
         self, group: GroupNames, numbers: Sequence[int], most: int, budget: Budget

@@ -13,14 +13,20 @@ from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
 from workstealing.store.scripts import load
 from workstealing.store.twin import Twin
-from workstealing.structures.shuffle_queue.deleting import foreign_meta, groups_in, meta_of
+from workstealing.structures.shuffle_queue.deleting import (
+    foreign_meta,
+    groups_in,
+    meta_of,
+    span_in,
+)
 from workstealing.structures.shuffle_queue.names import (
     LEGACY,
-    MOST_STREAMS,
     QUEUE_VERSION,
     GroupNames,
     QueueNames,
+    stored_place,
 )
+from workstealing.structures.stored import stored_number
 
 T = TypeVar("T")
 WINDOW = 64
@@ -104,11 +110,14 @@ class Upkeep:
             self.call([self.script("groups", (self._names.meta,))], budget)
         groups = groups_in(meta)
         now = int(clock[0]) * 1000 + int(clock[1]) // 1000
-        span = max(int(meta.get(b"span") or 0), self._streams)
+        span = max(span_in(self._names, meta), self._streams)
         # All names at once are made quicker than one after the other.
         self._names.streams(span)
-        first_ms = float(first[1]) if first else now + 1.0
+        first_ms = self._deadline(first[1]) if first else now + 1
         return Facts(now, span, groups, max(0.0, now - first_ms) / 1000, first_ms <= now)
+
+    def _deadline(self, score: Any) -> int:
+        return stored_number(self._names.deadlines, "a deadline in ms", score)
 
     def reader(self, group: GroupNames, number: int) -> bytes:
         """Return a group's name on a stream.
@@ -238,11 +247,10 @@ class Tidying(Upkeep):
         streams: list[bytes] = []
         described: list[bytes] = []
         for member, score in zip(found[::2], found[1::2], strict=True):
-            number, _, rest = member.partition(b":")
-            is_due = float(score) <= facts.now
-            if is_due and number.isdigit() and int(number) < MOST_STREAMS:
-                streams.append(names.stream(int(number)))
-                described += (member, number, rest.partition(b":")[0])
+            if self._deadline(score) <= facts.now:
+                number, entry, _ = stored_place(names.deadlines, member)
+                streams.append(names.stream(number))
+                described += (member, b"%d" % number, entry.encode())
         waiting = slice.backlog or 0
         if not streams:
             slice.observe(oldest_seconds=0.0, backlog=waiting + self._overdue)
@@ -264,12 +272,12 @@ class Tidying(Upkeep):
         slice.observe(oldest_seconds=int(oldest_ms) / 1000, backlog=backlog)
         return int(dropped)
 
-    def untrack(self, facts: Facts, _group: GroupNames, slice: Slice, limit: int) -> int:
+    def untrack(self, _facts: Facts, _group: GroupNames, slice: Slice, limit: int) -> int:
         """Forget tracking ids of messages that have gone.
 
-        Arguments: facts; slice; limit: the most to forget. A group is taken as by `dismiss`, and
-        not looked at. Returns: how many were. Raises: LayoutError; OutOfTime; connection faults.
-        Two round trips.
+        Arguments: slice; limit: the most to forget. Facts and a group are taken as by `dismiss`,
+        and not looked at. Returns: how many were. Raises: LayoutError; OutOfTime; connection
+        faults. Two round trips.
         """
         names = self._names
         slice.spend(2)
@@ -278,10 +286,9 @@ class Tidying(Upkeep):
         keys: list[bytes] = []
         args: list[bytes] = []
         for tracked, place in zip(flat[::2], flat[1::2], strict=True):
-            number, _, entry = place.partition(b":")
-            if _is_number(number) and -1 <= int(number) < facts.span and entry:
-                keys.append(names.stream(int(number)))
-                args += (tracked, place, entry)
+            number, entry, _ = stored_place(names.tracking, place)
+            keys.append(names.stream(number))
+            args += (tracked, place, entry.encode())
         if not keys:
             return 0
         (forgotten,) = self.call(
@@ -299,7 +306,3 @@ class Tidying(Upkeep):
         readers = [self.reader(group, number) for number in some]
         idle = self._settings.consumer_idle_ms
         return self.script("consumer", keys, consumer, idle, first, len(places), *readers)
-
-
-def _is_number(text: bytes) -> bool:
-    return text.removeprefix(b"-").isdigit()

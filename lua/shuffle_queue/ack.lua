@@ -8,6 +8,11 @@ local tracking, returned, delayed, deadlines, legacy = KEYS[2], KEYS[3], KEYS[4]
 local group = ARGV[1]
 local facts = redis.pcall('HMGET', meta, 'mark', 'groups', 'back:' .. group)
 local problem = refuse(facts)
+-- With one group, the usual case, nothing is to be read.
+if not problem and facts[2] ~= '1' then
+  groups_of(facts[2])
+  problem = unbelieved
+end
 if problem then
   return problem
 end

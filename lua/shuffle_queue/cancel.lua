@@ -9,6 +9,8 @@ if redis.call('HGET', tracking, ARGV[1]) ~= ARGV[2] then
   return -1
 end
 local problem = refuse_key('ZCARD', deadlines, 'an index of deadlines')
+stored(meta, 'cancelled', redis.call('HGET', meta, 'cancelled'), 0, MOST_STORED, 0)
+problem = problem or unbelieved
 if problem then
   return problem
 end

@@ -25,7 +25,8 @@ local noted = redis.call('HGET', laps, field)
 local next_stream, owns = 0, 0
 if noted then
   local of, place, owned = string.match(noted, '^(%S+) (%d+) (%d+)$')
-  if of == seen then
+  -- What is no place among the streams is of no use: they are looked at once more.
+  if of == seen and tonumber(place) < total then
     next_stream, owns = tonumber(place), tonumber(owned)
   end
 end

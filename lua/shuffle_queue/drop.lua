@@ -86,7 +86,8 @@ for i = 4 + 3 * width, #KEYS do
           redis.call('ZREM', KEYS[first + 2], number .. ':' .. id)
         end
         if stand[j] and (not only or only == group) then
-          redis.call('HINCRBY', KEYS[first], 'overdue', 1)
+          -- A counter that is none stops no work: stats() refuses it.
+          redis.pcall('HINCRBY', KEYS[first], 'overdue', 1)
         end
       end
       delete_entry(stream, tracking, deadlines, number, id, entry[2])

@@ -20,6 +20,13 @@ local deadline = redis.pcall('ZSCORE', due, ARGV[1])
 if type(deadline) == 'table' then
   return refusal(deadline, due, 'does not hold a due index')
 end
+span_of(about[3])
+local joined_before = joined_of(about[2])
+stored(due, 'the moment of ' .. ARGV[1], deadline, 0, MOST_STORED, 0)
+groups_of(redis.call('HGET', meta, 'groups'))
+if unbelieved then
+  return unbelieved
+end
 local is_forced = ARGV[2] == '1'
 if is_elsewhere(about[4], due) then
   if is_forced then
@@ -75,7 +82,7 @@ local function delete_group()
   redis.call('HDEL', meta, 'group:' .. group)
   redis.call('HINCRBY', meta, 'groups', -1)
   -- Writers must not fill the ring of this group any more.
-  local joined = math.max(now(), tonumber(ARGV[3] ~= '' and ARGV[3] or 0) + 1)
+  local joined = math.max(now(), joined_before + 1)
   redis.call('HSET', meta, 'joined', whole(joined))
   return { deleted, 1 }
 end

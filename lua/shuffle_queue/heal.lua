@@ -24,7 +24,10 @@ local result, at = { 0 }, now()
 if not mark then
   return result
 end
-local span = tonumber(redis.call('HGET', meta, 'span') or 0)
+local span = span_of(redis.call('HGET', meta, 'span'))
+if unbelieved then
+  return unbelieved
+end
 -- A full server refuses the first write of a script. Then nothing is restored, but the streams that
 -- can be trimmed are told.
 if not is_dry and limit > 0 and is_error(redis.pcall('HSET', meta, 'mark', mark)) then
@@ -91,11 +94,14 @@ for i = 8, #KEYS do
       end
       found_one()
     end
-    if group and group.pending > 0 and result[1] < limit and not redis.call('ZSCORE', pending, number) then
+    local marked = redis.call('ZSCORE', pending, number)
+    -- A mark of a time to come would never be due.
+    local is_lost = not marked or tonumber(marked) > at
+    if group and group.pending > 0 and result[1] < limit and is_lost then
       if not is_dry then
         -- No entry was delivered before it was written.
         local first = redis.call('XPENDING', KEYS[i], name, '-', '+', 1)
-        redis.call('ZADD', pending, 'NX', string.match(first[1][1], '^%d+'), number)
+        redis.call('ZADD', pending, string.match(first[1][1], '^%d+'), number)
       end
       found_one()
     end

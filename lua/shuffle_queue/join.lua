@@ -11,7 +11,14 @@ local problem, marked, alive = refuse_queue(facts, facts[6])
 if problem then
   return problem
 end
-local span = math.max(tonumber(facts[2] or 0), tonumber(ARGV[5]))
+local span = math.max(span_of(facts[2]), tonumber(ARGV[5]))
+local joined_before, groups = joined_of(facts[3]), groups_of(facts[4])
+if facts[5] then
+  stored(meta, member, facts[5], -1, MOST_STREAMS - 1)
+end
+if unbelieved then
+  return unbelieved
+end
 if span > #KEYS - 6 then
   return { 0, span }
 end
@@ -41,8 +48,8 @@ if is_error(opened) then
 end
 if not facts[5] then
   -- A time: a queue of this name that was deleted has used no such number.
-  local joined = math.max(now(), tonumber(facts[3] or 0) + 1)
-  redis.call('HSET', meta, 'joined', whole(joined), 'groups', (facts[4] or 0) + 1, member, 1)
+  local joined = math.max(now(), joined_before + 1)
+  redis.call('HSET', meta, 'joined', whole(joined), 'groups', groups + 1, member, 1)
 end
 for i = 1, #found do
   redis.call('ZADD', ring, found[i], found[i])

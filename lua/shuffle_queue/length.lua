@@ -7,7 +7,10 @@ local problem = refuse(facts, true)
 if problem then
   return problem
 end
-local total = 0
+local span, total = span_of(facts[2]), 0
+if unbelieved then
+  return unbelieved
+end
 for i = 2, #KEYS do
   local length = redis.pcall('XLEN', KEYS[i])
   if is_error(length) then
@@ -15,4 +18,4 @@ for i = 2, #KEYS do
   end
   total = total + length
 end
-return { tonumber(facts[2] or 0), total }
+return { span, total }

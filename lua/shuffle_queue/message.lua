@@ -13,7 +13,7 @@ local function own_of(fields)
       only = fields[i + 1]
     elseif fields[i] == 'ws:deadline' then
       -- Other programs may have written anything, and a NaN would count as past.
-      deadline = tonumber(string.match(fields[i + 1], '^%d+$'))
+      deadline = #fields[i + 1] <= 16 and tonumber(string.match(fields[i + 1], '^%d+$')) or nil
     elseif fields[i] == 'ws:tracking' then
       tracked = fields[i + 1]
     end

@@ -12,6 +12,13 @@ local last = math.min(total, ARGV[1] + ARGV[2]) - 1
 local reply = { total }
 if last >= tonumber(ARGV[1]) then
   local found = redis.call('ZRANGE', deadlines, ARGV[1], whole(last), 'WITHSCORES')
+  for i = 1, #found, 2 do
+    place_of(deadlines, found[i])
+    stored(deadlines, 'a deadline in ms', found[i + 1], 0, MOST_STORED)
+  end
+  if unbelieved then
+    return unbelieved
+  end
   for i = 1, #found do
     reply[i + 1] = found[i]
   end

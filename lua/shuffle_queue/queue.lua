@@ -9,10 +9,43 @@
 --@include clock
 --@include layout
 --@include values
+--@include stored
 
 -- The value of `mark` in a queue's meta.
 local QUEUE_VERSION = '1'
 local meta = KEYS[1]
+
+-- How many streams a queue has at most: the bound of span, and of every number of a stream.
+local MOST_STREAMS = 4096
+
+-- The numbers in meta, of the texts that it has there.
+local function span_of(text)
+  return stored(meta, 'span', text, 0, MOST_STREAMS, 0)
+end
+
+local function joined_of(text)
+  return stored(meta, 'joined', text, 0, MOST_STORED, 0)
+end
+
+local function groups_of(text)
+  return stored(meta, 'groups', text, 0, MOST_STORED, 0)
+end
+
+-- The number of a stream that stands under a key.
+local function number_of(key, text)
+  return stored(key, 'the number of a stream', text, -1, MOST_STREAMS - 1)
+end
+
+-- Splits a member `number:entry id`, or more behind another colon. Returns the number and the id as texts; or else sets `unbelieved`.
+local function place_of(key, member)
+  local number, id = string.match(member, '^(-?%d+):(%d+%-%d+)')
+  if not id or #id > 41 then
+    disbelieve(key, 'the place of a message', member, 'the number of a stream and an entry id')
+    return nil
+  end
+  number_of(key, number)
+  return number, id
+end
 
 -- Refuses facts, which begin with the mark, that are no queue's. reads: whether the script only
 -- reads. Returns an error reply, or nil; then the second value says whether it may only read.

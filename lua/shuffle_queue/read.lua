@@ -38,8 +38,11 @@ if facts[5] then
 end
 local window = math.max(PLAN, ARGV[4])
 -- The stream that was served last. Those after it come next.
-local last = tonumber(facts[2])
-local before = last
+local last = stored(meta, 'group:' .. group, facts[2], -1, MOST_STREAMS - 1)
+local before, span = last, span_of(facts[4])
+if unbelieved then
+  return unbelieved
+end
 local heads, is_whole, gone
 local places = { ['-1'] = 3 }
 for i = 11, #KEYS do
@@ -67,7 +70,8 @@ local function serve(number, id, deliveries, fields)
   if deliveries == 1 then
     delays = delays .. ' ' .. whole(math.max(0, at - string.match(id, '^%d+'))) .. ':1'
   else
-    redis.call('HINCRBY', state, 'redelivered', 1)
+    -- A counter that is none stops no delivery: stats() refuses it.
+    redis.pcall('HINCRBY', state, 'redelivered', 1)
   end
   served[#served + 1] = { number, id, deliveries, fields }
 end
@@ -90,7 +94,7 @@ local function drop_overdue(stream, reader, number, id, fields)
     redis.call('HDEL', tracking, tracked)
   end
   redis.call('ZREM', deadlines, deadline_member(number, id, tracked))
-  redis.call('HINCRBY', state, 'overdue', 1)
+  redis.pcall('HINCRBY', state, 'overdue', 1)
   return true
 end
 
@@ -101,7 +105,11 @@ local function serve_returned(stream, reader, number)
     if not member then
       return false
     end
-    local id = string.match(member, ':(.*)$')
+    local _, id = place_of(returned, member)
+    if not id then
+      broken = unbelieved
+      return false
+    end
     local claimed = redis.pcall('XCLAIM', stream, reader, consumer, 0, id)
     redis.call('ZREM', returned, member)
     local entry = not is_error(claimed) and claimed[1]
@@ -160,6 +168,19 @@ local function serve_from(stream, number)
   return false
 end
 
+-- Returns those members of a ring that are numbers of streams.
+local function believed(members)
+  local found = {}
+  for i = 1, #members do
+    if is_integer(members[i]) and number_of(ring, members[i]) == tonumber(members[i]) then
+      found[#found + 1] = members[i]
+    else
+      number_of(ring, members[i])
+    end
+  end
+  return found
+end
+
 -- Sets the next heads of the ring, in the order of their turns. Returns an error reply or nil.
 local function look(is_short)
   local from_start
@@ -168,6 +189,7 @@ local function look(is_short)
     if heads.err then
       return refusal(heads, ring, 'does not hold the ring of a group')
     end
+    heads = believed(heads)
     if #heads > window then
       return
     end
@@ -176,6 +198,7 @@ local function look(is_short)
   if from_start.err then
     return refusal(from_start, ring, 'does not hold the ring of a group')
   end
+  from_start = believed(from_start)
   if is_short then
     if #from_start > window then
       return look(false)
@@ -204,7 +227,12 @@ end
 -- is. All of them are marked as pending now, because a mark must not come after a delivery.
 local function plan(following)
   local stands = is_round and not gone and redis.call('HGET', meta, 'turns:' .. group)
-  if stands then
+  -- Of what is no plan of that name a new one is made.
+  local length = facts[5] and #facts[5] + 1
+  local is_plan = stands and string.sub(stands, 1, length) == facts[5] .. ' '
+    and not string.find(stands, '[^%d -]', length) and not string.find(stands, '%d%d%d%d%d', length)
+    and string.find(stands, '^%-?%d+ %d+', length + 1)
+  if is_plan then
     redis.call('HSET', meta, 'group:' .. group, last)
     return stands
   end
@@ -227,7 +255,7 @@ local function plan(following)
     return ''
   end
   -- If as many are marked as there are streams, all are, and the most expensive part is left out.
-  if redis.call('ZCARD', pending) ~= tonumber(facts[4]) or redis.call('ZSCORE', pending, '-1') then
+  if redis.call('ZCARD', pending) ~= span or redis.call('ZSCORE', pending, '-1') then
     local marks, moment = {}, whole(at)
     for i = 1, turns do
       marks[#marks + 1], marks[#marks + 2] = moment, named[i]
@@ -256,13 +284,19 @@ end
 if back then
   local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', whole(at), 'LIMIT', 0, 16)
   for i = 1, #due do
+    place_of(delayed, due[i])
+  end
+  if unbelieved then
+    return unbelieved
+  end
+  for i = 1, #due do
     local number = string.match(due[i], '^-?%d+')
     redis.call('ZREM', delayed, due[i])
     redis.call('ZADD', returned, number, due[i])
     ring_in(ring, number)
   end
 end
-local problem = look(ARGV[6] == '1' and not is_round)
+local problem = look(ARGV[6] == '1' and not is_round) or unbelieved
 if problem then
   return problem
 end
@@ -334,11 +368,11 @@ end
 if gone then
   redis.call('HDEL', meta, 'plan:' .. group)
 end
-if broken then
-  return broken
+if broken or unbelieved then
+  return broken or unbelieved
 end
 if need then
-  return { 2, at, following, tonumber(facts[4]) }
+  return { 2, at, following, span }
 end
 if not nothing then
   return { 3, at, following }
@@ -348,7 +382,10 @@ if back then
   settle_back()
   local first = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
   if first[2] then
-    wait = math.max(0, tonumber(first[2]) - at)
+    wait = math.max(0, stored(delayed, 'the time of a message', first[2], 0, MOST_STORED) - at)
+    if unbelieved then
+      return unbelieved
+    end
   end
 end
 count_delays(state, delays)

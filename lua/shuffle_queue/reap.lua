@@ -42,9 +42,10 @@ local at, lap_field = now(), 'lap:' .. number
 local from, since = '-', at
 local lap = redis.call('HGET', laps, lap_field)
 if lap then
-  local place, oldest = string.match(lap, '^(%S+) (%d+)$')
-  if place then
-    from, since = place, tonumber(oldest)
+  -- What is no place is of no use: the lap begins again.
+  local place, oldest = string.match(lap, '^(%(?%d+%-%d+) (%d+)$')
+  if place and #place < 40 then
+    from, since = place, math.min(at, tonumber(oldest))
   end
 end
 
@@ -55,6 +56,9 @@ local function unmark()
 end
 
 local entries = redis.pcall('XPENDING', stream, reader, from, '+', window)
+if entries.err and string.find(entries.err, 'Invalid stream ID', 1, true) then
+  entries = redis.pcall('XPENDING', stream, reader, '-', '+', window)
+end
 if entries.err then
   if not string.find(entries.err, 'NOGROUP', 1, true) then
     return refusal(entries, stream, 'does not hold a stream')
@@ -70,7 +74,8 @@ local function message_of(id)
 end
 
 local function is_listed(member)
-  if redis.call('ZSCORE', returned, member) or redis.call('ZSCORE', delayed, member) then
+  -- With another score than its stream's number it would never be found.
+  if tonumber(redis.call('ZSCORE', returned, member) or nil) == tonumber(number) or redis.call('ZSCORE', delayed, member) then
     return true
   end
   for i = 13, #KEYS do

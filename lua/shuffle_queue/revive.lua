@@ -10,7 +10,12 @@ local notifications, tracking, dead, deadlines = KEYS[4], KEYS[5], KEYS[6], KEYS
 local group, width = ARGV[4], tonumber(ARGV[6])
 local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'joined', 'namespace')
 local problem, marked, alive = refuse_queue(facts, facts[4])
-local joined = facts[3] or '0'
+local joined, span = facts[3] or '0', nil
+if not problem then
+  span = span_of(facts[2])
+  joined_of(facts[3])
+  problem = unbelieved
+end
 if not problem and joined ~= ARGV[5] then
   return with_groups({ joined })
 end
@@ -26,7 +31,7 @@ end
 if problem then
   return problem
 end
-local revived, span, wakes = 0, tonumber(facts[2] or 0), false
+local revived, wakes = 0, false
 for i = 1, width do
   local place = ARGV[6 + i]
   local number = string.match(place, '^(-?%d+):')

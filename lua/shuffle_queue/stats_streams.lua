@@ -87,13 +87,17 @@ local function describe(stream, number, group, cursor, most)
   end
   local waiting = redis.call('XRANGE', stream, last and '(' .. last or '-', '+', 'COUNT', 1)[1]
   local back = redis.call('ZRANGEBYSCORE', returned, number, number, 'LIMIT', 0, 1)[1]
+  local back_id
+  if back then
+    back_id = select(2, place_of(returned, back))
+  end
   local delivered, on, tenants = count(stream, group, number, last, cursor, tonumber(most))
   return {
     redis.call('XLEN', stream),
     reader and reader['pending'] or 0,
     redis.call('ZCOUNT', returned, number, number),
     waiting and waiting[1] or '',
-    back and string.match(back, ':(.*)$') or '',
+    back_id or '',
     flat,
     delivered,
     on,
@@ -106,4 +110,4 @@ for i = 4, #KEYS do
   local at = 2 + 4 * (i - 4)
   described[i - 3] = describe(KEYS[i], ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
 end
-return described
+return unbelieved or described

@@ -24,9 +24,20 @@ then
   if problem then
     return problem
   end
+  joined_of(facts[3])
+  if unbelieved then
+    return unbelieved
+  end
   local joined = facts[3] or '0'
   if joined ~= ARGV[4] then
     return with_groups({ joined })
+  end
+end
+if facts[1] and facts[2] ~= ARGV[5] then
+  --@include queue
+  span_of(facts[2])
+  if unbelieved then
+    return unbelieved
   end
 end
 local rings = 7 + ARGV[7]
@@ -83,7 +94,7 @@ end
 for i = 1, #absent do
   ring_in(KEYS[absent[i]], number, empty[absent[i]])
 end
-if not facts[1] or tonumber(facts[2]) < tonumber(ARGV[5]) then
+if not facts[1] or tonumber(facts[2] or 0) < tonumber(ARGV[5]) then
   redis.call('HSET', meta, 'mark', facts[1] or QUEUE_VERSION, 'span', ARGV[5])
 end
 if ARGV[8] ~= '' then

@@ -55,6 +55,10 @@ _ADVICE = tuple(
             ": they were lost or changed, so evict() them, or delete() the log",
         ),
         (
+            r" says .* as .* where .* was expected$",
+            ": restore the key from a backup, or remove it if its content is not needed",
+        ),
+        (
             (
                 r" does not hold [^:]*$| holds a \w+ where a [^:]* was expected$"
                 r"| holds members, but there is no version of an Ick at .*$"

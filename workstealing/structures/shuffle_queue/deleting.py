@@ -18,6 +18,7 @@ from workstealing.store.operations import Operation, Steps, operation
 from workstealing.store.scripts import load
 from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.names import MOST_STREAMS, QueueNames
+from workstealing.structures.stored import stored_number
 
 KEYS_A_SCRIPT = 100
 LOOK_AGAIN_MS = 24 * 3600 * 1000
@@ -58,8 +59,7 @@ def delete_some(
         fixed = (names.name, int(is_forced), joined, span, part)
         return Operation(script, (names.meta, due, *keys), (*fixed, *args))
 
-    # Without a span the number of streams is unknown.
-    streams = int(span or MOST_STREAMS)
+    streams = span_in(names, meta, MOST_STREAMS)
     groups = groups_in(meta)
     if streams:
         left = max(0, streams - limit)
@@ -87,6 +87,15 @@ def meta_of(reply: Any) -> dict[bytes, bytes]:
     """Return a queue's meta from a HGETALL reply of any client."""
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
     return {to_bytes(name): to_bytes(value) for name, value in pairs}
+
+
+def span_in(names: QueueNames, meta: dict[bytes, bytes], unknown: int = 0) -> int:
+    """Return how many streams a queue's meta says that there are; `unknown` if it does not say.
+
+    Raises: LayoutError for anything but such a number.
+    """
+    span = meta.get(b"span")
+    return unknown if span is None else stored_number(names.meta, "span", span, 0, MOST_STREAMS)
 
 
 def groups_in(meta: dict[bytes, bytes]) -> tuple[bytes, ...]:

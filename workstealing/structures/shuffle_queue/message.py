@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from workstealing.errors import ConfigurationError
-from workstealing.structures.shuffle_queue.names import LEGACY
+from workstealing.structures.shuffle_queue.names import LEGACY, MOST_STREAMS, stored_place
+from workstealing.structures.stored import stored_number
 
 TENANT, DEADLINE, TRACKING = "ws:tenant", "ws:deadline", "ws:tracking"
 GROUP = "ws:group"
@@ -66,11 +67,14 @@ class OverdueMessage:
     deadline: float
 
 
-def overdue_message(member: Any, deadline: Any) -> OverdueMessage:
-    """Return the message of a member of the index of deadlines, whose score is its deadline."""
-    number, entry, *tracked = as_text(member).split(":", 2)
-    message = message_id(int(number), entry)
-    return OverdueMessage(message, tracked[0] if tracked else None, float(deadline) / 1000)
+def overdue_message(key: bytes, member: Any, deadline: Any) -> OverdueMessage:
+    """Return the message of a member of the index of deadlines, whose score is its deadline.
+
+    Arguments: key: of the index; member; deadline. Raises: LayoutError for nonsense.
+    """
+    number, entry, tracked = stored_place(key, member)
+    ms = stored_number(key, "a deadline in ms", deadline)
+    return OverdueMessage(message_id(number, entry), tracked, ms / 1000)
 
 
 def message_id(number: int, entry_id: str) -> str:
@@ -86,7 +90,7 @@ def split_id(message_id: object) -> tuple[int, str]:
     try:
         place, ms, sequence = str(message_id).split("-")
         number = LEGACY if place == "default" else int(place)
-        if number < LEGACY or int(ms) < 0 or int(sequence) < 0:
+        if not LEGACY <= number < MOST_STREAMS or int(ms) < 0 or int(sequence) < 0:
             raise ValueError
     except ValueError:
         raise ConfigurationError(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 from redis.exceptions import DataError
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
+from workstealing.structures.layout import as_text
 from workstealing.structures.namespace import Names, NamespaceKind
+from workstealing.structures.stored import stored_number, unbelieved
 from workstealing.structures.users_names import NamesBeside
 
 STREAMS = "streams"
@@ -33,6 +38,28 @@ RETURNED = "workstealing:returned"
 DELAY_PREFIX = "delay:"
 """Fields of a group's state: ``delay:<top>`` counts first deliveries with a pickup delay of at most
 that many ms, and more than half of it; the tops are the powers of two from 1 on."""
+
+_PLACE = re.compile(r"(-?[0-9]{1,4}):([0-9]{1,20}-[0-9]{1,20})(?::(.*))?", re.DOTALL)
+
+
+def stored_stream(key: bytes, value: Any) -> int:
+    """Return the number of a stream that was read from a key of a queue's.
+
+    Raises: LayoutError for anything that is no number of a stream.
+    """
+    return stored_number(key, "the number of a stream", value, LEGACY, MOST_STREAMS - 1)
+
+
+def stored_place(key: bytes, value: Any) -> tuple[int, str, str | None]:
+    """Return the place of a message that was read from a key of a queue's.
+
+    Arguments: key; value: ``number:entry id``, and behind a colon the tracking id if it has one.
+    Returns: these three. Raises: LayoutError for anything else.
+    """
+    found = _PLACE.fullmatch(as_text(value))
+    if found is None:
+        raise unbelieved(key, "the place of a message", value, "a stream's number and an entry id")
+    return stored_stream(key, found[1]), found[2], found[3]
 
 
 class IndexNames(Names):

@@ -25,6 +25,7 @@ from workstealing.structures.shuffle_queue.reading import ReadingMessages
 from workstealing.structures.shuffle_queue.settling import DeadMessage, Settling
 from workstealing.structures.shuffle_queue.stats import Describing
 from workstealing.structures.shuffle_queue.writing import Writing
+from workstealing.structures.stored import wrong_type
 from workstealing.structures.structure import FAULT, Check, DeadBox, DeadItem, Structure
 
 
@@ -53,7 +54,10 @@ class _Operations(Writing, ReadingMessages, Settling, Describing, Deleting, Stru
         groups = yield from Writing.groups.steps(self)
         if not groups:
             return ()
-        sizes = yield [command("HLEN", self.keys.group(group).dead) for group in groups]
+        try:
+            sizes = yield [command("HLEN", self.keys.group(group).dead) for group in groups]
+        except ResponseError as error:
+            raise wrong_type(self.keys.base, error) from error
         return tuple(
             _GroupsDead(self, group, size)
             for group, size in zip(groups, sizes, strict=True)

@@ -24,6 +24,7 @@ empty.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -65,6 +66,9 @@ _FOUND, _NOTHING, _UNEXPECTED, _AGAIN, _UNKNOWN_GROUP = range(5)
 MOST_SECONDS = 30.0
 # Where writers do not notify, the queue is looked at so often.
 POLL_SECONDS = 0.1
+# A plan's name, the stream served before it, and two of its streams at least, all below 4,096.
+_STREAM = r" (?:[0-3]?[0-9]{1,3}|40[0-8][0-9]|409[0-5])"
+_TURNS = re.compile(rf"\S+ -1(?:{_STREAM})+|\S+(?:{_STREAM}){{2,}}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +86,11 @@ class Turns:
 
     @classmethod
     def of(cls, text: str) -> Turns | None:
-        """Return the turns of a text: its name, the stream served before it, and its streams."""
-        if not text:
+        """Return the turns of a text: its name, the stream served before it, and its streams.
+
+        None for any other text: then a full look makes a plan anew.
+        """
+        if not _TURNS.fullmatch(text):
             return None
         name, *turns = text.split()
         end = None if turns[-1] in turns[1:-1] else turns[-1]

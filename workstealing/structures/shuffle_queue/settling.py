@@ -24,7 +24,9 @@ from workstealing.structures.shuffle_queue.names import (
     LEGACY,
     MESSAGES_A_SCRIPT,
     GroupNames,
+    stored_place,
 )
+from workstealing.structures.stored import stored_number
 
 # How often the groups may change while messages are being revived.
 _TRIES = 100
@@ -157,7 +159,7 @@ class Settling(QueueBase):
             found.update((as_text(one[0]), one) for one in reply[2:])
             if cursor == "0" or len(found) >= max(n, LOOKED_AT):
                 break
-        messages = [_dead_message(as_text(names.group), one) for one in found.values()]
+        messages = [_dead_message(names, one) for one in found.values()]
         return oldest(messages, n, lambda each: (each.set_aside, each.id), total)
 
     @operation
@@ -272,19 +274,21 @@ def _places(ids: tuple[str, ...]) -> list[str]:
     return places
 
 
-def _dead_message(group: str, listed: list[Any]) -> DeadMessage:
+def _dead_message(names: GroupNames, listed: list[Any]) -> DeadMessage:
+    key, group = names.dead, as_text(names.group)
     place, attempts, delivered, set_aside, flat = listed
-    number, entry = as_text(place).split(":", 1)
-    ended = int(set_aside)
-    message = read_message(int(number), entry, flat, group, "", attempts=int(attempts), now=ended)
+    number, entry, _ = stored_place(key, place)
+    tries = stored_number(key, "the attempts of a message", attempts)
+    ended = stored_number(key, "the end of a message", set_aside)
+    message = read_message(number, entry, flat, group, "", attempts=tries, now=ended)
     return DeadMessage(
-        id=message_id(int(number), entry),
+        id=message_id(number, entry),
         group=group,
         tenant=message.tenant,
         fields=message.fields,
         attempts=message.attempts,
         written=int(entry.split("-", 1)[0]) / 1000,
-        delivered=int(delivered) / 1000,
+        delivered=stored_number(key, "the last delivery of a message", delivered) / 1000,
         set_aside=ended / 1000,
         deadline=message.deadline,
         tracking_id=message.tracking_id,

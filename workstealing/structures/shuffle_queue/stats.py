@@ -144,12 +144,11 @@ class _Looking:
         now, span, cancelled, returned, delayed, dead, known, seen, state = head
         for name, at in _pairs(seen):
             self.consumers[as_text(name)] = {"pending": 0, "seen_seconds": _seconds(now, float(at))}
-        streams = [_Seen(number) for number in (LEGACY, *range(int(span or 0)))]
+        streams = [_Seen(number) for number in (LEGACY, *range(span))]
         yield from self._look(streams)
         ages = [_seconds(now, each.oldest) for each in streams if each.oldest is not None]
-        counted = [int(count or 0) for count in state]
         # In order, without streams that have no message.
-        delays = zip(TOPS, counted[len(COUNTERS) :], strict=True)
+        delays = zip(TOPS, state[len(COUNTERS) :], strict=True)
         histogram = {top: count for top, count in delays if count}
         described = {
             each.number: {
@@ -172,8 +171,8 @@ class _Looking:
             "dead": dead,
             "oldest_waiting_seconds": max(ages, default=None),
             "delivered": sum(histogram.values()),
-            **dict(zip(COUNTERS, counted[: len(COUNTERS)], strict=True)),
-            "cancelled": int(cancelled or 0),
+            **dict(zip(COUNTERS, state[: len(COUNTERS)], strict=True)),
+            "cancelled": cancelled,
             "pickup_delay_ms": histogram,
             "consumers": self.consumers,
             "known_consumers": known,

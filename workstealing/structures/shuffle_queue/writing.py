@@ -24,6 +24,7 @@ from workstealing.structures.shuffle_queue.message import (
     overdue_message,
     unwritable,
 )
+from workstealing.structures.shuffle_queue.names import stored_place
 from workstealing.structures.users_names import checked_text
 
 MOST_FIELDS = 1000
@@ -150,7 +151,7 @@ class Writing(QueueBase):
             place = yield self._step("tracked", (keys.meta, keys.tracking), tracking_id)
             if place is None:
                 return False
-            stream = keys.stream(int(as_text(place).split(":", 1)[0]))
+            stream = keys.stream(stored_place(keys.tracking, place)[0])
             deleted = yield self._step(
                 "cancel", (keys.meta, keys.tracking, keys.deadlines, stream), tracking_id, place
             )
@@ -177,7 +178,9 @@ class Writing(QueueBase):
         keys = (self.keys.meta, self.keys.deadlines)
         total, *flat = yield self._step("overdue", keys, start, n)
         found = zip(flat[::2], flat[1::2], strict=True)
-        return Page((overdue_message(*each) for each in found), int(total), start)
+        return Page(
+            (overdue_message(self.keys.deadlines, *each) for each in found), int(total), start
+        )
 
     @operation
     def length(self) -> Steps[int]:
